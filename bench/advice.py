@@ -27,8 +27,7 @@ from typing import Any
 from bench import tables
 from bench.measure import Measurement, Options, progress
 from bench.pipeline import Bench
-from raycdc.testing.servers.gate import Gate
-from raycdc.testing.servers.relay import Before
+from tests.support.servers.gate import Before, Gate
 
 CASES = ("table",)
 SERVER = "mariadb"

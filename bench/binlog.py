@@ -108,8 +108,8 @@ def _position(connection: Any) -> tuple[str, int]:
 
 def _stream(port: int, file: str, pos: int) -> Any:
     from raycdc.clients.mysql import MySqlSettings, connect
-    from raycdc.connectors.mysql.binlog.position import BinlogOffset
-    from raycdc.connectors.mysql.binlog.stream import BinlogStream
+    from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+    from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 
     settings = MySqlSettings(host="127.0.0.1", port=port, user="root", password="root")
     return BinlogStream(connect(settings), server_id=7101, offset=BinlogOffset(file, pos))
@@ -121,11 +121,11 @@ def read_raycdc(
     """Stream, decode to Arrow batches with all metadata columns, count."""
     from raycdc.connectors.mysql import warm_up
     from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
-    from raycdc.connectors.mysql.binlog.events import RowsItem
-    from raycdc.connectors.mysql.binlog.log_kind import LogKind
-    from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-    from raycdc.connectors.mysql.binlog.position import BinlogOffset
-    from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
+    from raycdc.connectors.mysql.binlog.event_types import LogKind
+    from raycdc.connectors.mysql.binlog.events import BinlogRowsItem
+    from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+    from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
+    from raycdc.connectors.mysql.binlog.tables.table_decoding import BatchForm
 
     warm_up()
     figures: dict[str, Any] = {"rows": rows}
@@ -146,7 +146,7 @@ def read_raycdc(
         with measured(figures):
             while decoder.cursor.position < end:
                 for item in decoder.feed(stream.read(bytes_max=_READ_BYTES, timeout_s=10)):
-                    if isinstance(item, RowsItem):
+                    if isinstance(item, BinlogRowsItem):
                         arrow_rows += item.rows
                         arrow_bytes += item.batch.nbytes
                 if not timed and arrow_rows:

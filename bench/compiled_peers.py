@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import measured, progress
-from raycdc.testing.cache import cache_dir
+from raycdc.sandbox.cache import cache_dir
 
 _CRATE = Path(__file__).parent / "rust_decoder"
 _NEWEST = "mysql-newest/usr"

@@ -9,7 +9,7 @@
 | ``autoscaler_v1`` | as ``chunks``, under the older one of Ray's autoscalers | chunks wait | only the log is left |
 
 The cluster is Ray's own autoscaler (v2, but for the last case) over raylets of this machine
-(`raycdc.testing.ray_cluster`); each node has one CPU, and each reader needs one. Rows per node are counted from
+(`tests.support.ray_cluster`); each node has one CPU, and each reader needs one. Rows per node are counted from
 manifests. ``rows`` are those of the source; ``lost`` and ``repeated`` are counted in the sink's files. Times are those
 of this machine, which starts the nodes itself, in seconds since the jobs were started; ``reader_after_its_node_s`` and
 the time from ``work_done_after_s`` to ``given_back_after_s`` are what raycdc and the autoscaler take to react.
@@ -141,7 +141,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _kill(pid: int) -> None:
     """End the process and all that it has started."""
-    from raycdc.testing.ray_cluster import with_children
+    from tests.support.ray_cluster import with_children
 
     for each in with_children([pid]):
         with suppress(ProcessLookupError):

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.measure import progress
-from raycdc.checkpoint.manifest import STATE_NODE
-from raycdc.testing.jobs import catch_up
+from raycdc.state.manifests.manifest import STATE_NODE
+from tests.support.jobs import catch_up
 
 NODES = 3
 IDLE_S = 6.0
@@ -88,8 +88,8 @@ class Seen:
             progress(f"  {now_s:6.1f} s: {alive} node{'s' * (alive != 1)}, {held}; waiting for {waiting_for}")
 
     def _take_sealed(self, number: int, job: Any) -> None:
-        from raycdc.checkpoint.store import CheckpointStore
         from raycdc.errors import StateError
+        from raycdc.state.store import CheckpointStore
 
         known = max((epoch for owner, epoch in self.sealed if owner == number), default=-1)
         # Before a job has a state there is none, and what was seen may be pruned before it is read.
@@ -118,7 +118,7 @@ def measure_case(case: str, rows: int) -> dict[str, Any]:
     """The figures of `case`. It is begun anew, with twice the rows, where its snapshot was over too early, and once
     where its cluster or its servers did not start.
     """
-    from raycdc.testing.servers import ServerError
+    from raycdc.sandbox.servers import ServerError
 
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -134,7 +134,7 @@ def measure_case(case: str, rows: int) -> dict[str, Any]:
 
 
 def _chunks(folder: Path, rows: int, version: Literal["v1", "v2"] = "v2") -> dict[str, Any]:
-    from raycdc.testing.ray_cluster import scaling_nodes
+    from tests.support.ray_cluster import scaling_nodes
 
     nodes = scaling_nodes(folder / "cluster", others=NODES, idle_s=IDLE_S, version=version)
     with nodes as cluster, _tables(rows, "a") as server:
@@ -143,8 +143,8 @@ def _chunks(folder: Path, rows: int, version: Literal["v1", "v2"] = "v2") -> dic
 
 
 def _datagen(folder: Path, rows: int) -> dict[str, Any]:
-    from raycdc.testing.jobs import Job
-    from raycdc.testing.ray_cluster import scaling_nodes
+    from tests.support.jobs import Job
+    from tests.support.ray_cluster import scaling_nodes
 
     class Generated(Job):
         def source_section(self) -> str:
@@ -172,7 +172,7 @@ def _datagen(folder: Path, rows: int) -> dict[str, Any]:
 
 
 def _beside(folder: Path, rows: int) -> dict[str, Any]:
-    from raycdc.testing.ray_cluster import scaling_nodes
+    from tests.support.ray_cluster import scaling_nodes
 
     rows //= 2
     # Room for the last reader of each: with one CPU another node would be kept for the second log.
@@ -186,9 +186,9 @@ def _beside(folder: Path, rows: int) -> dict[str, Any]:
 
 
 def _partitions(folder: Path, _: int) -> dict[str, Any]:
-    from raycdc.testing.jobs import TopicJob
-    from raycdc.testing.ray_cluster import scaling_nodes
-    from raycdc.testing.servers import KafkaServer
+    from raycdc.sandbox.servers import KafkaServer
+    from tests.support.jobs import TopicJob
+    from tests.support.ray_cluster import scaling_nodes
 
     with (
         KafkaServer() as kafka,
@@ -323,14 +323,14 @@ def _shares(seen: Seen) -> dict[str, float]:
 
 def _keys(job: Any) -> Counter[int]:
     """How often each key was inserted into the sink's files."""
-    from raycdc.testing.changelog import read_changelog
+    from raycdc.sandbox.compare import read_changelog
 
     folder = next(path for path in job.lake.glob("*/*") if path.is_dir())
     return Counter(int(row["id"]) for row in read_changelog(folder, "jsonl") if row["_op"] == "+I")
 
 
 def _table_job(folder: Path, server: Any, address: str, name: str, *, readers: int) -> Any:
-    from raycdc.testing.jobs import Job
+    from tests.support.jobs import Job
 
     return Job(
         folder,
@@ -348,7 +348,7 @@ def _table_job(folder: Path, server: Any, address: str, name: str, *, readers: i
 
 @contextmanager
 def _tables(rows: int, *names: str) -> Iterator[Any]:
-    from raycdc.testing.servers import MariaDbServer
+    from raycdc.sandbox.servers import MariaDbServer
 
     with MariaDbServer() as server:
         with server.connect() as connection, connection.cursor() as cursor:

@@ -43,7 +43,7 @@ from bench.measure import Failure, Measurement, Options, progress
 from bench.seen import InDelta, InIceberg, InKafka, InLines, InPostgres, Row, Watch
 
 if TYPE_CHECKING:
-    from raycdc.testing.servers import KafkaServer, PostgresServer
+    from raycdc.sandbox.servers import KafkaServer, PostgresServer
 
 CASES = ("delta", "delta_grouped", "delta_1s", "delta_100ms", "iceberg", "postgres", "kafka", "jsonl")
 RATES = (20, 200, 2000)
@@ -72,7 +72,7 @@ class Servers:
 
 def run(options: Options) -> Iterator[Measurement | Failure]:
     """Start the servers, fill the table, play each case, locally first."""
-    from raycdc.testing.servers import MySqlServer
+    from raycdc.sandbox.servers import MySqlServer
 
     rows = options.rows or _ROWS
     settings: dict[str, str | None] = {
@@ -95,7 +95,7 @@ def run(options: Options) -> Iterator[Measurement | Failure]:
 
 def _postgres(stack: ExitStack, options: Options) -> PostgresServer | None:
     """A server that notes the times of commits, where a case writes to it."""
-    from raycdc.testing.servers import PostgresServer
+    from raycdc.sandbox.servers import PostgresServer
 
     if "postgres" not in options.cases:
         return None
@@ -107,7 +107,7 @@ def _postgres(stack: ExitStack, options: Options) -> PostgresServer | None:
 
 
 def _kafka(stack: ExitStack, options: Options) -> KafkaServer | None:
-    from raycdc.testing.servers import KafkaServer
+    from raycdc.sandbox.servers import KafkaServer
 
     return stack.enter_context(KafkaServer()) if "kafka" in options.cases else None
 

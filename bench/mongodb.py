@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 CASES = ("snapshot", "change_stream")
 
-#: The emulation of raycdc.testing.servers, in memory.
+#: The emulation of raycdc.sandbox.servers, in memory.
 SERVER = "mongodb, emulated"
 
 #: As many as the emulation holds in its memory, read several times over.
@@ -69,7 +69,7 @@ def run(options: Options) -> Iterator[Measurement]:
 
 
 def _snapshot(count: int, tries: int) -> Iterator[Measurement]:
-    from raycdc.testing.servers import MongoDbServer
+    from raycdc.sandbox.servers import MongoDbServer
 
     with tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder, MongoDbServer() as server:
         progress(f"writing {count:,d} documents ...")
@@ -87,9 +87,9 @@ def _snapshot(count: int, tries: int) -> Iterator[Measurement]:
 
 def _read(uri: str, passes: int, document: SchemaDocument) -> dict[str, Any]:
     from raycdc.config import Secret
-    from raycdc.connectors.mongodb.client import connect
+    from raycdc.connectors.mongodb.server.client import connect
     from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
-    from raycdc.connectors.mongodb.stream.position import NoLogPosition
+    from raycdc.connectors.mongodb.stream.resume_token import NoLogPosition
     from raycdc.model import TableId
     from raycdc.source.split import OpenedAt, SnapshotSplit
 
@@ -108,10 +108,10 @@ def _read(uri: str, passes: int, document: SchemaDocument) -> dict[str, Any]:
 
 def raycdc(uri: str, passes: int) -> dict[str, Any]:
     """Declared columns."""
-    from raycdc.connectors.mongodb.layout import OnMisfit, Spelling, declared, parse_type
+    from raycdc.connectors.mongodb.layout import OnTypeMismatch, Spelling, declared, parse_type
 
     types = {name: parse_type(text) for name, text in _TYPES.items()}
-    return _read(uri, passes, declared(types, json=Spelling.RELAXED, on_misfit=OnMisfit.FAIL).document())
+    return _read(uri, passes, declared(types, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.FAIL).document())
 
 
 def raycdc_document(uri: str, passes: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _BATCH = 10_000
 
 def run(case: str, count: int, types: Mapping[str, str], tries: int) -> Iterator[Measurement]:
     """Change a collection about `count` times, and read that with each system."""
-    from raycdc.testing.servers import MongoDbServer
+    from raycdc.sandbox.servers import MongoDbServer
 
     with MongoDbServer() as server, server.client() as client:
         progress(f"{case}: making {count:,d} changes ...")
@@ -59,7 +59,7 @@ def _change(client: Any, count: int) -> tuple[int, int]:
 
 def _stream(uri: str, begin: int) -> Any:
     """The cursor as a pipeline opens it."""
-    from raycdc.connectors.mongodb.client import connect, probe
+    from raycdc.connectors.mongodb.server.client import connect, probe
     from raycdc.connectors.mongodb.stream.raw_stream import RawStream, stream_options
 
     config = _config(uri)
@@ -105,21 +105,21 @@ def raw(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str, A
 
 def raycdc(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str, Any]:
     """Changelog rows of declared columns."""
-    from raycdc.connectors.mongodb.client import connect, probe
-    from raycdc.connectors.mongodb.layout import OnMisfit, Spelling, declared, parse_type
+    from raycdc.connectors.mongodb.layout import OnTypeMismatch, Spelling, declared, parse_type
+    from raycdc.connectors.mongodb.server.client import connect, probe
     from raycdc.connectors.mongodb.source import MongoDbSource
-    from raycdc.connectors.mongodb.stream.position import StreamPosition
+    from raycdc.connectors.mongodb.stream.resume_token import StreamPosition
     from raycdc.model import TableId
-    from raycdc.source.snapshot.log_unit import TransactionPart, Transactions
-    from raycdc.source.snapshot.stream_state import StreamState
+    from raycdc.source.snapshot.log.log_unit import LogTransactions, TransactionPart
+    from raycdc.source.snapshot.log.stream_state import StreamState
     from raycdc.source.split import StreamSplit
-    from raycdc.source.table_life import Live
+    from raycdc.source.tables.table_life import Live
 
     config = _config(uri)
     layout = declared(
         {name: parse_type(text) for name, text in {**types, "_id": "long"}.items()},
         json=Spelling.RELAXED,
-        on_misfit=OnMisfit.FAIL,
+        on_misfit=OnTypeMismatch.FAIL,
     )
     document = layout.document()
     with connect(config.uri) as client:
@@ -132,7 +132,7 @@ def raycdc(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str
         reader, rows = source.log_reader(split), 0
         while rows < events:
             unit = reader.fetch()
-            if isinstance(unit, TransactionPart | Transactions):
+            if isinstance(unit, TransactionPart | LogTransactions):
                 rows += sum(batch.batch.num_rows for batch in unit.rows)
         reader.close()
         return rows

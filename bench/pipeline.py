@@ -118,9 +118,9 @@ class Bench:
 
     def spark_jdbc(self) -> Measurement:
         """The peer on the same table."""
+        from raycdc.sandbox.cache import build_once
         from raycdc.spark.artifacts import fetch
         from raycdc.spark.session import delta_jars
-        from raycdc.testing.cache import build_once
 
         def download(into: Path) -> None:
             fetch(into, [_CONNECTOR])
@@ -148,7 +148,7 @@ class Bench:
 [pipeline]
 name = "{name}"
 state = "{self.folder / name}"
-start_in_process = false
+engines = "always"
 
 [source]
 type = "mysql"
@@ -156,6 +156,9 @@ port = {self.server.port}
 user = "{self.server.cdc_user}"
 password = "{self.server.cdc_password}"
 tables = ["bench.standard"]
+
+[spark]
+from_bytes = "4MiB"
 
 [readers]
 max = {readers_max()}

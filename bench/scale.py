@@ -26,9 +26,9 @@ from typing import Any
 
 from bench.measure import Measurement, Options, measure, measured
 from bench.scale_job import Job, Reader, Shape
-from raycdc.runtime.coordinator_calls import CoordinatorCalls
-from raycdc.runtime.coordinator_connection import long_poll_s
-from raycdc.runtime.heartbeats import HEARTBEAT_S, pause_s
+from raycdc.runtime.coordinator.coordinator_calls import CoordinatorCalls
+from raycdc.runtime.reader.coordinator_connection import long_poll_s
+from raycdc.runtime.reader.heartbeats import HEARTBEAT_S, pause_s
 from raycdc.source.protocol.link import read_packet
 
 CASES = ("tables", "chunks", "heartbeats", "partitions", "recovery")

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from raycdc.checkpoint.store import CheckpointStore
+from raycdc.state.store import CheckpointStore
 
 
 def main(folder: str) -> None:

@@ -20,28 +20,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycdc.checkpoint.manifest import Segment, seq_base
-from raycdc.checkpoint.opaque import PlannerState, Position
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord
-from raycdc.lean import collect_seldom, without_collection
+from raycdc.core.startup_tuning import collect_seldom, without_collection
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
-from raycdc.source.protocol.api import ChunkRead, EnumeratorStart, InputStatus
+from raycdc.runtime.coordinator.coordinator_host import CoordinatorHost, CoordinatorStart
+from raycdc.source.protocol.api import ChunkSegments, EnumeratorStart, InputStatus
 from raycdc.source.protocol.coordinator import CoordinatorSettings
-from raycdc.source.protocol.link import Identity, Link, read_packet
+from raycdc.source.protocol.link import Link, SenderIdentity, read_packet
 from raycdc.source.protocol.source_event import ReaderRegistration
 from raycdc.source.reader.availability import Availability
-from raycdc.source.reader.context import ReaderContext
+from raycdc.source.reader.source_reader_base import ReaderContext
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_key import ChunkKey
-from raycdc.source.snapshot.enumerator import restore_or_create
-from raycdc.source.snapshot.held_rows import SpilledRows
-from raycdc.source.snapshot.incremental_reader import IncrementalReader
-from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import LogPlace, LogUnit, Transactions
-from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.enumerator.incremental_enumerator import restore_or_create
+from raycdc.source.snapshot.enumerator.snapshot_plan import PLANNED_AHEAD, PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.key_intervals import ChunkKey
+from raycdc.source.snapshot.log.log_rows import LogRows, SpilledRows
+from raycdc.source.snapshot.log.log_unit import LogPosition, LogTransactions, LogUnit
+from raycdc.source.snapshot.reader.incremental_reader import IncrementalReader
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.table_life import SnapshotState
+from raycdc.source.tables.table_life import SnapshotState
+from raycdc.state.manifests.manifest import Segment, seq_base
+from raycdc.state.opaque import PlannerState, Position
+from raycdc.state.store import CheckpointStore, CommitRecord
 
 #: Tables of different columns: the others have the schema of one of these.
 SCHEMAS = 10
@@ -155,17 +154,17 @@ class Chunks:
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._done: deque[ChunkRead] = deque()
+        self._done: deque[ChunkSegments] = deque()
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> None:
         place = int(opened_at.position.to_json()["at"])
         made = segment_of(f"{split.split_id}-{split.attempt}", self._node, split.table, document.fingerprint)
-        self._done.append(ChunkRead(split, high=place, exact=True, segments=(made,), log_end=place))
+        self._done.append(ChunkSegments(split, high=place, exact=True, segments=(made,), log_end=place))
 
-    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: SchemaDocument) -> None:
+    def fold(self, *, read: ChunkSegments, delta: Sequence[Segment], document: SchemaDocument) -> None:
         raise AssertionError("nothing was held")
 
-    def poll(self) -> ChunkRead | None:
+    def poll(self) -> ChunkSegments | None:
         return self._done.popleft() if self._done else None
 
     def discard(self, segments: Sequence[Segment]) -> None: ...
@@ -319,7 +318,7 @@ class Job:
         with without_collection():
             self.host = self._coordinator(interval_s)
         self.readers = [
-            Reader(number, Link(Identity(generation, 1)), Dialect(shape, f"node-{number % 10}"))
+            Reader(number, Link(SenderIdentity(generation, 1)), Dialect(shape, f"node-{number % 10}"))
             for number in range(shape.readers)
         ]
 
@@ -391,7 +390,7 @@ class Job:
         self.place += 1
         rows = tuple(LogRows(name_of(number), _BATCH, _PLACE + self.place) for number in tables)
         self.log.dialect.log.units.append(
-            Transactions(LogPlace(Position.from_json({"at": self.place}), self.place), rows)
+            LogTransactions(LogPosition(Position.from_json({"at": self.place}), self.place), rows)
         )
         self.log.work()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raycdc.testing.servers import KafkaServer, PostgresServer
+    from raycdc.sandbox.servers import KafkaServer, PostgresServer
 
 #: A row's key and its own time.
 Row = tuple[int, int]

@@ -27,8 +27,8 @@ class Home:
 
 def jars(coordinates: str) -> tuple[str, ...]:
     """The jars of one artifact, downloaded once."""
+    from raycdc.sandbox.cache import build_once
     from raycdc.spark.artifacts import fetch
-    from raycdc.testing.cache import build_once
 
     def download(into: Path) -> None:
         fetch(into, [coordinates])
@@ -56,7 +56,7 @@ def home(kind: str, folder: Path) -> Iterator[Home]:
 
 @contextmanager
 def _postgres() -> Iterator[Home]:
-    from raycdc.testing.servers import PostgresServer
+    from raycdc.sandbox.servers import PostgresServer
 
     with PostgresServer() as server:
         url = f"jdbc:{server.url()}"
@@ -66,7 +66,7 @@ def _postgres() -> Iterator[Home]:
 
 @contextmanager
 def _mysql() -> Iterator[Home]:
-    from raycdc.testing.servers import MariaDbServer
+    from raycdc.sandbox.servers import MariaDbServer
 
     with MariaDbServer({"innodb_buffer_pool_size": "512M"}) as server:
         server.execute("CREATE DATABASE home")
@@ -83,7 +83,7 @@ def _mysql() -> Iterator[Home]:
 
 @contextmanager
 def _mongodb() -> Iterator[Home]:
-    from raycdc.testing.servers import MongoDbServer
+    from raycdc.sandbox.servers import MongoDbServer
 
     with MongoDbServer() as server:
         options = {"connection.uri": server.uri, "database": "peer", "collection": "standard"}
@@ -93,7 +93,7 @@ def _mongodb() -> Iterator[Home]:
 @contextmanager
 def _kafka() -> Iterator[Home]:
     """Spark's writer for Kafka is not to be had as one artifact with what it needs: no peer."""
-    from raycdc.testing.servers import KafkaServer
+    from raycdc.sandbox.servers import KafkaServer
 
     with KafkaServer() as server:
         yield Home(f'type = "kafka"\nbootstrap_servers = "{server.bootstrap_servers}"\nformat = "debezium-json"')

@@ -80,7 +80,7 @@ class SinkBench(Bench):
 [pipeline]
 name = "{name}"
 state = "{self.folder / name}"
-start_in_process = false
+engines = "always"
 
 [source]
 type = "mysql"
@@ -88,6 +88,9 @@ port = {self.server.port}
 user = "{self.server.cdc_user}"
 password = "{self.server.cdc_password}"
 tables = {source_tables}
+
+[spark]
+from_bytes = "4MiB"
 
 [readers]
 max = {readers_max()}

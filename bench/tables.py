@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from pymysql.connections import Connection
 
 from bench.measure import progress
-from raycdc.testing.generated_tables import ROWS_PER_STATEMENT, connect, fill, prepare
+from raycdc.sandbox.generated_tables import ROWS_PER_STATEMENT, connect, fill, prepare
 
 if TYPE_CHECKING:
-    from raycdc.testing.servers import DatabaseServer
+    from raycdc.sandbox.servers import DatabaseServer
 
 __all__ = ["ROWS_PER_STATEMENT", "connect", "fill", "prepare", "server_of"]
 
 
 def server_of(kind: str, settings: Mapping[str, str | None]) -> DatabaseServer:
     """A private ``mysql`` (8.0) or ``mariadb``, which is started as a context."""
-    from raycdc.testing.servers import MariaDbServer, MySqlServer
+    from raycdc.sandbox.servers import MariaDbServer, MySqlServer
 
     progress(f"starting {kind} ...")
     return MySqlServer(version="8.0", options=settings) if kind == "mysql" else MariaDbServer(settings)

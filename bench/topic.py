@@ -36,7 +36,7 @@ COLUMNS = (
 
 def run(options: Options) -> Iterator[Measurement]:
     """Start a broker, fill a topic, run each system as a user would."""
-    from raycdc.testing.servers import KafkaServer
+    from raycdc.sandbox.servers import KafkaServer
 
     count = options.rows or _MESSAGES
     with tempfile.TemporaryDirectory(prefix="raycdc-bench-") as folder, KafkaServer() as kafka:
@@ -93,7 +93,7 @@ def consume(servers: str, count: int, columns: bool) -> dict[str, Any]:
     """Read the topic once, as message objects or as columns."""
     from confluent_kafka import Consumer, TopicPartition
 
-    from raycdc.connectors.kafka.messages import gather
+    from raycdc.connectors.kafka.reading.messages import gather
 
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "queued.max.messages.kbytes": "65536"})
     consumer.assign([TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
@@ -123,13 +123,16 @@ class TopicBench(Bench):
 [pipeline]
 name = "topic"
 state = "{self.folder / "topic"}"
-start_in_process = false
+engines = "always"
 
 [source]
 type = "kafka"
 bootstrap_servers = "{self.server.bootstrap_servers}"
 topics = ["{TOPIC}"]
 format = {{ type = "maxwell-json", columns = "{COLUMNS}" }}
+
+[spark]
+from_bytes = "4MiB"
 
 [readers]
 max = {readers_max()}

@@ -1,7 +1,7 @@
 """Copy what the site of the manual is made of to ``build/docs-source``, laid out as in the repository.
 
 Called by ``make docs``. The files stay as they are, so that they read well on their own; here the generated pages and
-those of examples come to them, ``raycdc explain PAGE`` becomes a link to the page, and a link to a folder one to the
+those of examples come to them, ``raycdc docs PAGE`` becomes a link to the page, and a link to a folder one to the
 page that shows its files.
 """
 
@@ -13,10 +13,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from raycdc.cli.explain import LINES, LISTED, OPTIONS, WEBHOOK, topics
+from raycdc.cli.docs import LINES, LISTED, OPTIONS, WEBHOOK, topics
 from raycdc.config.reference import reference_page
-from raycdc.control.lines import lines_schema
-from raycdc.notify.messages import body_schema
+from raycdc.observe.events.lines import lines_schema
+from raycdc.observe.notify.messages import body_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "build" / "docs-source"
@@ -25,7 +25,7 @@ EXAMPLES = Path("examples")
 #: Pages that lie where GitHub's readers look for them.
 ROOT_PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
 
-_EXPLAIN = re.compile(r"(?<!\[)`raycdc explain ([a-z]+)`")
+_DOCS_COMMAND = re.compile(r"(?<!\[)`raycdc docs ([a-z-]+)`")
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml", ".json": "json"}
 
@@ -69,7 +69,7 @@ def linked(text: str, depth: str, *, own: str) -> str:
             return f"[{match[0]}]({depth}{EXAMPLES}/index.md)"
         return match[0] if name == own or name not in topics() else f"[{match[0]}]({depth}{MANUAL}/{name}.md)"
 
-    text = _EXPLAIN.sub(page, text)
+    text = _DOCS_COMMAND.sub(page, text)
     text = text.replace("](raycdc/manual)", f"]({MANUAL}/start.md)").replace("](examples)", "](examples/index.md)")
     text = re.sub(r"\]\((examples/\w+)\)", r"](\1.md)", text)
     return re.sub(r"\]\(((?:\.\./)*examples/(?:\w+/)?)(\w+)\.(toml|yml|json)\)", r"](\1index.md#\2\3)", text).replace(

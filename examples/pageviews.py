@@ -72,7 +72,7 @@ def show(crm: Any) -> int:
 
 def main() -> int:
     """The whole story; the exit code says whether the copy is equal."""
-    from raycdc.testing.servers import MariaDbServer, MongoDbServer
+    from raycdc.sandbox.servers import MariaDbServer, MongoDbServer
 
     local = "--local" in sys.argv[1:]
     with MariaDbServer() as mariadb, MongoDbServer() as mongodb, mongodb.client() as client:

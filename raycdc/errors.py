@@ -14,7 +14,7 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every command; a promise to scripts (README, "Exit codes")."""
+    """Exit codes of every command; a promise to scripts (`raycdc docs errors`)."""
 
     DONE = 0
     BUG = 1
@@ -47,7 +47,7 @@ class ConfigError(RaycdcError):
     """The configuration is wrong. Holds every problem found, not only the first."""
 
     exit_code = ExitCode.CONFIG
-    cure = "Correct each key that the text names; `raycdc explain options` has all of them with their meaning."
+    cure = "Correct each key that the text names; `raycdc docs options` has all of them with their meaning."
 
     def __init__(self, *problems: str) -> None:
         self.problems: tuple[str, ...] = problems
@@ -86,7 +86,7 @@ class TableLockedError(SourceUnavailableError):
 
 
 class LogLostError(SourceError):
-    """The position we need is no longer in the source's log (purged or reset)."""
+    """The source's log cannot be read on from the position we need: it was purged, reset or damaged, or is another."""
 
     cure = (
         "Have the source keep its log for longer, and read the tables anew: `raycdc tables resnapshot` for one of "
@@ -117,6 +117,14 @@ class PartialRowsError(DataError):
     """Rows of the log lack columns (a row image that is not FULL), whose values the log does not have anywhere."""
 
     cure = "Set `binlog_row_image=FULL` at the server, for all sessions, and take a new snapshot of the table."
+
+
+class SchemaMismatchError(DataError):
+    """Rows of a table cannot be told by its schema: they have other columns or labels, keys that are one text in
+    Unicode, or values that `source.types` does not take. The table parks; the others go on.
+    """
+
+    cure = "See with `raycdc tables list` what does not fit, mend that, and take a new snapshot of the table."
 
 
 class SchemaError(DataError):
@@ -174,7 +182,7 @@ class SparkLostError(SinkUnavailableError):
 class ParkReason(StrEnum):
     """Why a target's part of a sealed epoch cannot be committed; the table is parked for no other reason.
 
-    Each member has its error class (`TableRefusedError`) and its way out (`raycdc.checkpoint.parked`).
+    Each member has its error class (`TableRefusedError`) and its way out (`raycdc.state.parked`).
     """
 
     CHANGE = "change"
@@ -197,6 +205,8 @@ class TableRefusedError(RaycdcError):
     """
 
     reason: ClassVar[ParkReason]
+    #: The way out where it is another one than the reason's; then a new snapshot alone meets the same again.
+    way_out: ClassVar[str] = ""
     cure = "See `raycdc tables list`: it has the reason and the way out."
 
 
@@ -233,7 +243,7 @@ class KeyRefusedError(TableRefusedError, SinkError):
     cure = "Give the table a primary key, or declare one with a `[[transform]]`; a changelog needs none."
 
 
-class OriginsRefusedError(TableRefusedError, DataError):
+class MergedKeyRefusedError(TableRefusedError, DataError):
     """A key of a merged target comes from two tables, or from two rows of one."""
 
     reason = ParkReason.KEY
@@ -267,25 +277,34 @@ class RowRefusedError(TableRefusedError, DataError):
     )
 
 
-class TargetTakenError(TableRefusedError, SinkError):
+class TargetExistsError(TableRefusedError, SinkError):
     """Something that does not belong to this pipeline lies at the target's place."""
 
     reason = ParkReason.TAKEN
     cure = "Move away what is there, or say with `pipeline.on_existing` that it is to be merged into or replaced."
 
 
-class TargetGoneError(TableRefusedError, SinkError):
+class TargetDroppedError(TableRefusedError, SinkError):
     """The target was deleted, swapped or restored from an older copy."""
 
     reason = ParkReason.GONE
     cure = "Take a new snapshot of the table, which makes the target anew; or bring the target back as it was."
 
 
-class TargetTouchedError(TableRefusedError, SinkError):
+class TargetModifiedError(TableRefusedError, SinkError):
     """Somebody else changed the target so that nothing more can be written to it exactly."""
 
     reason = ParkReason.TOUCHED
     cure = "Undo at the target what the text names, or delete the target; then take a new snapshot of the table."
+
+
+class TargetForbiddenError(TargetModifiedError):
+    """The account may not do at the target what is to be done, or a view or the like has its name: no new snapshot
+    changes that.
+    """
+
+    way_out = "Permit what the text says, or move away what it names"
+    cure = "Permit at the target what the text says, or move away what it names; then take a new snapshot of the table."
 
 
 class TargetBlockedError(TableRefusedError, SinkError):
@@ -367,7 +386,7 @@ class ProtocolError(RaycdcError):
     cure = REPORT
 
 
-class OutOfPlaceError(RaycdcError):
+class OutOfOrderError(RaycdcError):
     """A batch of a split does not begin where the rows before it end; nothing of it was passed on. Always a bug."""
 
     cure = REPORT

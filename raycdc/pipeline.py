@@ -22,7 +22,6 @@ itself. A signal's handler may take none, not even that of a `threading.Event`: 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,49 +31,60 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raycdc.checkpoint.bad_rows import bad_rows
-from raycdc.checkpoint.changelog import FullBy
-from raycdc.checkpoint.place import state_of
-from raycdc.checkpoint.run_end import RunEnd
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.checkpoint.term import DriverTerm
 from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
-from raycdc.consumer import Epoch, Ledger
-from raycdc.control.beside import Control
-from raycdc.control.log_file import LogFile
-from raycdc.data_side import DataSide, bad_records
-from raycdc.driver.commands import CommandDesk
-from raycdc.driver.hand_over import Beginning, EnginesDue, HandedLauncher, HandOver, StateAsked
+from raycdc.core.activity import ActivityTracker, Stage
+from raycdc.delivery.epoch_loop import EpochLoop, begin_again
+from raycdc.delivery.ports import EpochPorts, Routing
+from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy, parks_of
+from raycdc.driver.command_queue import CommandQueue
+from raycdc.driver.consumer import Epoch, Ledger
+from raycdc.driver.data_side import DataSide, bad_records
+from raycdc.driver.engine_promotion import (
+    EnginePromotion,
+    EnginesDue,
+    EnginesNow,
+    PromotableLauncher,
+    PromotionState,
+    RunBeginning,
+)
+from raycdc.driver.fitting import proving_target
+from raycdc.driver.leadership import Leadership, StoppedWaitingError, take
 from raycdc.driver.live_commands import LOOK_AT_STORE_S, LOOK_S, LiveCommands, command_rules
-from raycdc.driver.new_tables import NewTables
-from raycdc.driver.recoveries import Recoveries
-from raycdc.driver.start_patience import StartPatience
-from raycdc.driver.store_watch import watching_stores
-from raycdc.driver.succession import StoppedWaitingError, Tenure, take
-from raycdc.driver.table_lives import TableLives, phases_at
-from raycdc.driver.watchdog import Watchdog
-from raycdc.epochs.epoch_loop import EpochLoop
-from raycdc.epochs.lost_rows import begin_again
-from raycdc.epochs.parked_targets import Parking, Waiting, parks_of
-from raycdc.epochs.ports import EpochPorts
-from raycdc.epochs.routing import Routing
+from raycdc.driver.resolve import OutputMode, ResolvedRun, resolve, take_up
+from raycdc.driver.source_side import SourceSide, copies_of, handed_launcher, job_spec, new_launcher, new_supervisor
+from raycdc.driver.start_retry import StartRetry
+from raycdc.driver.startup_checks import Start, begin, no_order, order_by
 from raycdc.errors import ClusterLostError, ConfigError, ExitCode, RaycdcError, SegmentUnavailableError, StateError
-from raycdc.model.until import Until
-from raycdc.notify.notifier import Notifier
-from raycdc.preflight import Taker, naming_place, rows_judge, settle_corrected, settle_place, settle_start
-from raycdc.progress import ProgressReporter
-from raycdc.run_events import Commanded, Failed, Listener
+from raycdc.model.engines import EngineName
+from raycdc.model.rules.until import Until
+from raycdc.observe.events import Commanded, Failed, Listener
+from raycdc.observe.events.log_file import LogFile
+from raycdc.observe.notify.notifier import Notifier
+from raycdc.observe.status import RunProcess, RunStatus, StatusKeeper
+from raycdc.observe.status.progress import ProgressReporter
+from raycdc.observe.tracing.traced import traced
+from raycdc.observe.watch.run_reports import (
+    NewTables,
+    PhaseReporter,
+    Recoveries,
+    phases_at,
+    refused_by_targets,
+    watching_stores,
+)
+from raycdc.observe.watch.watchdog import Watchdog
 from raycdc.runtime.launcher import JobSpec, Launcher
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.supervisor import Supervisor
-from raycdc.sinks.api import Sink
+from raycdc.server.service import ControlService
 from raycdc.source.selection import known_tables
-from raycdc.source.table_requests import complain_of_parked, requests_of
-from raycdc.source_side import SourceSide, copies_of, handed_launcher, job_spec, new_launcher, new_supervisor
+from raycdc.source.tables.table_requests import complain_of_parked, requests_of
 from raycdc.spark.lifecycle import SparkThread, activity, new_session
-from raycdc.startup_checks import Start, begin, no_order, order_by, require_known_rows
-from raycdc.tracing.traced import traced
-from raycdc.waiting.stages import Board, Stage
+from raycdc.state.bad_row_counts import bad_rows
+from raycdc.state.drivers.driver_generation import DriverGeneration
+from raycdc.state.drivers.holder import RunEnd
+from raycdc.state.full_changelog import FullBy
+from raycdc.state.location import state_of
+from raycdc.state.store import CheckpointStore
 
 #: How often progress is reported.
 PROGRESS_S = 0.5
@@ -89,7 +99,7 @@ class _Run:
     """The things that one run has from its beginning on. `stack` ends what the run starts."""
 
     stack: ExitStack
-    tenure: Tenure
+    tenure: Leadership
     reporter: ProgressReporter
 
     @property
@@ -97,7 +107,7 @@ class _Run:
         return self.tenure.store
 
     @property
-    def term(self) -> DriverTerm:
+    def term(self) -> DriverGeneration:
         return self.tenure.term
 
 
@@ -129,6 +139,7 @@ class Pipeline:
         self._lock = threading.RLock()
         self._supervisor: Supervisor | None = None
         self._stopping = threading.Event()
+        self._keeper = self._keep_status(local=False)
 
     @classmethod
     def from_config(cls, config: PipelineConfig) -> Pipeline:
@@ -146,23 +157,30 @@ class Pipeline:
     ) -> None:
         """Run in the foreground until stopped, or until ``"caught-up"``. Raises `RaycdcError` for everything named.
 
-        `local` keeps everything in threads of this process: no Ray, no Spark. With `standby` another driver of the
-        same state is waited for, until it ends or is silent; `FencedError` ends a run whose state another one took
-        over. `listener` gets the events of `raycdc.run_events`, from threads of the pipeline; `show_page` the address
-        of the run's page, with a code that lets one browser in within ten minutes (``ADDRESS/#login=CODE``).
+        `local`, like ``pipeline.engines = "never"``, keeps everything in threads of this process: no Ray, no Spark.
+        With `standby` another driver of the same state is waited for, until it ends or is silent; `FencedError` ends a
+        run whose state another one took over. `listener` gets the events of `raycdc.observe.events`, from threads of
+        the pipeline; `show_page` the address of the run's page, with a code that lets one browser in within ten minutes
+        (``ADDRESS/#login=CODE``). An error in `listener` is a warning of the run, once, and does not end it.
         """
-        log = LogFile(self.config.logging, self.config.pipeline.name, listener)
-        notifier = Notifier(self.config, log.listen)
-        control = Control(self.config, notifier.listen, local=local, show_page=show_page)
-        reporter = ProgressReporter(control.listen, driver_pid=os.getpid())
-        reporter.hearers.on_status.append(control.heard)
+        local = local or self.config.is_local
+        log = LogFile(self.config.logging, self.config.pipeline.name)
+        keeper = self._keep_status(local=local)
+        notifier = Notifier(self.config, keeper)
+        control = ControlService(self.config, keeper, show_page=show_page)
+        listeners = {
+            "control": control.listen,
+            "notifications": notifier.listen,
+            "log file": log.listen,
+            "listener of Pipeline.run": listener,
+        }
+        reporter = ProgressReporter(listeners, keeper)
         reporter.hearers.on_exit.append(notifier.failed_at_once)
         notifier.open(reporter.warning, lambda: None if (room := control.log_room()) is None else room.kept_s)
-        reporter.hearers.on_moved.append(control.moved)
-        start = Start(self.config, local, self._has_sink)
         with log.writing():
             try:
-                stopped = self._run(start, reporter, control, _end_of(until), standby=standby)
+                start = Start(self.config, local, self._has_sink, _end_of(until))
+                stopped = self._run(start, reporter, control, standby=standby)
                 # Whatever it says of receivers comes before the last word.
                 notifier.ended(stopped=stopped)
                 reporter.finished(stopped=stopped)
@@ -176,16 +194,14 @@ class Pipeline:
             finally:
                 control.close()
 
-    def _run(
-        self, start: Start, reporter: ProgressReporter, control: Control, until: Until | None, *, standby: bool
-    ) -> bool:
+    def _run(self, start: Start, reporter: ProgressReporter, control: ControlService, *, standby: bool) -> bool:
         """Whether the run was stopped, instead of having reached its end."""
         # Behind the checks, which want its port free, and before it may wait for the state.
         begun = partial(control.open, reporter.warning)
         with self._one_run(start, reporter, standby=standby, begun=begun) as run:
             control.take(run.tenure, reporter.warning)
             run.stack.callback(control.close)
-            ended = self._commit_all(run, start, until)
+            ended = self._commit_all(run, start)
             last, record = (run.store.last_manifest(), run.store.last_commit()) if ended else (None, None)
             stopped, complaint = self._stopping.is_set(), None
             if not stopped:
@@ -199,6 +215,19 @@ class Pipeline:
             if complaint is not None:
                 raise complaint
             return stopped
+
+    def status(self) -> RunStatus:
+        """How far the run under way is, or the last one was when it ended. From any thread, at any time."""
+        return self._keeper.status
+
+    def _keep_status(self, *, local: bool) -> StatusKeeper:
+        """A new run's status, from now on."""
+        sink = self.config.sink
+        run = RunProcess.here(
+            self.config.pipeline.name, f"{sink.type} {sink.store or sink.folder}".strip(), local=local
+        )
+        self._keeper = StatusKeeper(run)
+        return self._keeper
 
     def stop(self) -> None:
         """Seal and commit what was read, then let `run` return.
@@ -227,29 +256,31 @@ class Pipeline:
 
         At most `in_flight_max` epochs are sealed and not acknowledged (0: as many as for a sink).
         """
-        config = self.config
+        config, local = self.config, local or self.config.is_local
         if self._ordered:
             raise no_order("a sink of one's own")
         sections = {"route": config.routes, "transform": config.transforms, "lookup": config.lookups}
         for section, entries in {**sections, "mask": config.masks}.items():
             if entries:
                 raise ConfigError(f"{section}: epochs for a sink of one's own have the source's tables; leave it out.")
-        silent = ProgressReporter(lambda _: None, driver_pid=os.getpid())
-        with self._one_run(Start(config, local, has_sink=False), silent) as run:
+        silent = ProgressReporter({}, self._keep_status(local=local))
+        start = Start(config, local, has_sink=False, asked=_end_of(until))
+        with self._one_run(start, silent) as run:
             store = run.store
-            taker = Taker.HAND_FOR_SINK if self._has_sink else Taker.HAND
-            patiently = StartPatience(run.tenure, silent.warning, self._stopping)
-            settled = patiently(partial(settle_start, config, store, warn=patiently.warning, taker=taker))
-            if settled.full_by is FullBy.KNOWN_ROWS:
+            taker = OutputMode.HAND_FOR_SINK if self._has_sink else OutputMode.HAND
+            patiently = StartRetry(run.tenure, silent.warning, self._stopping)
+            resolved = patiently(partial(resolve, start, store, warn=patiently.warning, taker=taker))
+            if resolved.full_by is FullBy.KNOWN_ROWS:
                 raise ConfigError(
                     'source.changelog: "full" is for rows on their way to a sink of raycdc\'s; leave it out, or let '
                     "all captured collections keep images."
                 )
+            take_up(resolved)
             # Whoever takes epochs by hand begins anew with what is there, so copies would serve nobody.
-            spec = replace(job_spec(config, store, settled, until=_end_of(until), taker=taker), copies=None)
+            spec = replace(job_spec(resolved, store), copies=None)
             at_once = in_flight_max or spec.settings.in_flight_max
             spec = replace(spec, settings=replace(spec.settings, in_flight_max=at_once, hand_taken=True))
-            CommandDesk(store).judge_rows(command_rules(config, rows_judge(config)))
+            CommandQueue(store).judge_rows(command_rules(config, resolved.require_rows))
             store.sweep_spool()
             sealed_before = store.next_epoch() - 1
             launcher = new_launcher(config, spec, store, local=local, reporter=silent)
@@ -257,7 +288,7 @@ class Pipeline:
             launcher.sweep(store.needed_segments())
             yield Ledger(
                 store,
-                self._supervised(run, run.stack, launcher),
+                self._supervised(run, run.stack, launcher, {}),
                 bad_records(config, store),
                 access=lambda: spec.access.as_of(launcher.flights()),
                 generation=run.term.generation,
@@ -302,26 +333,26 @@ class Pipeline:
     def _stopped_early(self) -> bool:
         return self._stopping.is_set()
 
-    def _commit_all(self, run: _Run, start: Start, until: Until | None) -> bool:
+    def _commit_all(self, run: _Run, start: Start) -> bool:
         """Start everything and commit epochs to the end; False where a stop came before there were readers."""
         config, store, reporter, local = self.config, run.store, run.reporter, start.local
-        taker = Taker.SINK if self._has_sink else Taker.HAND
-        patiently = StartPatience(run.tenure, reporter.warning, self._stopping)
-        settled = patiently(partial(settle_start, config, store, warn=patiently.warning, taker=taker))
-        if settled.full_by is FullBy.KNOWN_ROWS:
-            require_known_rows(start)
+        taker = OutputMode.SINK if self._has_sink else OutputMode.HAND
+        patiently = StartRetry(run.tenure, reporter.warning, self._stopping)
+        resolved = patiently(partial(resolve, start, store, warn=patiently.warning, taker=taker))
+        take_up(resolved)
         if self._stopped_early():
             return False
-        spec = job_spec(config, store, settled, until=until, taker=taker)
-        begins = Beginning.of(config, local=local)
-        waits = begins is Beginning.ON_ENGINES
-        reporter.starting("starting Ray and Spark" if waits else "starting")
+        spec = job_spec(resolved, store)
+        begins = RunBeginning.of(config, local=local)
+        waits = begins is RunBeginning.ON_ENGINES
+        reporter.starting(begins.told(config))
         spark = None
-        if begins is not Beginning.LOCAL:
+        if begins is not RunBeginning.LOCAL:
             session = partial(new_session, config.spark, store.path, config.sink.type)
             spark = SparkThread(session, at_once=waits, warn=reporter.warning)
             run.stack.callback(spark.end)
-        if spark is not None and begins is Beginning.HERE:
+        reporter.engines = EnginesNow(config, begins, spark).now
+        if spark is not None and begins is RunBeginning.HERE:
             launcher: Launcher = handed_launcher(config, spec, store, spark, reporter=reporter)
         else:
             # In this thread: Ray's processes die with the thread that started them.
@@ -336,8 +367,8 @@ class Pipeline:
         if spark is not None and waits:
             spark.warm_up()
         reporter.starting("asking the sink what it holds")
-        data = DataSide(config, store, settled, spec.access, spark)
-        watchdog = Watchdog(config.pipeline.watchdog.total_seconds(), reporter.tell, reporter.moved)
+        data = DataSide(resolved, store, spec.access, spark)
+        watchdog = Watchdog(config.pipeline.watchdog.total_seconds(), reporter.tell, reporter.hearers.moved)
         watchdog.board.around = partial(activity, spark)
         run.stack.enter_context(watchdog.watching())
         reporter.hearers.on_status.append(watchdog.heard)
@@ -348,18 +379,26 @@ class Pipeline:
             reporter.starting("asking an executor of Spark to read rows")
             with watchdog.board.doing(Stage.OPEN, "waits for an executor of Spark that reads rows from here"):
                 probe(spark.session(), store.spool, spec.access.as_of(launcher.flights()))
-        routing = data.open(run.stack, start.sink, reporter.warning, patiently=patiently, board=watchdog.board)
-        self._commit_epochs(run, start.sink, routing, spec, launcher, board=watchdog.board)
+        routing = data.open(run.stack, reporter.warning, patiently=patiently, board=watchdog.board)
+        self._commit_epochs(run, resolved, routing, spec, launcher, board=watchdog.board)
         return True
 
     def _commit_epochs(
-        self, run: _Run, sink: Sink, routing: Routing, spec: JobSpec, launcher: Launcher, *, board: Board
+        self,
+        run: _Run,
+        resolved: ResolvedRun,
+        routing: Routing,
+        spec: JobSpec,
+        launcher: Launcher,
+        *,
+        board: ActivityTracker,
     ) -> None:
         """Recover, then run the source side and the epoch loop together."""
         store, reporter = run.store, run.reporter
         source_side = SourceSide(store, reporter)
         ports = EpochPorts(
             generation=run.term.generation,
+            read_by=source_side.readers.get,
             next_sealed=source_side.next_sealed,
             on_committed=source_side.committed,
             access=lambda: spec.access.as_of(launcher.flights()),
@@ -367,39 +406,35 @@ class Pipeline:
             routing=routing,
             board=board,
             begin_again=partial(begin_again, store, reporter.warning),
-            parking=Parking(
+            parking=ParkingPolicy(
                 parks_of(self.config.pipeline),
                 on_parked=source_side.parked,
                 on_bad_rows=reporter.warning,
                 follows=self.config.source.captures,
-                waiting=Waiting(self.config.sink.folder, reporter.warning),
+                waiting=SinkOutagePolicy(self.config.sink.folder, reporter.warning),
             ),
         )
         ports = run.stack.enter_context(traced(self.config, store, ports, reporter))
-        loop = EpochLoop(store, sink, ports)
+        loop = EpochLoop(store, resolved.start.sink, ports)
         run.tenure.on_lost(lambda _: loop.stop())
-        with naming_place(self.config, store):
-            settle_corrected(self.config, store, loop.written)
+        with proving_target(self.config, store, resolved.changed, loop.written):
             recoveries, phases = Recoveries(run.tenure.before, reporter.tell), phases_at(store, loop.committed)
             recoveries.began(loop.recover())
-        settle_place(self.config, store)
-        desk = CommandDesk(store)
-        rules = command_rules(self.config, rows_judge(self.config))
-        desk.judge_rows(rules)
-        for answer in desk.take(desk.waiting(), rules):
+        for answer in CommandQueue(store).begin(command_rules(self.config, resolved.require_rows)):
             reporter.tell(Commanded(answer))
         last = store.last_manifest()
         # The start has told of those that it asks for.
         known = None if last is None else known_tables(last) | requests_of(store).tables.keys()
         reporter.hearers.on_status.append(NewTables(known, reporter.tell).heard)
-        lives = TableLives(phases, reporter.tell)
+        lives = PhaseReporter(phases, reporter.tell, refused_by_targets(store.last_commit()))
+        reporter.hearers.on_parked.append(lives.parked)
         reporter.hearers.on_status.extend([recoveries.heard, lives.heard])
         reporter.bad_rows(bad_rows(store, loop.committed))
         losses = RestartBudget()
         while True:
             losses.started(time.monotonic())
             try:
-                self._follow(run, loop, launcher, source_side, recoveries, ends_by_itself=spec.until is not None)
+                self._follow(run, resolved, loop, launcher, source_side, recoveries)
                 lives.ended()
                 return
             except ClusterLostError as lost:
@@ -415,12 +450,11 @@ class Pipeline:
     def _follow(
         self,
         run: _Run,
+        resolved: ResolvedRun,
         loop: EpochLoop,
         launcher: Launcher,
         source_side: SourceSide,
         recoveries: Recoveries,
-        *,
-        ends_by_itself: bool,
     ) -> None:
         """Run the source side beside the loop, which has recovered, to its end."""
         run.store.sweep_spool()
@@ -430,25 +464,27 @@ class Pipeline:
             copies.sweep(needed)
         run.reporter.starting("starting the coordinator and its readers")
         with ExitStack() as stack:
-            supervisor = source_side.supervisor = self._supervised(run, stack, launcher)
+            supervisor = source_side.supervisor = self._supervised(run, stack, launcher, source_side.readers)
             stack.enter_context(run.reporter.watching(supervisor.status, every_s=PROGRESS_S))
             commands = LiveCommands(
-                CommandDesk(run.store),
-                command_rules(self.config, rows_judge(self.config)),
+                CommandQueue(run.store),
+                command_rules(self.config, resolved.require_rows),
                 supervisor,
                 tell=lambda answer: run.reporter.tell(Commanded(answer)),
                 every_s=LOOK_AT_STORE_S if run.store.place.on_store else LOOK_S,
             )
             stack.callback(commands.close)
-            if isinstance(launcher, HandedLauncher) and launcher.in_process:
-                asked, due = StateAsked.of(run.store), EnginesDue(ends_by_itself=ends_by_itself)
-                hand_over = HandOver(launcher, supervisor, asked, tell=run.reporter.tell, due=due)
+            if isinstance(launcher, PromotableLauncher) and launcher.in_process:
+                asked, due = PromotionState.of(run.store), EnginesDue(ends_by_itself=resolved.start.until is not None)
+                hand_over = EnginePromotion(launcher, supervisor, asked, tell=run.reporter.tell, due=due)
                 stack.callback(hand_over.close)
             _run_through_losses(loop, supervisor, run.reporter, recoveries)
 
-    def _supervised(self, run: _Run, stack: ExitStack, launcher: Launcher) -> Supervisor:
-        """A supervisor of this run until `stack` ends, which a stop reaches from now on."""
-        supervisor = new_supervisor(self.config, launcher, run.store, run.term, run.reporter)
+    def _supervised(
+        self, run: _Run, stack: ExitStack, launcher: Launcher, readers: dict[int, EngineName]
+    ) -> Supervisor:
+        """A supervisor of this run until `stack` ends, which a stop reaches from now on; see `new_supervisor`."""
+        supervisor = new_supervisor(self.config, launcher, run.store, run.term, run.reporter, readers)
         stack.callback(supervisor.close)
         run.tenure.on_lost(supervisor.fail)
         with self._lock:

@@ -53,17 +53,18 @@ class Plugin:
     `name` is the ``type`` in the configuration and the entry point's own name. `config` is the pydantic model of the
     component's TOML section (a subclass of `raycdc.config.SourceConfig` or `SinkConfig`); `factory` is
     ``"module:callable"``, called with the validated configuration, and for a source with its `SourceContext`.
-    `init` names, in the same way, the page of ``raycdc init``: a subclass of `raycdc.config.init_page.InitPage`. The
-    default page asks for the keys that the section must have. `statements` names a function that reads the DDL
-    statements of such a source where they stand in messages (`raycdc.source.connector.ReadStatement`). `places` names a
-    function that writes a position of such a source (`raycdc.checkpoint.opaque.Position`) for people, in a line.
+    `init` names, in the same way, the page of ``raycdc init``: a subclass of
+    `raycdc.config.init_questions.InitQuestions`. The default page asks for the keys that the section must have.
+    `statements` names a function that reads the DDL statements of such a source where they stand in messages
+    (`raycdc.source.connector.ReadStatement`). `places` names a function that writes a position of such a source
+    (`raycdc.state.opaque.Position`) for people, in a line.
     """
 
     name: str
     summary: str
     config: type[Any]
     factory: str
-    init: str = "raycdc.config.init_page:InitPage"
+    init: str = "raycdc.config.init_questions:InitQuestions"
     statements: str = ""
     places: str = ""
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from raycdc.testing.servers.process import wait_until
+from raycdc.sandbox.servers.private import wait_until
 
 #: A machine that does much else takes its time.
 TIMEOUT_S = 300

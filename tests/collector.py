@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from raycdc.tracing.trace import Attribute
+from raycdc.observe.tracing.epoch_traces import Attribute
 from tests.receiver import receiving
 
 

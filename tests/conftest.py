@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from raycdc import failpoints
-from raycdc.spark.session import spark_session
-from raycdc.testing.cache import locked
-from raycdc.testing.servers import (
+from raycdc.core import failpoints
+from raycdc.sandbox.cache import locked
+from raycdc.sandbox.servers import (
     DatabaseServer,
     KafkaServer,
     MariaDbServer,
@@ -28,10 +28,12 @@ from raycdc.testing.servers import (
     MySqlNewestServer,
     MySqlServer,
     PostgresServer,
-    mongodb_for_tests,
 )
+from raycdc.spark.session import spark_session
 from tests.distribution import ByUnit, longest_first
+from tests.long import SUITES, check_suites, mark_variants
 from tests.second_opinion import expect_its_faults
+from tests.support.servers.secantusdb import mongodb_for_tests
 
 # No deadline: the first example may compile. In CI the examples are the same every time.
 settings.register_profile("raycdc", deadline=None, derandomize="CI" in os.environ, print_blob=True)
@@ -41,19 +43,41 @@ settings.load_profile("raycdc")
 # paid for themselves (a session that merges into a Delta table: 19.6 instead of 21.4 CPU-seconds by the collector).
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# In the background of a script SIGINT is ignored, and each process that the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 HERE = Path(__file__).parent
 #: Folders whose tests compute all the time, but for those of them that are given a server or Spark: they belong to the
 #: phase that uses every core.
 COMPUTED = frozenset({"unit", "protocol", "simulation", "epochs"})
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--suite", choices=list(SUITES), help="only the tests of this suite (tests/long.py)")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     expect_its_faults(items)
+    suite = config.getoption("--suite")
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    try:
+        mark_variants(items, whole=not any("::" in argument for argument in config.args))
+        for item in items:
+            check_suites(item.nodeid, item.iter_markers("long"))
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
     for item in items:
+        marks = list(item.iter_markers("long"))
+        fits = suite is None or SUITES[suite].has(item.nodeid, marks, suite)
+        (chosen if fits else others).append(item)
         if item.path.relative_to(HERE).parts[0] in COMPUTED and not _needs_more(item):
             item.add_marker("bare")
-    items[:] = longest_first(items)
+    items[:] = longest_first(chosen)
+    if others:
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)
@@ -72,7 +96,7 @@ def _needs_more(item: pytest.Item) -> bool:
 def no_wait_for_the_disk() -> Iterator[None]:
     """Nothing in a test's own process waits for the disk: tests kill processes, and the machine keeps its power.
 
-    What power failures leave is simulated (`raycdc.testing.simulation.drivers.disk`), and processes that tests start
+    What power failures leave is simulated (`tests.support.simulation.drivers.disk`), and processes that tests start
     do wait.
     """
 
@@ -144,7 +168,7 @@ def moto() -> Iterator[MotoServer]:
 def mysql_newest() -> Iterator[MySqlNewestServer]:
     """MySQL 9: compressed transactions, partial JSON updates, tagged GTIDs. Skips where it cannot be installed."""
     if not MySqlNewestServer.installed():
-        pytest.skip("MySQL 9 is not here: python -m raycdc.testing.servers mysql-newest prepare")
+        pytest.skip("MySQL 9 is not here: python -m tests.support.servers mysql-newest prepare")
     with MySqlNewestServer() as server:
         yield server
 

@@ -2,12 +2,16 @@
 
 A unit goes to the next process that is free, in the order of this page. Most units of `kill`, `e2e` and `epochs` are
 single tests, so that no process is left with a long file when the others are done. Other folders go by file, because
-their tests share what a file prepares.
+their tests share what a file prepares. Each process has servers of its own, and starts one when a test asks for it:
+among units of the same rank it prefers those whose servers it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cache
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -40,9 +44,11 @@ FIRST = (
     "tests/kill/test_kills.py",
     "tests/e2e/test_datasource.py",
     "tests/e2e/test_worked_example.py",
-    "tests/kill/",
+    "tests/spark/",
     "tests/e2e/test_shop_tutorial.py",
     "tests/e2e/test_transforms.py",
+    "tests/blackbox/",
+    "tests/kill/",
     "tests/e2e/test_ways_out.py",
     "tests/e2e/test_bench.py",
     "tests/e2e/test_two_nodes.py",
@@ -52,14 +58,24 @@ FIRST = (
     "tests/e2e/test_routes.py",
     "tests/e2e/test_bad_rows.py",
     "tests/e2e/",
-    "tests/spark/",
-    "tests/epochs/test_delta_partitions.py",
-    "tests/blackbox/",
+    "tests/integration/connectors/mysql/test_mysql_types.py",
 )
+#: Servers that only some tests need, by the words of their ids that tell so. MariaDB and MySQL 8.0 are everywhere.
+RARE = {
+    "kafka": ("kafka", "topic"),
+    "mongodb": ("mongodb", "collection"),
+    "postgres": ("postgres", "jdbc"),
+    "mysql57": ("mysql57",),
+    "mysql_newest": ("mysql_newest",),
+    "mysql80_nogtid": ("nogtid",),
+}
+#: Those of them whose tests are one unit each: so they are started once, or twice.
+ALONE = ("mysql57", "mysql_newest", "mysql80_nogtid")
 #: Small units of even length: they fill the end.
 LAST = "tests/epochs/"
 
 
+@cache
 def rank(nodeid: str) -> int:
     """The place of a test in the order."""
     for place, start in enumerate(FIRST):
@@ -76,11 +92,35 @@ def unit(nodeid: str) -> str:
     folder = nodeid.split("/")[1]
     if folder in SINGLE:
         return nodeid
+    for server in ALONE:
+        if server in needs(nodeid):
+            return server
     file, _, test = nodeid.partition("::")
     if folder == "blackbox":
         # What is played on one server is played in one process.
         return f"{file}::{test.partition('[')[2].partition('-')[0]}"
     return file
+
+
+@cache
+def needs(nodeid: str) -> frozenset[str]:
+    """The rare servers that a test probably needs."""
+    return frozenset(server for server, words in RARE.items() if any(word in nodeid for word in words))
+
+
+def preferred(units: Mapping[str, str], mine: AbstractSet[str], anybody: AbstractSet[str]) -> str:
+    """The unit for a process that has the servers `mine`, of `units` with a test of each, in the order of this page.
+
+    Of those with the rank of the first one: one whose rare servers it has, else one whose rare servers nobody of
+    `anybody` has, else one that needs none, else the first.
+    """
+    first = next(iter(units))
+    equal = {name: needs(test) for name, test in units.items() if rank(test) == rank(units[first])}
+    rare = {name: servers for name, servers in equal.items() if servers}
+    mine_first = (name for name, servers in rare.items() if servers <= mine)
+    nobodys = (name for name, servers in rare.items() if not servers & anybody)
+    common = (name for name in equal if name not in rare)
+    return next(chain(mine_first, nobodys, common, (first,)))
 
 
 class ByUnit(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -89,6 +129,16 @@ class ByUnit(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     def __init__(self, config: pytest.Config, log: Any) -> None:
         super().__init__(config, log)
         config.option.loadscopereorder = False
+        self._servers: dict[Any, set[str]] = {}
+
+    def _assign_work_unit(self, node: Any) -> None:
+        units = {name: next(iter(tests)) for name, tests in self.workqueue.items()}
+        mine = self._servers.setdefault(node, set())
+        name = preferred(units, mine, set().union(*self._servers.values()))
+        for test in self.workqueue[name]:
+            mine |= needs(test)
+        self.workqueue.move_to_end(name, last=False)
+        super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgpack
 
-from raycdc.checkpoint.kinds import kind_of
-from raycdc.testing.jobs import Job
+from raycdc.state.documents import kind_of
+from tests.support.jobs import Job
 
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]{24,}={0,2}")
 _TEXTS_IN_TEXTS = 4
@@ -101,6 +101,6 @@ def nothing_shows(
     names = [path.relative_to(job.state).as_posix() for path in job.state.rglob("*") if path.is_file()]
     there = {name: kind_of(name) for name in names}
     unknown = [name for name, kind in there.items() if not kind]
-    assert unknown == [], f"of no kind in raycdc.checkpoint.kinds: {unknown}"
+    assert unknown == [], f"of no kind in raycdc.state.documents: {unknown}"
     missing = set(kinds) - set(there.values())
     assert missing == set(), f"there is no file of these kinds: {missing}"

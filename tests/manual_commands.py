@@ -60,8 +60,8 @@ PLAYED: dict[str, int] = {
     "raycdc state backup shop.toml backup/shop-1126": 0,
     "cp -a backup/shop-1126 state/shop": 0,
     "raycdc state move shop.toml other/shop": 0,
-    # There is nobody to ask, so it says what a new beginning means, and changes nothing.
-    "raycdc reset shop.toml shop.orders": 2,
+    # A script has no terminal: it is not asked.
+    "raycdc tables resnapshot shop.toml shop.orders": 0,
     'raycdc tables resnapshot shop.toml shop.orders --where "id BETWEEN 1 AND 1000"': 0,
     "raycdc backfill shop.toml shop.orders --where \"created < '2024-01-01' AND status = 'open'\"": 0,
 }
@@ -70,13 +70,14 @@ PLAYED: dict[str, int] = {
 ENDLESS = (
     "raycdc run shop.toml",
     "raycdc run shop.toml --local",
+    "raycdc run shop.toml --engines always",
     "raycdc run shop.toml --plan plan.json",
 )
 
 #: Commands that the story leaves out, and who plays them.
 ELSEWHERE: dict[str, str] = {
-    "make demo": "tests/e2e/test_demo.py plays the demo of every pair (make test-demos)",
-    "source .venv/bin/activate": "tests run in that environment",
+    "pip install 'raycdc[iceberg,kafka,mongodb,postgresql]'": "tests/e2e/test_installed.py installs the wheel",
+    "raycdc demo": "tests/e2e/test_demo.py plays the demo of every pair (make test-long SUITE=demos)",
     "export MYSQL_PASSWORD=secret": "the story sets it for its commands",
     "raycdc run shop.toml --standby": "tests/e2e/test_standby.py plays two drivers of one state",
     'raycdc backfill mongo.toml shop.orders --where \'{"status": "open"}\'': "tests/e2e/test_backfill.py",

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from raycdc.testing.servers.mongodb_choice import SECOND_OPINION, URI_VARIABLE
+from tests.support.servers.secantusdb import SECOND_OPINION, URI_VARIABLE
 
 _IMAGES = "an event's fullDocument is the document as it is when the event is read, not its post-image"
 _ORDER = "$ne of expressions takes documents for equal whose fields are in another order"

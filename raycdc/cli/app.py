@@ -1,10 +1,13 @@
 """The command line put together: groups of commands, and the commands that are in none.
 
 A command is its options and a call: it imports what it needs when it runs, so that every command starts at once.
+
+The log of a command on standard error: lines of libraries, and of raycdc itself.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,18 +15,48 @@ from typing import Annotated
 import typer
 
 from raycdc.cli.commands.bench import bench
-from raycdc.cli.commands.inspect import inspect
-from raycdc.cli.commands.notify import notify
-from raycdc.cli.commands.options import OWN_OPTIONS, ConfigPath, Json, TableName, Verbose, Wait, Where
-from raycdc.cli.commands.state import state
-from raycdc.cli.commands.tables import change_table_of, tables
-from raycdc.cli.logs import configure_logging
+from raycdc.cli.commands.groups import (
+    OWN_OPTIONS,
+    ConfigPath,
+    Json,
+    TableName,
+    Verbose,
+    Wait,
+    Where,
+    change_table_of,
+    inspect,
+    notify,
+    state,
+    tables,
+)
+from raycdc.core.terminal_text import printable_text
 from raycdc.errors import ExitCode
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Log lines hold names and servers' words."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_text(super().format(record))
+
+
+def configure_logging(verbose: bool) -> None:
+    """Show warnings, and with ``--verbose`` what is logged below them."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format=_FORMAT,
+        force=True,
+    )
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_PrintableFormatter(_FORMAT))
+
 
 app = typer.Typer(
     name="raycdc",
     help="Change data capture: a database into a lakehouse, exactly once.\n\n"
-    "Begin with `raycdc demo`, or with `raycdc init`, which writes a configuration. `raycdc explain start` has more.",
+    "Begin with `raycdc demo`, or with `raycdc init`, which writes a configuration. `raycdc docs start` has more.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -85,22 +118,30 @@ def run(
     until: Annotated[
         str | None, typer.Option("--until", metavar="caught-up", help="Stop when the log's present end is committed.")
     ] = None,
-    local: Annotated[bool, typer.Option("--local", help="Everything in this process, without Ray.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="The same as --engines never.")] = False,
+    engines: Annotated[
+        str | None,
+        typer.Option(
+            "--engines",
+            metavar="auto|always|never",
+            help="When Ray reads and Spark writes, instead of pipeline.engines: never is everything in this process.",
+        ),
+    ] = None,
     standby: Annotated[
         bool, typer.Option("--standby", help="Wait while another run has the state, and take over when it ends.")
     ] = False,
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="FILE", help="Begin only where all is as `plan --out` sealed it.")
     ] = None,
-    page: Annotated[bool, typer.Option("--page", help="Print the address of the run's page for browsers.")] = False,
+    ui: Annotated[bool, typer.Option("--ui", help="Print a link to the run's web UI.")] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> int:
     """Run the pipeline of CONFIG until it is stopped (Ctrl-C) or has caught up."""
     configure_logging(verbose)
-    from raycdc.cli.run import Way, run_pipeline
+    from raycdc.cli.run import RunOptions, run_pipeline
 
-    return run_pipeline(config, Way(until, local, standby, plan, page), as_json=json, verbose=verbose)
+    return run_pipeline(config, RunOptions(until, local, standby, plan, ui, engines), as_json=json, verbose=verbose)
 
 
 @app.command(short_help="Print how far the pipeline of CONFIG is, running or not.")
@@ -117,19 +158,19 @@ def status(
     return print_status(config, as_json=json, watch=watch)
 
 
-@app.command(short_help="Print a link to the page of a running pipeline.")
-def page(
+@app.command(short_help="Print a link to the web UI of a running pipeline.")
+def ui(
     config: ConfigPath,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Whoever opens the link may look, and has no buttons.")
+        bool, typer.Option("--read-only", help="The browser that opens the link can only read.")
     ] = False,
     verbose: Verbose = False,
 ) -> int:
-    """Print a link to the page of the running pipeline of CONFIG, which lets one browser in within ten minutes."""
+    """Print a link to the web UI of the running pipeline of CONFIG. It signs in one browser, within ten minutes."""
     configure_logging(verbose)
-    from raycdc.cli.page import print_page_link
+    from raycdc.cli.ui import print_ui_link
 
-    return print_page_link(config, reads_only=read_only)
+    return print_ui_link(config, reads_only=read_only)
 
 
 @app.command(short_help="Print what is missing for CONFIG to run, with its remedy.")
@@ -141,7 +182,7 @@ def check(
 ) -> int:
     """Connect to the source and print what is missing for CONFIG to run, with the statements that fix it."""
     configure_logging(verbose)
-    from raycdc.cli.check import check_config
+    from raycdc.cli.planning.check import check_config
 
     return check_config(config, as_json=json, local=local)
 
@@ -159,33 +200,9 @@ def plan(
     reads, and what a changed configuration does to the state that there is.
     """
     configure_logging(verbose)
-    from raycdc.cli.plan import plan_config
+    from raycdc.cli.planning.plan import plan_config
 
     return plan_config(config, as_json=json, out=out)
-
-
-@app.command(short_help="Have TABLE begin anew, after saying what that means.")
-def reset(
-    config: ConfigPath,
-    table: TableName,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")] = False,
-    wait: Wait = 60.0,
-) -> int:
-    """Have TABLE begin anew with a snapshot: at once where the pipeline runs, else at its next start.
-
-    It says first what becomes of the table, of its target and of other tables, and asks.
-    """
-    from raycdc.cli.reset import reset_table
-
-    return reset_table(config, table, yes=yes, wait_s=wait)
-
-
-@app.command(short_help="Say why a pipeline does not go back, and what does instead.")
-def rewind(config: ConfigPath) -> int:
-    """Say why a pipeline does not go back to an earlier moment by itself, and the ways to what you may want."""
-    from raycdc.cli.reset import refuse_rewind
-
-    return refuse_rewind(config)
 
 
 @app.command(short_help="Compare the targets of CONFIG with the source, beside a run.")
@@ -212,9 +229,9 @@ def verify(
     Exit code 8 says that rows differ; 9 that none does, but a table could not be compared.
     """
     configure_logging(verbose)
-    from raycdc.cli.verify import Asked, verify_config
+    from raycdc.cli.verify import VerifyOptions, verify_config
 
-    return verify_config(config, Asked(tuple(tables or ()), wait, show_keys, json, sample, repair))
+    return verify_config(config, VerifyOptions(tuple(tables or ()), wait, show_keys, json, sample, repair))
 
 
 @app.command(short_help="Write a commented configuration by asking the source.")
@@ -278,17 +295,17 @@ def plugins(json: Json = False) -> int:
 
 
 @app.command(short_help="Print a page of the manual.")
-def explain(
+def docs(
     topic: Annotated[str, typer.Argument(metavar="[TOPIC]", help="A page; without it, the list of pages.")] = "",
 ) -> int:
     """Print a page of the manual: a source, a target, transforms, every option."""
-    from raycdc.cli.explain import print_page
+    from raycdc.cli.docs import print_page
 
     return print_page(topic)
 
 
 @app.command(short_help="Start a private server to try things on.")
-def trial(
+def sandbox(
     kind: Annotated[
         str, typer.Argument(metavar="[KIND]", help="Its kind, such as mariadb; without it, the list of kinds.")
     ] = "",
@@ -300,7 +317,7 @@ def trial(
 
     It runs until Ctrl-C, and its data goes with it.
     """
-    from raycdc.cli.trial import print_kinds, serve
+    from raycdc.cli.sandbox import print_kinds, serve
 
     return serve(kind, port=port, empty=empty, live=live) if kind else print_kinds()
 
@@ -322,6 +339,6 @@ def demo(context: typer.Context) -> int:
 @app.command("backfill", short_help="Read some rows of TABLE again, beside its log.")
 def backfill(config: ConfigPath, table: TableName, where: Where = None, wait: Wait = 600.0) -> int:
     """Read the rows of TABLE that meet a predicate again, while its changes go on, and put them over those of its
-    target by key. Nothing is deleted (raycdc explain backfill).
+    target by key. Nothing is deleted (raycdc docs backfill).
     """
     return change_table_of(config, table, "backfill", wait, where)

@@ -18,24 +18,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.config.init_page import toml_list, toml_text
-from raycdc.control.client import NoRun, find
+from raycdc.cli.demo_mark import is_marked, mark, serving
+from raycdc.config.init_questions import toml_list, toml_text
 from raycdc.errors import ConfigError, ExitCode, SourceError, StateError
+from raycdc.model.engines import EngineRows
+from raycdc.server.client import NoRun, find
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.store import CheckpointStore
 
 if TYPE_CHECKING:
-    from raycdc.testing.trials import SourceTrial
-    from raycdc.testing.trials.targets import Target
+    from raycdc.sandbox.trials import SandboxSourceServer
+    from raycdc.sandbox.trials.targets import SandboxTarget
 
 FOLDER = Path("demo-lake")
 CONFIG = FOLDER / "demo.toml"
 _STATE = FOLDER / ".raycdc-state"
-#: Left in a demo's folder, so that a later demo knows it may be removed.
-_MARKER = ".raycdc-demo"
+_LOG = FOLDER / "run.log"
 #: Nets for a pipeline that hangs.
 _SNAPSHOT_TIMEOUT_S = 900.0
 _STOP_TIMEOUT_S = 300.0
@@ -55,55 +57,60 @@ class _Options:
     seconds: float
     local: bool
     stay: bool
-    page: bool
+    ui: bool
+    #: The TCP port of Spark's web UI while the pipeline runs.
+    spark_port: int = 0
 
     def run_words(self) -> list[str]:
         return ["run", str(CONFIG), *(["--local"] if self.local else [])]
 
     def followed_words(self) -> list[str]:
-        """Of the run that is followed, whose page may be looked at."""
-        return [*self.run_words(), *(["--page"] if self.page else [])]
+        """The arguments of the run that people watch, which has a web UI."""
+        return [*self.run_words(), *(["--ui"] if self.ui else [])]
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command. Prints only before and after the pipeline runs, because that has the screen meanwhile."""
     options = _parse(arguments)
+    from raycdc.sandbox.servers import ServerError
+    from raycdc.sandbox.shop import ShopSize
+    from raycdc.sandbox.trials import SandboxSourceServer, new_trial
+    from raycdc.sandbox.trials.targets import new_target
     from raycdc.spark.artifacts import ArtifactError
-    from raycdc.testing.servers import ServerError
-    from raycdc.testing.shop import ShopSize
-    from raycdc.testing.trials import SourceTrial, new_trial
-    from raycdc.testing.trials.targets import new_target
 
     began = time.monotonic()
     _empty_folder()
     size = ShopSize(max(10, options.orders // 10), max(10, options.orders // 100), options.orders)
     try:
         trial = new_trial(options.source)
-        assert isinstance(trial, SourceTrial)
+        assert isinstance(trial, SandboxSourceServer)
         target = new_target(options.sink, FOLDER)
         print(f"Starting {options.source}{f' and {options.sink}' if target.is_server else ''} …", flush=True)
         with target, trial:
             print(f"{trial.version} is at {trial.address}; filling a shop with {size.rows:,} rows …", flush=True)
             trial.fill(size)
-            CONFIG.write_text(_configuration(trial, target), encoding="utf-8")
-            print(f"raycdc {' '.join(options.followed_words())}   (while customers buy)\n", flush=True)
-            status = _follow(trial, options)
-            if status is not ExitCode.DONE:
-                return int(status)
-            print(f"\nMeanwhile {trial.told()}.\n", flush=True)
-            findings = _compared(trial, target, options)
-            status = _print_findings(findings)
-            _print_end(target, options, seconds=time.monotonic() - began)
-            if options.stay:
-                _stay()
+            CONFIG.write_text(_configuration(trial, target, options), encoding="utf-8")
+            with serving(CONFIG):
+                _print_engines(options)
+                print(f"raycdc {' '.join(options.followed_words())}   (while customers buy)\n", flush=True)
+                status = _follow(trial, options)
+                if status is not ExitCode.DONE:
+                    return int(status)
+                print(f"\nMeanwhile {trial.told()}.\n{_engine_rows()}.\n", flush=True)
+                findings = _compared(trial, target, options)
+                status = _print_findings(findings)
+                _print_end(target, options, seconds=time.monotonic() - began)
+                if options.stay:
+                    _stay()
     except (ServerError, ArtifactError) as cause:
         raise SourceError(str(cause)) from cause
     return int(status)
 
 
 def _parse(arguments: Sequence[str]) -> _Options:
-    from raycdc.testing.trials import SOURCES
-    from raycdc.testing.trials.targets import FOLDERS, SERVERS
+    from raycdc.sandbox.servers.private import free_port
+    from raycdc.sandbox.trials import SOURCES
+    from raycdc.sandbox.trials.targets import FOLDERS, SERVERS
 
     parser = argparse.ArgumentParser(
         prog="raycdc demo",
@@ -123,10 +130,10 @@ def _parse(arguments: Sequence[str]) -> _Options:
         help="leave the servers up until Ctrl-C; default: on a terminal, where the target is a server",
     )
     parser.add_argument(
-        "--page",
+        "--ui",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="print the address of the run's page for browsers (default)",
+        help="print a link to the run's web UI (default)",
     )
     chosen = parser.parse_args(list(arguments))
     fills_itself = chosen.source.startswith(("mariadb", "mysql"))
@@ -137,27 +144,30 @@ def _parse(arguments: Sequence[str]) -> _Options:
         seconds=chosen.seconds,
         local=chosen.local,
         stay=sys.stdin.isatty() and chosen.sink in SERVERS if chosen.stay is None else chosen.stay,
-        page=chosen.page,
+        spark_port=free_port(),
+        ui=chosen.ui,
     )
 
 
 def _empty_folder() -> None:
     no_folder = FOLDER.is_symlink() or (FOLDER.exists() and not FOLDER.is_dir())
-    if no_folder or (FOLDER.exists() and any(FOLDER.iterdir()) and not (FOLDER / _MARKER).exists()):
+    if no_folder or (FOLDER.exists() and any(FOLDER.iterdir()) and not is_marked(FOLDER)):
         raise ConfigError(
             f"./{FOLDER} is or holds something that is not from a demo. Move it away, or run in another folder."
         )
     if FOLDER.exists():
         shutil.rmtree(FOLDER)
     FOLDER.mkdir()
-    (FOLDER / _MARKER).write_text("Made by `raycdc demo`, which removes this folder when it runs again.\n")
+    mark(FOLDER)
 
 
-def _configuration(trial: SourceTrial, target: Target) -> str:
-    lines = ["# Written by raycdc demo. Every option: raycdc explain options", "", "[pipeline]", 'name = "demo"']
-    lines += [f"state = {toml_text(f'./{_STATE}')}", "", "[source]", *_keys(trial.as_source)]
-    lines += ["", "[readers]", "max = 2", "", "[sink]", *_keys(target.keys)]
-    return "\n".join(lines) + "\n"
+def _configuration(trial: SandboxSourceServer, target: SandboxTarget, options: _Options) -> str:
+    lines = ["# Written by raycdc demo. Every option: raycdc docs options", "", "[pipeline]", 'name = "demo"']
+    lines += [f"state = {toml_text(f'./{_STATE}')}", 'engines = "always"']
+    lines += ["", "[source]", *_keys(trial.as_source), "", "[readers]", "max = 2", "", "[sink]", *_keys(target.keys)]
+    lines += ["", "[logging]", f"file = {toml_text(f'./{_LOG}')}", 'format = "json"']
+    lines += ["", "[spark.conf]", '"spark.ui.enabled" = "true"', f'"spark.ui.port" = "{options.spark_port}"']
+    return "\n".join([*lines, '"spark.ui.killEnabled" = "false"']) + "\n"
 
 
 def _keys(section: Mapping[str, str | int | Sequence[str]]) -> Iterator[str]:
@@ -171,10 +181,36 @@ def _keys(section: Mapping[str, str | int | Sequence[str]]) -> Iterator[str]:
                 yield f"{name} = {toml_list(value)}"
 
 
+def _print_engines(options: _Options) -> None:
+    """Print who will read and write, and where that can be watched."""
+    if options.local:
+        print("This process reads and writes, because of --local.", flush=True)
+        return
+    missing = "" if find_spec("aiohttp") is not None else " (not installed: pip install 'ray[default]')"
+    print(
+        'Ray\'s actors read, and every epoch is a Spark job (engines = "always").\n'
+        f"Spark's web UI while it runs: http://127.0.0.1:{options.spark_port}\n"
+        f"Ray's dashboard{missing}: raycdc starts its own Ray without one;\n"
+        'a Ray of yours has it: `ray start --head`, and ray.address = "auto".',
+        flush=True,
+    )
+
+
+def _engine_rows() -> str:
+    """How many rows each engine read and wrote in all runs of the demo, by what they logged at their ends."""
+    engines = EngineRows()
+    for line in _LOG.read_text(encoding="utf-8").splitlines():
+        said = json.loads(line)
+        if said["event"] in ("caught_up", "stopped"):
+            engines += EngineRows.from_json(said)
+    text = str(engines) or "no row was read"
+    return f"{text[0].upper()}{text[1:]}"
+
+
 # -- the pipeline and the customers side by side
 
 
-def _follow(trial: SourceTrial, options: _Options) -> ExitCode:
+def _follow(trial: SandboxSourceServer, options: _Options) -> ExitCode:
     """Run the pipeline until it has committed all that customers did; DONE, or what to exit with."""
     with _pipeline(options) as pipeline:
         progress = _Progress(pipeline)
@@ -208,9 +244,9 @@ def _pipeline(options: _Options) -> Iterator[subprocess.Popen[bytes]]:
                 print("The pipeline did not stop when asked and was killed.", file=sys.stderr)
 
 
-def _buying(trial: SourceTrial) -> AbstractContextManager[None]:
+def _buying(trial: SandboxSourceServer) -> AbstractContextManager[None]:
     """Customers in a thread as long as the block lasts; what went wrong with them is raised at its end."""
-    from raycdc.testing.background import again_and_again
+    from raycdc.sandbox.background import again_and_again
 
     def step() -> None:
         try:
@@ -225,7 +261,7 @@ class _Progress:
     """How far the pipeline got, by its checkpoints and by its own status."""
 
     def __init__(self, pipeline: subprocess.Popen[bytes]) -> None:
-        from raycdc.testing.trials.trial import COMPARED, DATABASE
+        from raycdc.sandbox.trials.trial import COMPARED, DATABASE
 
         self._tables = {f"{DATABASE}.{table}" for table in COMPARED}
         self._pipeline = pipeline
@@ -297,7 +333,7 @@ class _Finding:
     by: str
 
 
-def _compared(trial: SourceTrial, target: Target, options: _Options) -> list[_Finding]:
+def _compared(trial: SandboxSourceServer, target: SandboxTarget, options: _Options) -> list[_Finding]:
     """All tables. What was not sealed when the pipeline ended is fetched by one more run of it, if need be."""
     findings = _findings(trial, target)
     if not all(finding.equal for finding in findings):
@@ -306,8 +342,8 @@ def _compared(trial: SourceTrial, target: Target, options: _Options) -> list[_Fi
     return findings
 
 
-def _findings(trial: SourceTrial, target: Target) -> list[_Finding]:
-    from raycdc.testing.trials.trial import COMPARED, DATABASE
+def _findings(trial: SandboxSourceServer, target: SandboxTarget) -> list[_Finding]:
+    from raycdc.sandbox.trials.trial import COMPARED, DATABASE
 
     verified = {}
     for line in _raycdc("verify", str(CONFIG), "--json", "--wait", "5").stdout.splitlines():
@@ -339,9 +375,9 @@ def _print_findings(findings: Sequence[_Finding]) -> ExitCode:
     return ExitCode.DONE if all(finding.equal for finding in findings) else ExitCode.DATA
 
 
-def _print_end(target: Target, options: _Options, *, seconds: float) -> None:
+def _print_end(target: SandboxTarget, options: _Options, *, seconds: float) -> None:
     """Print where the data is, how to look at it, and the commands to try next, as they can be typed here."""
-    from raycdc.testing.trials.trial import looked, program
+    from raycdc.sandbox.trials.trial import looked, program
 
     print(f"\n{seconds:.0f} s in all.\nThe tables are {target.where}.")
     if target.is_server and not options.stay:
@@ -350,10 +386,10 @@ def _print_end(target: Target, options: _Options, *, seconds: float) -> None:
         print("\n".join(["\nLook at it:", "", *looked(target.look)]))
     commands = []
     if options.stay:
-        commands.append((f"run {CONFIG} --page", "in another terminal: it goes on"))
+        commands.append((f"run {CONFIG} --ui", "in another terminal: it goes on"))
     commands += [
         (f"status {CONFIG}", "how far it is"),
-        ("trial mariadb", "a server to try things on"),
+        ("sandbox mariadb", "a server to try things on"),
         ("init shop.toml", "a configuration of your own"),
         ("run shop.toml", "your own tables"),
     ]

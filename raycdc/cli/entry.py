@@ -15,9 +15,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from raycdc.core.terminal_text import printable_text
 from raycdc.errors import ExitCode, RaycdcError, UnexpectedError
 from raycdc.plugins import missing_extra, third_parties
-from raycdc.printable import printable_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The process ends here where the run has left engines that come up: they die with it, and nobody waits for them.
     """
     code = _run(arguments)
-    left = sys.modules.get("raycdc.waiting.left_work")
+    left = sys.modules.get("raycdc.core.background_tasks")
     if arguments is None and left is not None and left.now():
         _flush()
         os._exit(code)

@@ -1,20 +1,103 @@
-"""``raycdc init``: writes a commented configuration after asking people, and the source for its tables."""
+"""``raycdc init``: writes a commented configuration after asking people, and the source for its tables.
+
+Tables that a configuration which is about to be written cannot take, asked in the words of ``raycdc check``.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from raycdc.cli.init_tables import Judged, judge, named, without
-from raycdc.config.init_page import InitPage, Question, toml_line, toml_text
-from raycdc.errors import ConfigError, ExitCode, SourceUnavailableError
-from raycdc.model.selector import plain_table
+from raycdc.cli.planning.schemas import table_findings, table_of
+from raycdc.config import config_from_dict
+from raycdc.config.init_questions import InitQuestions, Question, secret_in, toml_line, toml_list, toml_text
+from raycdc.core.terminal_text import printable, printable_text
+from raycdc.driver.resolve import next_run
+from raycdc.errors import ConfigError, ExitCode, RaycdcError, SourceUnavailableError
+from raycdc.model.rules.selector import plain_name, plain_table
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.printable import printable, printable_text
+
+#: A variable without a default.
+_VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+#: Characters of a reason in a line of its own.
+_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ParkForecast:
+    """The tables that a run would park, with the reason of each; `problem` is why nobody could say."""
+
+    refused: Mapping[str, str] = field(default_factory=dict)
+    tables: int = 0
+    problem: str = ""
+
+
+def judge(text: str, *, password_variable: str = "") -> ParkForecast:
+    """Predict which tables a run with the configuration `text` would park. Connects to the source, changes nothing."""
+    environment = dict(os.environ)
+    for variable in _VARIABLE.findall(text):
+        # A secret that somebody typed in a moment ago; no other is needed to know the tables.
+        known = secret_in(variable).reveal() if variable == password_variable else ""
+        environment.setdefault(variable, known)
+    try:
+        config = config_from_dict(tomllib.loads(text), environment=environment)
+    except ConfigError:
+        return ParkForecast()  # For want of a secret of the sink, or because `check` will say what is wrong.
+    try:
+        run = next_run(config)
+        schemas = {table: found.schema for table, found in run.tables.items()}
+        findings = [finding for finding in table_findings(run, schemas) if finding.parks]
+    except RaycdcError as error:
+        return ParkForecast(problem=str(error))
+    refused = {plain_name(table_of(finding)): finding.text for finding in findings}
+    return ParkForecast(refused, len(schemas))
+
+
+def without(
+    section: Sequence[str], page: InitQuestions, chosen: Sequence[str], refused: Mapping[str, str]
+) -> list[str]:
+    """The lines of ``[source]`` with the `refused` tables in comments, each below its reason."""
+    listed = f"{page.chosen} = {toml_list(chosen)}"
+    marked = {name: why for name, why in refused.items() if name in chosen}
+    others = {name: why for name, why in refused.items() if name not in chosen}
+    if not refused or listed not in section:
+        return list(section)
+    lines: list[str] = []
+    for line in section:
+        if line == listed and marked:
+            lines.append(f"{page.chosen} = [")
+            for name in chosen:
+                lines += _reason("  ", marked[name]) if name in marked else []
+                lines.append(f"  {'# ' if name in marked else ''}{toml_text(name)},")
+            lines.append("]")
+        elif line.startswith("# exclude = ") and others:
+            lines += [line for name, why in others.items() for line in _reason("", named(name, why))]
+            lines.append(f"exclude = {toml_list(tuple(others))}")
+        else:
+            lines.append(line)
+    return lines
+
+
+def named(name: str, why: str) -> str:
+    """A reason that names its table."""
+    return why if why.startswith(name) else f"{name}: {why}"
+
+
+def _reason(indent: str, text: str) -> list[str]:
+    lines = [f"{indent}#"]
+    for word in printable(text).split():
+        if len(lines[-1]) + len(word) > _WIDTH:
+            lines.append(f"{indent}#")
+        lines[-1] += f" {word}"
+    return lines
+
 
 _CHOICES_SHOWN = 20
 #: Questions that have an option of their own.
@@ -55,13 +138,13 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
         raise ConfigError(f"{path} exists already. Give another name, or overwrite it with --force")
     if not path.parent.is_dir():
         raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}. Make it, or name another file.")
-    source: InitPage = load_plugin(PluginGroup.SOURCES, options.source, place="--source").init_page()
+    source: InitQuestions = load_plugin(PluginGroup.SOURCES, options.source, place="--source").init_page()
     if options.sink in _DATABASES:
         raise ConfigError(
             f"--sink {options.sink}: tables of a database are --sink jdbc, with "
             f"--answer sink.url=jdbc:{_DATABASES[options.sink]}://HOST:PORT/DATABASE and --answer sink.user=NAME"
         )
-    sink: InitPage = load_plugin(PluginGroup.SINKS, options.sink, place="--sink").init_page()
+    sink: InitQuestions = load_plugin(PluginGroup.SINKS, options.sink, place="--sink").init_page()
     _refuse_unknown(options, source, sink)
     answers, tables = _chosen(source, options)
     sink_answers = {each.name: _answer(each, options.answers, _SINK) for each in _sink_questions(sink)}
@@ -89,7 +172,7 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
     return int(ExitCode.DONE)
 
 
-def _chosen(source: InitPage, options: InitOptions) -> tuple[dict[str, str], tuple[str, ...]]:
+def _chosen(source: InitQuestions, options: InitOptions) -> tuple[dict[str, str], tuple[str, ...]]:
     """The answers about the source, and the tables. Where it is away, people are told of a trial server, and asked
     again.
     """
@@ -98,7 +181,7 @@ def _chosen(source: InitPage, options: InitOptions) -> tuple[dict[str, str], tup
         try:
             return answers, _tables(source, answers, options.tables) if source.chooses else ()
         except SourceUnavailableError as away:
-            offer = f"No server to try with? Start one in another terminal:  raycdc trial {source.trial}"
+            offer = f"No server to try with? Start one in another terminal:  raycdc sandbox {source.trial}"
             if not source.trial:
                 raise
             if not sys.stdin.isatty():
@@ -110,7 +193,7 @@ def _chosen(source: InitPage, options: InitOptions) -> tuple[dict[str, str], tup
                 input("Then press Enter (Ctrl-C ends): ")
 
 
-def _none_fits(judged: Judged, sink: str, *, changelog: bool) -> ConfigError:
+def _none_fits(judged: ParkForecast, sink: str, *, changelog: bool) -> ConfigError:
     reasons = "".join(f"\n  {named(table, why)}" for table, why in judged.refused.items())
     way = ", or keep every change as a row: --answer sink.write=changelog" if changelog else ""
     return ConfigError(f"A {sink} sink can hold none of the tables, so nothing was written.{reasons}\nName others{way}")
@@ -129,13 +212,13 @@ def _next_steps(path: Path, *, verify: bool) -> list[str]:
     return ["Next:", *(f"  {command:{width}}  {why}" for command, (_, why) in zip(commands, steps, strict=True))]
 
 
-def _has_write(page: InitPage) -> bool:
+def _has_write(page: InitQuestions) -> bool:
     """Whether the sink keeps tables equal unless it is told to keep every change."""
     write = page.model.model_fields.get("write")
     return write is not None and write.default == "upsert"
 
 
-def _sink_questions(page: InitPage) -> list[Question]:
+def _sink_questions(page: InitQuestions) -> list[Question]:
     """Those of `page`; nobody is asked for the path, because the example of its key is as good as any."""
     questions = []
     for question in page.questions():
@@ -147,7 +230,7 @@ def _sink_questions(page: InitPage) -> list[Question]:
     return questions
 
 
-def _refuse_unknown(options: InitOptions, source: InitPage, sink: InitPage) -> None:
+def _refuse_unknown(options: InitOptions, source: InitQuestions, sink: InitQuestions) -> None:
     names = [*(q.name for q in source.questions()), *(f"{_SINK}{q.name}" for q in sink.questions())]
     for name in options.answers:
         if name not in names and name != f"{_SINK}path" and not (name == f"{_SINK}write" and _has_write(sink)):
@@ -183,7 +266,7 @@ def _ask(question: str, flag: str, *, default: str | None = None) -> str:
             return answer
 
 
-def _tables(page: InitPage, answers: Mapping[str, str], wanted: Sequence[str]) -> tuple[str, ...]:
+def _tables(page: InitQuestions, answers: Mapping[str, str], wanted: Sequence[str]) -> tuple[str, ...]:
     try:
         names = page.choices(answers, wanted)
     except ValidationError as cause:
@@ -205,7 +288,7 @@ def _tables(page: InitPage, answers: Mapping[str, str], wanted: Sequence[str]) -
     return tuple(names[int(w) - 1] if w.isdecimal() and 0 < int(w) <= len(names) else w for w in _words(answer))
 
 
-def _not_taken(page: InitPage, cause: ValidationError) -> ConfigError:
+def _not_taken(page: InitQuestions, cause: ValidationError) -> ConfigError:
     """The first thing that the section does not take, as the option that gave it."""
     first = cause.errors()[0]
     key = str(first["loc"][0]) if first["loc"] else ""
@@ -227,19 +310,23 @@ def _name_of(tables: Sequence[str]) -> str:
 
 def _document(name: str, source: Sequence[str], sink: Sequence[str], write: str) -> str:
     lines = [
-        "# Check with: raycdc check FILE      Run with: raycdc run FILE      Every option: raycdc explain options",
+        "# Check with: raycdc check FILE      Run with: raycdc run FILE      Every option: raycdc docs options",
         "",
         "[pipeline]",
         toml_line(f"name = {toml_text(name)}", "identity of the state and of the sink's commits; keep it"),
         toml_line(f"state = {toml_text(f'./state/{name}')}", "checkpoints; keep it as long as the target"),
         toml_line('# mode = "until-caught-up"', "stop when the log's present end is committed; default: continuous"),
         toml_line('# epoch_interval = "10s"', "fewer and larger commits; default: soon, up to 3,600 an hour"),
+        toml_line('# engines = "always"', 'Ray reads, Spark writes from the start; "never": neither; default: "auto"'),
         "",
         "[source]",
         *source,
         "",
         "[readers]",
         toml_line("max = 4", "processes that share the snapshot"),
+        "",
+        "# [spark]",
+        toml_line('# from_bytes = "4MiB"', "Spark writes epochs from this size on, this process smaller ones"),
         "",
         "[sink]",
         *sink,

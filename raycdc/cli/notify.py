@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from raycdc.config import load_config
+from raycdc.core.terminal_text import printable_text
 from raycdc.errors import ConfigError, ExitCode
-from raycdc.notify.notifier import receiver_of, test_message
-from raycdc.notify.outbox import NotSentError
-from raycdc.printable import printable_text
+from raycdc.observe.notify.notifier import receiver_of, test_message
+from raycdc.observe.notify.outbox import NotSentError
 
 
 def send_test(path: Path) -> int:
     """Send one message to every receiver, and say of each whether it was taken. `ConfigError` where one was not."""
     config = load_config(path)
     if not config.notifications:
-        raise ConfigError(f"{path} has no [[notify]]. raycdc explain notifications shows one.")
+        raise ConfigError(f"{path} has no [[notify]]. raycdc docs notifications shows one.")
     refused = []
     for options in config.notifications:
         receiver = receiver_of(options)

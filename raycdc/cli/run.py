@@ -9,36 +9,51 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, TextIO
+from typing import Protocol, TextIO, cast, get_args
 
-from raycdc.cli.json_view import JsonView
+from raycdc.cli.demo_mark import require_servers
+from raycdc.cli.screens.json_view import JsonView
 from raycdc.config import PipelineConfig, load_config
-from raycdc.config.control import PageAccess
-from raycdc.control.client import page_link
+from raycdc.config.sections.observability import UiAccess
+from raycdc.config.sections.pipeline import Engines
+from raycdc.core.startup_tuning import without_pandas
+from raycdc.core.terminal_text import printable_text
 from raycdc.errors import ConfigError, ExitCode, RaycdcError
-from raycdc.lean import without_pandas
+from raycdc.observe.events import Failed, Listener, RunEvent
+from raycdc.observe.status import RunStatus
 from raycdc.plugins import third_parties
-from raycdc.printable import printable_text
-from raycdc.run_events import Failed, Listener, RunEvent
+from raycdc.server.client import page_link
 
 UNTIL_CAUGHT_UP = "caught-up"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How a pipeline is to run, as `raycdc.pipeline.Pipeline.run` takes it; the sealed `plan` that it is to be, and
-    whether the address of its page is told.
+class RunOptions:
+    """How a pipeline is to run, as `raycdc.pipeline.Pipeline.run` takes it; the sealed `plan` that it is to be, whether
+    a link to its web UI is printed, and the `engines` that stand for ``pipeline.engines``.
     """
 
     until: str | None = None
     local: bool = False
     standby: bool = False
     plan: Path | None = None
-    page: bool = False
+    ui: bool = False
+    engines: str | None = None
+
+    def configured(self, config: PipelineConfig) -> PipelineConfig:
+        """`config` with the engines that the command asks for. `ConfigError` for ones that there are not."""
+        engines = "never" if self.local and self.engines is None else self.engines
+        if engines is None:
+            return config
+        if engines not in get_args(Engines):
+            raise ConfigError(f'--engines "{engines}" is unknown; it is one of {", ".join(get_args(Engines))}')
+        if self.local and engines != "never":
+            raise ConfigError(f"--local is --engines never, and --engines {engines} says otherwise: leave one out.")
+        return config.with_engines(cast("Engines", engines))
 
 
 class RunningPipeline(Protocol):
@@ -53,6 +68,8 @@ class RunningPipeline(Protocol):
         listener: Listener,
         show_page: Callable[[str, str], None] | None = None,
     ) -> None: ...
+
+    def status(self) -> RunStatus: ...
 
     def stop(self) -> None: ...
 
@@ -70,7 +87,7 @@ class View(Protocol):
     def close(self) -> None: ...
 
 
-def run_pipeline(path: Path, way: Way, *, as_json: bool, verbose: bool) -> int:
+def run_pipeline(path: Path, way: RunOptions, *, as_json: bool, verbose: bool) -> int:
     """Load, run, and return the exit code. Named errors go up to `main` after the view is closed."""
     if way.until not in (None, UNTIL_CAUGHT_UP):
         raise ConfigError(f'--until "{way.until}" is unknown; the only value is "{UNTIL_CAUGHT_UP}"')
@@ -85,8 +102,11 @@ def run_pipeline(path: Path, way: Way, *, as_json: bool, verbose: bool) -> int:
             raise
 
 
-def _run(path: Path, view: JsonView | None, out: TextIO | None, way: Way, *, verbose: bool) -> int:
-    config = load_config(path)
+def _run(path: Path, view: JsonView | None, out: TextIO | None, way: RunOptions, *, verbose: bool) -> int:
+    written = load_config(path)
+    config = way.configured(written)
+    way = replace(way, local=config.is_local)
+    require_servers(path)
     if view is not None:
         view.pipeline = config.pipeline.name
     if out is not None and config.sink.prints_rows:
@@ -96,23 +116,24 @@ def _run(path: Path, view: JsonView | None, out: TextIO | None, way: Way, *, ver
     if way.local and not third_parties():
         without_pandas()  # No part of raycdc's own needs it without Spark.
     if way.plan is not None:
-        from raycdc.cli.plan import require_planned
+        from raycdc.cli.planning.plan import require_planned
 
-        require_planned(config, way.plan)
-    if way.page:
-        _require_page(config)
+        # A plan is made of the file, whatever engines the command asks for.
+        require_planned(written, way.plan)
+    if way.ui:
+        _require_ui(config)
     from raycdc.pipeline import Pipeline
 
     pipeline: RunningPipeline = Pipeline.from_config(config)
-    return drive(pipeline, view or make_view(config, verbose=verbose), way)
+    return drive(pipeline, view or make_view(config, pipeline.status, verbose=verbose), way)
 
 
-def _require_page(config: PipelineConfig) -> None:
-    """`ConfigError` where there will be no page to tell of."""
+def _require_ui(config: PipelineConfig) -> None:
+    """`ConfigError` if the run will have no web UI."""
     if not config.control.enabled:
-        raise ConfigError("--page needs the run's door, and control.enabled is false: leave one of them out.")
-    if config.control.page is PageAccess.OFF:
-        raise ConfigError('--page needs the page, and control.page is "off": leave one of them out.')
+        raise ConfigError("--ui needs the control API, and control.enabled is false: leave one of them out.")
+    if config.control.ui is UiAccess.OFF:
+        raise ConfigError('--ui needs the web UI, and control.ui is "off": leave one of them out.')
 
 
 @contextlib.contextmanager
@@ -143,18 +164,18 @@ def own_output(as_json: bool) -> Iterator[TextIO | None]:
         os.close(kept)
 
 
-def make_view(config: PipelineConfig, *, verbose: bool) -> View:
+def make_view(config: PipelineConfig, status: Callable[[], RunStatus], *, verbose: bool) -> View:
     """A live table on a terminal, or plain lines where there is none."""
-    from raycdc.cli.progress import LiveView, PlainView
+    from raycdc.cli.screens.progress import LiveView, PlainView
 
     # Rows of such a sink and log lines are on the same screen; a live table would fight with them.
     others_write = verbose or config.sink.prints_rows
     if sys.stdout.isatty() and not others_write and os.environ.get("TERM") != "dumb":
-        return LiveView(title=config.pipeline.name)
-    return PlainView(config.pipeline.name)
+        return LiveView(status, config.pipeline.name)
+    return PlainView(status, config.pipeline.name)
 
 
-def drive(pipeline: RunningPipeline, view: View, way: Way) -> int:
+def drive(pipeline: RunningPipeline, view: View, way: RunOptions) -> int:
     """Run `pipeline` under `view` and the signals; 130 when Ctrl-C ended it.
 
     SIGTERM is how systemd and Kubernetes end a service, and take any code but 0 for its failure.
@@ -167,7 +188,7 @@ def drive(pipeline: RunningPipeline, view: View, way: Way) -> int:
                 local=way.local,
                 standby=way.standby,
                 listener=stopper.listen,
-                show_page=stopper.show_page if way.page else None,
+                show_page=stopper.show_page if way.ui else None,
             )
         except RaycdcError as error:
             if type(error).__name__ not in stopper.errors_shown:
@@ -231,9 +252,9 @@ class _Stopper:
         of a log.
         """
         if sys.stdout.isatty():
-            text = f"Page: {page_link(url, code)}   (works once; another: raycdc page)"
+            text = f"Web UI: {page_link(url, code)}   (works once; another: raycdc ui CONFIG)"
         else:
-            text = f"Page: {url} (raycdc page CONFIG prints a link that lets a browser in)"
+            text = f"Page: {url} (raycdc ui CONFIG prints a link that lets a browser in)"
         with self._lock, contextlib.suppress(BrokenPipeError):
             self._view.announce(text)
 

@@ -8,19 +8,17 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from raycdc.checkpoint.place import StatePlace, state_place
-from raycdc.cli.inspect_checkpoint import place_of_state
-from raycdc.cli.words import counted, size_text
+from raycdc.cli.inspect.inspect_checkpoint import place_of_state
+from raycdc.cli.screens.formatting import counted, size_text
+from raycdc.config.fields import section_of
 from raycdc.config.load import read_toml, state_sections
-from raycdc.config.toml import section_of
+from raycdc.core.startup_tuning import without_pandas
+from raycdc.core.terminal_text import printable_json, printable_text
+from raycdc.driver.state_admin.copying import Copied, back_up, move
+from raycdc.driver.state_admin.examination import Examination, Finding, StartEffect, examine
 from raycdc.errors import ConfigError, ExitCode
-from raycdc.lean import without_pandas
-from raycdc.printable import printable_json, printable_text
-from raycdc.stores.url import FolderPlace, place_of
-from raycdc.upkeep.backup import back_up
-from raycdc.upkeep.copying import Copied
-from raycdc.upkeep.examination import Effect, Examination, Finding, examine
-from raycdc.upkeep.moving import move
+from raycdc.state.location import StateLocation, state_place
+from raycdc.storage.url import FolderLocation, place_of
 
 
 def check_state(config: Path, *, as_json: bool) -> int:
@@ -85,14 +83,14 @@ def move_state(config: Path, to: str) -> int:
     return int(ExitCode.DONE)
 
 
-def _target(config: Path, to: str) -> StatePlace:
+def _target(config: Path, to: str) -> StateLocation:
     """The place that a command names, reached as the configuration says. `ConfigError` for none."""
     try:
         place = place_of(to)
     except ValueError as cause:
         raise ConfigError(f"The state cannot be there: {cause}.") from cause
-    if isinstance(place, FolderPlace):
-        return StatePlace.of(place.path)
+    if isinstance(place, FolderLocation):
+        return StateLocation.of(place.path)
     if not config.is_file():
         raise ConfigError(f"{to} is on an object store: name the configuration, which says how it is reached.")
     document = read_toml(config)
@@ -157,7 +155,7 @@ def _epochs(state: Examination) -> str:
 
 
 def _finding(finding: Finding) -> Iterator[str]:
-    word = {Effect.STOPS: "DAMAGED", Effect.COSTS: "LOST", Effect.UNUSED: "damaged"}[finding.effect]
+    word = {StartEffect.STOPS: "DAMAGED", StartEffect.COSTS: "LOST", StartEffect.UNUSED: "damaged"}[finding.effect]
     yield f"  {word}  {finding.name}: {finding.what}; {finding.effect}."
     if finding.fix:
         yield f"    {finding.fix}"

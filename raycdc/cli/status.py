@@ -7,16 +7,16 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.cli.inspect_checkpoint import place_of_state
-from raycdc.cli.places import place_text_of
+from raycdc.cli.inspect.inspect_checkpoint import place_of_state
+from raycdc.cli.screens.positions import place_text_of
 from raycdc.config.load import control_section, read_toml
-from raycdc.control.at_rest import status_at_rest
-from raycdc.control.client import ControlClient, NoRun, find
-from raycdc.control.model import Status
+from raycdc.core.startup_tuning import without_pandas
+from raycdc.core.terminal_text import printable_json, printable_text
 from raycdc.errors import ExitCode, StateError
-from raycdc.lean import without_pandas
-from raycdc.printable import printable_json, printable_text
+from raycdc.observe.status.at_rest import status_at_rest
+from raycdc.observe.status.model import Status
+from raycdc.server.client import ControlClient, NoRun, find
+from raycdc.state.store import CheckpointStore
 
 #: Between two looks of ``--watch``.
 WATCH_S = 1.0
@@ -25,7 +25,7 @@ WATCH_S = 1.0
 def print_status(config: Path, *, as_json: bool, watch: bool) -> int:
     """Print it once, or again and again until Ctrl-C."""
     without_pandas()
-    asking = Asking(config)
+    asking = StatusSource(config)
     if as_json:
         while True:
             print(printable_json(asking.status().to_json().decode()), flush=True)
@@ -34,7 +34,7 @@ def print_status(config: Path, *, as_json: bool, watch: bool) -> int:
             threading.Event().wait(WATCH_S)
     from rich.console import Console
 
-    from raycdc.cli.status_screen import screen
+    from raycdc.cli.screens.status_screen import screen
 
     console = Console(soft_wrap=not sys.stdout.isatty())
     if not watch:
@@ -52,7 +52,7 @@ def print_status(config: Path, *, as_json: bool, watch: bool) -> int:
             live.update(screen(asking.status(), height=console.size.height), refresh=True)
 
 
-class Asking:
+class StatusSource:
     """Whoever knows how far the pipeline of a configuration, or of a state's folder, is."""
 
     def __init__(self, config: Path) -> None:

@@ -1,38 +1,40 @@
 """``raycdc tables``: the phases of single tables, and commands about them, which a running pipeline carries out at once
 and any other at its next start.
+
+``raycdc tables resnapshot``: says what a resnapshot of a table means, asks at a terminal, and has it done.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, assert_never
 
-from raycdc.checkpoint.bad_rows import bad_rows
-from raycdc.checkpoint.opaque import Position
-from raycdc.checkpoint.pulse import Vacancy, Watch
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord
-from raycdc.checkpoint.term import brief_term
-from raycdc.cli.inspect_checkpoint import place_of_state
-from raycdc.cli.places import place_text_of
+from raycdc.cli.inspect.inspect_checkpoint import place_of_state
+from raycdc.cli.screens.positions import place_text_of
+from raycdc.config.fields import section_of, texts_of
 from raycdc.config.load import read_toml
-from raycdc.config.toml import section_of, texts_of
-from raycdc.driver.commands import CommandDesk, CommandState, CommandStatus
-from raycdc.errors import ConfigError, ExitCode
+from raycdc.core.terminal_text import printable, printable_json, printable_text
+from raycdc.driver.command_queue import CommandQueue, CommandState, CommandStatus
+from raycdc.errors import ConfigError, ExitCode, SchemaError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.printable import printable, printable_json, printable_text
-from raycdc.source.parking import Asked
-from raycdc.source.rows_by_key import RowsByKey
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.split import RowsAgain
-from raycdc.source.table_commands import Command, CommandRules, TableAction, as_it_is, no_rows
-from raycdc.source.table_life import Parked, phase_word
-from raycdc.source.table_requests import each_table, requests_of, stream_state
+from raycdc.source.split import BackfillRows
+from raycdc.source.tables.parking import CommandDecision
+from raycdc.source.tables.table_commands import CommandRules, RowsByKey, TableAction, TableCommand, as_it_is, no_rows
+from raycdc.source.tables.table_life import Parked, phase_word
+from raycdc.source.tables.table_requests import each_table, requests_of, stream_state
+from raycdc.state.bad_row_counts import bad_rows
+from raycdc.state.drivers.driver_generation import brief_term
+from raycdc.state.drivers.heartbeat import DriverWatch, Vacancy
+from raycdc.state.opaque import Position
+from raycdc.state.store import CheckpointStore, CommitRecord
 
 if TYPE_CHECKING:
     from raycdc.config import SourceConfig
@@ -68,7 +70,7 @@ def _short(place: str) -> str:
     return place.partition("   ")[0]
 
 
-class TableLine(TypedDict):
+class TableListLine(TypedDict):
     """A line of ``raycdc tables list --json``; the position is one of the table's connector."""
 
     table: str
@@ -81,15 +83,15 @@ class TableLine(TypedDict):
     bad_rows: NotRequired[int]
 
 
-def table_list(store: CheckpointStore) -> list[TableLine]:
+def table_list(store: CheckpointStore) -> list[TableListLine]:
     """The tables of the newest manifest."""
     manifest, record = store.last_manifest(), store.last_commit()
     state, requests = as_it_is(stream_state(manifest), record), requests_of(store)
     lost = bad_rows(store, record.epoch if record else 0)
-    lines: list[TableLine] = []
+    lines: list[TableListLine] = []
     for name, table, asked in each_table(state, requests):
         parked = table if isinstance(table, Parked) else None
-        line: TableLine = {
+        line: TableListLine = {
             "table": name,
             "phase": phase_word(table),
             "again": parked is not None and parked.again,
@@ -104,32 +106,41 @@ def table_list(store: CheckpointStore) -> list[TableLine]:
     return lines
 
 
-def change_table(
-    config: Path, name: str, action: str, *, wait_s: float = WAIT_S, where: str = "", keys: Sequence[str] = ()
-) -> int:
-    """Have `action` done to the table called `name`: by the driver that has the state, which is waited for that long,
-    or else under the state's lease, for the next start. `ConfigError` where it is refused.
+def change_table(config: Path, name: str, action: str, *, wait_s: float = WAIT_S) -> int:
+    """`carry_out` an `action` on the table called `name`."""
+    return carry_out(config, TableCommand.new(TableAction(action), name), wait_s=wait_s)
 
-    Some rows alone are named by the predicate `where`, or by lists of `keys` (`raycdc.source.snapshot.key_list`).
+
+def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) -> int:
+    """Have `command` carried out: by the driver that has the state, which is waited for that long, or else under the
+    state's lease, for the next start. `ConfigError` where it is refused, `SchemaError` where the table is parked again
+    by its first rows.
     """
     store = CheckpointStore(place_of_state(config), create=False)
-    desk, command = CommandDesk(store), Command.new(TableAction(action), name, where=where, keys=keys)
-    if where:
+    desk = CommandQueue(store)
+    if command.where:
         print(
             printable(
-                f"Rows of {name} that meet {where} are read again and put over those of its target by key. Nothing is "
-                "deleted: raycdc verify --repair finds and deletes rows that the target has and the source has not."
+                f"Rows of {command.table} that meet {command.where} are read again and put over those of its target by "
+                "key. Nothing is deleted: raycdc verify --repair finds and deletes rows that the target has and the "
+                "source has not."
             ),
             flush=True,
         )
-    watch = Watch(store.generations, store.lock.holder, lock=store.lock.identity)
+    watch = DriverWatch(store.generations, store.lock.holder, lock=store.lock.identity)
     driver = watch.look()
     if isinstance(driver, Vacancy):
         return _told(_taken(store, desk, command, command_rules_of(config)))
     desk.submit(command)
     print(printable(f"Asked {driver}, which runs the pipeline (command {command.id})."), flush=True)
     deadline = time.monotonic() + wait_s
+    waits = False
     while not (status := _status(desk, command)).over and time.monotonic() < deadline:
+        if status.state is CommandState.ACTING and not waits:
+            waits = True
+            print(
+                printable_text(f"{status.text}: waiting up to {wait_s:g} s until its target has that ..."), flush=True
+            )
         time.sleep(_LOOK_S)
         if isinstance(watch.look(), Vacancy):
             return _told(_taken(store, desk, command, command_rules_of(config)))
@@ -137,9 +148,12 @@ def change_table(
         case CommandState.REFUSED:
             raise ConfigError(status.text)
         case CommandState.DONE:
-            print(printable_text(_sentence(status.text, "The other tables went on.")))
+            print(printable_text(_sentence(status.text, "Its target has it, and the other tables went on.")))
+        case CommandState.PARKED:
+            raise SchemaError(status.text)
         case CommandState.ACTING:
-            print(printable_text(_sentence(status.text, "The epoch that has it is not in the sink yet.")))
+            then = f"The epoch that has it is not in the sink after {wait_s:g} s: nobody knows yet what becomes of it."
+            print(printable_text(_sentence(status.text, then)))
             print(printable(f"To ask again: raycdc tables commands {config} {command.id}"))
         case CommandState.ACCEPTED:
             print("It has not taken the command yet; the next start does, if this run does not.")
@@ -149,13 +163,13 @@ def change_table(
     return int(ExitCode.DONE)
 
 
-def _status(desk: CommandDesk, command: Command) -> CommandStatus:
+def _status(desk: CommandQueue, command: TableCommand) -> CommandStatus:
     """How far it is; accepted where a driver took so many others meanwhile that it is forgotten."""
     state = desk.state(command.id)
     return state or CommandStatus(command.id, str(command.action), command.table, CommandState.ACCEPTED)
 
 
-def _taken(store: CheckpointStore, desk: CommandDesk, command: Command, rules: CommandRules) -> Asked:
+def _taken(store: CheckpointStore, desk: CommandQueue, command: TableCommand, rules: CommandRules) -> CommandDecision:
     """The answer to a command while no driver runs. `StateError` where one has the state after all."""
     with store.lease(), brief_term(store):
         stream_state(store.last_manifest())
@@ -163,7 +177,7 @@ def _taken(store: CheckpointStore, desk: CommandDesk, command: Command, rules: C
     return next(asked for asked in requests_of(store).commands if asked.command == command.id)
 
 
-def _told(answer: Asked) -> int:
+def _told(answer: CommandDecision) -> int:
     """Print what the next start does. `ConfigError` where it is refused."""
     if answer.refused:
         raise ConfigError(answer.text)
@@ -179,7 +193,7 @@ def _sentence(text: str, then: str) -> str:
 
 def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
     """Print how far the commands are, or one of them. `ConfigError` for one that nobody gave."""
-    desk = CommandDesk(CheckpointStore(place_of_state(config), create=False))
+    desk = CommandQueue(CheckpointStore(place_of_state(config), create=False))
     statuses = [status for status in desk.all() if command in (None, status.id)]
     if command is not None and not statuses:
         raise ConfigError(f"There is no command {command}: nobody gave it, or many others came since it was done.")
@@ -223,14 +237,15 @@ def _why_not_by_key(config: Path, table: TableId, tables: Iterable[TableId], rec
     return RowsByKey(loaded.router(), loaded.transformed()).why_not(table, tables, record)
 
 
-def _require_rows(config: Path, table: TableId, document: SchemaDocument, again: RowsAgain) -> None:
+def _require_rows(config: Path, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
     """`ConfigError` where the source that the file names cannot read these rows."""
     if not config.is_file():
         no_rows(table, document, again)
     from raycdc.config import load_config
-    from raycdc.preflight import rows_judge
+    from raycdc.driver.resolve import ResolvedRun
+    from raycdc.driver.startup_checks import Start
 
-    rows_judge(load_config(config))(table, document, again)
+    ResolvedRun(Start(load_config(config)), None).require_rows(table, document, again)
 
 
 def _updates_rows(config: Path) -> bool:
@@ -252,10 +267,56 @@ def _check_selected(config: Path, table: TableId) -> None:
     """`ConfigError` unless the configuration selects the table."""
     if not config.is_file():
         raise ConfigError(f"{config} is no configuration; name the pipeline's TOML file.")
-    from raycdc.model.selector import TableSelector
+    from raycdc.model.rules.selector import TableSelector
 
     source, model = _source_of(config)
     key = model.tables_key
     selector = TableSelector(texts_of(source, key), texts_of(source, "exclude"))
     if not selector.matches(table):
         raise ConfigError(f"{config}: source.{key} does not select {table}. Put it there, and add it again.")
+
+
+_UPSERT = (
+    "Its target is emptied, and the snapshot fills it again: until that is complete, the target has a part of the rows."
+)
+_CHANGELOG = "Its target keeps its rows; the resnapshot appends every row of the table once more."
+_MERGED = (
+    'With pipeline.on_existing = "merge", a target that was there before is not emptied, because rows of others would '
+    "go: its table is parked (raycdc docs targets)."
+)
+
+
+def resnapshot_table(config: Path, command: TableCommand, *, yes: bool, wait_s: float) -> int:
+    """Print what a resnapshot of the table means for it, its target and other tables; ask, if standard input is a
+    terminal and `yes` is false; then carry out `command`. Returns the exit code. `ConfigError` if it is refused.
+    """
+    store = CheckpointStore(place_of_state(config), create=False)
+    rules = command_rules_of(config)
+    answer = CommandQueue(store).looked_at(command, rules)
+    if not answer.refused:  # a refused one is carried out, too, so that the commands of the state list it
+        for line in _said(config, store, answer, updates_rows=rules.updates_rows):
+            print(printable_text(line, indent="  "), flush=True)
+        if sys.stdin.isatty() and not (yes or _confirmed()):
+            print("Nothing was changed.")
+            return int(ExitCode.DONE)
+    return carry_out(config, command, wait_s=wait_s)
+
+
+def _said(config: Path, store: CheckpointStore, answer: CommandDecision, *, updates_rows: bool) -> Iterator[str]:
+    state, place_text = stream_state(store.last_manifest()), place_text_of(store)
+    yield f"{answer.text}."
+    for name in answer.tables:
+        yield f"  {name}: {phase_word(state.named(name))}"
+    yield f"  the log is read up to {place_text(state.position).partition('   ')[0]}; the other tables go on from there"
+    document = read_toml(config) if config.is_file() else {}
+    yield f"  {_UPSERT if updates_rows else _CHANGELOG}"
+    if section_of(document, "pipeline").get("on_existing") == "merge":
+        yield f"  {_MERGED}"
+
+
+def _confirmed() -> bool:
+    try:
+        return input("Resnapshot it? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:  # Ctrl-D: nothing was said.
+        print()
+        return False

@@ -13,21 +13,23 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from raycdc.cli.words import counted, duration_text
+from raycdc.cli.screens.formatting import counted, duration_text
 from raycdc.config import load_config
+from raycdc.core.terminal_text import printable, printable_json, printable_text
 from raycdc.errors import ConfigError, ExitCode
-from raycdc.printable import printable, printable_json, printable_text
-from raycdc.verify.results import Comparison, TableResult, Verdict
-from raycdc.verify.table import Terms
+from raycdc.verify.results import ComparisonReport, ComparisonVerdict, TableResult
+from raycdc.verify.table import ComparisonTimeouts
 from raycdc.verify.verifier import Verifier, Watched
 
 #: How often progress is shown on a terminal, and between two lines elsewhere.
 _SHOWN_EVERY_S = 0.5
 _TOLD_EVERY_S = 30.0
+#: Of columns that differ.
+COLUMNS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class VerifyOptions:
     """The options of the command."""
 
     tables: Sequence[str] = ()
@@ -49,14 +51,14 @@ class Asked:
         return share
 
 
-def verify_config(path: Path, asked: Asked) -> int:
+def verify_config(path: Path, asked: VerifyOptions) -> int:
     """Print a line per table. The exit code is DONE where all are equal, or no row is known to differ; DIFFERENT where
     one does; UNVERIFIED where none does and a table could not be compared.
     """
     config = load_config(path)
     stopped = threading.Event()
     results = []
-    terms = Terms(asked.wait_s, asked.show_keys, asked.repair, asked.share, stopped)
+    terms = ComparisonTimeouts(asked.wait_s, asked.show_keys, asked.repair, asked.share, stopped)
     with closing(_Progress()) as progress, closing(Verifier(config, terms, progress.watch)) as verifier:
         try:
             for result in verifier.compare(verifier.tables(asked.tables)):
@@ -68,9 +70,9 @@ def verify_config(path: Path, asked: Asked) -> int:
     if asked.repair:
         _repair(path, results, as_json=asked.as_json)
     verdicts = {result.verdict for result in results}
-    if Verdict.DIFFERENT in verdicts:
+    if ComparisonVerdict.DIFFERENT in verdicts:
         return int(ExitCode.DIFFERENT)
-    return int(ExitCode.UNVERIFIED if Verdict.NOT_COMPARED in verdicts else ExitCode.DONE)
+    return int(ExitCode.UNVERIFIED if ComparisonVerdict.NOT_COMPARED in verdicts else ExitCode.DONE)
 
 
 def _repair(path: Path, results: Sequence[TableResult], *, as_json: bool) -> None:
@@ -78,7 +80,7 @@ def _repair(path: Path, results: Sequence[TableResult], *, as_json: bool) -> Non
     anew as a whole. Answers of JSON stay the only output.
     """
     out = sys.stderr if as_json else sys.stdout
-    different = [result for result in results if result.verdict is Verdict.DIFFERENT]
+    different = [result for result in results if result.verdict is ComparisonVerdict.DIFFERENT]
     for table in dict.fromkeys(result.table for result in different):
         comparisons = [one.comparison for one in different if one.table == table and one.comparison is not None]
         with contextlib.redirect_stdout(out):
@@ -91,21 +93,23 @@ def _repair(path: Path, results: Sequence[TableResult], *, as_json: bool) -> Non
 
 def _read_again(path: Path, table: str, keys: Sequence[str], count: int) -> None:
     """The rows of these lists of keys are read again."""
-    from raycdc.cli.tables import change_table
+    from raycdc.cli.tables import carry_out
+    from raycdc.source.tables.table_commands import TableAction, TableCommand
 
     read = f"The rows of {counted(count, 'key')} are read again; those that the source has not are deleted"
     print(printable(f"Repair of {table}: {read}."), flush=True)
     try:
-        change_table(path, table, "backfill", keys=keys)
+        carry_out(path, TableCommand.new(TableAction.BACKFILL, table, keys=keys))
     except ConfigError as refused:
         _read_anew(path, table, str(refused))
 
 
 def _read_anew(path: Path, table: str, why: str) -> None:
     from raycdc.cli.tables import change_table
+    from raycdc.source.tables.table_commands import TableAction
 
     print(printable_text(f"Repair of {table}: all of it is to be read anew ({why})."), flush=True)
-    change_table(path, table, "resnapshot")
+    change_table(path, table, TableAction.RESNAPSHOT)
 
 
 def _print(result: TableResult, *, as_json: bool) -> None:
@@ -113,7 +117,7 @@ def _print(result: TableResult, *, as_json: bool) -> None:
         print(printable_json(json.dumps(result.to_json(), ensure_ascii=False)), flush=True)
         return
     name = result.table if result.table == result.target else f"{result.table} in {result.target}"
-    print(printable(f"{name}: {_said(result)}"), flush=True)
+    print(printable_text(f"{name}: {_said(result)}", indent="    "), flush=True)
     for note in result.notes:
         print(printable_text(f"    {note}.", indent="    "), flush=True)
     keys = None if result.comparison is None else result.comparison.keys
@@ -128,7 +132,7 @@ def _said(result: TableResult) -> str:
     comparison = result.comparison
     if comparison is None:
         return f"not compared: {result.reason}"
-    parts = [_differences(comparison)] if result.verdict is Verdict.DIFFERENT else []
+    parts = [_differences(comparison)] if result.verdict is ComparisonVerdict.DIFFERENT else []
     counts = comparison.counts
     if counts.kept_changing:
         parts.append(
@@ -143,14 +147,17 @@ def _said(result: TableResult) -> str:
     return f"{'; '.join(parts) or 'equal'} ({read}, checksum {comparison.source.checksum[:16]})"
 
 
-def _differences(comparison: Comparison) -> str:
+def _differences(comparison: ComparisonReport) -> str:
     counts = comparison.counts
     kinds = (
         (counts.missing, "missing in the target"),
         (counts.extra, "too many in the target"),
         (counts.changed, "with other values"),
     )
-    return "DIFFERENT: " + ", ".join(f"{number} {what}" for number, what in kinds if number)
+    text = "DIFFERENT: " + ", ".join(f"{number} {what}" for number, what in kinds if number)
+    names = [column.name for column in comparison.columns]
+    more = f" and {len(names) - COLUMNS_SHOWN} more" if names[COLUMNS_SHOWN:] else ""
+    return f"{text} in {', '.join(names[:COLUMNS_SHOWN])}{more}" if names else text
 
 
 def progress_line(watched: Watched, seconds: float) -> str:

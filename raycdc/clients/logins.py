@@ -2,7 +2,7 @@
 
 Whoever changes a password changes it at two places, one after the other: at the server, and where the configuration
 takes it from. In between the server refuses the account. Where the password is read again at each try
-(`raycdc.references.newest`), that is waited for like a server that is away; an account that was never let in is
+(`raycdc.core.secrets.newest`), that is waited for like a server that is away; an account that was never let in is
 refused at once. A reader's process and a task's have their secrets from the driver, which was let in before.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 
-from raycdc.references import Renewed
+from raycdc.core.secrets import Renewed
 
 #: Said to whoever waits.
 READ_AGAIN = "It was right before: the password is read again at each try"

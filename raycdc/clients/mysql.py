@@ -13,21 +13,21 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CR, ER
 
-from raycdc.certificate_faults import Opening, TlsServer, certificate_fault
 from raycdc.clients.logins import LOGINS, READ_AGAIN
 from raycdc.clients.mysql_passwords import plugins
 from raycdc.config.tls import TlsMode, is_loopback
+from raycdc.core.activity import note_statement
+from raycdc.core.certificate_faults import Opening, TlsServer, certificate_fault
+from raycdc.core.connection_attempts import TRIES
+from raycdc.core.secrets import newest
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
-from raycdc.references import newest
-from raycdc.transform.hidden_texts import without_literals
-from raycdc.waiting.stages import note_statement
-from raycdc.waiting.tries import TRIES
+from raycdc.model.statement_redaction import without_literals
 
 #: Seconds the server waits for us to read or write before it drops the session: a reader that is held back by the
 #: sink must not lose its result set.
@@ -43,6 +43,9 @@ _NAMES_MAX = 200
 WAITS_BRIEFLY = "@raycdc_waits_briefly"
 #: Errors of pymysql, and of the code here that reads packets, where a packet is none of the protocol.
 _NONSENSE = (AssertionError, LookupError, OverflowError, TypeError, ValueError, struct.error)
+
+#: A row of what a server tells of itself, by the names of its columns.
+ServerRow = dict[str, str | int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,8 @@ def connect(settings: MySqlSettings) -> Connection[Any]:
 
     Blocks up to ``connect_timeout_s``. Raises `SourceUnavailableError` when the server cannot be reached now,
     `SourceError` when it refuses us, offers no TLS that was asked for or wants the password in the open, and
-    `ConfigError` when the CA file cannot be used. A server that does not answer is tried as `raycdc.waiting.tries`
-    says.
+    `ConfigError` when the CA file cannot be used. A server that does not answer is tried as
+    `raycdc.core.connection_attempts` says.
     """
     with TRIES.at(settings.address):
         return _connected(settings)
@@ -100,7 +103,7 @@ def _connected(settings: MySqlSettings) -> Connection[Any]:
             _prepare_session(connection)
     except pymysql.Error as cause:
         close_quietly(connection)
-        raise translate(settings, cause) from cause
+        raise query_error(connection, "SET SESSION …", cause) from cause
     except SourceError:
         close_quietly(connection)
         raise
@@ -245,14 +248,20 @@ def query_raw(connection: Connection[Any], sql: str) -> list[tuple[Any, ...]]:
 
 def query_dict(connection: Connection[Any], sql: str) -> dict[str, Any] | None:
     """The first row by column name (``SHOW`` statements differ in column order between servers), or None."""
+    rows = query_dicts(connection, sql)
+    return rows[0] if rows else None
+
+
+def query_dicts(connection: Connection[Any], sql: str) -> list[ServerRow]:
+    """All rows, as `query_dict` gives the first."""
     try:
         with sane_answers(address_of(connection)), connection.cursor() as cursor:
             cursor.execute(sql)
-            row = cursor.fetchone()
+            rows = cursor.fetchall()
             names = [d[0] for d in cursor.description or ()]
     except pymysql.Error as cause:
         raise query_error(connection, sql, cause) from cause
-    return None if row is None else dict(zip(names, row, strict=True))
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def quote_name(*parts: str) -> str:
@@ -330,6 +339,11 @@ def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
         return SourceError(_tls_message(settings, original))
     if isinstance(cause, RuntimeError):
         return SourceError(f"Cannot log in as {who}: {cause}")
+    if isinstance(cause, pymysql.Error) and code and not CR.CR_ERROR_FIRST <= code <= CR.CR_ERROR_LAST:
+        # Of a server that starts, ends or is offline, or of a proxy that has no server just now.
+        return SourceUnavailableError(
+            f"{settings.address} was reached, and answered the login as {who} with error {code}: {text}."
+        )
     return SourceUnavailableError(
         f"Cannot reach {settings.address}: {text}. Check source.host and source.port and that the server is running."
     )
@@ -354,51 +368,77 @@ _DENIED = frozenset(
     }
 )
 
-_SESSION = {
-    "time_zone": "'+00:00'",
-    # Neutral: no ANSI_QUOTES or PAD_CHAR_TO_FULL_LENGTH changing what a statement means or a value looks like.
-    "sql_mode": "''",
-    # Set globally, they would cut off what a SELECT answers, find a row by IS NULL that has none, and leave a
-    # transaction open behind the end of one, with its old view of the rows.
-    "sql_select_limit": "18446744073709551615",
-    "sql_auto_is_null": "0",
-    "completion_type": "0",
-    "net_write_timeout": str(NET_TIMEOUT_S),
-    "net_read_timeout": str(NET_TIMEOUT_S),
-    "wait_timeout": str(NET_TIMEOUT_S),
-}
+
+@dataclass(frozen=True, slots=True)
+class SessionSetting:
+    """A variable that our sessions set for themselves: a server may begin each with another value (SET GLOBAL)."""
+
+    name: str
+    value: str
+    why: str
+    #: The servers that have it. `SOME`: whoever says so when asked.
+    of: Literal["both", "MariaDB", "MySQL", "some"] = "both"
+
+
+#: All of them. Those that end, cut off or refuse statements are among those of "both", of "MariaDB" and of "MySQL", so
+#: that they are set before anything is asked; a test compares the names with what servers have.
+SESSION_SETTINGS = (
+    SessionSetting("sql_big_selects", "1", "max_join_size would refuse statements that read many rows"),
+    SessionSetting("max_statement_time", "0", "it would end statements", of="MariaDB"),
+    SessionSetting("max_execution_time", "0", "it would end SELECTs", of="MySQL"),
+    SessionSetting("sql_select_limit", "18446744073709551615", "it would cut off the answer of a SELECT"),
+    SessionSetting("sql_safe_updates", "0", "it would refuse changes that name no key"),
+    SessionSetting("time_zone", "'+00:00'", "a TIMESTAMP is shown in it"),
+    SessionSetting("sql_mode", "''", "ANSI_QUOTES changes what a statement means, PAD_CHAR_TO_FULL_LENGTH a value"),
+    SessionSetting("sql_auto_is_null", "0", "a row would be found by IS NULL that has none"),
+    SessionSetting("completion_type", "0", "a transaction would be open behind the end of one, with its old rows"),
+    SessionSetting("sql_quote_show_create", "1", "names in a table's statement would be read as keywords"),
+    SessionSetting("max_error_count", "64", "with 0 no warning says that a table was left out", of="MariaDB"),
+    SessionSetting("net_write_timeout", str(NET_TIMEOUT_S), "a reader that the sink holds back would be dropped"),
+    SessionSetting("net_read_timeout", str(NET_TIMEOUT_S), "as above"),
+    SessionSetting("wait_timeout", str(NET_TIMEOUT_S), "as above"),
+    SessionSetting("idle_transaction_timeout", "0", "a snapshot that is held open would be ended", of="some"),
+    SessionSetting("idle_readonly_transaction_timeout", "0", "as above", of="some"),
+    SessionSetting("max_session_mem_used", "9223372036854775807", "it would end statements", of="some"),
+    SessionSetting("show_old_temporals", "OFF", "a table's statement would have comments in its types", of="some"),
+    SessionSetting("information_schema_stats_expiry", "0", "table statistics would be up to a day old", of="some"),
+    SessionSetting(
+        "show_gipk_in_create_table_and_information_schema",
+        "ON",
+        "a column would be hidden that the log has (a generated primary key)",
+        of="some",
+    ),
+    SessionSetting("use_secondary_engine", "OFF", "another engine would answer", of="some"),
+    SessionSetting("system_versioning_asof", "DEFAULT", "the answer would be rows of the past", of="some"),
+)
 #: Its variable has another name on each server.
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
 def _prepare_session(connection: Connection[Any]) -> None:
+    """Nothing is asked before whatever might end or refuse a question is set."""
+    mine = "MariaDB" if "mariadb" in str(connection.get_server_info()).lower() else "MySQL"
+    first = [setting for setting in SESSION_SETTINGS if setting.of in ("both", mine)]
+    later = [setting for setting in SESSION_SETTINGS if setting.of == "some"]
     with connection.cursor() as cursor:
+        try:
+            cursor.execute(_set(first))
+        except pymysql.Error as cause:
+            # A proxy greets in the words of another server.
+            if _code_and_text(cause)[0] != ER.UNKNOWN_SYSTEM_VARIABLE:
+                raise
+            cursor.execute(_set([setting for setting in SESSION_SETTINGS if setting.of == "both"]))
+            later = [setting for setting in SESSION_SETTINGS if setting.of != "both"]
         cursor.execute(_ISOLATION)
-        cursor.execute(_set(_SESSION))
-        cursor.execute("SHOW SESSION VARIABLES WHERE Variable_name IN %s", (_OPTIONAL_NAMES,))
+        cursor.execute("SHOW SESSION VARIABLES WHERE Variable_name IN %s", (tuple(setting.name for setting in later),))
         present = {str(row[0]).lower() for row in cursor.fetchall()}
-        if known := {name: value for name, value in _OPTIONAL.items() if name in present}:
+        if known := [setting for setting in later if setting.name in present]:
             cursor.execute(_set(known))
 
 
-def _set(variables: Mapping[str, str]) -> str:
+def _set(settings: Iterable[SessionSetting]) -> str:
     """One statement, because whoever connects waits for the answer to each."""
-    return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in variables.items())
-
-
-#: Set where the server has them. MariaDB stops statements after max_statement_time, MySQL SELECTs after
-#: max_execution_time; MySQL 8 would answer table statistics from a cache that is up to a day old, can hide a column
-#: that its log has (a generated primary key), and answer from another engine; MariaDB can be told to answer with rows
-#: of the past.
-_OPTIONAL = {
-    "max_statement_time": "0",
-    "max_execution_time": "0",
-    "information_schema_stats_expiry": "0",
-    "show_gipk_in_create_table_and_information_schema": "ON",
-    "use_secondary_engine": "OFF",
-    "system_versioning_asof": "DEFAULT",
-}
-_OPTIONAL_NAMES = tuple(_OPTIONAL)
+    return "SET " + ", ".join(f"SESSION {setting.name} = {setting.value}" for setting in settings)
 
 
 def _protection(settings: MySqlSettings) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from raycdc.errors import SourceError
 _FAST_AUTH_SUCCESS = 3
 
 
-class Plugin(Protocol):
+class PasswordPlugin(Protocol):
     """One way of logging in, as pymysql uses it: made of the connection, given each packet of the server's."""
 
     def __init__(self, connection: Connection[Any]) -> None: ...
@@ -30,12 +30,14 @@ class Plugin(Protocol):
     def authenticate(self, packet: Any) -> Any: ...
 
 
-def plugins(*, is_loopback: bool, takes_server_key: bool) -> dict[str, type[Plugin]]:
+def plugins(*, is_loopback: bool, takes_server_key: bool) -> dict[str, type[PasswordPlugin]]:
     """The ways of logging in that differ from pymysql's own on a TCP connection without TLS, by their names.
 
     `takes_server_key`: the user permitted to encrypt the password with a key that the server sends.
     """
-    refused: dict[str, type[Plugin]] = dict.fromkeys(("mysql_clear_password", "dialog", "mysql_old_password"), _Refused)
+    refused: dict[str, type[PasswordPlugin]] = dict.fromkeys(
+        ("mysql_clear_password", "dialog", "mysql_old_password"), _Refused
+    )
     if is_loopback or takes_server_key:
         return refused
     return refused | {"sha256_password": _KeyRefused, "caching_sha2_password": _ScrambledOnly}

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Protocol
 from urllib.parse import quote as percent
 
-from raycdc.certificate_faults import Opening, TlsServer, certificate_fault
 from raycdc.config.tls import TlsMode, is_loopback
-from raycdc.references import newest
+from raycdc.core.certificate_faults import Opening, TlsServer, certificate_fault
+from raycdc.core.secrets import newest
 
 _SSL_MODES = {
     TlsMode.DISABLED: "disable",
@@ -20,7 +20,7 @@ _SSL_MODES = {
 }
 
 
-class Account(Protocol):
+class PostgresAccount(Protocol):
     """Where a server is, and who asks."""
 
     @property
@@ -39,7 +39,7 @@ class Account(Protocol):
     def tls_ca(self) -> str | None: ...
 
 
-def connection_url(account: Account, *, application_name: str, options: str) -> str:
+def connection_url(account: PostgresAccount, *, application_name: str, options: str) -> str:
     """The URL, with the password in it. `options` are those of the session (``-c name=value``)."""
     parameters = {
         "sslmode": _SSL_MODES[account.tls_mode.resolved(account.host)],
@@ -58,7 +58,7 @@ def connection_url(account: Account, *, application_name: str, options: str) -> 
     return f"postgresql://{user}@{host}:{account.port}/{percent(account.database, safe='')}?{text}"
 
 
-def certificate_words(account: Account, text: str, *, section: str) -> str:
+def certificate_words(account: PostgresAccount, text: str, *, section: str) -> str:
     """What is wrong with the server's certificate, and the cure, where `text` is libpq's refusal of one; else empty.
     Asks the server once more. `section` is that of the configuration.
     """
@@ -78,7 +78,7 @@ def certificate_words(account: Account, text: str, *, section: str) -> str:
     )
 
 
-def sends_no_password_as_it_is(account: Account) -> bool:
+def sends_no_password_as_it_is(account: PostgresAccount) -> bool:
     """Whether a server that asks for the password itself, not for a proof of it, gets none: others could hear it."""
     return account.tls_mode.resolved(account.host) is TlsMode.DISABLED and not is_loopback(account.host)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from raycdc.config.control import ControlOptions
-from raycdc.config.engines import RayOptions, ReaderOptions, SparkOptions
 from raycdc.config.fields import (
     Duration,
     FilePath,
@@ -18,15 +16,13 @@ from raycdc.config.fields import (
     option,
 )
 from raycdc.config.load import config_from_dict, load_config
-from raycdc.config.lookups import LookupOptions
-from raycdc.config.masks import MaskOptions
-from raycdc.config.metrics import MetricsOptions
 from raycdc.config.model import PipelineConfig
-from raycdc.config.pipeline import Mode, PipelineOptions
-from raycdc.config.routes import RouteOptions
-from raycdc.config.source_and_sink import SinkConfig, SourceConfig, appends_only
-from raycdc.config.storage import StorageOptions
-from raycdc.config.transforms import TransformOptions
+from raycdc.config.sections.engines import RayOptions, ReaderOptions, SparkOptions
+from raycdc.config.sections.observability import ControlOptions, MetricsOptions
+from raycdc.config.sections.pipeline import Mode, PipelineOptions
+from raycdc.config.sections.source_and_sink import SinkConfig, SourceConfig, appends_only
+from raycdc.config.sections.storage import StorageOptions
+from raycdc.config.sections.table_rules import LookupOptions, MaskOptions, RouteOptions, TransformOptions
 
 __all__ = [
     "ControlOptions",

@@ -10,24 +10,35 @@
 | `NEW_STATE` | is refused: rows already written would not match, or nobody could tell new ones from them |
 
 A key of the sink's section but its type and write is taken, whatever its class, as long as nothing was committed and no
-target holds rows of the state (`raycdc.preflight.require_nothing_written`): a first run may have failed because of it.
+target holds rows of the state (`raycdc.driver.fitting.require_nothing_written`): a first run may have failed because of
+it.
 
 `class_of` answers for a key; `tests/unit/config/test_configuration_changes.py` walks all models, so that a key that is
 not here fails the build. A third party's plug-in declares its keys itself, ``option(…, change="free")``; one that does
 not is taken for `NEW_STATE`, and a secret for `FREE`.
+
+Every key that a configuration may have, as the models declare them: for the rules that must hold for each one.
+
+`declared_models` are the sections and the plug-ins' of them; `keys_of` are the keys of a model, dotted where a section
+has tables of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import types
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import Annotated, Any, Union, get_args, get_origin
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from raycdc.config.fields import Secret
+from raycdc.config.fields import AnyLocation, LocalPath, Secret
+from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS
+from raycdc.plugins import PluginGroup, list_plugins, load_plugin
 
 
-class Change(StrEnum):
+class ConfigChangeClass(StrEnum):
     """See the module's docstring."""
 
     FREE = "free"
@@ -38,93 +49,104 @@ class Change(StrEnum):
     NEW_STATE = "new state"
 
 
-_SECTIONS: Mapping[str, Mapping[Change, str]] = {
+_SECTIONS: Mapping[str, Mapping[ConfigChangeClass, str]] = {
     "pipeline": {
-        Change.NEW_STATE: "name",
-        Change.FREE: "state work spool mode epoch_interval epochs_per_hour epoch_bytes_max reader_timeout "
-        "progress_timeout watchdog start_in_process schema_change include_schema_changes exclude_schema_changes "
+        ConfigChangeClass.NEW_STATE: "name",
+        ConfigChangeClass.FREE: "state work spool mode epoch_interval epochs_per_hour epoch_bytes_max reader_timeout "
+        "progress_timeout watchdog engines schema_change include_schema_changes exclude_schema_changes "
         "time_zone on_bad_record on_table_error on_log_lost on_existing state_key",
-        Change.JUDGED: "route_mode",
+        ConfigChangeClass.JUDGED: "route_mode",
     },
-    "readers": {Change.FREE: "min max fetchers cpus resources labels"},
-    "ray": {Change.FREE: "address spool flight"},
-    "spark": {Change.FREE: "master conf"},
+    "readers": {ConfigChangeClass.FREE: "min max fetchers cpus resources labels"},
+    "ray": {ConfigChangeClass.FREE: "address spool flight"},
+    "spark": {ConfigChangeClass.FREE: "master conf from_bytes"},
     "storage": {
-        Change.FREE: "endpoint region access_key_id secret_access_key session_token profile path_style account "
-        "account_key sas_token service_account anonymous allow_http"
+        ConfigChangeClass.FREE: "endpoint region access_key_id secret_access_key session_token profile path_style "
+        "account account_key sas_token service_account anonymous allow_http"
     },
-    "control": {Change.FREE: "enabled host port token hosts page"},
-    "metrics": {Change.FREE: "address tables_max token"},
-    "logging": {Change.FREE: "file format level"},
-    "traces": {Change.FREE: "endpoint headers ca allow_http sample_ratio timeout end_wait"},
-    "mask": {Change.JUDGED: "columns method key length"},
+    "control": {ConfigChangeClass.FREE: "enabled host port token hosts ui"},
+    "metrics": {ConfigChangeClass.FREE: "address tables_max token"},
+    "logging": {ConfigChangeClass.FREE: "file format level"},
+    "traces": {ConfigChangeClass.FREE: "endpoint headers ca allow_http sample_ratio timeout end_wait"},
+    "mask": {ConfigChangeClass.JUDGED: "columns method key length"},
     "transform": {
-        Change.JUDGED: "table projection filter primary_keys partition_by table_options on_delete deleted_column udf"
+        ConfigChangeClass.JUDGED: "table projection filter primary_keys partition_by table_options on_delete "
+        "deleted_column udf"
     },
     "lookup": {
-        Change.JUDGED: "type table uri collection on key_type columns prefix missing many on_misfit json",
-        Change.FREE: "batch requests cache_ttl cache_rows retries retry_wait",
+        ConfigChangeClass.JUDGED: "type table uri collection on key_type columns prefix missing many on_misfit json",
+        ConfigChangeClass.FREE: "batch requests cache_ttl cache_rows retries retry_wait",
     },
-    "route": {Change.JUDGED: "table replace_symbol to"},
-    "notify": {Change.FREE: "type on url secret ca allow_http command timeout retry_for end_wait"},
-    "source": {Change.NEW_STATE: "type", Change.FREE: "rows_per_second bytes_per_second"},
+    "route": {ConfigChangeClass.JUDGED: "table replace_symbol to"},
+    "notify": {ConfigChangeClass.FREE: "type on url secret ca allow_http command timeout retry_for end_wait"},
+    "source": {ConfigChangeClass.NEW_STATE: "type", ConfigChangeClass.FREE: "rows_per_second bytes_per_second"},
     "source:mysql": {
-        Change.FREE: "host port user password server_id tables exclude tls.mode tls.ca tls.allow_public_key_retrieval "
-        "snapshot.strategy snapshot.chunk_rows snapshot.chunk_bytes snapshot.rows_per_second snapshot.connections "
+        ConfigChangeClass.FREE: "host port user password server_id tables exclude tls.mode tls.ca "
+        "tls.allow_public_key_retrieval snapshot.strategy snapshot.chunk_rows snapshot.chunk_bytes "
+        "snapshot.rows_per_second snapshot.connections "
         "snapshot.visible_within on_cascade heartbeat",
-        Change.NEW_TABLES: "startup.mode startup.file startup.pos startup.gtid_set startup.skip_events "
+        ConfigChangeClass.NEW_TABLES: "startup.mode startup.file startup.pos startup.gtid_set startup.skip_events "
         "startup.skip_rows startup.timestamp_ms snapshot.key",
-        Change.NEW_SNAPSHOT: "columns types.invalid_dates types.invalid_text types.tinyint1 types.geometry "
+        ConfigChangeClass.NEW_SNAPSHOT: "columns types.invalid_dates types.invalid_text types.tinyint1 types.geometry "
         "snapshot.filter",
     },
     "source:mongodb": {
-        Change.FREE: "uri collections exclude schema.sample schema.fields_max on_misfit snapshot.strategy "
+        ConfigChangeClass.FREE: "uri collections exclude schema.sample schema.fields_max on_misfit snapshot.strategy "
         "snapshot.per_collection snapshot.chunk_mb snapshot.samples_per_chunk",
-        Change.NEW_TABLES: "startup.mode startup.timestamp_ms",
-        Change.NEW_SNAPSHOT: "schema.mode schema.json schema.on_conflict columns metadata snapshot.filter "
+        ConfigChangeClass.NEW_TABLES: "startup.mode startup.timestamp_ms",
+        ConfigChangeClass.NEW_SNAPSHOT: "schema.mode schema.json schema.on_conflict columns metadata snapshot.filter "
         "snapshot.fields snapshot.limit",
-        Change.JUDGED: "changelog",
+        ConfigChangeClass.JUDGED: "changelog",
     },
     "source:kafka": {
-        Change.FREE: "bootstrap_servers topics topic_pattern group_id stop.mode stop.offsets stop.timestamp_ms "
-        "discovery_interval isolation on_out_of_range same_key alignment.max_drift alignment.idle_after properties",
-        Change.NEW_TABLES: "start.mode start.offsets start.timestamp_ms start.otherwise",
-        Change.NEW_STATE: "order_by",
-        Change.JUDGED: "changelog",
+        ConfigChangeClass.FREE: "bootstrap_servers topics topic_pattern group_id stop.mode stop.offsets "
+        "stop.timestamp_ms discovery_interval isolation on_out_of_range same_key alignment.max_drift "
+        "alignment.idle_after properties",
+        ConfigChangeClass.NEW_TABLES: "start.mode start.offsets start.timestamp_ms start.otherwise",
+        ConfigChangeClass.NEW_STATE: "order_by",
+        ConfigChangeClass.JUDGED: "changelog",
     },
     "source:datagen": {
-        Change.FREE: "tables events per_second chunk_rows faults.disconnects faults.chunk_rows_per_second "
+        ConfigChangeClass.FREE: "tables events per_second chunk_rows faults.disconnects faults.chunk_rows_per_second "
         "faults.acknowledged",
-        Change.NEW_STATE: "rows new_rows seed deletes alter_every",
+        ConfigChangeClass.NEW_STATE: "rows new_rows seed deletes alter_every",
     },
     #: Of a message format, as ``source.format`` and ``sink.format`` have it.
     "format": {
-        Change.NEW_STATE: "type before_image case_sensitive metadata decimal binary time_unit",
-        Change.FREE: "columns tables include exclude on_error columns_max ddl include_schema tombstones",
+        ConfigChangeClass.NEW_STATE: "type before_image case_sensitive metadata decimal binary time_unit",
+        ConfigChangeClass.FREE: "columns tables include exclude on_error columns_max ddl include_schema tombstones",
     },
-    "sink": {Change.NEW_STATE: "type write", Change.NEW_TABLES: "invalid_names", Change.FREE: "parallelism"},
+    "sink": {
+        ConfigChangeClass.NEW_STATE: "type write",
+        ConfigChangeClass.NEW_TABLES: "invalid_names",
+        ConfigChangeClass.FREE: "parallelism",
+    },
     "sink:delta": {
-        Change.PLACE: "path",
-        Change.FREE: "optimize.every optimize.target_file optimize.z_order optimize.vacuum",
+        ConfigChangeClass.PLACE: "path",
+        ConfigChangeClass.FREE: "optimize.every optimize.target_file optimize.z_order optimize.vacuum",
     },
     "sink:iceberg": {
-        Change.PLACE: "path catalog.type catalog.name catalog.warehouse catalog.uri",
-        Change.FREE: "catalog.properties expire_snapshots keep_snapshots optimize.every optimize.target_file",
+        ConfigChangeClass.PLACE: "path catalog.type catalog.name catalog.warehouse catalog.uri",
+        ConfigChangeClass.FREE: "catalog.properties expire_snapshots keep_snapshots optimize.every "
+        "optimize.target_file",
     },
-    "sink:jdbc": {Change.PLACE: "url", Change.FREE: "user password tls.mode tls.ca tls.allow_public_key_retrieval"},
-    "sink:jsonl": {Change.PLACE: "path"},
-    "sink:parquet": {Change.PLACE: "path"},
+    "sink:jdbc": {
+        ConfigChangeClass.PLACE: "url",
+        ConfigChangeClass.FREE: "user password tls.mode tls.ca tls.allow_public_key_retrieval",
+    },
+    "sink:jsonl": {ConfigChangeClass.PLACE: "path"},
+    "sink:parquet": {ConfigChangeClass.PLACE: "path"},
     "sink:console": {},
     "sink:kafka": {
-        Change.PLACE: "bootstrap_servers topic",
-        Change.NEW_TABLES: "partitions replication_factor",
-        Change.FREE: "tombstones include_schema ddl_topic task_bytes properties",
+        ConfigChangeClass.PLACE: "bootstrap_servers topic",
+        ConfigChangeClass.NEW_TABLES: "partitions replication_factor",
+        ConfigChangeClass.FREE: "tombstones include_schema ddl_topic task_bytes properties",
     },
-    "sink:mongodb": {Change.PLACE: "uri record"},
+    "sink:mongodb": {ConfigChangeClass.PLACE: "uri record"},
 }
 
 #: The table, by section and key.
-CLASSES: Mapping[tuple[str, str], Change] = {
+CLASSES: Mapping[tuple[str, str], ConfigChangeClass] = {
     (section, key): change
     for section, classes in _SECTIONS.items()
     for change, keys in classes.items()
@@ -132,7 +154,7 @@ CLASSES: Mapping[tuple[str, str], Change] = {
 }
 
 
-def listed_class(section: str, key: str) -> Change | None:
+def listed_class(section: str, key: str) -> ConfigChangeClass | None:
     """The class of a key of ours; None where the table does not have it. `section` as `source:mysql`, `route`."""
     kind, _, _ = section.partition(":")
     found = CLASSES.get((section, key)) or CLASSES.get((kind, key))
@@ -140,15 +162,78 @@ def listed_class(section: str, key: str) -> Change | None:
     return found or (CLASSES.get(("format", key.removeprefix("format."))) if key.startswith("format.") else None)
 
 
-def class_of(section: str, key: str, field: FieldInfo | None) -> Change:
+def class_of(section: str, key: str, field: FieldInfo | None) -> ConfigChangeClass:
     """The class of a key, also of a third party's plug-in."""
     if (listed := listed_class(section, key)) is not None:
         return listed
     extra = field.json_schema_extra if field is not None else None
     if isinstance(extra, dict) and "change" in extra:
-        return Change(str(extra["change"]))
-    return Change.FREE if field is not None and _is_secret(field) else Change.NEW_STATE
+        return ConfigChangeClass(str(extra["change"]))
+    return ConfigChangeClass.FREE if field is not None and _is_secret(field) else ConfigChangeClass.NEW_STATE
 
 
 def _is_secret(field: FieldInfo) -> bool:
     return field.annotation is Secret
+
+
+_PLUGIN_SECTIONS = {PluginGroup.SOURCES: "source", PluginGroup.SINKS: "sink", PluginGroup.FORMATS: "format"}
+
+
+def declared_models() -> Iterator[tuple[str, type[BaseModel]]]:
+    """Each section with its model, as ``pipeline``, ``route``, ``sink:delta``; broken plug-ins have none."""
+    yield from COMMON_SECTIONS.items()
+    for name, (_, model) in REPEATED_SECTIONS.items():
+        yield name, model
+    for listing in list_plugins():
+        if listing.error is None:
+            config = load_plugin(listing.group, listing.type).config
+            yield f"{_PLUGIN_SECTIONS[listing.group]}:{listing.type}", config
+
+
+def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """The keys of a section, as users write them; tables of one model are gone into."""
+    for name, field in model.model_fields.items():
+        key = f"{prefix}{field.alias or name}"
+        inner = next((leaf for leaf in leaf_types(field.annotation) if _is_model(leaf)), None)
+        if inner is not None:
+            yield from keys_of(inner, f"{key}.")
+        else:
+            yield key, field
+
+
+def is_local_path(field: FieldInfo) -> bool:
+    """True if the key names a local folder or file, and refuses the URL of an object store."""
+    return _is_marked(field, LocalPath)
+
+
+def is_place(field: FieldInfo) -> bool:
+    """True if the key names a folder or file, local or on an object store."""
+    return _is_marked(field, LocalPath) or _is_marked(field, AnyLocation)
+
+
+def may_hold_secret(field: FieldInfo) -> bool:
+    """True if the key's value is never shown, because it is a secret or often holds one (``repr=False``)."""
+    return not field.repr or Secret in leaf_types(field.annotation)
+
+
+def _is_marked(field: FieldInfo, mark: type[LocalPath | AnyLocation]) -> bool:
+    return any(isinstance(one, mark) for one in (*field.metadata, *_metadata(field.annotation)))
+
+
+def leaf_types(annotation: Any) -> tuple[Any, ...]:
+    """The types that a value may have: a union's one by one."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(leaf for part in get_args(annotation) for leaf in leaf_types(part))
+    return leaf_types(get_args(annotation)[0]) if get_origin(annotation) is Annotated else (annotation,)
+
+
+def _metadata(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) is Annotated:
+        yield from get_args(annotation)[1:]
+    elif get_origin(annotation) in (Union, types.UnionType):
+        for part in get_args(annotation):
+            yield from _metadata(part)
+
+
+def _is_model(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, BaseModel)

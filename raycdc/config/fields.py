@@ -2,15 +2,17 @@
 
 `option` is the one way to declare a key: its help, unit and example feed the reference page and the JSON Schema, its
 `planned` values are refused by name until they work.
+
+TOML as it is read: values of a known kind, which only the loader and validators of sections look into.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Annotated, Any
+from datetime import date, time, timedelta
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -27,10 +29,27 @@ from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
-from raycdc.config.toml import TomlTable, TomlValue
-from raycdc.model.selector import check_pattern
-from raycdc.references import Renewed
-from raycdc.stores.url import check_local_path, check_place
+from raycdc.core.secrets import Renewed
+from raycdc.model.rules.selector import check_pattern
+from raycdc.storage.url import check_local_path, check_place
+
+TomlValue: TypeAlias = "str | int | float | bool | date | time | Sequence[TomlValue] | Mapping[str, TomlValue]"
+TomlTable: TypeAlias = Mapping[str, TomlValue]
+
+
+def section_of(document: TomlTable, name: str) -> dict[str, TomlValue]:
+    """A copy of a section that may be changed; empty where there is none, or something else has its name."""
+    section = document.get(name)
+    return dict(section) if isinstance(section, Mapping) else {}
+
+
+def texts_of(section: TomlTable, name: str) -> tuple[str, ...]:
+    """The texts that are listed under `name`, or the one that stands there alone."""
+    texts = section.get(name, ())
+    if isinstance(texts, str):
+        return (texts,)
+    return tuple(map(str, texts)) if isinstance(texts, Sequence) else ()
+
 
 _SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -49,7 +68,7 @@ class Options(BaseModel):
 
 class Secret:
     """A text that never shows itself: ``repr`` and ``str`` are ``***``, pickling keeps it, and how it is read again
-    (`raycdc.references.newest`).
+    (`raycdc.core.secrets.newest`).
     """
 
     __slots__ = ("_text",)
@@ -216,12 +235,12 @@ class LocalPath:
     """Marks a key that names a place in this machine's file system, where the URL of a store is refused."""
 
 
-class AnyPlace:
+class AnyLocation:
     """Marks a key that names a folder of this machine or a place on an object store."""
 
 
-#: A folder of this machine, or the URL of a place on an object store (`raycdc.stores.url`).
-FolderOrUrl = Annotated[str, AfterValidator(check_place), AnyPlace()]
+#: A folder of this machine, or the URL of a place on an object store (`raycdc.storage.url`).
+FolderOrUrl = Annotated[str, AfterValidator(check_place), AnyLocation()]
 #: A folder of this machine; the URL of a store is refused.
 Folder = Annotated[str, AfterValidator(check_local_path), LocalPath()]
 #: A file of this machine; the URL of a store is refused.

@@ -9,25 +9,45 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
-from raycdc.config.control import ControlOptions
-from raycdc.config.fields import Options, Secret
+from raycdc.config.fields import Options, Secret, TomlTable
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig, repeated_problems
-from raycdc.config.pipeline import PipelineOptions
 from raycdc.config.problems import deprecated_keys, planned_problems, problems_of, show_value
-from raycdc.config.source_and_sink import SinkConfig, SourceConfig
-from raycdc.config.storage import StorageOptions
-from raycdc.config.toml import TomlTable
+from raycdc.config.sections.observability import ControlOptions
+from raycdc.config.sections.pipeline import PipelineOptions
+from raycdc.config.sections.source_and_sink import SinkConfig, SourceConfig
+from raycdc.config.sections.storage import StorageOptions
+from raycdc.core.secrets import KeyPath, ReferenceResolver, show_place
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
-from raycdc.references import Place, Resolver, show_place
 
 #: A larger file is no configuration; this also bounds reading from a device that never ends.
 CONFIG_BYTES_MAX = 4 << 20
 
 #: Names of headers that let somebody in.
+#: Schemes of URLs that name a file of this machine, and hosts that are this machine.
+_OF_FILES = ("sqlite", "file")
+_OF_THIS_MACHINE = ("localhost", "::1")
+
+
+def _hides(text: str) -> bool:
+    """Whether a value of a key that may hold a secret can be one: of a URL that names a file or this machine, and no
+    account, everybody who reads the configuration knows all there is.
+    """
+    if "://" not in text:
+        return bool(text)
+    try:
+        url = urlsplit(text)
+        host, alone = url.hostname or "", not (url.username or url.password or url.query)
+    except ValueError:
+        return True
+    here = url.scheme.partition("+")[0] in _OF_FILES or host in _OF_THIS_MACHINE or host.startswith("127.")
+    return not (here and alone)
+
+
 _SOUNDS_SECRET = re.compile("auth|key|secret|token|password|cookie", re.IGNORECASE)
 _PLUGIN_SECTIONS = {"source": PluginGroup.SOURCES, "sink": PluginGroup.SINKS}
 _SECTIONS = (
@@ -99,7 +119,7 @@ def control_section(data: TomlTable, *, environment: Mapping[str, str] | None = 
 
 class _Loader:
     def __init__(self, data: TomlTable, environment: Mapping[str, str]) -> None:
-        self._resolver = Resolver(environment)
+        self._resolver = ReferenceResolver(environment)
         self._data: TomlTable = self._resolver.resolve(dict(data))
         self._problems: list[str] = list(self._resolver.problems)
         self._warnings: list[str] = []
@@ -211,7 +231,7 @@ class _Loader:
                     self._problems.append(text)
             return None
 
-    def _hidden(self) -> set[Place]:
+    def _hidden(self) -> set[KeyPath]:
         """Where references were, with the entries of repeated sections named as `_repeated` names them."""
         places = self._resolver.places
         return places | {(show_place(p[:2]), *p[2:]) for p in places if len(p) > 2 and isinstance(p[1], int)}
@@ -219,14 +239,14 @@ class _Loader:
     def _keys_elsewhere(self, name: str) -> dict[str, str]:
         return {key: other for other, model in COMMON_SECTIONS.items() if other != name for key in model.model_fields}
 
-    def _warn_about(self, options: BaseModel, place: Place) -> None:
+    def _warn_about(self, options: BaseModel, place: KeyPath) -> None:
         self._warnings.extend(deprecated_keys(options, place))
         self._warn_about_literal_secrets(options, place)
 
-    def _warn_about_literal_secrets(self, options: BaseModel, place: Place) -> None:
+    def _warn_about_literal_secrets(self, options: BaseModel, place: KeyPath) -> None:
         for name in type(options).model_fields:
             value = getattr(options, name)
-            here: Place = (*place, name)
+            here: KeyPath = (*place, name)
             if isinstance(value, BaseModel):
                 self._warn_about_literal_secrets(value, here)
             elif isinstance(value, dict):
@@ -235,8 +255,8 @@ class _Loader:
             else:
                 self._warn_about_literal(value, here)
 
-    def _warn_about_literal(self, value: Any, place: Place) -> None:
-        if isinstance(value, Secret) and value and place not in self._resolver.places:
+    def _warn_about_literal(self, value: Any, place: KeyPath) -> None:
+        if isinstance(value, Secret) and _hides(value.reveal()) and place not in self._resolver.places:
             key = str(place[-1])
             self._warnings.append(
                 f"{show_place(place)} is written in the configuration; keep it out of files with "

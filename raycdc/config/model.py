@@ -7,31 +7,32 @@ or in Python from the section models directly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from raycdc.config.control import ControlOptions
-from raycdc.config.engines import RayOptions, ReaderOptions, SparkOptions
 from raycdc.config.fields import Options
-from raycdc.config.logs import LoggingOptions
-from raycdc.config.lookups import LookupOptions
-from raycdc.config.masks import MaskOptions, hiding_problems
-from raycdc.config.metrics import MetricsOptions
-from raycdc.config.notifications import NotifyOptions
-from raycdc.config.pipeline import EPOCHS_PER_HOUR, Mode, PipelineOptions
 from raycdc.config.problems import planned_problems
-from raycdc.config.routes import RouteOptions
-from raycdc.config.source_and_sink import SinkConfig, SourceConfig
-from raycdc.config.storage import StorageOptions
-from raycdc.config.traces import TracesOptions
-from raycdc.config.transforms import TransformOptions
+from raycdc.config.sections.engines import RayOptions, ReaderOptions, SparkOptions
+from raycdc.config.sections.notifications import NotifyOptions
+from raycdc.config.sections.observability import ControlOptions, LoggingOptions, MetricsOptions, TracesOptions
+from raycdc.config.sections.pipeline import EPOCHS_PER_HOUR, Engines, Mode, PipelineOptions
+from raycdc.config.sections.source_and_sink import SinkConfig, SourceConfig
+from raycdc.config.sections.storage import StorageOptions
+from raycdc.config.sections.table_rules import (
+    LookupOptions,
+    MaskOptions,
+    RouteOptions,
+    TransformOptions,
+    hiding_problems,
+)
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
-from raycdc.model.mask import Masks
-from raycdc.model.routes import Router
+from raycdc.model.engines import FROM_BYTES
+from raycdc.model.rules.mask import Masks
+from raycdc.model.rules.routes import Router
+from raycdc.model.rules.transform import Transforms
+from raycdc.model.rules.until import Until
 from raycdc.model.state_key import StateKey
-from raycdc.model.transform import Transforms
-from raycdc.model.until import Until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,22 @@ class PipelineConfig:
             return pipeline.epochs_per_hour
         is_chosen = "epoch_interval" in pipeline.model_fields_set
         return 0 if is_chosen or self.sink.commits_grow(pipeline) else EPOCHS_PER_HOUR
+
+    @property
+    def is_local(self) -> bool:
+        """Whether every run is one without Ray and Spark."""
+        return self.pipeline.engines == "never"
+
+    def with_engines(self, engines: Engines) -> PipelineConfig:
+        """The configuration with another ``pipeline.engines``."""
+        return replace(self, pipeline=self.pipeline.model_copy(update={"engines": engines}))
+
+    @property
+    def spark_from_bytes(self) -> int:
+        """Spark writes epochs from this size on; 0: every epoch."""
+        if self.spark.from_bytes is not None:
+            return self.spark.from_bytes
+        return 0 if self.pipeline.engines == "always" else FROM_BYTES
 
     @property
     def state_key(self) -> StateKey | None:

@@ -9,16 +9,16 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from raycdc.config.fields import Deprecated, Secret
+from raycdc.core.secrets import KeyPath, show_place
 from raycdc.plugins import did_you_mean
-from raycdc.references import Place, show_place
 
 
 def problems_of(
-    error: ValidationError, model: type[BaseModel], section: str, *, hidden: set[Place], elsewhere: Mapping[str, str]
-) -> Iterator[tuple[Place, str]]:
+    error: ValidationError, model: type[BaseModel], section: str, *, hidden: set[KeyPath], elsewhere: Mapping[str, str]
+) -> Iterator[tuple[KeyPath, str]]:
     """Each problem as (place, text). Values at `hidden` places are not shown; `elsewhere` maps key → right section."""
     for item in error.errors(include_url=False):
-        place: Place = (section, *(part for part in item["loc"] if not _is_artifact(part)))
+        place: KeyPath = (section, *(part for part in item["loc"] if not _is_artifact(part)))
         shown = "" if _is_secret(model, place[1:]) or place in hidden else f", got {show_value(item['input'])}"
         yield place, f"{show_place(place)}: {_text(item, model, place, shown, elsewhere)}"
 
@@ -37,12 +37,12 @@ def planned_problems(options: BaseModel, place: str) -> Iterator[str]:
             yield from planned_problems(value, here)
 
 
-def deprecated_keys(options: BaseModel, place: Place) -> Iterator[str]:
+def deprecated_keys(options: BaseModel, place: KeyPath) -> Iterator[str]:
     """A warning for each key that is set and will go (`raycdc.config.fields.Deprecated`)."""
     for name, field in type(options).model_fields.items():
         if name not in options.model_fields_set:
             continue
-        here: Place = (*place, field.alias or name)
+        here: KeyPath = (*place, field.alias or name)
         if (deprecated := Deprecated.of(field)) is not None:
             yield f"{show_place(here)} is deprecated since {deprecated.since}. {deprecated.instead}"
         value = getattr(options, name)
@@ -66,7 +66,7 @@ def show_value(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _text(item: Any, model: type[BaseModel], place: Place, shown: str, elsewhere: Mapping[str, str]) -> str:
+def _text(item: Any, model: type[BaseModel], place: KeyPath, shown: str, elsewhere: Mapping[str, str]) -> str:
     context: Mapping[str, object] = item.get("ctx") or {}
     match item["type"]:
         case "extra_forbidden":
@@ -108,8 +108,16 @@ _EXPECTED = {
 }
 
 
-def _unknown_key(model: type[BaseModel], place: Place, elsewhere: Mapping[str, str]) -> str:
+#: Keys that development versions had, and what says the same now.
+_BEFORE = {
+    "pipeline.start_in_process": 'write engines = "auto" instead of true, engines = "always" instead of false',
+}
+
+
+def _unknown_key(model: type[BaseModel], place: KeyPath, elsewhere: Mapping[str, str]) -> str:
     key = str(place[-1])
+    if (instead := _BEFORE.get(show_place(place))) is not None:
+        return f"unknown key; {instead}"
     parent = _model_at(model, place[1:-1])
     known = sorted(field.alias or name for name, field in parent.model_fields.items()) if parent is not None else []
     hint = did_you_mean(key, known)
@@ -126,7 +134,7 @@ def _not_one_of(value: Any, context: Mapping[str, object]) -> str:
     return f"{show_value(value)} is not one of {', '.join(expected)}{hint}"
 
 
-def _example(model: type[BaseModel], place: Place) -> str:
+def _example(model: type[BaseModel], place: KeyPath) -> str:
     parent = _model_at(model, place[1:-1])
     field = parent.model_fields.get(str(place[-1])) if parent is not None else None
     if field is None or not field.examples:
@@ -134,7 +142,7 @@ def _example(model: type[BaseModel], place: Place) -> str:
     return f", e.g. {place[-1]} = {show_value(field.examples[0])}"
 
 
-def _model_at(model: type[BaseModel], path: Place) -> type[BaseModel] | None:
+def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
     """The model of the table at `path` inside `model`'s section."""
     for part in path:
         field = model.model_fields.get(str(part))
@@ -145,12 +153,12 @@ def _model_at(model: type[BaseModel], path: Place) -> type[BaseModel] | None:
     return model
 
 
-def _is_secret(model: type[BaseModel], path: Place) -> bool:
+def _is_secret(model: type[BaseModel], path: KeyPath) -> bool:
     """Whether the value is one, or one of several by their names."""
     return _has_secrets(model, path) or _has_secrets(model, path[:-1])
 
 
-def _has_secrets(model: type[BaseModel], path: Place) -> bool:
+def _has_secrets(model: type[BaseModel], path: KeyPath) -> bool:
     parent = _model_at(model, path[:-1]) if path else None
     field = parent.model_fields.get(str(path[-1])) if parent is not None else None
     return field is not None and Secret in (*_leaf_types(field.annotation), *get_args(field.annotation))

@@ -22,16 +22,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from raycdc.bridge import ANYWHERE, SegmentAccess, read_segment
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.datasource.options import ReadOptions
 from raycdc.datasource.rows import ADDED, as_rows, changelog_batches, column_types, seen_as, stored_names, widened
 from raycdc.errors import DataError, SchemaError, SourceError
 from raycdc.model import RowKind, TableSchema
 from raycdc.model.keys import without
-from raycdc.sinks.plan import Input, by_partition, share_out
+from raycdc.segments import ANYWHERE, SegmentAccess, read_segment
 from raycdc.sinks.rows import alive, last_per_key
+from raycdc.sinks.task_plan import Input, by_partition, share_out
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.store import CheckpointStore
 
 #: Epochs that may wait: all of them do.
 UNBOUNDED = 1 << 30
@@ -40,7 +40,7 @@ _PREFIX = "raycdc-read-"
 _OWNER = "owner.json"
 
 
-class ReadPartition(InputPartition):
+class TableReadPartition(InputPartition):
     """The work of one task: ``changelog``, ``rows`` of chunks without the keys of `log`, or the ``last`` rows of keys.
 
     A changelog has a watermark for each input, the others one for all.
@@ -93,22 +93,22 @@ class RaycdcReader(DataSourceReader):
         if self._options.changelog:
             watermarks = {segment.path: watermark for segment, watermark in found}
             tasks = share_out([segment for segment, _ in found], parallelism=threads)
-            return [ReadPartition("changelog", task, [watermarks[e.segment.path] for e in task]) for task in tasks]
+            return [TableReadPartition("changelog", task, [watermarks[e.segment.path] for e in task]) for task in tasks]
         if not schema.primary_key:
             raise DataError(f"{table} has no primary key, so its rows as they are cannot be told: read its changelog.")
         chunks = [segment for segment, _ in found if segment.kind == "snapshot"]
         log = [segment for segment, _ in found if segment.kind != "snapshot"]
         touched = [Input(segment) for segment in log]
         now = [manifests[-1].watermark_ms]
-        rows = [ReadPartition("rows", task, now, touched) for task in share_out(chunks, parallelism=threads)]
-        return [*rows, *(ReadPartition("last", task, now) for task in by_partition(log))]
+        rows = [TableReadPartition("rows", task, now, touched) for task in share_out(chunks, parallelism=threads)]
+        return [*rows, *(TableReadPartition("last", task, now) for task in by_partition(log))]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """The partition's rows as Arrow batches; without a partition there are none."""
-        assert partition is None or isinstance(partition, ReadPartition)
+        assert partition is None or isinstance(partition, TableReadPartition)
         return self._batches(partition) if partition is not None else iter(())
 
-    def _batches(self, partition: ReadPartition) -> Iterator[pa.RecordBatch]:
+    def _batches(self, partition: TableReadPartition) -> Iterator[pa.RecordBatch]:
         names = list(self._types)
         match partition.value:
             case "changelog":

@@ -27,15 +27,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from raycdc.config.fields import TomlTable, TomlValue, section_of
 from raycdc.config.load import config_from_dict, read_toml
-from raycdc.config.toml import TomlTable, TomlValue, section_of
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
-from raycdc.model.selector import plain_name
+from raycdc.model.rules.selector import plain_name
 from raycdc.model.table import file_name
 from raycdc.pipeline import Pipeline
 from raycdc.plugins import did_you_mean
-from raycdc.stores.url import is_url
+from raycdc.storage.url import is_url
 
 OPTIONS = ("config", "table", "state", "until", "truncate", "changelog", "metadata", "filter", "fields", "limit")
 

@@ -10,25 +10,36 @@ Both doors have the same columns, so that a query is the same over a stream and 
 they are have the `_op` ``+I`` and the `_sign` 1.
 
 Called on the driver (schemas) and inside Spark's tasks (rows), never with a row in Python.
+
+The schema of a table that Spark is told before a row is read: from the source, and from a stream's state.
+
+A source is asked in the one way that all have: it runs until the first epoch that names the table is sealed, which is
+thrown away.
+
+``<state>/datasource.json`` holds the schema of the rows that are committed, because manifests are pruned.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from raycdc.bridge import ANYWHERE, SegmentAccess, read_segment
-from raycdc.checkpoint.manifest import Segment
-from raycdc.errors import DataError, SchemaError
+from raycdc.datasource.options import ReadOptions
+from raycdc.errors import DataError, SchemaError, SourceError
 from raycdc.model import META_COLUMNS, RowKind, TableId, TableSchema
-from raycdc.model.row_kind import SYMBOLS
+from raycdc.model.batch import SYMBOLS
+from raycdc.model.evolution.merge import merge_schemas
 from raycdc.model.view import RowView
-from raycdc.schema.merge import merge_schemas
-from raycdc.sinks.plan import Input
+from raycdc.segments import ANYWHERE, SegmentAccess, read_segment
 from raycdc.sinks.rows import META_TYPES
+from raycdc.sinks.task_plan import Input
+from raycdc.state.manifests.manifest import Segment
+from raycdc.state.store import CheckpointStore
 
 SIGN = "_sign"
 WATERMARK = "_watermark_ms"
@@ -100,3 +111,48 @@ def changelog_batches(
         }
         arrays = [columns[name] if name in columns else batch.column(name) for name in names]
         yield pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+_NAME = "datasource.json"
+
+#: How long a source may take to name a table: a topic need not have a message of it.
+FIRST_EPOCH_S = 120.0
+
+
+def known_schema(store: CheckpointStore, table: TableId) -> TableSchema | None:
+    """The columns that hold all rows that are to come or were the last; None when the state knows none."""
+    known: TableSchema | None = None
+    if (document := store.documents.read(_NAME)) is not None:
+        known = TableSchema.from_json(document["schema"]) if document["table"] == str(table) else None
+    record = store.last_commit()
+    for manifest in store.manifests(record.epoch if record else -1):
+        if table in manifest.tables:
+            known = widened(table, known, store.schema(manifest.tables[table].schema))
+    return known
+
+
+def remember_schema(store: CheckpointStore, table: TableId, schema: TableSchema) -> None:
+    """Keep what `known_schema` will need when the manifests are gone."""
+    document = {"table": str(table), "schema": schema.to_json()}
+    known = store.documents.read(_NAME)
+    if known is None or {name: known.get(name) for name in document} != document:
+        store.documents.write(_NAME, document)
+
+
+def discover_schema(options: ReadOptions, state: Path) -> TableSchema:
+    """Run the source into `state` until its first epoch with the table is sealed. `SourceError` when none comes."""
+    pipeline = options.pipeline(state)
+    deadline_s = time.monotonic() + FIRST_EPOCH_S
+    with pipeline.ledger(in_flight_max=1 << 30) as ledger:
+        epoch = ledger.acknowledged
+        while time.monotonic() < deadline_s:
+            manifest = ledger.next_after(epoch)
+            if manifest is None:
+                continue
+            if options.table in manifest.tables:
+                return ledger.store.schema(manifest.tables[options.table].schema)
+            epoch = manifest.epoch
+    raise SourceError(
+        f"The source of {options.config} named no table {options.table} within {FIRST_EPOCH_S:.0f} s. Is the option "
+        "table DATABASE.TABLE as the source has it? Of a topic without messages the columns are not known."
+    )

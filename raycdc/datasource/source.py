@@ -14,16 +14,15 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from raycdc.checkpoint.place import state_of
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.datasource.bounded import RaycdcReader, new_folder, remove_folders_of
 from raycdc.datasource.options import ReadOptions
-from raycdc.datasource.rows import changelog_ddl, widened
-from raycdc.datasource.schemas import discover_schema, known_schema
+from raycdc.datasource.rows import changelog_ddl, discover_schema, known_schema, widened
 from raycdc.datasource.stream import RaycdcStreamReader
 from raycdc.errors import ConfigError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.table import quoted
+from raycdc.state.location import state_of
+from raycdc.state.store import CheckpointStore
 
 
 class RaycdcDataSource(DataSource):

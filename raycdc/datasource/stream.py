@@ -23,16 +23,23 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.place import state_of
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.consumer import Ledger
 from raycdc.datasource.options import ReadOptions
-from raycdc.datasource.rows import ADDED, changelog_batches, column_types, seen_as, widened
-from raycdc.datasource.schemas import known_schema, remember_schema
+from raycdc.datasource.rows import (
+    ADDED,
+    changelog_batches,
+    column_types,
+    known_schema,
+    remember_schema,
+    seen_as,
+    widened,
+)
+from raycdc.driver.consumer import Ledger
 from raycdc.errors import SchemaError, StateError
 from raycdc.model import TableSchema
-from raycdc.sinks.plan import Input, share_out
+from raycdc.sinks.task_plan import Input, share_out
+from raycdc.state.location import state_of
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.store import CheckpointStore
 
 #: Epochs that one batch takes, and that are sealed without being committed: at least as many again, see above.
 BATCH_EPOCHS_MAX = 4

@@ -1,4 +1,6 @@
-"""The commands of a running pipeline, taken while it runs; see `raycdc.driver.commands` for what becomes of them."""
+"""The commands of a running pipeline, taken while it runs; see `raycdc.driver.command_queue` for what becomes of
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from raycdc.config import PipelineConfig
-from raycdc.driver.commands import CommandDesk
+from raycdc.core.failpoints import reach
+from raycdc.core.threads import THREADS, Threads
+from raycdc.driver.command_queue import CommandQueue
 from raycdc.errors import ConfigError, RaycdcError, StateError
-from raycdc.failpoints import reach
 from raycdc.model import TableId
 from raycdc.runtime.launcher import CoordinatorLostError
 from raycdc.sinks.api import UPSERT
-from raycdc.source.parking import Asked
-from raycdc.source.rows_by_key import RowsByKey
-from raycdc.source.table_commands import CommandRules, RequireRows
-from raycdc.threads import THREADS, Threads
+from raycdc.source.tables.parking import CommandDecision
+from raycdc.source.tables.table_commands import CommandRules, RequireRows, RowsByKey
 
 #: How often a running driver looks for commands: a folder costs nothing, a store one request per look.
 LOOK_S = 0.5
@@ -41,14 +42,14 @@ def command_rules(config: PipelineConfig, require_rows: RequireRows) -> CommandR
     )
 
 
-class SourceSide(Protocol):
+class CommandedSource(Protocol):
     """The supervisor, as commands need it."""
 
     @property
     def ending(self) -> bool:
         """Whether the job is about to end, so that commands are for the next start."""
 
-    def start_over(self, recover: Callable[[], list[Asked]]) -> list[Asked]:
+    def start_over(self, recover: Callable[[], list[CommandDecision]]) -> list[CommandDecision]:
         """End every process that reads, call `recover`, and start anew from what it left."""
 
     def fail(self, error: BaseException) -> None:
@@ -64,11 +65,11 @@ class LiveCommands:
 
     def __init__(
         self,
-        desk: CommandDesk,
+        desk: CommandQueue,
         rules: CommandRules,
-        source_side: SourceSide,
+        source_side: CommandedSource,
         *,
-        tell: Callable[[Asked], None],
+        tell: Callable[[CommandDecision], None],
         every_s: float = LOOK_S,
         threads: Threads = THREADS,
     ) -> None:

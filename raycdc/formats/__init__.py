@@ -16,8 +16,8 @@ from raycdc.formats.api import (
     MissingBeforeImageError,
     Origin,
     RowsItem,
-    UnfitValueError,
     UnknownTypeError,
+    UnrepresentableValueError,
 )
 
 __all__ = [
@@ -34,8 +34,8 @@ __all__ = [
     "MissingBeforeImageError",
     "Origin",
     "RowsItem",
-    "UnfitValueError",
     "UnknownTypeError",
+    "UnrepresentableValueError",
     "warm_up",
 ]
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId, TableSchema
-from raycdc.schema import SchemaChangeEvent
+from raycdc.model.evolution import SchemaChangeEvent
 
 #: Of the interface below and of the decoders' state; a decoder refuses a state that is newer.
 FORMAT_VERSION = 1
@@ -59,7 +59,16 @@ class MissingBeforeImageError(BadMessageError):
     )
 
 
-class UnfitValueError(BadMessageError):
+class PartialRowError(BadMessageError):
+    """A row lacks a field that rows of its table had before: the message tells a part of it; the rest is not NULL."""
+
+    cure = (
+        "Have the producer write whole rows; or, where the column is gone at the source, give the columns that are "
+        "left (`columns` or `tables` of the format)."
+    )
+
+
+class UnrepresentableValueError(BadMessageError):
     """A value does not fit its column's type."""
 
     cure = "Declare the columns as wide as the values are (`columns` of the format), or mend the producer."

@@ -63,7 +63,9 @@ class EnvelopeSpec:
 
     `patch`: ``before`` holds only what changed, to be laid over ``after``. `overlay`: the images of an update complete
     each other. `whole_row`: the message is the row. `documents`: rows are JSON inside strings. `extended`: values are
-    MongoDB's extended JSON. `unavailable`: Debezium's stand-in may come in place of a value.
+    MongoDB's extended JSON. `unavailable`: Debezium's stand-in may come in place of a value. `whole_images`: a field
+    that rows before had is in every row, so that one without it tells a part of its row; the advice about such (empty:
+    rows may lack fields).
     `wrapper` names a key that may hold the whole envelope. `repeats` are keys of the outermost object whose value is
     the same text message after message; `version` is the one of them that describes the columns.
     """
@@ -87,12 +89,13 @@ class EnvelopeSpec:
     documents: bool = False
     extended: bool = False
     unavailable: bool = False
+    whole_images: str = ""
     wrapper: str = ""
     repeats: tuple[str, ...] = ()
     version: str = ""
 
 
-class Layout:
+class EnvelopeLayout:
     """A specification in arrays: `names` for the scan, and which slot of `Messages.found` each path has."""
 
     def __init__(self, spec: EnvelopeSpec) -> None:
@@ -224,7 +227,7 @@ class KnownTables:
         self._entries.clear()
         self.view = self._view()
 
-    def _view(self) -> loops.Tables:
+    def _view(self) -> loops.EnvelopeTables:
         count = len(self._entries)
         data, off = packed([b"".join(names) for names, _, _ in self._entries])
         size = max(16, 1 << (4 * count).bit_length())
@@ -237,7 +240,7 @@ class KnownTables:
             while bucket[place] >= 0:
                 place = (place + 1) & (size - 1)
             bucket[place] = table
-        return loops.Tables(data=data, entry=entry, bucket=bucket)
+        return loops.EnvelopeTables(data=data, entry=entry, bucket=bucket)
 
 
 def _hash(data: bytes) -> int:

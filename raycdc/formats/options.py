@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 from raycdc.config import Options, TablePattern, option
 from raycdc.formats.decoding.sql_types import parse_columns
 from raycdc.model import TableId, TableSchema
-from raycdc.model.selector import TableSelector
+from raycdc.model.rules.selector import TableSelector
 
 #: Where messages that could not be decoded go with ``on_error = "dead-letter"``: no message may name that table then.
 DEAD_LETTERS = TableId("raycdc", "dead_letters")

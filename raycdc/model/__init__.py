@@ -5,6 +5,7 @@ from __future__ import annotations
 from raycdc.model.batch import (
     META_COLUMNS,
     META_FIELDS,
+    RowKind,
     as_inserts,
     changelog_schema,
     lost_values,
@@ -12,7 +13,6 @@ from raycdc.model.batch import (
     with_lost_values,
 )
 from raycdc.model.key_hash import key_hashes
-from raycdc.model.row_kind import RowKind
 from raycdc.model.schema import Column, TableSchema
 from raycdc.model.table import TableId
 from raycdc.model.types import LogicalType, TypeKind

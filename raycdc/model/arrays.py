@@ -1,12 +1,20 @@
-"""What Arrow's arrays lack: which of their values cannot be turned."""
+"""What Arrow's arrays lack: which of their values cannot be turned, and Python values of those that Python lacks."""
 
 from __future__ import annotations
 
+import datetime
+import decimal
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
+#: Days since 1970 of the first and the last date that Python has.
+_FIRST_DAY, _LAST_DAY = datetime.date.min.toordinal() - _EPOCH, datetime.date.max.toordinal() - _EPOCH
+_DAY_US = 86_400_000_000
 
 
 def failing(array: pa.Array, turn: Callable[[pa.Array], Any]) -> Any:
@@ -23,3 +31,34 @@ def failing(array: pa.Array, turn: Callable[[pa.Array], Any]) -> Any:
             else:
                 waiting += [(start, count // 2), (start + count // 2, count - count // 2)]
     return bad
+
+
+def beyond_calendar(column: pa.Array | pa.ChunkedArray) -> bool:
+    """Whether a day or moment of the column is outside the years 1 to 9999: many readers have no others."""
+    first, last = _FIRST_DAY, _LAST_DAY + 1
+    if pa.types.is_date(column.type):
+        numbers = column.cast(pa.int32())
+    else:
+        numbers = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        first, last = first * _DAY_US, last * _DAY_US
+    return bool(pc.any(pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, last))).as_py())
+
+
+def python_value(scalar: pa.Scalar) -> Any:
+    """The value as Python has it; a day or moment of a year that Python has none of (0, or beyond 9999) as its text."""
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return scalar.cast(pa.string()).as_py()
+
+
+#: A value of a key or a partition, with days and moments as text.
+RowValue = str | int | float | bytes | decimal.Decimal | None
+
+
+def python_rows(rows: pa.Table) -> list[dict[str, RowValue]]:
+    """The rows with days and moments as their text: Python lacks some, and equal ones must be equal."""
+    for number, field in enumerate(rows.schema):
+        if pa.types.is_temporal(field.type):
+            rows = rows.set_column(number, field.name, rows.column(number).cast(pa.string()))
+    return rows.to_pylist()  # type: ignore[no-any-return]

@@ -4,7 +4,8 @@ A batch (`pyarrow.RecordBatch`) holds rows of one table and one schema version: 
 then `META_FIELDS`. Constant metadata (`_db`, `_table`) is not stored; it is in the segment's descriptor.
 
 * `_op` int8: `RowKind`.
-* `_seq` int64: relative order. The absolute number is ``Segment.seq_base + _seq`` (see `raycdc.checkpoint.manifest`).
+* `_seq` int64: relative order. The absolute number is ``Segment.seq_base + _seq`` (see
+  `raycdc.state.manifests.manifest`).
 * `_ts_ms` int64: commit time at the source in Unix milliseconds; for snapshot rows the time the chunk was read.
 * `_pos` string: where the row came from, unique per row of the log (MySQL ``binlog.000007:4512:3`` = file, end
   position of the event, row within it); null for snapshot rows.
@@ -14,18 +15,39 @@ Batches are immutable after they are built and at most `BATCH_BYTES_MAX` large (
 How many **lost values** a batch has (dates that became null, text with bytes that were replaced: the policies of
 ``source.types``) is in its schema's metadata, where it goes with the batch until a segment is made of it. So is that
 its columns are **masked** already, which those of most batches are when they are written to a segment.
+
+The kind of a changelog row, as in Flink's RowKind, plus truncation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import IntEnum
 
 import numpy as np
 import pyarrow as pa
 
 from raycdc.errors import SchemaError
-from raycdc.model.row_kind import RowKind
 from raycdc.model.schema import TableSchema
+
+
+class RowKind(IntEnum):
+    """Stored in a segment as int8 (`_op`), shown to people and sinks as `symbol`."""
+
+    INSERT = 0
+    UPDATE_BEFORE = 1
+    UPDATE_AFTER = 2
+    DELETE = 3
+    TRUNCATE = 4
+
+    @property
+    def symbol(self) -> str:
+        return SYMBOLS[self]
+
+
+#: Text of each kind, indexed by its code.
+SYMBOLS: tuple[str, ...] = ("+I", "-U", "+U", "-D", "T")
+
 
 #: Rows per batch and bytes per batch: the bridge measured these as fastest for Spark's workers (64k rows, 8 MB).
 BATCH_ROWS_MAX = 65_536

@@ -3,7 +3,7 @@
 Called by the JSON Lines and console sinks, by inspection commands and by the formats' encoders. Values read as
 ``raycdc inspect binlog`` prints them: integers and doubles as JSON numbers, decimals and temporals as text exactly as
 MySQL prints them (TIMESTAMP in UTC), bytes as ``{"$binary": base64}``, JSON columns as JSON, null as null. A JSON
-column that is NULL and one that holds JSON's null are therefore the same in a line (`raycdc explain targets`).
+column that is NULL and one that holds JSON's null are therefore the same in a line (`raycdc docs targets`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from raycdc.compiled import njit
+from raycdc.core.compiled import njit
 
 #: The state before the first column.
 FNV_OFFSET = np.uint64(0xCBF29CE484222325)

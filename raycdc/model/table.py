@@ -5,7 +5,7 @@ identifiers) either is a table of its own. So the text of a name is DATABASE.TAB
 ```DATABASE`.TABLE`` where it has one; the table begins behind the first dot, or behind the quoted database, and is
 never quoted. Every place that makes a text of a name (states, messages, configuration keys, targets' records) uses
 ``str`` and `TableId.parse`. Names that people write to choose tables may be quoted in more ways
-(`raycdc.model.selector`).
+(`raycdc.model.rules.selector`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ First a *projection* chooses, renames and adds columns; then rows become rows of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import NotRequired, TypedDict
 
 from raycdc.model.schema import SchemaJson, TableSchema
@@ -81,6 +82,17 @@ class RowView:
         return cls(
             TableSchema.from_json(data["source"]), TableSchema.from_json(data["target"]), data["fill"], projection
         )
+
+
+def projected(projection: Projection | None, names: Mapping[str, str]) -> Projection | None:
+    """`projection` with further columns, each with the values of the one that `names` has for it."""
+    if not names:
+        return projection
+    there = {output.name: output for output in projection.outputs} if projection is not None else {}
+    more = (replace(there.get(old, Output(old, old)), name=new) for new, old in names.items())
+    if projection is None:
+        return Projection(tuple(more))
+    return replace(projection, outputs=(*projection.outputs, *more))
 
 
 def constant_type(value: object) -> LogicalType:

@@ -1,6 +1,6 @@
 """Starting coordinators and readers: the seam between the supervisor and what processes are made of.
 
-`LocalLauncher` makes threads of this process (``--local``); `raycdc.runtime.ray_launcher` makes Ray actors. The
+`LocalLauncher` makes threads of this process (``--local``); `raycdc.runtime.ray.ray_launcher` makes Ray actors. The
 handles behave alike, so the supervisor knows nothing of Ray.
 """
 
@@ -13,35 +13,36 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from raycdc.bridge.access import SegmentAccess, SpoolAddress
-from raycdc.bridge.certificates import JobAuthority
-from raycdc.bridge.copies import SegmentCopies
-from raycdc.checkpoint.documents import REQUESTS
-from raycdc.checkpoint.manifest import STATE_NODE
-from raycdc.checkpoint.place import StatePlace
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.lean import without_collection
-from raycdc.model.mask import Masks
-from raycdc.model.until import Until
-from raycdc.runtime.client import CoordinatorClient
-from raycdc.runtime.coordinator_host import CoordinatorHost, CoordinatorStart
-from raycdc.runtime.reader_worker import ReaderIdentity, ReaderSettings, ReaderWorker
+from raycdc.core.startup_tuning import without_collection
+from raycdc.model.engines import EngineName
+from raycdc.model.rules.mask import Masks
+from raycdc.model.rules.until import Until
+from raycdc.runtime.coordinator.coordinator_host import CoordinatorHost, CoordinatorStart
+from raycdc.runtime.reader.coordinator_connection import CoordinatorClient
+from raycdc.runtime.reader.reader_worker import ReaderIdentity, ReaderSettings, ReaderWorker
 from raycdc.runtime.restarts import ProcessEnd
 from raycdc.runtime.scaling import SeenNode
+from raycdc.segments.access import SegmentAccess, SpoolAddress
+from raycdc.segments.certificates import JobAuthority
+from raycdc.segments.copies import SegmentCopies
 from raycdc.source.connector import Source
-from raycdc.source.parking import Refusal, Requests
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.protocol.job_status import JobStatus
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.table_requests import refusals_of
+from raycdc.source.tables.parking import Refusal, Requests
+from raycdc.source.tables.table_requests import refusals_of
+from raycdc.state.documents import REQUESTS
+from raycdc.state.location import StateLocation
+from raycdc.state.manifests.manifest import STATE_NODE
+from raycdc.state.store import CheckpointStore
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
     """The parts that make every process of a job. Picklable; `make_source` is a module-level callable or partial."""
 
-    state: StatePlace
+    state: StateLocation
     make_source: Callable[[], Source[Any]]
     settings: CoordinatorSettings
     until: Until | None
@@ -122,6 +123,10 @@ class ReaderHandle(Protocol):
 class Launcher(Protocol):
     """Starts the processes of a job."""
 
+    @property
+    def engine(self) -> EngineName:
+        """Whose the readers are that it starts now."""
+
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle: ...
 
     def start_reader(
@@ -166,6 +171,8 @@ def this_machine() -> SeenNode:
 
 class LocalLauncher:
     """Everything in this process, in threads. For ``--local``, debugging and small machines."""
+
+    engine = EngineName.DRIVER
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from raycdc.runtime.launcher import ReaderHandle
-from raycdc.runtime.scaling import Observation, Phase, SeenLog, SeenNode, SeenReader
+from raycdc.runtime.scaling import Observation, ReadPhase, SeenLog, SeenNode, SeenReader
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 from raycdc.source.split import STREAM_SPLIT_ID
 
@@ -94,12 +94,12 @@ class Observer:
         return None if not rate or not left else left / rate
 
 
-def _phase(status: JobStatus) -> Phase:
+def _phase(status: JobStatus) -> ReadPhase:
     if _partitions(status):
-        return Phase.PARTITIONS
+        return ReadPhase.PARTITIONS
     if status.counts.in_snapshot:
-        return Phase.CHUNKS
-    return Phase.LOG if status.counts.tables and status.sealed else Phase.UNKNOWN
+        return ReadPhase.CHUNKS
+    return ReadPhase.LOG if status.counts.tables and status.sealed else ReadPhase.UNKNOWN
 
 
 def _partitions(status: JobStatus) -> int:

@@ -2,7 +2,7 @@
 
 Each process has a budget of its own: an outage of the source ends all readers again and again, and must not look worse
 the more of them there are. A server that cannot be reached now is tried with the patience that everything has
-(`raycdc.waiting.patience`), a bug that will come again `BUG_RESTARTS_MAX` times in a row, because some need two threads
+(`raycdc.core.retry`), a bug that will come again `BUG_RESTARTS_MAX` times in a row, because some need two threads
 to meet, and anything else `RESTARTS_MAX` times; a process that lived for `STABLE_S` begins a new row. The first
 successor of a process that ended for another reason than an outage starts at once.
 """
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raycdc.core.retry import POLICY, Backoff, Outage
+from raycdc.core.threads import THREADS, Threads
 from raycdc.errors import RaycdcError, UnexpectedError, error_by_name
-from raycdc.threads import THREADS, Threads
-from raycdc.waiting.patience import POLICY, Pauses, Trouble
 
 #: Replacements in a row after which the job gives up, naming the last reason.
 RESTARTS_MAX = 20
@@ -52,11 +52,11 @@ class ProcessEnd:
         return self.kind.retryable
 
 
-def source_away(cause: Exception) -> Trouble | None:
+def source_away(cause: Exception) -> Outage | None:
     """The trouble of a source that does not answer now; None for any other error."""
     if not isinstance(cause, RaycdcError) or not cause.retryable:
         return None
-    return Trouble(f"The source is waited for: {cause}", "see that it answers", type(cause))
+    return Outage(f"The source is waited for: {cause}", "see that it answers", type(cause))
 
 
 class RestartBudget:
@@ -66,7 +66,7 @@ class RestartBudget:
         self._threads = threads
         self._started_s: float | None = None
         self._row_began_s = 0.0
-        self._pauses = Pauses(POLICY, threads)
+        self._pauses = Backoff(POLICY, threads)
         self._restarts = 0
         self._failures = 0
         self._bugs = 0
@@ -87,7 +87,7 @@ class RestartBudget:
         lived_s = 0.0 if self._started_s is None else now_s - self._started_s
         if self._restarts == 0 or lived_s >= STABLE_S:
             self._row_began_s, self._restarts, self._failures, self._bugs = now_s, 0, 0, 0
-            self._pauses = Pauses(POLICY, self._threads)
+            self._pauses = Backoff(POLICY, self._threads)
         self._restarts += 1
         self._failures += 0 if end.away else 1
         self._bugs += 1 if end.lasting else 0

@@ -5,7 +5,7 @@ handed in (`raycdc.runtime.observing` makes them), and a `Decision` with its rea
 |---|---|
 | nobody knows yet | as many as the limits allow: a snapshot begins with many chunks; as its pace feeds, if it has one |
 | chunks | the same while some wait, unless those are read before another reader would be up; then those that have one |
-| one log | `Limits.least`: one reader reads it, however far behind it is |
+| one log | `ReaderLimits.least`: one reader reads it, however far behind it is |
 | partitions | as many as keep the backlog below `BACKLOG_S` seconds, one partition each at most |
 | and its pace is used up | no more than there are |
 | and it has a pace | no more than that feeds, until those that read are seen not to use it up |
@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
-from raycdc.model.pace import UNLIMITED, Pace
+from raycdc.model.rules.rate_limit import UNLIMITED, RateLimit
 
 #: Seconds of backlog before another reader is worth its start.
 BACKLOG_S = 10.0
@@ -49,7 +49,7 @@ MOVE_PAUSE_S = 30.0
 MOVE_PAUSE_MAX_S = 960.0
 
 
-class Phase(Enum):
+class ReadPhase(Enum):
     """What there is to read."""
 
     UNKNOWN = "nothing is known of the source yet"
@@ -94,7 +94,7 @@ class SeenNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReaderLimits:
     """How many readers there may be. `most` is None for as many as there are cores, `source` is 0 for any number.
 
     Each takes `cpus` of its node. All together keep to the `pace` of the source.
@@ -104,7 +104,7 @@ class Limits:
     most: int | None
     source: int = 0
     cpus: float = 1.0
-    pace: Pace = UNLIMITED
+    pace: RateLimit = UNLIMITED
 
     def bounds(self, nodes: Sequence[SeenNode]) -> tuple[int, int]:
         """The least and the most readers on these nodes. No setting allows more than the source lets read."""
@@ -133,7 +133,7 @@ class Observation:
     pace of the source is used up, so that no reader more would read more.
     """
 
-    phase: Phase
+    phase: ReadPhase
     readers: tuple[SeenReader, ...]
     nodes: tuple[SeenNode, ...]
     logs: tuple[SeenLog, ...] = ()
@@ -204,14 +204,14 @@ class Move:
 class ScalingPolicy:
     """See the module's docstring. One per job; `readers` is how many there should be, moves left aside."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ReaderLimits) -> None:
         self._limits = limits
         self._since_s: float | None = None
         self._direction = 0
         self._move: Move | None = None
         self._move_after_s = 0.0
         self._pause_s = MOVE_PAUSE_S
-        self._why = Phase.UNKNOWN.value
+        self._why = ReadPhase.UNKNOWN.value
         self.readers = limits.most or limits.least
 
     def __repr__(self) -> str:
@@ -244,15 +244,15 @@ class ScalingPolicy:
         """See the module's table."""
         least, most = self._limits.bounds(seen.nodes)
         match seen.phase:
-            case Phase.UNKNOWN:
+            case ReadPhase.UNKNOWN:
                 first = self._limits.first(seen.nodes)
                 why = seen.phase.value if first == most else self._fed(seen.phase.value, first)
                 return Demand(first, first, why)
-            case Phase.LOG:
+            case ReadPhase.LOG:
                 return Demand(least, least, _of_one_log(seen))
-            case Phase.CHUNKS:
+            case ReadPhase.CHUNKS:
                 demand = self._of_chunks(seen, most)
-            case Phase.PARTITIONS:
+            case ReadPhase.PARTITIONS:
                 demand = self._of_partitions(seen, most)
             case _:
                 assert_never(seen.phase)
@@ -323,7 +323,7 @@ class ScalingPolicy:
         extra = 1 if self.readers < most else 0
         counts = Counter(reader.node for reader in staying)
         free = [n for n in seen.nodes if not n.silent and n.cpus_free >= self._limits.cpus]
-        if seen.phase is Phase.LOG:
+        if seen.phase is ReadPhase.LOG:
             target = next((node for node in free if node.own), None)
             away = [reader for reader in staying if target is not None and reader.node != target.name]
             # Without the log, a reader has nothing to do now: where it is costs a node.
@@ -333,7 +333,7 @@ class ScalingPolicy:
             why = f"reader {victim.subtask} comes back to the driver's node, so that its own can be given back"
             return Move(victim.subtask, target.name, why, now_s, extra)
         target = min(free, key=lambda node: counts[node.name], default=None)
-        if target is None or not counts or seen.phase is Phase.UNKNOWN:
+        if target is None or not counts or seen.phase is ReadPhase.UNKNOWN:
             return None
         fullest = max(counts, key=lambda name: counts[name])
         movable = [reader.subtask for reader in staying if reader.node == fullest and not reader.log]
@@ -386,7 +386,7 @@ def _first_to_leave(seen: Observation, staying: Sequence[SeenReader]) -> tuple[i
 
 def _shows_its_pace(seen: Observation) -> bool:
     """Whether readers have read for long enough to use the pace up, if they can."""
-    if seen.phase is Phase.CHUNKS:
+    if seen.phase is ReadPhase.CHUNKS:
         return seen.chunk_seconds is not None
     return all(reader.busy is not None for reader in seen.readers if reader.partitions)
 

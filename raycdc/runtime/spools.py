@@ -2,8 +2,8 @@
 
 The spool beside the state is called `STATE_NODE`, wherever the state is. Any other has a name of its own, kept in the
 folder: it is the folder that has the segments, so the name outlives the server, the Ray node and the machine's host
-name, and two Ray nodes on one machine with a folder each are two. Runs without Ray; `raycdc.runtime.ray_spools` starts
-one per Ray node.
+name, and two Ray nodes on one machine with a folder each are two. Runs without Ray; `raycdc.runtime.ray.ray_spools`
+starts one per Ray node.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import uuid
 from collections.abc import Collection
 from pathlib import Path
 
-from raycdc.bridge.access import SpoolAddress
-from raycdc.bridge.certificates import ServerIdentity
-from raycdc.bridge.flight import FlightServer
-from raycdc.checkpoint.folder import LocalFolder
-from raycdc.checkpoint.store import sweep
 from raycdc.errors import StateError
+from raycdc.segments.access import SpoolAddress
+from raycdc.segments.certificates import ServerIdentity
+from raycdc.segments.flight import FlightServer
+from raycdc.state.files.folder import LocalFolder
+from raycdc.state.store import sweep
 
-#: Folders beside the state's spool: what the driver makes of segments (`raycdc.epochs.segment_making`).
+#: Folders beside the state's spool: what the driver makes of segments (`raycdc.delivery.rows.segment_making`).
 MADE = ("derived", "exact", "looked_up")
 #: Holds the spool's name; a file that no sweep takes.
 NAME_FILE = "node"

@@ -22,18 +22,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from raycdc.core.failpoints import left_out
+from raycdc.core.retry import Outage
+from raycdc.core.threads import THREADS, Threads
 from raycdc.errors import ClusterLostError, RaycdcError
-from raycdc.failpoints import left_out
-from raycdc.runtime.coordinator_host import CoordinatorStart
+from raycdc.runtime.coordinator.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, Launcher, ReaderHandle
 from raycdc.runtime.observing import Observer
-from raycdc.runtime.reader_worker import ReaderIdentity
+from raycdc.runtime.reader.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
-from raycdc.runtime.scaling import GROW_AFTER_S, Decision, Limits, Observation, Scaled, ScalingPolicy
-from raycdc.source.parking import Refusal
+from raycdc.runtime.scaling import GROW_AFTER_S, Decision, Observation, ReaderLimits, Scaled, ScalingPolicy
 from raycdc.source.protocol.job_status import JobStatus
-from raycdc.threads import THREADS, Threads
-from raycdc.waiting.patience import Trouble
+from raycdc.source.tables.parking import Refusal
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class SupervisorSettings:
     supervisor's lock, from its thread, which is one of `threads`. `Supervisor.stop` may be called from any of them.
     """
 
-    limits: Limits
+    limits: ReaderLimits
     next_generation: Callable[[], int]
     committed: Callable[[], int]
     on_processes: Callable[[int, Sequence[int]], None]
@@ -145,7 +145,7 @@ class Generation:
         self.coordinator.close()
 
 
-class News:
+class ListenerNotifications:
     """The news that listeners are still to be told, without the supervisor's lock: processes that changed; warnings."""
 
     def __init__(self, settings: SupervisorSettings) -> None:
@@ -208,7 +208,9 @@ class Scaler:
         """A new coordinator."""
         self.policy.restart(self._observe(running, status, self._threads.now_s()))
 
-    def look(self, running: Generation, status: JobStatus, start_reader: StartReader, news: News) -> None:
+    def look(
+        self, running: Generation, status: JobStatus, start_reader: StartReader, news: ListenerNotifications
+    ) -> None:
         """Let go of readers that are not needed where they are, and start those that lack."""
         now_s = self._threads.now_s()
         seen = self._observe(running, status, now_s)
@@ -244,7 +246,7 @@ class Supervisor:
         self._closed = threading.Event()
         #: Set by `close` as well, which wakes whoever waits for it.
         self._stopping = threading.Event()
-        self._news = News(settings)
+        self._news = ListenerNotifications(settings)
         try:
             self._step()
         except BaseException:
@@ -406,7 +408,7 @@ class Supervisor:
         if self._running is not None:
             self._running.due.setdefault(subtask_id, self._settings.threads.now_s() + pause_s)
         if end.away and self._budget(subtask_id).is_new_row:
-            trouble = Trouble(f"Reader {subtask_id} ended ({end.text})", "see that it answers", end.kind)
+            trouble = Outage(f"Reader {subtask_id} ended ({end.text})", "see that it answers", end.kind)
             self._news.warning(trouble.told())
         elif end.error and not end.away:
             self._news.warning(f"Reader {subtask_id} ended ({end.text}); it is started again in {pause_s:.1f} s.")

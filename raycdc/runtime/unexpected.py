@@ -4,7 +4,7 @@ The line that helps is the one in the package of the source, be it raycdc's or a
 the traceback. Where the error never was in that package, the deepest line of all is told.
 
 An error that passed through code of others, a plug-in's or a user's function's, has its kind and place alone: nobody
-knows what its text quotes (`raycdc.model.untold`). What their code means to tell is a `RaycdcError`.
+knows what its text quotes (`raycdc.model.redaction`). What their code means to tell is a `RaycdcError`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from raycdc.errors import RaycdcError, UnexpectedError
-from raycdc.model.untold import without_quotations
+from raycdc.model.redaction import without_quotations
 
 #: Errors of code that is wrong. The world (files, sockets, servers, libraries that speak to them) has other kinds.
 LASTING = (

@@ -1,6 +1,6 @@
 """The interface of a sink: a place that holds epochs, each exactly once, and says so when asked.
 
-Called by the epoch loop on the driver (`raycdc.epochs.epoch_loop`). The order for a table in an epoch is
+Called by the epoch loop on the driver (`raycdc.delivery.epoch_loop`). The order for a table in an epoch is
 ``apply_schema (when it has changes) → stage → commit``. `stage` of epoch e+1 runs while e commits; `commit` of
 different targets may run at once on several threads, never twice at once for one target.
 
@@ -19,28 +19,21 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from raycdc.bridge.access import HERE, SegmentAccess
-from raycdc.bridge.tasks import TaskRunner
-from raycdc.checkpoint.manifest import Segment
-from raycdc.checkpoint.opaque import Positions
-from raycdc.checkpoint.recovery import (
-    STEP_APPEND,
-    STEP_LAST,
-    STEP_MERGE,
-    STEP_SCHEMA,
-    STEP_TOMBSTONE,
-    CommitVector,
-)
+from raycdc.config.checks import CheckResult
 from raycdc.errors import TableRefusedError
 from raycdc.model import Column, TableId, TableSchema
-from raycdc.model.behavior import SchemaChangeBehavior
-from raycdc.model.layout import ANY_LAYOUT, TableLayout
-from raycdc.schema.events import SchemaChangeEvent
+from raycdc.model.evolution.effects import SchemaChangeBehavior
+from raycdc.model.evolution.events import SchemaChangeEvent
+from raycdc.model.rules.layout import ANY_LAYOUT, TableLayout
+from raycdc.segments.access import HERE, SegmentAccess
+from raycdc.segments.tasks import TaskRunner
 from raycdc.sinks.change_rules import ChangeRules
-from raycdc.sinks.plan import Input
 from raycdc.sinks.table_input import TableInput
-from raycdc.source.checks import CheckResult
-from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
+from raycdc.sinks.task_plan import Input
+from raycdc.state.manifests.manifest import Segment
+from raycdc.state.opaque import Positions
+from raycdc.state.recovery import STEP_APPEND, STEP_LAST, STEP_MERGE, STEP_SCHEMA, STEP_TOMBSTONE, CommitVector
+from raycdc.storage.settings import LIKE_ANYBODY, StorageSettings
 
 __all__ = [
     "CHANGELOG",
@@ -53,7 +46,7 @@ __all__ = [
     "CommitVector",
     "Sink",
     "SinkContext",
-    "TableWork",
+    "TableCommit",
     "TargetShape",
 ]
 
@@ -63,7 +56,7 @@ CHANGELOG = "changelog"
 
 
 @dataclass(frozen=True, slots=True)
-class TableWork:
+class TableCommit:
     """One table's share of one epoch: schema in force, changes to apply first, rows to write.
 
     `segments` are in order of `_seq`. `merged` are all source tables that rows of the target come from, where routes
@@ -73,6 +66,7 @@ class TableWork:
     one, or the first. `positions` are the source positions after the epoch; they go into the sink's transaction for
     people to see. `layout` is how the target is to lie: one that the sink's configuration allows (`no_layout`).
     `made` are columns that are none of the source's own under that name: computed, constant, renamed or looked up.
+    `replaces`: the user asked that this epoch, which begins the table, takes the place of whatever the target is.
     """
 
     epoch: int
@@ -87,6 +81,7 @@ class TableWork:
     beginning: tuple[TableId, ...] = ()
     layout: TableLayout = ANY_LAYOUT
     made: tuple[str, ...] = ()
+    replaces: bool = False
 
     @property
     def input_bytes(self) -> int:
@@ -105,6 +100,7 @@ class SinkContext:
     `parallelism` says how many at once are worth having. `schema_change` is what targets do when the source's tables
     change their shape, `left_out` the types of changes that they are spared. `access` is how
     tasks reach segments. `session` gives the SparkSession, or is None where the pipeline runs without Spark.
+    `from_bytes`: tasks write rows of this size and more, and of less where the sink wants them to (None: as it wants).
     `order_by` names the column whose greatest value wins among the rows of a key, and is given to sinks that
     `keeps_greatest` only.
     `private` is a folder for what tasks must know and their arguments must not say (empty: the system's for such).
@@ -121,6 +117,7 @@ class SinkContext:
     parallelism: int = 1
     access: SegmentAccess = HERE
     session: Callable[[], Any] | None = None
+    from_bytes: int | None = None
     order_by: str = ""
     private: str = ""
     storage: StorageSettings = LIKE_ANYBODY
@@ -131,6 +128,10 @@ class SinkContext:
         """The SparkSession; None where the pipeline runs without Spark. May block: a run begins before Spark is up."""
         return None if self.session is None else self.session()
 
+    def without_tasks(self, size: int, most: int) -> bool:
+        """Whether rows of `size` bytes may be written by the calling thread, as a sink may want up to `most`."""
+        return size <= most and (self.from_bytes is None or size < self.from_bytes)
+
     @property
     def upsert(self) -> bool:
         return self.write == UPSERT
@@ -140,7 +141,7 @@ class SinkContext:
         """The rules by which targets follow schema changes."""
         return ChangeRules(self.upsert, self.schema_change, self.left_out)
 
-    def table_input(self, work: TableWork, inputs: Sequence[Input] | None = None) -> TableInput:
+    def table_input(self, work: TableCommit, inputs: Sequence[Input] | None = None) -> TableInput:
         """The part of every stage task that reads segments of a table: `inputs`, or all of the epoch's."""
         given = map(Input, work.segments) if inputs is None else inputs
         return TableInput(tuple(given), work.schema, self.access)
@@ -176,6 +177,8 @@ class Sink(ABC):
     #: `apply_schema` of one each, and one without rows is made by `commit` alone. Hundreds are made sooner where making
     #: one waits for a disk. Not where they are made in something that they share, such as a database.
     makes_at_once: ClassVar[bool] = False
+    #: Whether a work that `replaces` puts an empty target in the place of whatever is there.
+    can_replace: ClassVar[bool] = False
     #: How object stores are reached, for `check`, which comes before a sink has a context.
     storage: StorageSettings = LIKE_ANYBODY
 
@@ -206,7 +209,7 @@ class Sink(ABC):
 
     @abstractmethod
     def require_free(self, target: TableId) -> None:
-        """`TargetTakenError`, in the words of `apply_schema`, where something lies at `target` with which it would not
+        """`TargetExistsError`, in the words of `apply_schema`, where something lies at `target` with which it would not
         begin. Asked of targets that hold nothing of this pipeline.
         """
 
@@ -230,14 +233,14 @@ class Sink(ABC):
         return ""
 
     @abstractmethod
-    def apply_schema(self, work: TableWork) -> None:
+    def apply_schema(self, work: TableCommit) -> None:
         """Create the target or apply ``work.changes`` to it; idempotent (judged by what the sink has)."""
 
     @abstractmethod
-    def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
+    def stage(self, works: Sequence[TableCommit]) -> Mapping[TableId, Any]:
         """Write all tables' rows where readers of the target do not see them; returns what `commit` needs."""
 
-    def misfits(self, work: TableWork, rows: pa.RecordBatch) -> pa.Array:
+    def misfits(self, work: TableCommit, rows: pa.RecordBatch) -> pa.Array:
         """Which of `rows`, with the columns of ``work.schema``, hold a value that the target can never have: for each
         row the reason, which begins with the column and quotes no value, or null where it fits.
 
@@ -248,11 +251,11 @@ class Sink(ABC):
         return pa.nulls(rows.num_rows, pa.string())
 
     @abstractmethod
-    def commit(self, work: TableWork, staged: Any) -> None:
+    def commit(self, work: TableCommit, staged: Any) -> None:
         """Make the rows of `work` visible together with its vector; steps the target holds already are skipped."""
 
     @abstractmethod
-    def tombstone(self, work: TableWork) -> None:
+    def tombstone(self, work: TableCommit) -> None:
         """Write an empty commit at `STEP_TOMBSTONE` of the epoch, so that a driver waking from a pause cannot commit
         it any more. `work` has no segments; its schema serves a target that does not exist yet.
         """

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from raycdc.errors import SinkError
-from raycdc.model.behavior import SchemaChangeBehavior
-from raycdc.schema.events import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
+from raycdc.model.evolution.effects import SchemaChangeBehavior
+from raycdc.model.evolution.events import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
 
 ColumnT = TypeVar("ColumnT")
 

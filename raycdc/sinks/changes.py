@@ -12,23 +12,23 @@ from raycdc.errors import (
     ChangeRefusedError,
     ColumnsRefusedError,
     KeyRefusedError,
-    TargetTakenError,
+    TargetExistsError,
 )
 from raycdc.model import META_COLUMNS, Column, TableId, TableSchema
-from raycdc.model.behavior import SchemaChangeBehavior
-from raycdc.model.constants import constant
-from raycdc.schema.events import (
+from raycdc.model.evolution.effects import SchemaChangeBehavior
+from raycdc.model.evolution.events import (
     AlterPrimaryKeyEvent,
     CreateTableEvent,
     DropTableEvent,
     RenameTableEvent,
     TruncateTableEvent,
 )
-from raycdc.sinks.api import SinkContext, TableWork
+from raycdc.model.schema import constant
+from raycdc.sinks.api import SinkContext, TableCommit
 from raycdc.sinks.change_rules import ChangeRules
 
 
-def check_changes(work: TableWork, rules: ChangeRules) -> None:
+def check_changes(work: TableCommit, rules: ChangeRules) -> None:
     """`SinkError` for a change that the target cannot follow at all, or that the user does not want."""
     for event in work.changes:
         match event:
@@ -55,19 +55,19 @@ def check_changes(work: TableWork, rules: ChangeRules) -> None:
                 continue
 
 
-def creates(work: TableWork) -> bool:
+def creates(work: TableCommit) -> bool:
     """Whether the table begins with this epoch, for the first time or again: a target that is gone is made anew."""
     return any(isinstance(change, CreateTableEvent) for change in work.changes)
 
 
-def begins_anew(work: TableWork, rules: ChangeRules) -> bool:
+def begins_anew(work: TableCommit, rules: ChangeRules) -> bool:
     """Whether no row of earlier epochs is to be in the target behind this one: its table is read from the start, or it
     is an upsert target and its rows went with the source's. Those of a changelog stay when the source table is dropped
     and made again, as do all where that is left out.
     """
     if not creates(work):
         return False
-    # As a new beginning has it (`raycdc.source.new_beginnings`): between a source's own two is a DROP.
+    # As a new beginning has it (`raycdc.source.tables.resnapshots`): between a source's own two is a DROP.
     if any(isinstance(a, TruncateTableEvent) and isinstance(b, CreateTableEvent) for a, b in pairwise(work.changes)):
         return True
     if not rules.upsert:
@@ -76,7 +76,7 @@ def begins_anew(work: TableWork, rules: ChangeRules) -> bool:
     return DropTableEvent.type not in rules.left_out or rules.empties(rules.followed(work.changes))
 
 
-def check_key(work: TableWork) -> None:
+def check_key(work: TableCommit) -> None:
     """`SinkError` for a table whose rows an upsert target cannot tell apart."""
     if not work.schema.primary_key:
         raise KeyRefusedError(
@@ -90,7 +90,7 @@ def fitted(schema: TableSchema, names: Collection[str]) -> TableSchema:
     return replace(schema, columns=tuple(c for c in schema.columns if c.name in names))
 
 
-def fitted_to(work: TableWork, context: SinkContext, names: Collection[str]) -> TableWork:
+def fitted_to(work: TableCommit, context: SinkContext, names: Collection[str]) -> TableCommit:
     """`work` with those of its columns that a target with the columns `names` takes; all of them, unless the user wants
     changes left out.
     """
@@ -111,7 +111,7 @@ def check_constant(target: TableId, column: Column) -> pa.Scalar:
         ) from None
 
 
-def check_names(work: TableWork, wanted: pa.Schema) -> None:
+def check_names(work: TableCommit, wanted: pa.Schema) -> None:
     """`SinkError` for columns that would have the name of a metadata column of the changelog; `wanted` are all."""
     clashes = {c.name.casefold() for c in work.schema.columns} & {n.casefold() for n in META_COLUMNS}
     if clashes and len(wanted) > len(work.schema.columns):
@@ -120,10 +120,10 @@ def check_names(work: TableWork, wanted: pa.Schema) -> None:
         )
 
 
-def check_unmerged(work: TableWork, on_existing: str, *, rows: str = "row") -> None:
+def check_unmerged(work: TableCommit, on_existing: str, *, rows: str = "row") -> None:
     """`SinkError` for several tables, or another key, in an upsert target that others may have written to."""
     if work.merged and on_existing == "merge":
-        raise TargetTakenError(
+        raise TargetExistsError(
             f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "
             f'pipeline.on_existing = "merge", because nobody knows whether a {rows} that is there already is one of '
             'theirs. Use "fail" or "replace".'

@@ -5,29 +5,44 @@ Called by `sink`; the databases turn the difference into statements.
 | change | lenient | evolve, try_evolve | ignore |
 |---|---|---|---|
 | a column is added | nullable; rows that exist get its constant default | the same | left out |
-| … takes NULL, or none any more | the same (`raycdc.sinks.jdbc.demands`) | the same | the same |
+| … takes NULL, or none any more | the same (`raycdc.sinks.jdbc.target`) | the same | the same |
 | … dropped | stays, null from here on | goes, values and all | stays, null from here on |
-| … renamed | the old one stays, the new one begins with nulls; refused onto one that stayed | renamed | as left out |
+| … renamed | the old one stays, null from here on; the new one has its values in the rows that exist (*) | renamed | as left out |
 | … gets a wider type | the rows that exist get it | the same | refused if the types differ |
 | … moves | nothing: columns of a target are found by name | nothing | nothing |
 | the table is emptied or dropped | its rows go (upsert) | the same | the same |
 
-A column that comes again under the name of one that stayed begins anew. Where the database takes names that differ in
-case for one, a column is renamed to such a name in place whatever the behaviour. A table made again with another key
-gets that key, as no row of the old one is left; a target that others made, or that several tables share, is refused it.
-"""
+(*) The second table says which. A name that the source gave up and takes again, for an added column or a renamed
+one, is that column's from then on, whatever stayed under it. Where the database takes names that differ in case for
+one, a column is renamed to such a name in place whatever the behaviour. A table made again with another key gets that
+key, as no row of the old one is left; a target that others made, or that several tables share, is refused it.
+
+The columns of a target that lets go of none, while its source renames some: ``schema_change = "lenient"``. Pure.
+
+Called for databases and MongoDB, and by `raycdc.sinks.lakes` for Delta and Iceberg, which plan first what the target
+would be if it followed in place: its columns then, each with the one whose values it has. Of a column of the target
+that is not among these under its own name any more it depends on who has that name now:
+
+| its values | its name | it |
+|---|---|---|
+| the source's under another name | nobody's | stays, and the other column is a new one with a copy of its values |
+| | another column's | is the column under the other name: there is no second place for its values |
+| nowhere | nobody's | stays |
+| | another column's | goes, as that column begins anew under its name |
+
+So no column that is copied gets values itself, and the copying may be done twice.
+"""  # noqa: E501
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from raycdc.errors import ChangeRefusedError, TargetTouchedError
+from raycdc.errors import ChangeRefusedError, TargetModifiedError
 from raycdc.model import Column, TableId
-from raycdc.model.behavior import SchemaChangeBehavior
-from raycdc.model.types import LogicalType, TypeKind, wide_decimal
-from raycdc.schema.events import (
+from raycdc.model.evolution.effects import SchemaChangeBehavior
+from raycdc.model.evolution.events import (
     AddColumnEvent,
     AlterColumnTypeEvent,
     CreateTableEvent,
@@ -35,8 +50,53 @@ from raycdc.schema.events import (
     RenameColumnEvent,
     SchemaChangeEvent,
 )
-from raycdc.sinks.api import TableWork
+from raycdc.model.types import LogicalType, TypeKind, wide_decimal
+from raycdc.sinks.api import TableCommit
 from raycdc.sinks.change_rules import ChangeRules
+
+
+@dataclass(frozen=True, slots=True)
+class RenamedColumns:
+    """The names of the columns in their order, and of new ones (`copied`) the column whose values they get."""
+
+    names: tuple[str, ...]
+    copied: dict[str, str]
+
+
+def beside(
+    present: Sequence[str],
+    planned: Mapping[str, str | None],
+    target: TableId,
+    key: Collection[str],
+    *,
+    fold: Callable[[str], str],
+) -> RenamedColumns:
+    """The columns of `target`, which has `present` and would have `planned` if it followed in place (each with the
+    present one whose values it has, or None). Names are one where `fold` makes them equal.
+
+    Raises `ChangeRefusedError` for a column of the `key` that is renamed: rows that exist would lose their key.
+    """
+    taken = {fold(name) for name in planned}
+    copied: dict[str, str] = {}
+    for name, origin in planned.items():
+        if origin is None or fold(origin) == fold(name):
+            continue
+        if name in key:
+            raise ChangeRefusedError(
+                f"{target}: the key column {origin!r} was renamed to {name!r}, and the rows that exist "
+                f'would lose their key. Set pipeline.schema_change = "evolve" for this change.'
+            )
+        if fold(origin) not in taken:
+            copied[name] = origin
+    by_origin = {origin: name for name, origin in planned.items() if origin is not None and name not in copied}
+    names: list[str] = []
+    for name in present:
+        if name in by_origin:
+            names.append(by_origin[name])
+        elif fold(name) not in taken:
+            names.append(name)
+    return RenamedColumns((*names, *(name for name in planned if name not in names)), copied)
+
 
 _IN_PLACE = frozenset({SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE})
 _INTEGERS = (TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64)
@@ -44,37 +104,44 @@ _TEXTS = frozenset({TypeKind.STRING, TypeKind.ENUM, TypeKind.SET})
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A column of the table as it will be; `origin` is the column whose values it has, None for a new one."""
+class TargetColumnPlan:
+    """A column of the table as it will be; `origin` is the column whose values it has, None for a new one. `default` is
+    the constant with which a new one was added at the source, under whatever name: it is for the rows that exist.
+    `copied` is a column that stays, and whose values a new one gets in these rows.
+    """
 
     column: Column
     origin: str | None
+    default: str | None = None
+    copied: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ColumnsPlan:
     """The columns to come, whether the rows that exist go, and which new columns get their default in them.
 
     `rekeyed` says that the primary key is another one from here on, which only an emptied target gets. `demands` are
-    the columns that take no NULL from here on.
+    the columns that take no NULL from here on. `copied` are pairs of names, of a new column and of the one that stays
+    whose values it gets in the rows that exist. No column is in both places, so that it may be done twice.
     """
 
-    columns: tuple[Planned, ...]
+    columns: tuple[TargetColumnPlan, ...]
     emptied: bool = False
     filled: tuple[Column, ...] = ()
     rekeyed: bool = False
     demands: tuple[str, ...] = ()
+    copied: tuple[tuple[str, str], ...] = ()
 
 
 def plan(
     present: Sequence[Column],
     key: Sequence[str],
-    work: TableWork,
+    work: TableCommit,
     rules: ChangeRules,
     *,
     fold: Callable[[str], str] = str,
     may_rekey: bool = False,
-) -> Plan:
+) -> ColumnsPlan:
     """The plan of ``work.changes`` for a target with the columns `present` and that `key`.
 
     Columns whose names are equal when `fold` was applied are one in the database. `may_rekey` says that the target's
@@ -83,7 +150,13 @@ def plan(
     events = rules.followed(work.changes)
     emptied = rules.empties(events)
     after = partial(_after, work=work, rules=rules, emptied=emptied, fold=fold)
-    planned = rules.after_all([Planned(column, column.name) for column in present], events, after)
+    began = [TargetColumnPlan(column, column.name) for column in present]
+    planned = rules.after_all(began, events, after)
+    copies: dict[str, str] = {}
+    if rules.behavior is SchemaChangeBehavior.LENIENT:
+        planned, copies = _with_those_that_stay(began, planned, work, fold=fold)
+    there = {column.name for column in present}
+    copies |= {p.column.name: p.copied for p in planned if p.copied in there}
     names = [p.column.name for p in planned]
     _check(planned, work, lacks=rules.may_lack)
     rekeyed = rules.upsert and tuple(work.schema.primary_key) != key_after(key, planned)
@@ -92,12 +165,34 @@ def plan(
             f"{work.target}: its key is ({', '.join(key)}) and becomes ({', '.join(work.schema.primary_key)}), but the "
             "rows that exist are keyed by the old one. Drop the target and take a new snapshot of the table."
         )
-    added = {e.column.name: e.column for e in events if isinstance(e, AddColumnEvent) and e.column.name in names}
-    filled = tuple(c for c in added.values() if c.default is not None) if rules.upsert and not emptied else ()
-    return Plan(tuple(planned), emptied, filled, rekeyed)
+    added = (replace(p.column, default=p.default) for p in planned if p.default is not None)
+    filled = tuple(added) if rules.upsert and not emptied else ()
+    copied = tuple(copies.items()) if rules.upsert and not emptied else ()
+    return ColumnsPlan(tuple(planned), emptied, filled, rekeyed, copied=copied)
 
 
-def key_after(key: Sequence[str], planned: Sequence[Planned]) -> tuple[str, ...]:
+def _with_those_that_stay(
+    present: Sequence[TargetColumnPlan],
+    planned: Sequence[TargetColumnPlan],
+    work: TableCommit,
+    *,
+    fold: Callable[[str], str],
+) -> tuple[list[TargetColumnPlan], dict[str, str]]:
+    """The columns of a target that lets go of none, where those of its source are `planned`; and the names of new ones,
+    each with that of the column whose values it gets.
+    """
+    after = {p.column.name: p.origin for p in planned}
+    told = beside([p.column.name for p in present], after, work.target, work.schema.primary_key, fold=fold)
+    by_name = {p.column.name: p for p in planned}
+    stays = {p.column.name: p for p in present}
+    columns = []
+    for name in told.names:
+        p = by_name.get(name) or stays[name]
+        columns.append(replace(p, origin=None) if name in told.copied else p)
+    return columns, told.copied
+
+
+def key_after(key: Sequence[str], planned: Sequence[TargetColumnPlan]) -> tuple[str, ...]:
     """The names of the columns of a `key` after the `planned` changes."""
     names = {p.origin: p.column.name for p in planned}
     return tuple(names.get(name, name) for name in key)
@@ -126,7 +221,7 @@ def type_error(target: TableId, column: Column, new: LogicalType) -> ChangeRefus
     )
 
 
-def same_everywhere(changed: Callable[[Column, Column], bool], present: Sequence[Column], planned: Plan) -> bool:
+def same_everywhere(changed: Callable[[Column, Column], bool], present: Sequence[Column], planned: ColumnsPlan) -> bool:
     """Whether nothing is to be altered: no column comes, goes, or is `changed`."""
     before = {column.name: column for column in present}
     kept = [p for p in planned.columns if p.origin is not None]
@@ -136,24 +231,25 @@ def same_everywhere(changed: Callable[[Column, Column], bool], present: Sequence
 
 
 def _after(
-    planned: list[Planned],
+    planned: list[TargetColumnPlan],
     event: SchemaChangeEvent,
     *,
-    work: TableWork,
+    work: TableCommit,
     rules: ChangeRules,
     emptied: bool,
     fold: Callable[[str], str],
-) -> list[Planned]:
+) -> list[TargetColumnPlan]:
     """The columns after one change."""
     match event:
         case CreateTableEvent() if not rules.ignores:
             return _with_all(planned, work, emptied=emptied, fold=fold)
         case AddColumnEvent(_, column) if not rules.ignores:
-            return [*(p for p in planned if fold(p.column.name) != fold(column.name)), Planned(column, None)]
-        case DropColumnEvent(_, name) if rules.in_place:
+            others = (p for p in planned if fold(p.column.name) != fold(column.name))
+            return [*others, TargetColumnPlan(column, None, column.default, event.values_of)]
+        case DropColumnEvent(_, name) if not rules.ignores:
             return [p for p in planned if p.column.name != name]
-        case RenameColumnEvent():
-            return _after_rename(planned, event, work, rules, fold=fold)
+        case RenameColumnEvent(_, name, new_name) if not rules.ignores or fold(name) == fold(new_name):
+            return _after_rename(planned, name, new_name, fold=fold)
         case AlterColumnTypeEvent(_, name, new_type) if not rules.ignores:
             return [_retyped(p, new_type, work, emptied=emptied) if p.column.name == name else p for p in planned]
         case _:
@@ -161,35 +257,19 @@ def _after(
 
 
 def _after_rename(
-    planned: list[Planned],
-    event: RenameColumnEvent,
-    work: TableWork,
-    rules: ChangeRules,
-    *,
-    fold: Callable[[str], str],
-) -> list[Planned]:
-    name, new_name = event.name, event.new_name
-    if rules.in_place or fold(name) == fold(new_name):
-        return [replace(p, column=replace(p.column, name=new_name)) if p.column.name == name else p for p in planned]
-    if new_name in work.schema.primary_key:
-        raise ChangeRefusedError(
-            f"{work.target}: the key column {name!r} was renamed to {new_name!r}, and the rows that exist "
-            f'would lose their key. Set pipeline.schema_change = "evolve" for this change.'
-        )
-    wanted = {column.name: column for column in work.schema.columns}
-    taken = fold(new_name) in [fold(p.column.name) for p in planned]
-    if taken and rules.behavior is SchemaChangeBehavior.LENIENT:
-        raise ChangeRefusedError(
-            f"{work.target}: column {name!r} was renamed to {new_name!r}, and the target kept a column of that name "
-            'whose values are others. Set pipeline.schema_change = "evolve" for this change, or take a new snapshot '
-            "of the table."
-        )
-    if rules.ignores or new_name not in wanted:
+    planned: list[TargetColumnPlan], name: str, new_name: str, *, fold: Callable[[str], str]
+) -> list[TargetColumnPlan]:
+    """The column has another name, and no column that stayed has that any more."""
+    renamed = next((p for p in planned if p.column.name == name), None)
+    if renamed is None:
         return planned
-    return [*planned, Planned(replace(wanted[new_name], default=None), None)]
+    others = (p for p in planned if p is renamed or fold(p.column.name) != fold(new_name))
+    return [replace(p, column=replace(p.column, name=new_name)) if p is renamed else p for p in others]
 
 
-def _with_all(planned: list[Planned], work: TableWork, *, emptied: bool, fold: Callable[[str], str]) -> list[Planned]:
+def _with_all(
+    planned: list[TargetColumnPlan], work: TableCommit, *, emptied: bool, fold: Callable[[str], str]
+) -> list[TargetColumnPlan]:
     """A table that was created again may have other columns; its rows went with the old one."""
     wanted = {fold(column.name): column for column in work.schema.columns}
     here = {fold(p.column.name) for p in planned}
@@ -201,22 +281,22 @@ def _with_all(planned: list[Planned], work: TableWork, *, emptied: bool, fold: C
         else:
             named = replace(p, column=replace(p.column, name=column.name))
             kept.append(_retyped(named, column.type, work, emptied=emptied))
-    return [*kept, *(Planned(column, None) for name, column in wanted.items() if name not in here)]
+    return [*kept, *(TargetColumnPlan(column, None) for name, column in wanted.items() if name not in here)]
 
 
-def _retyped(p: Planned, new: LogicalType, work: TableWork, *, emptied: bool) -> Planned:
+def _retyped(p: TargetColumnPlan, new: LogicalType, work: TableCommit, *, emptied: bool) -> TargetColumnPlan:
     if not emptied and not fits(p.column.type, new):
         raise type_error(work.target, p.column, new)
     return replace(p, column=replace(p.column, type=new))
 
 
-def _check(planned: Sequence[Planned], work: TableWork, *, lacks: bool) -> None:
+def _check(planned: Sequence[TargetColumnPlan], work: TableCommit, *, lacks: bool) -> None:
     """Every column that will be written must be there with its type."""
     there = {p.column.name: p.column for p in planned}
     for column in work.schema.columns:
         have = there.get(column.name)
         if have is None and not lacks:
-            raise TargetTouchedError(
+            raise TargetModifiedError(
                 f"{work.target}: the source has a column {column.name!r} that the target lacks, and no change says "
                 "that it was added. Take a new snapshot of the table."
             )

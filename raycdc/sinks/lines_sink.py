@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from raycdc.model.json_value import Json
-from raycdc.sinks.api import TableWork
-from raycdc.sinks.steps import Batch, ExactlyOnceSink, TargetT
+from raycdc.sinks.api import TableCommit
+from raycdc.sinks.steps import ExactlyOnceSink, StageBatch, TargetT
 from raycdc.sinks.tasks import LinesFile, WriteJsonLines
 
 #: What the one task of a work says of the file that it wrote.
@@ -27,19 +27,19 @@ class LinesSink(ExactlyOnceSink[TargetT]):
     #: A folder for staged files alone, which pipelines may share, on a disk that tasks and driver have.
     staging: Path
 
-    def prepare(self, work: TableWork, batch: Batch) -> StagedLines:
+    def prepare(self, work: TableCommit, batch: StageBatch) -> StagedLines:
         path = self._files_of(work) / f"{work.epoch}-{work.generation}.jsonl"
         staged: StagedLines = []
         batch.add(WriteJsonLines(self._context.table_input(work), str(path)), staged.append)
         return staged
 
-    def after_commit(self, work: TableWork, staged: StagedLines) -> None:
+    def after_commit(self, work: TableCommit, staged: StagedLines) -> None:
         # Those of drivers that died are among them; later epochs may be staged already.
         for path in self._files_of(work).glob("*.jsonl"):
             if int(path.stem.partition("-")[0]) <= work.epoch:
                 path.unlink(missing_ok=True)
 
-    def _files_of(self, work: TableWork) -> Path:
+    def _files_of(self, work: TableCommit) -> Path:
         return self.staging / self._context.app_id / str(work.target)
 
 

@@ -1,13 +1,14 @@
 """A target's row in the commit table of a database: what it says, how it is written down. Pure.
 
 *Format*: ``columns`` is a JSON list of the target's columns, or, while a schema change waits for the rows of its epoch,
-``{"version": 2, "columns": […], "before": …, "intent": …}``; with an ``identity`` it is version 3, and with ``demands``
-version 4. A newer version is refused by name.
+``{"version": 2, "columns": […], "before": …, "intent": …}``; with an ``identity`` it is version 3, with ``demands``
+version 4, and where the intent copies columns version 5. A newer version is refused by name.
 
 | what | says | written | gone with |
 |---|---|---|---|
 | before | the shape before the changes of an epoch whose rows are not there yet | with the change | its rows |
-| intent | the shape that a statement under way will leave, and its mark | before the statement | it |
+| intent | the shape that a statement under way will leave, its mark, and the new columns that get others' values \
+(MongoDB, whose documents are changed one after the other) | before the statement | it |
 | identity | which of the tables of the name it is, where the database can tell | with the target's first record | – |
 | demands | the columns that the pipeline made NOT NULL there | with the statement | the first NULL |
 
@@ -26,9 +27,10 @@ from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.model import Column, TableId
 from raycdc.model.schema import ColumnJson
 from raycdc.sinks.api import CommitVector
-from raycdc.sinks.columns import Plan, Planned
+from raycdc.sinks.columns import ColumnsPlan
 
-_VERSION = 4
+_VERSION = 5
+_WITHOUT_COPIES = 4
 _WITHOUT_DEMANDS = 3
 _WITHOUT_IDENTITY = 2
 
@@ -49,6 +51,7 @@ class IntentJson(TypedDict):
     key: list[str]
     before: BeforeJson
     demands: NotRequired[list[str]]
+    copies: NotRequired[list[list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class Intent:
     key: tuple[str, ...]
     before: Before
     demands: tuple[str, ...] = ()
+    #: New columns, each with that whose values it gets.
+    copies: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> IntentJson:
         told = IntentJson(
@@ -84,17 +89,22 @@ class Intent:
             key=list(self.key),
             before=self.before.to_json(),
         )
-        return {**told, "demands": list(self.demands)} if self.demands else told
+        if self.demands:
+            told["demands"] = list(self.demands)
+        if self.copies:
+            told["copies"] = list(map(list, self.copies))
+        return told
 
     @classmethod
     def from_json(cls, data: IntentJson) -> Intent:
         before = Before.from_json(data["before"])
         demands = tuple(data.get("demands", ()))
-        return cls(data["marker"], _from_json(data["columns"]), tuple(data["key"]), before, demands)
+        copies = tuple((new, old) for new, old in data.get("copies", ()))
+        return cls(data["marker"], _from_json(data["columns"]), tuple(data["key"]), before, demands, copies)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TargetRecord:
     """A target's row in the commit table. `created` says that this pipeline created or emptied the target, so that
     a snapshot row cannot be in it yet; `columns` are the source's columns that the target has, none where the pipeline
     never touched it.
@@ -113,7 +123,7 @@ class Held:
     NAMES: ClassVar[tuple[str, ...]] = ("epoch", "step", "generation", "created", "columns", "key")
 
     @classmethod
-    def from_row(cls, row: Sequence[Any]) -> Held | None:
+    def from_row(cls, row: Sequence[Any]) -> TargetRecord | None:
         """The record in the commit table; None for a row that only keeps the place (`PLACE`)."""
         epoch, step, generation, created, columns, key = row
         if (epoch, step, generation) == (0, 0, 0):
@@ -143,8 +153,10 @@ class Held:
         vector = self.vector
         data: Any = _to_json(self.columns)
         demands = self.demands or (self.intent is not None and self.intent.demands)
+        copies = self.intent is not None and self.intent.copies
         if self.before or self.intent or self.identity or demands:
-            version = _VERSION if demands else _WITHOUT_DEMANDS if self.identity else _WITHOUT_IDENTITY
+            version = _WITHOUT_COPIES if demands else _WITHOUT_DEMANDS if self.identity else _WITHOUT_IDENTITY
+            version = _VERSION if copies else version
             data = {"version": version, "columns": data}
             data |= {"identity": self.identity} if self.identity else {}
             data |= {"demands": self.demands} if self.demands else {}
@@ -152,7 +164,7 @@ class Held:
             data |= {"intent": self.intent.to_json()} if self.intent else {}
         return vector.epoch, vector.step, vector.generation, self.created, json.dumps(data), json.dumps(self.key)
 
-    def known(self, marker: str | None) -> Held:
+    def known(self, marker: str | None) -> TargetRecord:
         """The record of a target that bears `marker`: an intent was carried out, or it never will be."""
         if self.intent is None or self.intent.marker != marker:
             return replace(self, intent=None)
@@ -164,22 +176,22 @@ class Held:
         """The columns and key from which changes of the next epoch with rows begin."""
         return self.before or Before(self.columns, self.key, tuple(column.name for column in self.columns))
 
-    def written(self, vector: CommitVector) -> Held:
+    def written(self, vector: CommitVector) -> TargetRecord:
         """The record once rows up to `vector` are there: nothing before them counts any more."""
-        return Held(vector, self.columns, self.key, self.created, identity=self.identity, demands=self.demands)
+        return TargetRecord(vector, self.columns, self.key, self.created, identity=self.identity, demands=self.demands)
 
 
 #: A row that keeps a target's place, so that there is something to lock before anybody committed to it.
 PLACE = (0, 0, 0, False, "[]", "[]")
 
 
-def renamed(before: Before, planned: Plan) -> Before:
+def renamed(before: Before, planned: ColumnsPlan) -> Before:
     """`before`, with what its columns are called once it was `planned` from there."""
     now = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
     return replace(before, now=tuple(now.get(column.name) for column in before.columns))
 
 
-def again(target: TableId, held: Held, planned: Plan) -> Plan:
+def again(target: TableId, held: TargetRecord, planned: ColumnsPlan) -> ColumnsPlan:
     """The rest of a plan from ``held.before`` on a target that has ``held.columns``."""
     if held.before is None:
         return planned
@@ -194,7 +206,8 @@ def again(target: TableId, held: Held, planned: Plan) -> Plan:
             )
         there = added.get(p.column.name)
         same = there is not None and there.type == p.column.type
-        columns.append(Planned(p.column, now[p.origin] if p.origin is not None else p.column.name if same else None))
+        origin = now[p.origin] if p.origin is not None else p.column.name if same else None
+        columns.append(replace(p, origin=origin))
     return replace(planned, columns=tuple(columns))
 
 

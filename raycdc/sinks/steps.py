@@ -5,17 +5,17 @@
 
 | standing | means | `apply_schema` | `commit` | `tombstone` |
 |---|---|---|---|---|
-| `Missing` | nothing lies there | `create` where the epoch creates the table, else refused | refused | `bar` |
-| `Begun` | an earlier start of this pipeline made it and wrote no row | `begin` | refused | `bar` |
-| `Taken` | it is somebody else's | refused, `adopt` or `replace`, as ``pipeline.on_existing`` says | refused | `bar` |
-| `Ours` | it holds epochs of this pipeline | `evolve` | `write`, for each step of the epoch | `bar` |
+| `MissingTarget` | nothing lies there | `create` where the epoch creates the table, else refused | refused | `bar` |
+| `UnfinishedTarget` | an earlier start made it and wrote no row | `begin` | refused | `bar` |
+| `ForeignTarget` | of others | refused, `adopt` or `replace`, as ``pipeline.on_existing`` says | refused | `bar` |
+| `OwnTarget` | it holds epochs of this pipeline | `evolve` | `write`, for each step of the epoch | `bar` |
 
-A step that a target holds already is never done again: every verb gets a `Stamp` and must write its vector in the same
-transaction as what it does. Three refusals come before everything else:
+A step that a target holds already is never done again: every verb gets a `CommitMetadata` and must write its vector in
+the same transaction as what it does. Three refusals come before everything else:
 
 * *fencing*: a record of a newer generation ends this driver (`FencedError`);
 * *going back*: a target that holds less than this driver saw or left there was restored from an older copy, and what
-  came in between would be missing without a word (`TargetGoneError`). Not where it *begins anew*: no row of earlier
+  came in between would be missing without a word (`TargetDroppedError`). Not where it *begins anew*: no row of earlier
   epochs is to be in it (`raycdc.sinks.changes.begins_anew`), and the target is gone, or has just been refused for that:
   whatever it was is over then (`ExactlyOnceSink.forget`);
 * *a tombstone over rows*: an epoch that was half written cannot be dropped (`SinkError`).
@@ -38,11 +38,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, assert_never
 
-from raycdc.bridge.tasks import ResultT, StageTask, TaskRunner
-from raycdc.checkpoint.opaque import Positions
-from raycdc.errors import FencedError, SinkError, TargetGoneError, TargetTakenError
-from raycdc.failpoints import reach
+from raycdc.core.failpoints import reach
+from raycdc.errors import FencedError, SinkError, TargetDroppedError, TargetExistsError
 from raycdc.model import TableId
+from raycdc.segments.tasks import ResultT, StageTask, TaskRunner
 from raycdc.sinks.api import (
     STEP_LAST,
     STEP_SCHEMA,
@@ -51,14 +50,15 @@ from raycdc.sinks.api import (
     CommitVector,
     Sink,
     SinkContext,
-    TableWork,
+    TableCommit,
 )
 from raycdc.sinks.changes import begins_anew, check_changes, creates
 from raycdc.sinks.targets import check_write, taken_by_others
+from raycdc.state.opaque import Positions
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingTarget:
     """Nothing lies at the target. `lost` is what a record says that it held while it was there; `vector` counts all the
     same, because it was written about a target that nobody had made yet (a tombstone).
     """
@@ -68,14 +68,14 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class UnfinishedTarget:
     """A start of this pipeline made the target and died, or was given another state, before it wrote a row."""
 
     vector: CommitVector | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ForeignTarget:
     """Something lies at the target that this pipeline neither made nor took over. `unusable` is raised where it can be
     neither adopted nor replaced.
     """
@@ -85,24 +85,24 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class OwnTarget:
     """The target is this pipeline's; `vector` is None only where it made the target and committed nothing yet."""
 
     vector: CommitVector | None = None
 
 
-Standing = Missing | Begun | Taken | Ours
+TargetState = MissingTarget | UnfinishedTarget | ForeignTarget | OwnTarget
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class CommitMetadata:
     """The mark that a commit carries besides its rows: the vector, and the source positions for people to see."""
 
     vector: CommitVector
     positions: Positions
 
     @classmethod
-    def of(cls, work: TableWork, step: int) -> Stamp:
+    def of(cls, work: TableCommit, step: int) -> CommitMetadata:
         return cls(CommitVector(work.epoch, step, work.generation), work.positions)
 
     def text(self, app_id: str, **more: Any) -> str:
@@ -157,7 +157,7 @@ class Target(ABC):
         self.place = place
 
     @abstractmethod
-    def standing(self, epoch: int | None = None) -> Standing:
+    def standing(self, epoch: int | None = None) -> TargetState:
         """Where the target stands now, read from the store itself. `epoch` is the one that is to be applied, if any."""
 
     def is_alone(self) -> bool:
@@ -166,43 +166,43 @@ class Target(ABC):
         """
         return True
 
-    def recover(self, stamp: Stamp) -> bool:
+    def recover(self, stamp: CommitMetadata) -> bool:
         """Finish what a driver that died left half done, under the generation of `stamp`; whether there was such."""
         return False
 
     @abstractmethod
-    def create(self, work: TableWork, stamp: Stamp) -> None:
+    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
         """Make the target, empty, with the columns of `work`."""
 
-    def begin(self, work: TableWork, stamp: Stamp) -> None:
+    def begin(self, work: TableCommit, stamp: CommitMetadata) -> None:
         """Make a target that was only begun fit for `work`."""
         self.replace(work, stamp)
 
     @abstractmethod
-    def replace(self, work: TableWork, stamp: Stamp) -> None:
+    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
         """Put an empty target of `work` in the place of what lies there."""
 
     def require_adoptable(self) -> None:  # noqa: B027
-        """`TargetTakenError` for what `adopt` would refuse, as far as that is known without the columns to come."""
+        """`TargetExistsError` for what `adopt` would refuse, as far as that is known without the columns to come."""
 
     @abstractmethod
-    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
         """Go on with somebody's target, rows and all; refuse where its columns or rows do not allow that."""
 
     @abstractmethod
-    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
         """Carry out the changes of `work` on a target that does not hold them."""
 
-    def steps(self, work: TableWork, staged: Any) -> Sequence[int]:
+    def steps(self, work: TableCommit, staged: Any) -> Sequence[int]:
         """The steps in which `staged` is written, in order; none means a single one. Refuses where the target is not
         fit for the rows any more.
         """
         return ()
 
     @abstractmethod
-    def write(self, work: TableWork, staged: Any, step: int, stamp: Stamp) -> None:
+    def write(self, work: TableCommit, staged: Any, step: int, stamp: CommitMetadata) -> None:
         """Make the rows of `step` visible (`STEP_LAST` where there are none, or no single steps). Calls
-        ``raycdc.failpoints.reach("in_commit")`` before the moment from which the rows are there.
+        ``raycdc.core.failpoints.reach("in_commit")`` before the moment from which the rows are there.
         """
 
     def vanished(self, staged: Any, step: int) -> Sequence[str]:
@@ -218,24 +218,24 @@ class Target(ABC):
         """The target is gone, and `staged` refused with it: what was staged there may go, as nobody will commit it."""
 
     @abstractmethod
-    def bar(self, work: TableWork, stamp: Stamp) -> None:
+    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
         """Write an empty commit, whatever lies there: the epoch of `stamp` can never be written any more."""
 
     def disappeared(self) -> SinkError:
         """The target should be there and is not."""
-        return TargetGoneError(f"{self.place} disappeared. Read its source table anew.")
+        return TargetDroppedError(f"{self.place} disappeared. Read its source table anew.")
 
     def taken(self) -> SinkError:
         """The target is somebody else's, and the configuration does not say what becomes of it."""
         return taken_by_others(self.place, "route the table to another name")
 
     def require_own(self, *, alone: bool, on_existing: str) -> None:
-        """Called before all rows go, because the source table was emptied or begins again: `TargetTakenError` where
+        """Called before all rows go, because the source table was emptied or begins again: `TargetExistsError` where
         there may be rows of others (not `alone`: the target was taken over, or another pipeline writes to it), unless
         `on_existing` says that it is replaced.
         """
         if not alone and on_existing != "replace":
-            raise TargetTakenError(
+            raise TargetExistsError(
                 f"{self.place} may have rows of others, and its source table was emptied or begins again: they would "
                 "go with the pipeline's own. Nothing was written. Set pipeline.on_existing to "
                 '"replace" to have all rows removed, or move the target away.'
@@ -243,7 +243,7 @@ class Target(ABC):
 
     def went_back(self, reached: int, record: CommitVector | None) -> SinkError:
         """The target held epoch `reached` and now holds `record`."""
-        return TargetGoneError(
+        return TargetDroppedError(
             f"{self.place} held epoch {reached} and now holds {has_only(record)}: it was restored from an older copy. "
             "Nothing more was written. Bring back a copy that has the epoch and start again, or read its source table "
             "anew."
@@ -258,7 +258,7 @@ def has_only(record: CommitVector | None) -> str:
 TargetT = TypeVar("TargetT", bound=Target)
 
 
-class Batch:
+class StageBatch:
     """The stage tasks of several targets, which run together; each result goes to whoever added its task."""
 
     def __init__(self) -> None:
@@ -275,7 +275,7 @@ class Batch:
             take(result)
 
 
-class Reached:
+class TargetVectors:
     """How far this process saw each target, and which of them held less than that later."""
 
     def __init__(self) -> None:
@@ -299,7 +299,7 @@ class Reached:
         """Whether `went_back` said so, and nothing began since."""
         return target in self._went_back
 
-    def is_over(self, standing: Standing, work: TableWork) -> bool:
+    def is_over(self, standing: TargetState, work: TableCommit) -> bool:
         """Whether a target that was known, and begins anew with `work`, is not what it was any more: nothing of it is
         there, or that was refused in an earlier epoch, so that its table was read anew. A merged target that gets one
         more source is not created by that: the rows of the others are to be there.
@@ -307,7 +307,7 @@ class Reached:
         reached = self.of(work.target)
         if reached is None or reached.epoch >= work.epoch:
             return False
-        return not isinstance(standing, Ours) or self._went_back.get(work.target, work.epoch) < work.epoch
+        return not isinstance(standing, OwnTarget) or self._went_back.get(work.target, work.epoch) < work.epoch
 
     def forget(self, target: TableId) -> None:
         """Whatever the target was is over."""
@@ -322,13 +322,14 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     are in different threads' hands, one target in one thread's at a time.
     """
 
+    can_replace = True
     #: The name of the sink in the configuration.
     kind: ClassVar[str]
 
     _context: SinkContext
 
     def __init__(self) -> None:
-        self._reached = Reached()
+        self._reached = TargetVectors()
 
     # -- supplied by a sink
 
@@ -338,18 +339,18 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         the verbs fail; what a transaction holds is committed when the block ends without an error.
         """
 
-    def check_work(self, work: TableWork) -> None:
+    def check_work(self, work: TableCommit) -> None:
         """`SinkError` for columns, a key or a name that this kind of target cannot have. Changes nothing."""
 
     @abstractmethod
-    def prepare(self, work: TableWork, batch: Batch) -> Any:
+    def prepare(self, work: TableCommit, batch: StageBatch) -> Any:
         """Add the tasks to `batch` that write the rows of `work` where no reader of the target sees them. Returns the
         ``staged`` of the verbs, which the tasks' results have filled before these are called.
 
         A driver that dies leaves its staged files; remove older ones in `after_commit`.
         """
 
-    def after_commit(self, work: TableWork, staged: Any) -> None:
+    def after_commit(self, work: TableCommit, staged: Any) -> None:
         """The target holds the epoch: remove what was staged, do what is due."""
 
     def forget(self, target: TableId) -> None:
@@ -377,52 +378,57 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def require_free(self, target: TableId) -> None:
         with self.opened(target, writes=False) as handle:
             standing = handle.standing()
-            if isinstance(standing, Taken) and self._on_existing(handle, standing) == "merge":
+            if isinstance(standing, ForeignTarget) and self._on_existing(handle, standing) == "merge":
                 handle.require_adoptable()
 
-    def apply_schema(self, work: TableWork) -> None:
+    def apply_schema(self, work: TableCommit) -> None:
         check_changes(work, self._context.rules)
         self.check_work(work)
-        stamp = Stamp.of(work, STEP_SCHEMA)
+        stamp = CommitMetadata.of(work, STEP_SCHEMA)
         with self.opened(work.target, writes=True) as target:
             standing = self._standing(target, work, stamp)
             match standing:
-                case Missing(lost=None) if self._is_made_by_commit(work):
+                case OwnTarget() | ForeignTarget(unusable=None) if work.replaces and not holds(
+                    standing.vector, stamp.vector, work.target
+                ):
+                    # The user wants it replaced, whosever it is.
+                    target.replace(work, stamp)
+                case MissingTarget(lost=None) if self._is_made_by_commit(work):
                     return
-                case Ours(vector):
+                case OwnTarget(vector):
                     if not holds(vector, stamp.vector, work.target):
                         self._evolve(target, work, stamp)
                 case _:
                     self._begin(target, standing, work, stamp)
         self._reached.note(work.target, stamp.vector)
 
-    def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
-        batch = Batch()
+    def stage(self, works: Sequence[TableCommit]) -> Mapping[TableId, Any]:
+        batch = StageBatch()
         staged = {work.target: self.prepare(work, batch) for work in works}
         batch.run(self._context.run_tasks)
         return staged
 
-    def commit(self, work: TableWork, staged: Any) -> None:
-        stamp = Stamp.of(work, STEP_LAST)
+    def commit(self, work: TableCommit, staged: Any) -> None:
+        stamp = CommitMetadata.of(work, STEP_LAST)
         with self.opened(work.target, writes=True) as target:
             try:
                 standing = self._standing(target, work, stamp)
-            except TargetGoneError:
+            except TargetDroppedError:
                 target.abandon(staged)
                 raise
-            if self._is_made_by_commit(work) and not isinstance(standing, Ours):
+            if self._is_made_by_commit(work) and not isinstance(standing, OwnTarget):
                 reach("in_commit")
                 # Somebody may have made one since the schema was applied.
                 self._begin(target, standing, work, stamp)
-                standing = Ours(stamp.vector)
-            if not isinstance(standing, Ours):
+                standing = OwnTarget(stamp.vector)
+            if not isinstance(standing, OwnTarget):
                 target.abandon(staged)
                 raise target.disappeared()
             require_not_barred(standing.vector, stamp.vector, work.target)
             steps = target.steps(work, staged) or (STEP_LAST,)
             for number, step in enumerate(steps, 1):
                 # Whichever step is the last one says that the target holds the epoch.
-                stamp = Stamp.of(work, STEP_LAST if number == len(steps) else step)
+                stamp = CommitMetadata.of(work, STEP_LAST if number == len(steps) else step)
                 if holds(standing.vector, stamp.vector, work.target):
                     target.skip(staged, step)
                     continue
@@ -432,8 +438,8 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         self._reached.note(work.target, stamp.vector)
         self.after_commit(work, staged)
 
-    def tombstone(self, work: TableWork) -> None:
-        stamp = Stamp.of(work, STEP_TOMBSTONE)
+    def tombstone(self, work: TableCommit) -> None:
+        stamp = CommitMetadata.of(work, STEP_TOMBSTONE)
         with self.opened(work.target, writes=True) as target:
             record = _record(self._standing(target, work, stamp))
             if half_written(record, stamp.vector):
@@ -445,24 +451,30 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 target.bar(work, stamp)
         self._reached.note(work.target, stamp.vector)
 
-    def _begin(self, target: TargetT, standing: Missing | Begun | Taken, work: TableWork, stamp: Stamp) -> None:
+    def _begin(
+        self,
+        target: TargetT,
+        standing: MissingTarget | UnfinishedTarget | ForeignTarget,
+        work: TableCommit,
+        stamp: CommitMetadata,
+    ) -> None:
         """Make the target of `work`, or do with what lies there as ``pipeline.on_existing`` says."""
         match standing:
-            case Missing(lost):
+            case MissingTarget(lost):
                 # A tombstone may be about what somebody else had there.
                 anew = lost is None or lost.step == STEP_TOMBSTONE or begins_anew(work, self._context.rules)
                 if not creates(work) or not anew or (lost is not None and lost.epoch >= work.epoch):
                     raise target.disappeared()
                 target.create(work, stamp)
-            case Begun():
+            case UnfinishedTarget():
                 target.begin(work, stamp)
-            case Taken():
+            case ForeignTarget():
                 on_existing = self._on_existing(target, standing)
                 (target.replace if on_existing == "replace" else target.adopt)(work, stamp)
             case _:
                 assert_never(standing)
 
-    def _is_made_by_commit(self, work: TableWork) -> bool:
+    def _is_made_by_commit(self, work: TableCommit) -> bool:
         """Whether a target that is not there, and in which nothing is to be, is made by the commit of the epoch, as
         anything else would be a commit more. Not sooner, because a target that holds an epoch keeps it from being
         dropped; and not where it has partitions, because rows of the epoch behind it may be staged before, in folders
@@ -474,7 +486,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def _upsert(self) -> bool:
         return self._context.write == UPSERT
 
-    def _standing(self, target: TargetT, work: TableWork, stamp: Stamp) -> Standing:
+    def _standing(self, target: TargetT, work: TableCommit, stamp: CommitMetadata) -> TargetState:
         """Where `target` stands, of no newer driver, not behind what it was, and with nothing left half done."""
         standing = target.standing(work.epoch)
         holds(_record(standing), stamp.vector, target.name)
@@ -493,7 +505,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         if target.remembers and reached is not None and (record is None or record.place < reached.place):
             self._reached.went_back(target.name, work.epoch)
             raise target.went_back(reached.epoch, record)
-        if reached is not None and not target.remembers and isinstance(standing, Missing):
+        if reached is not None and not target.remembers and isinstance(standing, MissingTarget):
             raise target.disappeared()
         if target.recover(stamp):
             standing = target.standing(stamp.vector.epoch)
@@ -502,13 +514,13 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
             self._reached.note(target.name, record)
         return standing
 
-    def _evolve(self, target: TargetT, work: TableWork, stamp: Stamp) -> None:
+    def _evolve(self, target: TargetT, work: TableCommit, stamp: CommitMetadata) -> None:
         rules = self._context.rules
         if rules.empties(rules.followed(work.changes)):
             target.require_own(alone=target.is_alone(), on_existing=self._context.on_existing)
         target.evolve(work, stamp)
 
-    def _on_existing(self, target: TargetT, standing: Taken) -> str:
+    def _on_existing(self, target: TargetT, standing: ForeignTarget) -> str:
         """The treatment of a target that is somebody else's."""
         if standing.unusable is not None:
             raise standing.unusable
@@ -517,6 +529,6 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         return self._context.on_existing
 
 
-def _record(standing: Standing) -> CommitVector | None:
+def _record(standing: TargetState) -> CommitVector | None:
     """The vector in the record, whether or not the target is still there."""
-    return standing.vector or (standing.lost if isinstance(standing, Missing) else None)
+    return standing.vector or (standing.lost if isinstance(standing, MissingTarget) else None)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from raycdc.bridge.access import SegmentAccess
-from raycdc.bridge.reading import read_segment
-from raycdc.bridge.tasks import ResultT_co, StageTask
 from raycdc.model import TableSchema
-from raycdc.sinks.plan import Input
+from raycdc.segments.access import SegmentAccess
+from raycdc.segments.reading import read_segment
+from raycdc.segments.tasks import ResultT_co, StageTask
 from raycdc.sinks.rows import changelog_arrow, changelog_names
+from raycdc.sinks.task_plan import Input
+from raycdc.state.manifests.manifest import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,12 @@ class TableInput:
     def bytes(self) -> int:
         return sum(entry.bytes for entry in self.inputs)
 
+    @property
+    def segments(self) -> Collection[Segment]:
+        return [entry.segment for entry in self.inputs]
+
     def batches(self, columns: Sequence[str], *, symbols: bool = False) -> Iterator[pa.RecordBatch]:
-        """The batches in order, with `columns`; see `raycdc.bridge.reading.read_segment`."""
+        """The batches in order, with `columns`; see `raycdc.segments.reading.read_segment`."""
         for entry in self.inputs:
             yield from read_segment(entry.segment, list(columns), access=self.access, part=entry.part, symbols=symbols)
 
@@ -51,3 +56,7 @@ class TableTask(StageTask[ResultT_co]):
     @property
     def input_bytes(self) -> int:
         return self.table.bytes
+
+    @property
+    def segments(self) -> Collection[Segment]:
+        return self.table.segments

@@ -1,4 +1,7 @@
-"""The common checks of a target before it exists: the way of writing, and the place of a table's folder. Pure."""
+"""The common checks of a target before it exists: the way of writing, and the place of a table's folder. Pure.
+
+The statement by which a sink makes a target, as ``raycdc plan`` shows it: what sinks share. Pure.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from raycdc.errors import ColumnsRefusedError, ConfigError, NameRefusedError, TargetTakenError, TargetTouchedError
-from raycdc.model import TableId
-from raycdc.model.names import NameRules
-from raycdc.stores.files import AnyPath, FileName, is_there
+from raycdc.errors import ColumnsRefusedError, ConfigError, NameRefusedError, TargetExistsError, TargetModifiedError
+from raycdc.model import Column, TableId, TableSchema
+from raycdc.model.rules.layout import ANY_LAYOUT, TableLayout
+from raycdc.model.rules.names import NameRules
+from raycdc.sinks.api import CHANGELOG, TargetShape
+from raycdc.sinks.rows import META_TYPES
+from raycdc.storage.files import AnyPath, FileName, is_there
 
 Folder = TypeVar("Folder", Path, AnyPath)
 
@@ -47,20 +53,20 @@ def absent(paths: Iterable[FileName]) -> list[str]:
     return [str(path) for path in paths if not is_there(path)]
 
 
-def lost_files(place: str, epoch: int, paths: Sequence[str]) -> TargetTouchedError:
+def lost_files(place: str, epoch: int, paths: Sequence[str]) -> TargetModifiedError:
     """A commit to `place` names files of an epoch that somebody deleted at that moment."""
-    return TargetTouchedError(
+    return TargetModifiedError(
         f"{place} names {len(paths)} files of epoch {epoch} that were deleted while it was committed, {paths[0]} among "
         "them: files that are in no commit yet were cleaned up (VACUUM, remove_orphan_files). Readers fail, and rows "
         "are missing. Clean up with a retention longer than an epoch takes."
     )
 
 
-def taken_by_others(place: str, elsewhere: str, *, replaced: str = "to empty it first") -> TargetTakenError:
+def taken_by_others(place: str, elsewhere: str, *, replaced: str = "to empty it first") -> TargetExistsError:
     """The refusal of a target that others made. `elsewhere` is the way to another target, and `replaced` what
     ``on_existing = "replace"`` does to this one.
     """
-    return TargetTakenError(
+    return TargetExistsError(
         f"{place} exists and was not created by this pipeline (or its state was deleted). Set pipeline.on_existing to "
         f'"merge" to write into it or "replace" {replaced}, or {elsewhere}.'
     )
@@ -70,3 +76,36 @@ def check_write(kind: str, supported: tuple[str, ...], wanted: str) -> None:
     """`ConfigError` when the sink cannot write the way the user wants."""
     if wanted not in supported:
         raise ConfigError(f'sink.write = "{wanted}": {kind} supports {" and ".join(supported)} only.')
+
+
+def shape_of(write: str, target: TableId, schema: TableSchema, layout: TableLayout = ANY_LAYOUT) -> TargetShape:
+    """The target that rows of `schema` get, where ``sink.write`` is `write`."""
+    changelog = write == CHANGELOG
+    more = (Column(name, kind) for name, kind in META_TYPES.items() if changelog)
+    return TargetShape(target, (*schema.columns, *more), () if changelog else schema.primary_key, layout)
+
+
+def spark_statement(shape: TargetShape, using: str, root: str = "") -> str:
+    """A CREATE TABLE of Spark's SQL for a table of files in the format `using`, below the folder `root` if that is not
+    the catalog's to say.
+    """
+    columns = [f"{quoted(column.name, '`')} {column.type.spark().upper()}" for column in shape.columns]
+    name = f"{quoted(shape.name.db, '`')}.{quoted(shape.name.table, '`')}"
+    statement = f"CREATE TABLE {name} ({', '.join(columns)}) USING {using}"
+    if shape.layout.partitions:
+        statement += f" PARTITIONED BY ({', '.join(field.sql() for field in shape.layout.partitions)})"
+    if root:
+        statement += f" LOCATION '{root.rstrip('/')}/{shape.name.db}/{shape.name.table}'"
+    if shape.layout.options:
+        pairs = (f"{_text(key)} = {_text(value)}" for key, value in shape.layout.options)
+        statement += f" TBLPROPERTIES ({', '.join(pairs)})"
+    return statement
+
+
+def quoted(name: str, quote: str) -> str:
+    """A name between quotes, those in it doubled."""
+    return quote + name.replace(quote, quote * 2) + quote
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

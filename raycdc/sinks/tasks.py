@@ -3,26 +3,72 @@
 Run by a `TaskRunner` in a Spark worker or in the driver process. Each writes ``path``, whole and synced, and returns
 what the sink's commit needs to know of it. A task that runs twice, even at the same time, writes under two temporary
 names and renames the same content over the same name: harmless.
+
+Arrow rows as JSON Lines, column by column in compiled string kernels.
+
+Called inside stage tasks and by the console sink. Values read as ``raycdc inspect binlog`` prints them: integers and
+doubles as JSON numbers, decimals and temporals as text exactly as MySQL prints them (TIMESTAMP in UTC), bytes as
+``{"$binary": base64}``, JSON columns as JSON, null as null.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycdc.errors import SinkError
-from raycdc.model import RowKind
-from raycdc.sinks.json_lines import write_lines
-from raycdc.sinks.origins import CLAIMED, ORIGIN, Origins, last_per_origin
+from raycdc.model import RowKind, TableSchema
+from raycdc.model.json_text import json_values
+from raycdc.model.types import LogicalType, TypeKind
+from raycdc.sinks.lakes.statistics import delta_statistics
 from raycdc.sinks.rows import DELETED, Compacted, last_per_key
-from raycdc.sinks.statistics import delta_statistics
+from raycdc.sinks.source_tables import CLAIMED, ORIGIN, MergedTarget, last_per_origin
 from raycdc.sinks.table_input import TableInput, TableTask
-from raycdc.stores.files import FileName, StorePath, writing
+from raycdc.storage.files import FileName, StorePath, writing
+
+
+def json_lines(batch: pa.RecordBatch, schema: TableSchema) -> pa.Buffer:
+    """`batch` as UTF-8 bytes, one line per row. Columns that `schema` does not have are typed by their Arrow type."""
+    if batch.num_rows == 0:
+        return pa.py_buffer(b"")
+    types = {column.name: column.type for column in schema.columns}
+    pieces: list[Any] = []
+    lead = "{"
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        pieces.append(f"{lead}{json.dumps(name, ensure_ascii=False)}:")
+        pieces.append(json_values(array, types.get(name) or _plain_type(array.type)))
+        lead = ","
+    pieces.append("}\n")
+    lines = pc.binary_join_element_wise(*pieces, "", null_handling="replace", null_replacement="null")
+    return _content(lines)
+
+
+def write_lines(file: Any, batches: Iterable[pa.RecordBatch], schema: TableSchema) -> int:
+    """Write all `batches` to a binary file and return the number of rows."""
+    rows = 0
+    for batch in batches:
+        file.write(json_lines(batch, schema))
+        rows += batch.num_rows
+    return rows
+
+
+def _plain_type(arrow: pa.DataType) -> LogicalType:
+    """Metadata columns are integers or text."""
+    return LogicalType(TypeKind.INT64 if pa.types.is_integer(arrow) else TypeKind.STRING)
+
+
+def _content(lines: pa.Array) -> pa.Buffer:
+    """The bytes of a string array without nulls: its data buffer, which holds the values one after the other."""
+    offsets = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1]
+    return lines.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+
 
 #: Rows per Parquet row group: large enough to compress well, small enough that a task's memory stays near one batch.
 ROW_GROUP_ROWS = 1 << 17
@@ -100,15 +146,15 @@ class WriteJsonLines(TableTask[LinesFile]):
 
 
 @dataclass(frozen=True, slots=True)
-class Compact(TableTask[CompactedFile]):
+class CompactToParquet(TableTask[CompactedFile]):
     """The last row of each key (by `order_by`, where that is given) with `DELETED`, as Parquet, for a merge.
 
-    Of several `origins` (`raycdc.sinks.origins`) with `CLAIMED`, too, and refused where two have one key.
+    Of several `origins` (`raycdc.sinks.source_tables`) with `CLAIMED`, too, and refused where two have one key.
     """
 
     path: FileName
     order_by: str = ""
-    origins: Origins | None = None
+    origins: MergedTarget | None = None
 
     def run(self) -> CompactedFile:
         flags = [pa.field(DELETED, pa.bool_())]
@@ -129,7 +175,7 @@ def compacted_rows(table: TableInput, *, order_by: str = "") -> Compacted:
     return last_per_key(rows, table.schema.primary_key, table.schema.arrow().names, order_by=order_by)
 
 
-def compacted_origins(table: TableInput, origins: Origins) -> Compacted:
+def compacted_origins(table: TableInput, origins: MergedTarget) -> Compacted:
     """As `compacted_rows`, for rows of several source tables, or of one under another key: with `CLAIMED`, too.
 
     Only a single table can be emptied (`Compacted.truncated`): the rows of several cannot be told apart in the target.

@@ -37,17 +37,17 @@ A source of tables imports, beside this page:
 | you will import | for |
 |---|---|
 | `raycdc.model` | tables, columns, types and schemas; `changelog_schema`, and `as_inserts` for the rows of a chunk |
-| `raycdc.checkpoint.opaque` | `Position`: where a log stands, made and read by the source's own codec |
+| `raycdc.state.opaque` | `Position`: where a log stands, made and read by the source's own codec |
 | `raycdc.source.schema_document` | `SchemaDocument.of`: a table's schema as the state has it |
-| `raycdc.source.snapshot.snapshot_plan` | `EnumeratorDialect`; it gives `StartPoint`, `TablePlan`, `PlannedChunks` |
-| `raycdc.source.new_beginnings` | `unread` (of one column, the chunk key), or `without_chunks`; `begin` for the log |
-| `raycdc.source.snapshot.reading` | `BlockingLog`, `ChunkReader`, `HighWatermark` |
-| `raycdc.source.snapshot.log_unit` | the units of a log (`LogUnit`), their `LogPlace`, and the changes of tables |
-| `raycdc.source.snapshot.log_rows` | `LogRows`: the rows of one table in a unit, each with its place as ``_pos`` |
-| `raycdc.source.snapshot.key_index` | `KeyOrder` |
+| `raycdc.source.snapshot.enumerator.snapshot_plan` | `EnumeratorDialect`; it gives `StartPoint`, `TablePlan`, `PlannedChunks` |
+| `raycdc.source.tables.resnapshots` | `unread` (of one column, the chunk key), or `without_chunks`; `begin` for the log |
+| `raycdc.source.snapshot.reader.reading` | `BlockingLog`, `ChunkReader`, `HighWatermark` |
+| `raycdc.source.snapshot.log.log_unit` | the units of a log (`LogUnit`), their `LogPosition`, and the changes of tables |
+| `raycdc.source.snapshot.log.log_rows` | `LogRows`: the rows of one table in a unit, each with its place as ``_pos`` |
+| `raycdc.source.snapshot.handoff.open_chunk` | `KeyOrder` |
 | `raycdc.source.split` | `StreamSplit`, `SnapshotSplit`, `OpenedAt` |
-| `raycdc.source.snapshot.stream_state` | `stream_of`: the log's state in the manifest that `preflight` is given |
-"""
+| `raycdc.source.snapshot.log.stream_state` | `stream_of`: the log's state in the manifest that `preflight` is given |
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -57,15 +57,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeVar
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import LogNotes, PlannerState, Position
 from raycdc.config import SourceConfig
+from raycdc.config.checks import CheckResult
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId, TableSchema
-from raycdc.schema.events import SchemaChangeEvent
-from raycdc.source.checks import CheckResult
-from raycdc.source.parking import Refusal
-from raycdc.source.partition_trial import PartitionTrial
+from raycdc.model.evolution.events import SchemaChangeEvent
 from raycdc.source.protocol.api import (
     ChunkSource,
     EnumeratorStart,
@@ -73,22 +69,25 @@ from raycdc.source.protocol.api import (
     SplitEnumerator,
     SplitEnumeratorContext,
 )
-from raycdc.source.reader.context import FetcherThreads, ReaderContext
 from raycdc.source.reader.fetcher_manager import MultiThreaded, Sequential, ThreadingModel
+from raycdc.source.reader.source_reader_base import FetcherThreads, ReaderContext
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.selection import Selection
-from raycdc.source.snapshot.enumerator import restore_or_create
-from raycdc.source.snapshot.fetched_log import FetchedLog
-from raycdc.source.snapshot.incremental_reader import IncrementalReader
-from raycdc.source.snapshot.key_index import KeyOrder
-from raycdc.source.snapshot.log_unit import LogSource
-from raycdc.source.snapshot.reading import BlockingLog, ChunkReader
-from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
-from raycdc.source.snapshot.stream_state import StreamState
-from raycdc.source.split import RowsAgain, StreamSplit
-from raycdc.source.split_trial import SplitTrial
-from raycdc.transform.followed import TargetRules
-from raycdc.transform.hiding import Hiding
+from raycdc.source.selection import TableSelection
+from raycdc.source.snapshot.enumerator.incremental_enumerator import restore_or_create
+from raycdc.source.snapshot.enumerator.snapshot_plan import EnumeratorDialect
+from raycdc.source.snapshot.handoff.open_chunk import KeyOrder
+from raycdc.source.snapshot.log.fetched_log import FetchedLog
+from raycdc.source.snapshot.log.log_unit import LogSource
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.snapshot.reader.incremental_reader import IncrementalReader
+from raycdc.source.snapshot.reader.reading import BlockingLog, ChunkReader
+from raycdc.source.split import BackfillRows, StreamSplit
+from raycdc.source.tables.parking import Refusal
+from raycdc.source.trials import PartitionTrial, SplitTrial
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import LogNotes, PlannerState, Position
+from raycdc.transform.masks import Masking
+from raycdc.transform.target_rules import TargetRules
 
 ConfigT = TypeVar("ConfigT", bound=SourceConfig)
 
@@ -114,7 +113,7 @@ class SourceContext:
     """
 
     rules: TargetRules = field(default_factory=TargetRules)
-    hiding: Hiding = field(default_factory=Hiding)
+    hiding: Masking = field(default_factory=Masking)
     sink: str = ""
     demands_before: bool = False
     read_statement: ReadStatement | None = None
@@ -158,7 +157,7 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class LogRoom:
+class LogRetention:
     """How much of a log is not read yet, and how long the source keeps that, at least. None where that is not known;
     `forever`: until somebody deletes it by hand.
     """
@@ -221,7 +220,7 @@ class Source(ABC, Generic[ConfigT]):
         nothing: the next commit's call says at least as much.
         """
 
-    def selection(self) -> Selection | None:
+    def selection(self) -> TableSelection | None:
         """The existing tables among those that the configuration selects; None if only reading tells the tables."""
         return None
 
@@ -250,7 +249,7 @@ class Source(ABC, Generic[ConfigT]):
     def warm_up(self) -> None:
         """Load, ahead of any work, what reading needs (compiled loops): some hundred milliseconds."""
 
-    def log_room(self, last: Manifest) -> LogRoom | None:
+    def log_room(self, last: Manifest) -> LogRetention | None:
         """How much of its log the source has behind the epoch `last`; None where it cannot say. Blocks on a connection
         of its own; for people, who ask beside a run. Raises `SourceError`.
         """
@@ -268,9 +267,9 @@ class Source(ABC, Generic[ConfigT]):
 class IncrementalSource(Source[ConfigT]):
     """A source of tables: chunks of a snapshot without locks, and one log (Flink CDC's ``IncrementalSource``).
 
-    How the two meet is `raycdc.source.snapshot.hand_off`; a connector says how to cut, to read and to compare.
+    How the two meet is `raycdc.source.snapshot.handoff.hand_off`; a connector says how to cut, to read and to compare.
     Ordinals, which say how far the log is, must order all rows that one chunk can see
-    (`raycdc.source.snapshot.reading.HighWatermark`).
+    (`raycdc.source.snapshot.reader.reading.HighWatermark`).
     """
 
     def incremental(self) -> IncrementalSource[ConfigT]:
@@ -290,9 +289,9 @@ class IncrementalSource(Source[ConfigT]):
         """Connect, and read the log from where `split` says. Blocks; `LogLostError` where that is gone.
 
         Tables in ``split.state.parked`` that are to begin ``again`` are begun by the log
-        (`raycdc.source.new_beginnings.begin`), or parked anew if they cannot be; ``raycdc tables resnapshot`` waits for
-        that. The log tells no rows of the other parked tables, and its places pass theirs (`Progress`), because a run
-        until caught up ends where the log has come to `EnumeratorDialect.current_ordinal`.
+        (`raycdc.source.tables.resnapshots.begin`), or parked anew if they cannot be; ``raycdc tables resnapshot`` waits
+        for that. The log tells no rows of the other parked tables, and its places pass theirs (`Progress`), because a
+        run until caught up ends where the log has come to `EnumeratorDialect.current_ordinal`.
 
         A split that is read `beside` is opened while this process reads the same log further on, unless the
         configuration says that it cannot be (`SourceConfig.why_read_once`).
@@ -307,10 +306,10 @@ class IncrementalSource(Source[ConfigT]):
         """How keys of rows of the log are compared with bounds of chunks."""
 
     def is_settled(self, notes: LogNotes, up_to: int) -> bool:
-        """Whether `notes` of the log (`LogPlace.notes`) have nothing that is still to be told of the log before their
-        place and up to the ordinal `up_to`; else the place's ordinal may stay before such a thing. Tables do not go
-        over from one reading of the log to another one until both are settled, and no bounded run ends before its end
-        is.
+        """Whether `notes` of the log (`LogPosition.notes`) have nothing that is still to be told of the log before
+        their place and up to the ordinal `up_to`; else the place's ordinal may stay before such a thing. Tables do not
+        go over from one reading of the log to another one until both are settled, and no bounded run ends before its
+        end is.
         """
         return True
 
@@ -329,7 +328,7 @@ class IncrementalSource(Source[ConfigT]):
         """The strategies by which tables can be cut, for ``raycdc bench splits``; none where there is one way alone."""
         return ()
 
-    def require_rows(self, table: TableId, document: SchemaDocument, again: RowsAgain) -> None:
+    def require_rows(self, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
         """`ConfigError`, with what is wrong, unless the rows that `again` names can be read of `table`, which is
         followed and has the shape of `document`: its `ChunkReader` reads them. Asks the server, and blocks.
         """

@@ -4,12 +4,14 @@
 |---|---|
 | named in full, unknown to the state, and not at the source | an error, with the name that was probably meant |
 | selected and at the source, unknown to the state | new: read with a snapshot while the others stream |
+| the same, and the configuration of the last start selected it, too | made since: followed from the statement in the \
+log that made it, and read as a new one where there is none |
 | selected and at the source, ended in the state | put back, or anew under its name: read again |
 | in the state, and selected no more | it has ended: its target keeps what it has, and the state says so |
 
 Pure; sources say what there is (`raycdc.source.connector.Source.selection`), the last row is carried out where the
 state is taken up again (`without_left`), the others are asked for as a user would ask
-(`raycdc.source.table_requests`).
+(`raycdc.source.tables.table_requests`).
 """
 
 from __future__ import annotations
@@ -18,21 +20,22 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.config.checks import CheckResult
 from raycdc.model import TableId
-from raycdc.model.selector import TableSelector
+from raycdc.model.rules.selector import TableSelector
 from raycdc.plugins import did_you_mean
-from raycdc.source.checks import CheckResult
-from raycdc.source.parking import Requests
-from raycdc.source.snapshot.stream_state import StreamState, stream_of
-from raycdc.source.table_life import Parked, Parking, Phase, TableState, Unknown
+from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
+from raycdc.source.tables.parking import Requests
+from raycdc.source.tables.table_life import Parked, ParkedPhase, ParkingCause, TableState, Unknown, had_rows
+from raycdc.state.manifests.manifest import Manifest
 
 #: Why a table has ended that the source still has.
-_LEFT = "the configuration does not select it any more; its target keeps what it had"
+_LEFT = "the configuration does not select it any more"
+_KEPT = "its target keeps what it had"
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class TableSelection:
     """The tables that a source has now among those that its configuration selects.
 
     `tables` are selected, `there` are all that it has, `named` those that the configuration names in full and
@@ -58,7 +61,7 @@ class Selection:
         *,
         others: Mapping[TableId, str] | None = None,
         noun: str = "table",
-    ) -> Selection:
+    ) -> TableSelection:
         """The selection by a `selector`."""
         names = selector.plain_names, selector.patterns
         return cls(place, tuple(tables), tuple(there), *names, others=others or {}, noun=noun)
@@ -112,9 +115,12 @@ def pattern_results(
 
 @dataclass(frozen=True, slots=True)
 class SelectionChanges:
-    """The effect of a start on the selection: tables that are new, put back, and left, by their names."""
+    """The effect of a start on the selection: tables that are new, put back, and left, by their names; `made` since the
+    last start are new ones that it would have selected.
+    """
 
     new: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
     back: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
 
@@ -128,7 +134,7 @@ def known_tables(last: Manifest | None) -> set[str]:
 
 
 def changes_of(
-    selection: Selection, last: Manifest | None, requests: Requests, captures: Callable[[TableId], bool]
+    selection: TableSelection, last: Manifest | None, requests: Requests, captures: Callable[[TableId], bool]
 ) -> SelectionChanges:
     """The tables that are new, put back and left; none before the first start, which reads all selected tables."""
     stream = stream_of(last)
@@ -139,7 +145,9 @@ def changes_of(
     asked = {name for name in (*new, *back) if requests.acts_on(name, stream)}
     left = [str(table) for table in _left(stream, captures)]
     return SelectionChanges(
-        tuple(n for n in new if n not in asked), tuple(n for n in back if n not in asked), tuple(sorted(left))
+        new=tuple(name for name in new if name not in asked),
+        back=tuple(name for name in back if name not in asked),
+        left=tuple(sorted(left)),
     )
 
 
@@ -150,7 +158,8 @@ def without_left(state: StreamState, captures: Callable[[TableId], bool]) -> Str
     """
     number = state.changes + 1
     for table in _left(state, captures):
-        state = state.park(table, Parking(_LEFT, state.position, 0, phase=Phase.ENDED), number=number)
+        why = f"{_LEFT}; {_KEPT}" if had_rows(state[table]) else _LEFT
+        state = state.park(table, ParkingCause(why, state.position, 0, phase=ParkedPhase.ENDED), number=number)
     return state
 
 
@@ -160,4 +169,4 @@ def _left(state: StreamState, captures: Callable[[TableId], bool]) -> list[Table
 
 
 def _has_ended(state: TableState) -> bool:
-    return isinstance(state, Parked) and state.phase is Phase.ENDED and not state.again
+    return isinstance(state, Parked) and state.phase is ParkedPhase.ENDED and not state.again

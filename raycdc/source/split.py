@@ -6,27 +6,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
-from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
-from raycdc.checkpoint.opaque import Position, SealedSplit
 from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_key import ChunkKey, key_from_json
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.key_intervals import ChunkKey, key_from_json
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.state.manifests.manifest import STREAM_SPLIT_ID
+from raycdc.state.opaque import Position, SealedSplit
 
 __all__ = [
     "STREAM_SPLIT_ID",
+    "BackfillRows",
     "ChunkId",
     "OpenedAt",
     "PartitionSplit",
-    "RowsAgain",
     "SnapshotSplit",
     "SourceSplit",
     "StreamSplit",
 ]
 
 
-class RowsAgainJson(TypedDict):
-    """`RowsAgain` in a state and in messages."""
+class BackfillRowsJson(TypedDict):
+    """`BackfillRows` in a state and in messages."""
 
     backfill: str
     where: str
@@ -57,14 +57,14 @@ class OpenedAt:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsAgain:
+class BackfillRows:
     """Rows of a table that is followed, read once more beside its log for the backfill `backfill`, its command's id
-    (`raycdc.source.snapshot.backfill`).
+    (`raycdc.source.snapshot.rereading.backfill`).
 
     Of the chunk's range those are read that meet `where`, a predicate as the source takes it; all where it is empty.
-    With `keys` (`raycdc.source.snapshot.key_list`) those of these keys are read, and keys that the source has not are
-    deleted. Empty: nothing is deleted. `order` is that of the chunk key when the range was cut, as `PlannedChunks` has
-    it: in another one, the range is of other rows.
+    With `keys` (`raycdc.source.snapshot.rereading.backfill_keys`) those of these keys are read, and keys that the
+    source has not are deleted. Empty: nothing is deleted. `order` is that of the chunk key when the range was cut, as
+    `PlannedChunks` has it: in another one, the range is of other rows.
     """
 
     backfill: str
@@ -72,14 +72,14 @@ class RowsAgain:
     keys: str = ""
     order: str = ""
 
-    def to_json(self) -> RowsAgainJson:
-        again = RowsAgainJson(backfill=self.backfill, where=self.where, keys=self.keys)
+    def to_json(self) -> BackfillRowsJson:
+        again = BackfillRowsJson(backfill=self.backfill, where=self.where, keys=self.keys)
         if self.order:
             again["order"] = self.order
         return again
 
     @classmethod
-    def from_json(cls, data: RowsAgainJson) -> RowsAgain:
+    def from_json(cls, data: BackfillRowsJson) -> BackfillRows:
         """Inverse of `to_json`; older states have no order."""
         return cls(data["backfill"], data["where"], data["keys"], data.get("order", ""))
 
@@ -92,8 +92,8 @@ class SnapshotSplit:
     values as the dialect writes them. `attempt` counts how often the chunk was handed out; messages of an earlier
     attempt are void. `incarnation` is the table's: it changes when the table is dropped, truncated or created again,
     and voids older chunks. `as_of` is of tables whose chunks are all read as they were at one place of the log
-    (`raycdc.source.snapshot.as_of`): that place is not before this ordinal. `again` is of chunks that are read beside
-    the log of a table that is followed.
+    (`raycdc.source.snapshot.handoff.as_of`): that place is not before this ordinal. `again` is of chunks that are read
+    beside the log of a table that is followed.
     """
 
     table: TableId
@@ -106,7 +106,7 @@ class SnapshotSplit:
     incarnation: int = 0
     attempt: int = 0
     as_of: int | None = None
-    again: RowsAgain | None = None
+    again: BackfillRows | None = None
 
     @property
     def split_id(self) -> str:
@@ -131,7 +131,7 @@ class SnapshotSplit:
     def from_json(cls, data: dict[str, Any]) -> SnapshotSplit:
         values = {name: value for name, value in data.items() if name != "kind"}
         if "again" in data:
-            values["again"] = RowsAgain.from_json(data["again"])
+            values["again"] = BackfillRows.from_json(data["again"])
         return cls(**{**values, "table": TableId.parse(data["table"]), "key": key_from_json(data["key"])})
 
 

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from raycdc.own_files import is_own, user_cache
+from raycdc.core.trusted_files import is_own, user_cache
 
 
 def use(java: str, jars: Sequence[Path]) -> tuple[str, ...]:

@@ -33,28 +33,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.bridge import SegmentWriter
-from raycdc.bridge.access import HERE, SegmentAccess
-from raycdc.bridge.bad_rows import (
+from raycdc.errors import RowRefusedError, SegmentUnavailableError, SinkError
+from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
+from raycdc.model.redaction import row_named
+from raycdc.segments import SegmentWriter
+from raycdc.segments.access import HERE, SegmentAccess
+from raycdc.segments.bad_rows import (
     ON_BAD_RECORD,
     BadRecords,
-    Sifted,
+    FilteredSegment,
     counted,
     judged,
     update_places,
     whole_updates,
+    write_sifted,
 )
-from raycdc.bridge.letters import Letters
-from raycdc.bridge.reading import read_segment, verify_segments
-from raycdc.bridge.sifting import write_sifted
-from raycdc.checkpoint.manifest import Segment
-from raycdc.epochs.made_segments import MadeSegments
-from raycdc.errors import RowRefusedError, SegmentUnavailableError, SinkError
-from raycdc.model import META_COLUMNS, META_FIELDS, Column, LogicalType, RowKind, TableSchema
-from raycdc.model.untold import row_named
+from raycdc.segments.dead_letter_files import DeadLetterFile
+from raycdc.segments.reading import read_segment, verify_segments
+from raycdc.segments.writing import MadeSegments
 from raycdc.sinks import jvm_end
-from raycdc.sinks.absence import is_absent
+from raycdc.sinks.lakes.unreachable import is_absent
 from raycdc.spark.transforms import TransformSession, errors_untold
+from raycdc.state.manifests.manifest import Segment
 from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import COMPUTED, META_LOGICAL
 
@@ -103,7 +103,7 @@ class Deriver(MadeSegments):
         self._second: tuple[Any, Any] = (None, None)
         self._local = str(session().sparkContext.master).startswith("local")
 
-    def __call__(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[Sifted]:
+    def __call__(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[FilteredSegment]:
         """The derived segment of each, with its view if it had one; None for one of which the filter leaves nothing.
 
         `SegmentUnavailableError` when one cannot be read now, `DataError` when an expression fails on a value and
@@ -119,7 +119,7 @@ class Deriver(MadeSegments):
             for one, segment in zip(made, segments, strict=True)
         ]
 
-    def _run(self, segments: Sequence[Segment], task: _Task) -> list[Sifted]:
+    def _run(self, segments: Sequence[Segment], task: _Task) -> list[FilteredSegment]:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -181,20 +181,20 @@ class Deriver(MadeSegments):
             self._second = second, spark
         return second
 
-    def _in_workers(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[Sifted]:
+    def _in_workers(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[FilteredSegment]:
         texts = [json.dumps(segment.to_json()) for segment in segments]
         frame = spark.range(0, len(texts), 1, len(texts)).mapInArrow(_Read(texts, task), task.input_ddl())
         answers: dict[str, Any] = {}
         for row in _computed(frame, task, spark).mapInArrow(_Write(texts, task), "`made` string").collect():
             answers |= json.loads(row["made"])
         made = [answers[segment.name] for segment in segments]
-        return [Sifted(Segment.from_json(one) if one else None, bad, why) for one, bad, why in made]
+        return [FilteredSegment(Segment.from_json(one) if one else None, bad, why) for one, bad, why in made]
 
-    def _one_by_one(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[Sifted]:
+    def _one_by_one(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[FilteredSegment]:
         """As `_here`, with the rows of one segment in memory at a time."""
         return [made for segment in segments for made in self._here([segment], task, spark)]
 
-    def _here(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[Sifted]:
+    def _here(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[FilteredSegment]:
         """In this process, but for what the JVM computes: a way through Python workers costs more than so few rows."""
         from pyspark.sql.types import StructType
 
@@ -277,7 +277,7 @@ class _Task:
         """The segment's rows with `inputs`."""
         return read_segment(segment, self.inputs(), access=self.access, symbols=True)
 
-    def write(self, segment: Segment, computed: _Rows) -> Sifted:
+    def write(self, segment: Segment, computed: _Rows) -> FilteredSegment:
         """The derived segment of `segment`, whose computed columns come next in `computed`; None without rows."""
         writer = SegmentWriter.remaking(segment, self.folder, f"derived-{self.run}-{uuid.uuid4().hex}.arrow")
         letters = self.records.letters(self.epoch, segment.name) if self.forgiving else None
@@ -310,7 +310,7 @@ class _Task:
             yield pa.RecordBatch.from_pydict(columns)
 
     def _passed(
-        self, batch: pa.RecordBatch, letters: Letters | None, records: BadRecords
+        self, batch: pa.RecordBatch, letters: DeadLetterFile | None, records: BadRecords
     ) -> tuple[pa.RecordBatch, int, str]:
         """The rows that the filter lets pass, and what they are; how many are bad, and what the first of them has."""
         ops, numbers = batch.column("_op").to_numpy(), batch.column("_seq").to_numpy()
@@ -335,7 +335,7 @@ class _Task:
         count, why = self._told(batch, bad, letters) if bad.any() else (0, "")
         return pa.RecordBatch.from_pydict(columns).filter(pa.array(kept)), count, why
 
-    def _told(self, batch: pa.RecordBatch, bad: Any, letters: Letters | None) -> tuple[int, str]:
+    def _told(self, batch: pa.RecordBatch, bad: Any, letters: DeadLetterFile | None) -> tuple[int, str]:
         """Keep the bad rows that came, where they are kept; their number, and what the first has."""
         ops, failed = batch.column("_op").to_numpy(), batch.column(_FAILED).to_numpy()
         # Without a row that came a deletion is what fails, and nobody has to be told but who wants none at all.

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from raycdc.core.trusted_files import is_own, make_own_folder, user_cache
 from raycdc.errors import ConfigError
-from raycdc.own_files import is_own, make_own_folder, user_cache
 
 #: The folder's name beside an executor, which is on the path of its Python.
 NAME = "raycdc_tasks"
@@ -40,7 +40,7 @@ _ALWAYS = (
     "typing-inspection",
     "tzdata",
 )
-#: For loops that are compiled where they run (`raycdc.compiled`): keys of Iceberg, documents of MongoDB.
+#: For loops that are compiled where they run (`raycdc.core.compiled`): keys of Iceberg, documents of MongoDB.
 _COMPILED = ("llvmlite", "numba")
 #: For those of one sink.
 _OF_SINKS = {
@@ -57,7 +57,7 @@ _UNUSED_S = 90 * 86_400
 #: What no task needs of them; of raycdc the rooms that no module of a user's function imports either.
 _LEFT_OUT = (
     "/tests/", "/include/", "/__pycache__/", "/numpy/_core/_simd.", "/raycdc/testing/", "/raycdc/cli/",
-    "/raycdc/run_bench/", "/raycdc/split_bench/", "/raycdc/verify/",
+    "/raycdc/bench/runs/", "/raycdc/bench/splits/", "/raycdc/verify/", "/numpy/f2py/",
 )  # fmt: skip
 #: The libraries that pyarrow has under three names; the one in the middle is asked for.
 _TWICE = re.compile(r"/pyarrow/libarrow_python\w*\.(so|dylib)(\.\d+\.\d+\.\d+)?$")

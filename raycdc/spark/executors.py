@@ -16,15 +16,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from raycdc.bridge import SegmentContents, SegmentWriter, SpoolAddress, read_segment
-from raycdc.bridge.access import ANYWHERE, SegmentAccess
-from raycdc.bridge.tasks import StageTask
-from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
+from raycdc.segments import SegmentContents, SegmentWriter, SpoolAddress, read_segment
+from raycdc.segments.access import ANYWHERE, SegmentAccess
+from raycdc.segments.tasks import StageTask
 from raycdc.spark import executor_files
 from raycdc.spark.addresses import own_address
 from raycdc.spark.stage import run_pickled, told
+from raycdc.state.manifests.manifest import STATE_NODE, Segment
 
 #: By which a user says that executors have raycdc already.
 _PYTHON = "spark.pyspark.python"

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from raycdc.bridge.access import HERE, SegmentAccess
-from raycdc.bridge.reading import read_segment
-from raycdc.checkpoint.manifest import Segment
 from raycdc.model import META_COLUMNS, TableSchema
-from raycdc.sinks.plan import Input, share_out
+from raycdc.segments.access import HERE, SegmentAccess
+from raycdc.segments.reading import read_segment
 from raycdc.sinks.rows import changelog_names
+from raycdc.sinks.task_plan import Input, share_out
+from raycdc.state.manifests.manifest import Segment
 
 _META_DDL = "`_op` string, `_seq` bigint, `_ts_ms` bigint, `_db` string, `_table` string, `_pos` string"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -40,10 +40,18 @@ def start_jvm(settings: Mapping[str, str], scratch: Path, log: Any, jvm: JvmStar
         jvm.under_way(),
         _properties(settings, scratch / "settings.properties") as arguments,
         _environment(_ARGUMENTS, arguments),
+        on_loopback(settings),
         _told(jvm),
     ):
         # The JVM writes warnings of its own to both before any logging is set up; they are for the log.
         return java_gateway.launch_gateway(popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+
+
+def on_loopback(settings: Mapping[str, str]) -> AbstractContextManager[None]:
+    """Have the web UI of a Spark on this machine alone listen to this machine alone: it asks for no login."""
+    if not settings["spark.master"].startswith("local"):
+        return nullcontext()
+    return _environment("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"))
 
 
 def forget_lost_jvm() -> None:

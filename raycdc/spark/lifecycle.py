@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from raycdc.bridge import TaskRunner, ThreadTaskRunner
-from raycdc.bridge.tasks import ResultT, StageTask
 from raycdc.config import SparkOptions
+from raycdc.core import background_tasks
 from raycdc.errors import EngineNotStartedError, RaycdcError, SinkError, SparkLostError
+from raycdc.model.engines import FROM_BYTES, EngineName
+from raycdc.segments import TaskRunner, ThreadTaskRunner
+from raycdc.segments.tasks import ResultT, StageTask, TaskLog
 from raycdc.sinks import jvm_end
 from raycdc.spark.jvm_start import JvmStart
-from raycdc.waiting import left_work
 
 #: So many ends for want of memory within so long are no accident: the next JVM would end in the same way.
 MEMORY_ENDS_MAX, MEMORY_ENDS_S = 3, 3600.0
@@ -25,38 +27,54 @@ MEMORY_ENDS_MAX, MEMORY_ENDS_S = 3, 3600.0
 AGAIN_S, AGAIN_MAX_S = 15.0, 600.0
 
 
+@dataclass(frozen=True, slots=True)
+class TaskRules:
+    """Where tasks run once Spark is up: those of less than `from_bytes` of input together in this process all the same.
+
+    `private` is the folder of texts that tasks of a Spark elsewhere are sent; `log` is told who ran tasks.
+    """
+
+    from_bytes: int = FROM_BYTES
+    private: Path | None = None
+    log: TaskLog = field(default_factory=TaskLog)
+
+    def on(self, session: Any) -> TaskRunner:
+        """The runner on a session."""
+        from raycdc.spark.stage import SparkTaskRunner
+
+        return SparkTaskRunner(session, from_bytes=self.from_bytes, private=self.private, log=self.log)
+
+
 def task_runner(
-    spark: SparkThread | None, private: Path | None = None, warn: Callable[[str], None] = lambda _: None
+    spark: SparkThread | None, rules: TaskRules, warn: Callable[[str], None] = lambda _: None
 ) -> tuple[TaskRunner, int]:
     """The runner of a sink's tasks, and how many run at once: Spark, or threads where there is none, or none yet.
 
-    Tasks of a Spark elsewhere are sent the texts of the folder `private`. `warn` hears that a Spark that came later was
-    lost. One that is there from the beginning is started anew by whoever has tasks next.
+    `warn` hears that a Spark that came later was lost. One that is there from the beginning is started anew by whoever
+    has tasks next.
     """
     if spark is None or spark.now is None:
         threads = os.cpu_count() or 1
         in_process = ThreadTaskRunner(threads)
-        return in_process if spark is None else LaterTaskRunner(spark, in_process, warn), threads
+        return in_process if spark is None else DeferredTaskRunner(spark, in_process, warn, rules=rules), threads
     from raycdc.spark.session import parallelism
 
-    return AgainTaskRunner(spark, private), parallelism(spark.now)
+    return RestartingTaskRunner(spark, rules), parallelism(spark.now)
 
 
-class AgainTaskRunner:
+class RestartingTaskRunner:
     """A `TaskRunner` on the session that `spark` has, or has anew; callable from any thread. `SparkLostError` where its
     JVM ends meanwhile: the same tasks may be run again.
     """
 
-    def __init__(self, spark: SparkThread, private: Path | None) -> None:
-        self._spark, self._private = spark, private
+    def __init__(self, spark: SparkThread, rules: TaskRules) -> None:
+        self._spark, self._rules = spark, rules
 
     def __call__(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
-        from raycdc.spark.stage import SparkTaskRunner
-
-        return SparkTaskRunner(self._spark.again(), private=self._private)(tasks)
+        return self._rules.on(self._spark.again())(tasks)
 
 
-class LaterTaskRunner:
+class DeferredTaskRunner:
     """A `TaskRunner` on `spark` once it is up, and on threads of this process before it is and when it is lost, which
     `warn` hears, until it is up again; callable from any thread.
     """
@@ -67,9 +85,10 @@ class LaterTaskRunner:
         in_process: ThreadTaskRunner,
         warn: Callable[[str], None],
         *,
+        rules: TaskRules = TaskRules(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._spark = spark
+        self._spark, self._rules = spark, rules
         self._in_process = in_process
         self._warn = warn
         self._clock = clock
@@ -82,11 +101,9 @@ class LaterTaskRunner:
     def __call__(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
         if (session := self._spark.now) is None:
             return self._run_here(tasks)
-        from raycdc.spark.stage import SparkTaskRunner
-
         self._had, self._again_at_s = session, None
         try:
-            return SparkTaskRunner(session)(tasks)
+            return self._rules.on(session)(tasks)
         except SinkError as cause:
             if not isinstance(cause, SparkLostError) and self._spark.now is session:
                 raise
@@ -104,7 +121,9 @@ class LaterTaskRunner:
             # Nobody needs it, and the run may be ending.
             with suppress(RuntimeError, SinkError):
                 self._spark.begin()
-        return self._in_process(tasks)
+        results = self._in_process(tasks)
+        self._rules.log.ran(EngineName.DRIVER, tasks)
+        return results
 
 
 #: Ends the warning of a run that goes on without Spark.
@@ -169,11 +188,11 @@ class SparkThread:
                 if self._end is not None:
                     raise RuntimeError("Spark is not started any more")
                 self._memory_ends.require_few(_made(self._session))
-                self._session = self._thread.submit(self._make_after, left_work.now())
+                self._session = self._thread.submit(self._make_after, background_tasks.now())
             return self._session
 
     def _make_after(self, before: Sequence[Future[Any]]) -> Any:
-        left_work.wait_for(before)
+        background_tasks.wait_for(before)
         return self._make(self._starting)
 
     def session(self) -> Any:
@@ -227,7 +246,7 @@ class SparkThread:
             self._end = self._thread.submit(self._stop)
         if coming:
             self._starting.break_off()
-            left_work.leave(self._end)
+            background_tasks.leave(self._end)
 
     def end(self) -> None:
         """Returns when Spark has ended, whoever else failed while it was being started; or at once where it was broken
@@ -236,7 +255,7 @@ class SparkThread:
         self.begin_end()
         self._thread.shutdown(wait=False)
         assert self._end is not None
-        if self._end not in left_work.now():
+        if self._end not in background_tasks.now():
             self._end.result()
 
     def _stop(self) -> None:

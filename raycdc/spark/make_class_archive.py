@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from raycdc.own_files import is_own, make_own_folder
+from raycdc.core.trusted_files import is_own, make_own_folder
 from raycdc.spark.class_archive import archive_path
 from raycdc.spark.session import check_java, delta_jars, spark_session
 from raycdc.spark.stage import SparkTaskRunner

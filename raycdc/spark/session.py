@@ -19,8 +19,8 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
+from raycdc.core.trusted_files import user_cache
 from raycdc.errors import ConfigError, EngineNotStartedError
-from raycdc.own_files import user_cache
 from raycdc.spark import artifacts, class_archive
 from raycdc.spark.executors import executor_settings, executors_python
 from raycdc.spark.jvm_start import JvmStart

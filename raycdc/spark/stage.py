@@ -18,15 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raycdc.bridge.tasks import ResultT, StageTask, ThreadTaskRunner
+from raycdc.core.task_secrets import all_private, take_private
 from raycdc.errors import RaycdcError, SinkError, error_by_name
-from raycdc.model.untold import without_quotations
-from raycdc.private_texts import all_private, take_private
+from raycdc.model.engines import FROM_BYTES, EngineName
+from raycdc.model.redaction import without_quotations
+from raycdc.segments.tasks import ResultT, StageTask, TaskLog, ThreadTaskRunner
 from raycdc.sinks import jvm_end
 
-#: Below this much input the tasks run in the driver process: every way through a Python worker costs about 70 ms,
-#: which is what writing this much costs.
-IN_PROCESS_BYTES_MAX = 4 << 20
 IN_PROCESS_THREADS = 4
 
 #: The cost of a task besides reading its input, in bytes of input: a file is made and synced.
@@ -41,7 +39,7 @@ _TOLD_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TaskResult:
     """The result of a task, or the named error by which it ended."""
 
     result: Any = None
@@ -57,17 +55,23 @@ class SparkTaskRunner:
     """
 
     def __init__(
-        self, spark: Any, *, in_process_bytes_max: int = IN_PROCESS_BYTES_MAX, private: Path | None = None
+        self, spark: Any, *, from_bytes: int = FROM_BYTES, private: Path | None = None, log: TaskLog | None = None
     ) -> None:
-        """`private`: the folder of texts that tasks on other machines are sent (`raycdc.private_texts`)."""
+        """Tasks of less than `from_bytes` of input together run in this process, and so do those that read nothing.
+        `private` is the folder of texts that tasks on other machines are sent (`raycdc.core.task_secrets`); `log` is
+        told who ran tasks.
+        """
         self._spark = spark
         self._context = spark.sparkContext
-        self._in_process_bytes_max = in_process_bytes_max
+        self._from_bytes = max(1, from_bytes)
         self._private = private
+        self._log = TaskLog() if log is None else log
 
     def __call__(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
-        if sum(task.input_bytes for task in tasks) <= self._in_process_bytes_max:
-            return ThreadTaskRunner(IN_PROCESS_THREADS)(tasks)
+        if sum(task.input_bytes for task in tasks) < self._from_bytes:
+            results = ThreadTaskRunner(IN_PROCESS_THREADS)(tasks)
+            self._log.ran(EngineName.DRIVER, tasks)
+            return results
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -80,13 +84,14 @@ class SparkTaskRunner:
         for answer in answers:
             if answer.error:
                 raise error_by_name(answer.error)(answer.message)
+        self._log.ran(EngineName.SPARK, tasks)
         return [answer.result for answer in answers]
 
     def warm_up(self) -> None:
         """Start a Python worker per core and load what tasks need; the first job of a session takes seconds."""
         self._run([[b""]] * int(self._context.defaultParallelism))
 
-    def _answers(self, tasks: Sequence[StageTask[Any]]) -> list[Answer]:
+    def _answers(self, tasks: Sequence[StageTask[Any]]) -> list[TaskResult]:
         """In the order of the tasks."""
         groups = share_tasks([task.input_bytes for task in tasks], parallelism=int(self._context.defaultParallelism))
         found = self._run([[pickle.dumps(tasks[number]) for number in group] for group in groups])
@@ -94,10 +99,10 @@ class SparkTaskRunner:
         by_number = dict(zip(numbers, found, strict=True))
         return [by_number[number] for number in range(len(tasks))]
 
-    def _run(self, groups: Sequence[Sequence[bytes]]) -> list[Answer]:
+    def _run(self, groups: Sequence[Sequence[bytes]]) -> list[TaskResult]:
         """One task of Spark's for each group; the answers of all, group by group."""
         run = run_pickled if self._private is None else partial(run_elsewhere, all_private(self._private))
-        answers: list[Answer] = self._context.parallelize(groups, len(groups)).flatMap(run).collect()
+        answers: list[TaskResult] = self._context.parallelize(groups, len(groups)).flatMap(run).collect()
         return answers
 
 
@@ -114,26 +119,26 @@ def share_tasks(input_bytes: Sequence[int], *, parallelism: int) -> list[list[in
     return groups
 
 
-def run_pickled(tasks: Sequence[bytes]) -> list[Answer]:
+def run_pickled(tasks: Sequence[bytes]) -> list[TaskResult]:
     """The function of the job: the tasks of one group, one after the other. Pickled by its name."""
     return [_answer(task) for task in tasks]
 
 
-def run_elsewhere(private: Mapping[str, str], tasks: Sequence[bytes]) -> list[Answer]:
+def run_elsewhere(private: Mapping[str, str], tasks: Sequence[bytes]) -> list[TaskResult]:
     """`run_pickled` on a machine that has no private files of the driver's."""
     take_private(private)
     return run_pickled(tasks)
 
 
-def _answer(pickled: bytes) -> Answer:
+def _answer(pickled: bytes) -> TaskResult:
     """The answer to one task, or to nothing when it is empty."""
     if not pickled:
-        return Answer()
+        return TaskResult()
     try:
         task: StageTask[Any] = pickle.loads(pickled)  # noqa: S301 - the driver made it
-        return Answer(task.run())
+        return TaskResult(task.run())
     except RaycdcError as failure:
-        return Answer(error=type(failure).__name__, message=str(failure))
+        return TaskResult(error=type(failure).__name__, message=str(failure))
 
 
 def told(text: str) -> str:

@@ -19,12 +19,11 @@ from typing import Any
 
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.transform import Expression, Star, Transform, Transforms
-from raycdc.schema.apply import find_column
+from raycdc.model.evolution.apply import find_column
+from raycdc.model.rules.transform import Expression, Star, Transform, Transforms
 from raycdc.sinks import jvm_end
 from raycdc.transform import PlainResolver, ResolvedColumn, ResolvedTransform, Uses, finished
-from raycdc.transform.plain import is_plain, plain_column
-from raycdc.transform.resolved import META_LOGICAL, star_columns
+from raycdc.transform.resolved import META_LOGICAL, is_plain, plain_column, star_columns
 
 #: Expressions that Spark calls deterministic because one query sees one value of them; the next query sees another.
 _OF_THE_MOMENT = frozenset(

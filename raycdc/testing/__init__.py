@@ -1,8 +1,7 @@
-"""The kit raycdc is tested with, shipped so that plug-ins are tested the same way.
+"""Conformance suites for authors of plug-ins: the same ones that raycdc's own sources and sinks pass.
 
-Private database servers, a seeded shop workload, and the comparison of a source with what a sink holds. Nothing in the
-product imports this package, except ``raycdc demo``. A sink of your own inherits `SinkConformance` in its tests, a
-source `SourceConformance`.
+The tests of a sink inherit `SinkConformance`, those of a source `SourceConformance`. The product imports nothing of
+this package.
 """
 
 from raycdc.testing.sink_conformance import SinkConformance

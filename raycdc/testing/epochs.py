@@ -14,14 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from raycdc.bridge import SegmentContents, SegmentWriter, SpoolAddress
-from raycdc.checkpoint.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Segment, TableEpoch, seq_base
-from raycdc.checkpoint.opaque import EnumeratorState, Position, SealedSplit
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
-from raycdc.schema.events import CreateTableEvent, SchemaChangeEvent
-from raycdc.source.snapshot.stream_state import StreamState
-from raycdc.source.table_life import Live
+from raycdc.model.evolution.events import CreateTableEvent, SchemaChangeEvent
+from raycdc.segments import SegmentContents, SegmentWriter, SpoolAddress
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.tables.table_life import Live
+from raycdc.state.manifests.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Segment, TableEpoch, seq_base
+from raycdc.state.opaque import EnumeratorState, Position, SealedSplit
+from raycdc.state.store import CheckpointStore
 
 Row = dict[str, Any]
 #: A kind of row, and the row.
@@ -140,7 +140,7 @@ class EpochScript:
             from_splits={},
             to_splits={"log": SealedSplit.from_json({"position": {"file": "binlog.000001", "pos": epoch}})}
             if incarnations is None
-            else {STREAM_SPLIT_ID: _stream(epoch, incarnations)},
+            else {STREAM_SPLIT_ID: self._stream(epoch, incarnations)},
             enumerator=EnumeratorState.from_json({}),
             segments=tuple(segments),
             tables=parts,
@@ -176,7 +176,9 @@ class EpochScript:
         writer.append(pa.RecordBatch.from_pylist(values, schema=changelog_schema(table.schema)))
         return writer.finish(seq_base=seq_base(epoch, log=kind == "log"))
 
-
-def _stream(epoch: int, incarnations: Mapping[str, int]) -> SealedSplit:
-    followed = {TableId.parse(name): Live("", announced=True, incarnation=n) for name, n in incarnations.items()}
-    return StreamState(Position.from_json({"pos": epoch}), epoch, followed).sealed()
+    def _stream(self, epoch: int, incarnations: Mapping[str, int]) -> SealedSplit:
+        followed = {}
+        for name, number in incarnations.items():
+            table = self.table(name)
+            followed[table.id] = Live(self.store.put_schema(table.schema), announced=True, incarnation=number)
+        return StreamState(Position.from_json({"pos": epoch}), epoch, followed).sealed()

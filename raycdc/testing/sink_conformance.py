@@ -18,9 +18,9 @@ that reason, and fails where neither is there. `raycdc.testing.sink_hooks` is th
 
 from __future__ import annotations
 
+from raycdc.testing.sink_concurrency_stories import ConcurrentWriterStories
 from raycdc.testing.sink_epoch_stories import EpochStories
-from raycdc.testing.sink_touched_stories import TouchedStories
 
 
-class SinkConformance(EpochStories, TouchedStories):
+class SinkConformance(EpochStories, ConcurrentWriterStories):
     """See the module's docstring."""

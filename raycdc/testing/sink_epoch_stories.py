@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from raycdc import failpoints
-from raycdc.bridge import run_in_process
-from raycdc.bridge.tasks import ResultT, StageTask
+from raycdc.core import failpoints
 from raycdc.model import Column, LogicalType, TableId, TypeKind
-from raycdc.schema.events import AddColumnEvent
+from raycdc.model.evolution.events import AddColumnEvent
+from raycdc.segments import run_in_process
+from raycdc.segments.tasks import ResultT, StageTask
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE
 from raycdc.testing.sink_stories import SinkStories, place, write
 

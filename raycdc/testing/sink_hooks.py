@@ -15,7 +15,7 @@ from unittest import SkipTest
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.api import Sink
-from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
+from raycdc.storage.settings import LIKE_ANYBODY, StorageSettings
 from raycdc.testing.epochs import Change, Row, ScriptedTable
 
 

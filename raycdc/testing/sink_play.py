@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from raycdc.bridge import run_in_process
-from raycdc.bridge.tasks import TaskRunner
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.epochs.epoch_loop import EpochLoop
-from raycdc.epochs.parked_targets import NOTHING, Parking
-from raycdc.epochs.ports import EpochPorts
-from raycdc.schema.events import CreateTableEvent, TruncateTableEvent
-from raycdc.sinks.api import Sink, SinkContext, TableWork
+from raycdc.delivery.epoch_loop import EpochLoop
+from raycdc.delivery.ports import EpochPorts
+from raycdc.delivery.targets.parked_targets import NOTHING, ParkingPolicy
+from raycdc.model.evolution.events import CreateTableEvent, TruncateTableEvent
+from raycdc.segments import run_in_process
+from raycdc.segments.tasks import TaskRunner
+from raycdc.sinks.api import Sink, SinkContext, TableCommit
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, ScriptedTable
 
 #: A quantity of which no story has more, but for the rows that an altered target cannot hold.
@@ -87,11 +87,11 @@ class Play:
             table.insert({"id": 500, "name": "large", "qty": LARGE})
         self._seal(final=True)
 
-    def run(self, sink: Sink | None = None, *, parking: Parking = NOTHING) -> None:
+    def run(self, sink: Sink | None = None, *, parking: ParkingPolicy = NOTHING) -> None:
         """Write everything that is sealed, and end. A refusal ends it, too, where `parking` parks no table."""
         self._loop(sink or self.sink(), parking).run()
 
-    def restart(self, *, parking: Parking = NOTHING) -> None:
+    def restart(self, *, parking: ParkingPolicy = NOTHING) -> None:
         """A new driver: the next generation, recovery, then everything that is sealed."""
         self.script.generation = self.store.generations.next()
         loop = self._loop(self.sink(), parking)
@@ -99,11 +99,11 @@ class Play:
         if self.store.sealed_epochs(loop.committed):
             loop.run()
 
-    def works(self, epoch: int, *, generation: int = 0) -> list[TableWork]:
+    def works(self, epoch: int, *, generation: int = 0) -> list[TableCommit]:
         """The shares of a sealed epoch, of the script's generation or another one."""
         manifest = self.store.manifest(epoch)
         return [
-            TableWork(
+            TableCommit(
                 epoch=epoch,
                 generation=generation or self.script.generation,
                 source=table,
@@ -124,7 +124,7 @@ class Play:
     def _seal(self, *, final: bool = False) -> None:
         self.script.seal(final=final, incarnations=self.incarnations)
 
-    def _loop(self, sink: Sink, parking: Parking) -> EpochLoop:
+    def _loop(self, sink: Sink, parking: ParkingPolicy) -> EpochLoop:
         own = self.script.generation
         ports = EpochPorts(generation=lambda: own, next_sealed=self._next_sealed, parking=parking)
         return EpochLoop(self.store, sink, ports)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from raycdc.epochs.parked_targets import Parking
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
-from raycdc.sinks.api import UPSERT, CommitVector, Sink, TableWork
+from raycdc.sinks.api import UPSERT, CommitVector, Sink, TableCommit
 from raycdc.testing.epochs import ScriptedTable
 from raycdc.testing.sink_hooks import SinkHooks
 from raycdc.testing.sink_play import Play
@@ -36,9 +36,9 @@ class SinkStories(SinkHooks):
         before = self._sorted(play, touched)
         play.large_epoch()
         if sink is None:
-            play.restart(parking=Parking())
+            play.restart(parking=ParkingPolicy())
         else:
-            play.run(sink, parking=Parking())
+            play.run(sink, parking=ParkingPolicy())
         for _ in range(2):
             parked = play.parked()
             assert list(parked) == [str(play.orders.id)], "the table whose target was touched is parked, and no other"
@@ -46,7 +46,7 @@ class SinkStories(SinkHooks):
             assert self._sorted(play, touched) == before, "something was written to a target that was touched"
             self._check(play, play.items)
             play.epochs(1)
-            play.restart(parking=Parking())
+            play.restart(parking=ParkingPolicy())
 
     def _sorted(self, play: Play, target: TableId) -> Sequence[object]:
         """The rows of `target`: stores need not give them in an order."""
@@ -79,7 +79,7 @@ class SinkStories(SinkHooks):
         assert not always, "a driver that was replaced wrote an epoch that nobody had written"
 
 
-def write(sink: Sink, work: TableWork) -> None:
+def write(sink: Sink, work: TableCommit) -> None:
     """Stage and commit the share of one target."""
     sink.commit(work, sink.stage([work])[work.target])
 

@@ -12,13 +12,425 @@ primary key, and each step of `change` must insert, update and delete rows of al
 appended says ``kinds = frozenset({RowKind.INSERT})``: then `change` inserts, and the log must tell of nothing else.
 
 `raycdc.testing.source_hooks` is the page of all that a test may supply.
+
+What the stories of sources have in common: a play, what must be true at its end, and the log as a reader sees it.
+
+Stories of the chunks of a source, which a snapshot reads one by one.
+
+Stories of the log of a source, which a reader reads unit by unit.
+
+Stories of whole runs of a source: crashes, lost logs, tables that people pause and have read again.
 """
 
 from __future__ import annotations
 
-from raycdc.testing.source_chunk_stories import ChunkStories
-from raycdc.testing.source_log_stories import LogStories
-from raycdc.testing.source_run_stories import RunStories
+import json
+import pickle
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.core import failpoints
+from raycdc.driver.consumer import Epoch
+from raycdc.errors import LogLostError
+from raycdc.model import RowKind, TableId, TableSchema, changelog_schema
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.enumerator.snapshot_plan import StartPoint, first_state
+from raycdc.source.snapshot.log.log_rows import key_values
+from raycdc.source.snapshot.log.log_unit import (
+    AlterTableUpdate,
+    BeginTableUpdate,
+    LogUnit,
+    in_transaction,
+    rows_of,
+    updates_of,
+)
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.tables.parking import TableRequest
+from raycdc.source.tables.table_life import Live
+from raycdc.state.opaque import PlannerState
+from raycdc.testing.source_hooks import SourceHooks
+from raycdc.testing.source_play import SourcePlay
+
+#: Steps of `SourceHooks.change` of a story.
+STEPS = 3
+#: Looks of a quiet log that say that it has no more, and units after which it has no end.
+QUIET, UNITS_MAX = 3, 10_000
+
+
+class SourceStories(SourceHooks):
+    """Base of the stories. Each of them is a test, whose folder is pytest's."""
+
+    def _play(self, folder: Path) -> SourcePlay:
+        return SourcePlay(folder, partial(self.new_source, folder))
+
+    def _check(self, play: SourcePlay, folder: Path, *, but: TableId | None = None) -> None:
+        """Every target but that one has the rows that its table has at the source."""
+        for table in self.new_source(folder).tables().keys() - {but}:
+            written = sorted(map(shown, play.target.get(table, {}).values()))
+            wanted = sorted(map(shown, self.rows(folder, table)))
+            more, less = set(written) - set(wanted), set(wanted) - set(written)
+            assert written == wanted, (
+                f"{table} at the source has {len(wanted)} rows, the target {len(written)}; only in the target: "
+                f"{sorted(more)[:3]}; only at the source: {sorted(less)[:3]}"
+            )
+
+    def _start(self, folder: Path) -> StartPoint:
+        source = self.new_source(folder)
+        return source.enumerator_dialect().start_point()
+
+    def _split(self, start: StartPoint) -> StreamSplit:
+        """The log from `start` on, of tables whose snapshots begin."""
+        return StreamSplit(first_state(start), {plan.fingerprint: plan.document for plan in start.tables})
+
+    def _followed(self, start: StartPoint) -> StreamSplit:
+        """The log from `start` on, of tables that are followed without a snapshot."""
+        split = self._split(start)
+        live = {plan.table: Live(plan.fingerprint, announced=True, incarnation=0) for plan in start.tables}
+        state = StreamState(start.position, start.ordinal, live, notes=start.notes)
+        return StreamSplit(state, split.schemas)
+
+    def _units(self, folder: Path, split: StreamSplit) -> Iterator[LogUnit]:
+        """The units of the log from `split` on, until it is quiet."""
+        with closing(self.new_source(folder).log_reader(split)) as reader:
+            quiet = 0
+            for _ in range(UNITS_MAX):
+                unit = reader.fetch()
+                quiet = quiet + 1 if unit is None else 0
+                if unit is not None:
+                    yield unit
+                if quiet == QUIET:
+                    return
+        raise AssertionError(f"the log has no end after {UNITS_MAX} units")
+
+
+def behind(split: StreamSplit, unit: LogUnit) -> StreamSplit:
+    """The log behind `unit`, as a reader would seal it."""
+    followed, schemas = dict(split.state.followed), dict(split.schemas)
+    for update in updates_of(unit):
+        followed.pop(update.table, None)
+        if isinstance(update, AlterTableUpdate | BeginTableUpdate):
+            followed[update.table] = Live(update.fingerprint, announced=True, incarnation=0)
+            schemas[update.fingerprint] = update.document
+    notes = split.state.notes if unit.place.notes is None else unit.place.notes
+    return StreamSplit(StreamState(unit.place.position, unit.place.ordinal, followed, notes=notes), schemas)
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    """A row as a text that is the same for equal rows."""
+    return str(sorted(row.items()))
+
+
+class ChunkStories(SourceStories):
+    """Chunks have every row of a table once, and see what the log had when they were opened."""
+
+    def test_every_row_is_in_one_chunk(self, tmp_path: Path) -> None:
+        source, start = self.new_source(tmp_path), self._start(tmp_path)
+        order = source.key_order(self._split(start))
+        for plan in start.tables:
+            wanted = {shown(row) for row in self.rows(tmp_path, plan.table)}
+            read: list[str] = []
+            for split in self._chunks(tmp_path, plan.table, plan.document):
+                for batch in self._read(tmp_path, split, start, plan.document):
+                    read += [shown(row) for row in batch.select(_names(plan.document)).to_pylist()]
+                    if split.key is not None:
+                        bounds = [order.bound(plan.table, raw) for raw in (split.lower, split.upper) if raw is not None]
+                        cells = order.classify(plan.table, key_values(batch, split.key), bounds)
+                        inside = 0 if split.lower is None else 1
+                        assert (cells == inside).all() or split.includes_null, f"rows outside of {split}"
+            assert sorted(read) == sorted(wanted), f"chunks of {plan.table} have {len(read)} rows of {len(wanted)}"
+
+    def test_bounds_of_chunks_ascend_without_gaps(self, tmp_path: Path) -> None:
+        source, start = self.new_source(tmp_path), self._start(tmp_path)
+        order = source.key_order(self._split(start))
+        for plan in start.tables:
+            chunks = [chunk for chunk in self._chunks(tmp_path, plan.table, plan.document) if not chunk.only_null]
+            assert (chunks[0].lower, chunks[-1].upper) == (None, None), "the first and the last chunk are open"
+            assert all(one.upper == other.lower for one, other in pairwise(chunks)), "chunks touch each other"
+            bounds = [order.bound(plan.table, chunk.upper) for chunk in chunks[:-1]]
+            assert all(one < other for one, other in pairwise(bounds)), f"bounds of {plan.table} do not ascend"
+            assert [chunk.index for chunk in chunks] == list(range(chunks[0].index, chunks[0].index + len(chunks)))
+
+    def test_a_chunk_sees_what_the_log_had_when_it_was_opened(self, tmp_path: Path) -> None:
+        start = self._start(tmp_path)
+        split = self._followed(start)
+        self.change(tmp_path, 1)
+        for unit in self._units(tmp_path, split):
+            split = behind(split, unit)
+        (table, state), *_ = split.state.followed.items()
+        document = split.schemas[state.schema]
+        for chunk in self._chunks(tmp_path, table, document):
+            with closing(self.new_source(tmp_path).chunk_reader()) as reader:
+                for _ in reader.read(chunk, opened_at=OpenedAt(split.state.position), document=document):
+                    continue
+                high = reader.high_watermark()
+            assert high.ordinal >= split.state.ordinal, f"{high} is before the place {split.state.ordinal} it must see"
+            assert high.log_end >= high.ordinal
+
+    def _chunks(self, folder: Path, table: TableId, document: SchemaDocument) -> list[SnapshotSplit]:
+        dialect = self.new_source(folder).enumerator_dialect()
+        chunks: list[SnapshotSplit] = []
+        planner = PlannerState.from_json({})
+        while True:
+            planned = dialect.plan(document, table, planner, len(chunks))
+            chunks += planned.splits
+            if planned.planner is None:
+                return chunks
+            planner = planned.planner
+
+    def _read(
+        self, folder: Path, split: SnapshotSplit, start: StartPoint, document: SchemaDocument
+    ) -> Iterator[pa.RecordBatch]:
+        with closing(self.new_source(folder).chunk_reader()) as reader:
+            yield from reader.read(split, opened_at=OpenedAt(start.position), document=document)
+
+
+def _names(document: SchemaDocument) -> list[str]:
+    return [column.name for column in document.schema.columns]
+
+
+#: Longest that a read may take to end when it is woken.
+PATIENCE_S = 120.0
+
+
+class LogStories(SourceStories):
+    """The log has every change once and in order, and goes on from each of its places."""
+
+    def test_places_of_the_log_ascend(self, tmp_path: Path) -> None:
+        start = self._start(tmp_path)
+        self.change(tmp_path, 1)
+        before = start.ordinal
+        for unit in self._units(tmp_path, self._followed(start)):
+            position, ordinal = unit.place.position.to_json(), unit.place.ordinal
+            assert json.loads(json.dumps(position)) == position, "a position must be JSON"
+            for rows in rows_of(unit):
+                ordinals = rows.ordinals
+                assert ordinals.dtype == np.int64, f"ordinals are {ordinals.dtype}"
+                assert (np.diff(ordinals) >= 0).all(), "rows of a table come in the log's order"
+                assert before < ordinals[0], f"a row at {ordinals[0]} behind the place {before}"
+                assert in_transaction(unit) or ordinals[-1] <= ordinal, "a row lies behind its unit's place"
+            assert ordinal >= before, f"the log went back from {before} to {ordinal}"
+            before = ordinal
+
+    def test_the_log_goes_on_from_every_place(self, tmp_path: Path) -> None:
+        split = self._followed(self._start(tmp_path))
+        for step in range(1, STEPS + 1):
+            self.change(tmp_path, step)
+        units = list(self._units(tmp_path, split))
+        told = [_told(unit) for unit in units]
+        for number, unit in enumerate(units):
+            split = behind(split, unit)
+            if in_transaction(unit):
+                continue
+            rest = [row for again in self._units(tmp_path, split) for row in _told(again)]
+            wanted = [row for rows in told[number + 1 :] for row in rows]
+            position = unit.place.position
+            assert rest == wanted, f"from {position} on the log has {len(rest)} rows, not {len(wanted)}"
+
+    def test_rows_are_as_their_schema_says(self, tmp_path: Path) -> None:
+        split = self._followed(self._start(tmp_path))
+        self.change(tmp_path, 1)
+        for unit in self._units(tmp_path, split):
+            split = behind(split, unit)
+            for rows in rows_of(unit):
+                state = split.state.followed.get(rows.table)
+                assert state is not None, f"rows of {rows.table}, which is not followed"
+                schema = changelog_schema(split.schemas[state.schema].schema)
+                assert rows.batch.schema.equals(schema), f"{rows.table} has\n{rows.batch.schema}\nand not\n{schema}"
+                assert rows.batch.num_rows == rows.ordinals.size
+
+    def test_an_update_is_a_row_before_and_a_row_after(self, tmp_path: Path) -> None:
+        split = self._followed(self._start(tmp_path))
+        self.change(tmp_path, 1)
+        for unit in self._units(tmp_path, split):
+            for rows in rows_of(unit):
+                kinds = rows.batch.column("_op").to_pylist()
+                for number, kind in enumerate(kinds):
+                    if kind == RowKind.UPDATE_BEFORE:
+                        assert kinds[number + 1 : number + 2] == [RowKind.UPDATE_AFTER], f"in {kinds}"
+                    if kind == RowKind.UPDATE_AFTER:
+                        assert kinds[max(0, number - 1)] == RowKind.UPDATE_BEFORE, f"in {kinds}"
+                numbers = rows.batch.column("_seq").to_numpy()
+                assert (np.diff(numbers) > 0).all(), "_seq numbers the rows in their order"
+
+    def test_a_waiting_read_can_be_woken(self, tmp_path: Path) -> None:
+        reader = self.new_source(tmp_path).log_reader(self._followed(self._start(tmp_path)))
+        ended = threading.Event()
+
+        def read() -> None:
+            while not ended.is_set():
+                reader.fetch()
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        ended.set()
+        reader.wake_up()
+        thread.join(timeout=PATIENCE_S)
+        assert not thread.is_alive(), f"fetch did not return {PATIENCE_S:g} s after wake_up"
+        reader.close()
+
+
+def _told(unit: LogUnit) -> list[tuple[str, Any, str]]:
+    """Rows of a unit, comparable: their table, place and values."""
+    told = [(str(update.table), type(update).__name__, "") for update in updates_of(unit)]
+    for rows in rows_of(unit):
+        for row in rows.batch.to_pylist():
+            values = {name: value for name, value in row.items() if name not in ("_seq", "_ts_ms")}
+            told.append((str(rows.table), row["_pos"], shown(values)))
+    return sorted(told, key=str) if len(rows_of(unit)) > 1 else told
+
+
+#: Where an incarnation of a reader, or a generation of the job, is ended by an error.
+POINTS = ("before_seal", "after_seal", "after_close", "before_manifest", "after_manifest")
+#: Longest that a run may take to come to the source's present end.
+RUN_PATIENCE_S = 300.0
+
+
+class RunStories(SourceStories):
+    """The target equals the source after every run, whatever happens in it, and `check` says what a run does."""
+
+    def test_the_target_equals_the_source_after_every_run(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.run()
+        self._check(play, tmp_path)
+        for step in range(1, STEPS + 1):
+            self.change(tmp_path, step)
+            play.run()
+            self._check(play, tmp_path)
+
+    def test_changes_during_the_snapshot_are_in_it_or_behind_it(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        steps = iter(range(1, STEPS + 1))
+
+        def change(_: Epoch) -> None:
+            if (step := next(steps, None)) is not None:
+                self.change(tmp_path, step)
+
+        play.run(change)
+        play.run()
+        self._check(play, tmp_path)
+
+    def test_a_change_of_the_log_comes_once(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        for step in range(1, STEPS + 1):
+            play.run()
+            self.change(tmp_path, step)
+        play.run()
+        twice = {one for one in play.places if play.places.count(one) > 1} if len(play.places) < 5_000 else set()
+        assert len(set(play.places)) == len(play.places), f"came twice: {sorted(twice, key=str)[:5]}"
+        # An update's row before says no more than the row after it, and a truncation is none of the changes of rows.
+        told = {kind for _, _, kind in play.places} - {RowKind.UPDATE_BEFORE.symbol, RowKind.TRUNCATE.symbol}
+        wanted = {kind.symbol for kind in self.kinds}
+        assert told == wanted, (
+            f"the log told of {sorted(told)}, and the source has {sorted(wanted)}; rows without `_pos` count as those "
+            "of chunks"
+        )
+
+    def test_a_process_that_ends_anywhere_loses_and_doubles_nothing(self, tmp_path: Path) -> None:
+        for point in POINTS:
+            folder = tmp_path / point
+            play = self._play(folder)
+            # Where the job ends with it, as a process would have, the next run goes on.
+            with suppress(failpoints.FailpointError), failpoints.planned(point, count=2, folder=folder):
+                play.run(lambda epoch, folder=folder: self.change(folder, epoch.number))  # type: ignore[misc]
+            play.run()
+            self._check(play, folder)
+            assert len(set(play.places)) == len(play.places), f"rows came twice after {point}"
+
+    def test_nothing_is_acknowledged_before_it_is_committed(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+
+        def look(_: Epoch) -> None:
+            known = self.acknowledged(tmp_path)
+            assert known is None or known <= play.committed_ordinal, (
+                f"the source was told that all up to {known} is safe, and the sink holds {play.committed_ordinal}"
+            )
+
+        for step in range(1, STEPS + 1):
+            play.run(look)
+            self.change(tmp_path, step)
+        play.run(look)
+        known = self.acknowledged(tmp_path)
+        assert known is None or known == play.committed_ordinal, f"the last commit was not told, but {known}"
+
+    def test_a_log_that_is_lost_is_told(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.run()
+        last = play.store.last_manifest()
+        self.new_source(tmp_path).preflight(last)
+        self.change(tmp_path, 1)
+        if not self.lose_log(tmp_path):
+            return
+        lost = False
+        try:
+            self.new_source(tmp_path).preflight(last)
+        except LogLostError:
+            lost = True
+        assert lost, "preflight says nothing of a log that does not reach back"
+        assert last is not None
+        restart = self.new_source(tmp_path).restart(last)
+        assert restart is None or restart.ordinal > play.stream.ordinal, "the log goes on before the gap"
+
+    def test_a_paused_table_holds_nobody_up_and_goes_on_where_it_was_left(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.run(patience_s=RUN_PATIENCE_S)
+        table = min(play.stream.followed)
+        left = dict(play.target[table])
+        play.ask(table, TableRequest.PAUSE)
+        play.run(patience_s=RUN_PATIENCE_S)
+        self.change(tmp_path, 1)
+        play.run(patience_s=RUN_PATIENCE_S)
+        assert play.target[table] == left, f"{table} is paused, and its rows were told"
+        self._check(play, tmp_path, but=table)
+        play.ask(table, TableRequest.RESUME)
+        play.run(patience_s=RUN_PATIENCE_S)
+        # A log that is kept until it is acknowledged has not what the table missed; then the table says so.
+        lost = play.stream.parked.get(table)
+        assert lost is None or lost.reason
+        self._check(play, tmp_path, but=None if lost is None else table)
+
+    def test_a_table_is_read_anew_when_somebody_asks_for_it(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.run(patience_s=RUN_PATIENCE_S)
+        table = min(play.stream.followed)
+        # Whatever the target has, it is emptied for the new snapshot.
+        play.target[table] = {(): {"of": "nobody"}}
+        play.ask(table, TableRequest.RESNAPSHOT)
+        self.change(tmp_path, 1)
+        play.run(patience_s=RUN_PATIENCE_S)
+        assert table in play.stream.followed, (
+            f"{table} was to begin again, and did not: the log begins the tables of `split.state.parked` that are to "
+            "begin `again` (`raycdc.source.tables.resnapshots.begin`)"
+        )
+        self._check(play, tmp_path)
+
+    def test_check_and_plan_agree_with_a_run(self, tmp_path: Path) -> None:
+        source = self.new_source(tmp_path)
+        findings = source.check(None, names_told=False)
+        bad = [str(result) for result in findings.results if result.required and not result.ok]
+        assert not bad, f"check finds {bad}"
+        planned = {table: described.schema.fingerprint() for table, described in source.tables().items()}
+        play = self._play(tmp_path)
+        play.run()
+        followed = {table: state.schema for table, state in play.stream.followed.items()}
+        assert planned.keys() == followed.keys() == set(findings.tables)
+        schemas = {table: TableSchema.from_json(play.store.document(fp)) for table, fp in followed.items()}
+        assert planned == {table: schema.fingerprint() for table, schema in schemas.items()}
+        assert all(map(source.config.captures, followed)), "the configuration says that it does not capture them"
+
+    def test_it_can_be_sent_to_other_processes(self, tmp_path: Path) -> None:
+        source = pickle.loads(pickle.dumps(self.new_source(tmp_path)))
+        assert source.tables().keys() == self.new_source(tmp_path).tables().keys()
+        source.warm_up()
+        json.dumps(source.statistics())
 
 
 class SourceConformance(RunStories, LogStories, ChunkStories):

@@ -10,25 +10,25 @@ from typing import Any
 
 import pyarrow as pa
 
-from raycdc.bridge.access import HERE
-from raycdc.bridge.bad_rows import BadRecords
-from raycdc.checkpoint.manifest import STREAM_SPLIT_ID
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.checkpoint.term import DriverTerm
-from raycdc.consumer import Epoch, Ledger
+from raycdc.driver.consumer import Epoch, Ledger
 from raycdc.model import META_COLUMNS, RowKind, TableId
-from raycdc.model.row_kind import SYMBOLS
-from raycdc.model.until import Until
+from raycdc.model.batch import SYMBOLS
+from raycdc.model.rules.until import Until
 from raycdc.runtime.launcher import JobSpec, LocalLauncher
-from raycdc.runtime.scaling import Limits
+from raycdc.runtime.scaling import ReaderLimits
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
+from raycdc.segments.access import HERE
+from raycdc.segments.bad_rows import BadRecords
 from raycdc.source.connector import Source
-from raycdc.source.parking import TableRequest
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.stream_state import StreamState, stream_of
+from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
 from raycdc.source.split import StreamSplit
-from raycdc.source.table_requests import ask
+from raycdc.source.tables.parking import TableRequest
+from raycdc.source.tables.table_requests import ask
+from raycdc.state.drivers.driver_generation import DriverGeneration
+from raycdc.state.manifests.manifest import STREAM_SPLIT_ID
+from raycdc.state.store import CheckpointStore
 
 Row = dict[str, Any]
 
@@ -77,7 +77,7 @@ class SourcePlay:
         with ExitStack() as stack:
             lease = self.store.lease()
             stack.callback(lease.release)
-            term = DriverTerm(self.store)
+            term = DriverGeneration(self.store)
             spec = JobSpec(self.store.place, self._make_source, _SETTINGS, until, fetchers=self._fetchers)
             self.store.sweep_spool()
             sealed_before = self.store.next_epoch() - 1
@@ -85,7 +85,7 @@ class SourcePlay:
             supervisor = Supervisor(
                 launcher,
                 SupervisorSettings(
-                    limits=Limits(self._readers, self._readers),
+                    limits=ReaderLimits(self._readers, self._readers),
                     next_generation=term.for_coordinator,
                     committed=lambda: self.committed,
                     on_processes=lambda *_: None,

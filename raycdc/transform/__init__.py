@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from raycdc.transform.columns import ResolvedColumn
-from raycdc.transform.plain import PlainResolver
-from raycdc.transform.resolved import ResolvedTransform, Resolver, Uses, finished
+from raycdc.transform.resolved import (
+    PlainResolver,
+    ResolvedColumn,
+    ResolvedTransform,
+    TransformResolver,
+    Uses,
+    finished,
+)
 from raycdc.transform.tables import TransformedTables, TransformUse, layout_of
 
 __all__ = [
     "PlainResolver",
     "ResolvedColumn",
     "ResolvedTransform",
-    "Resolver",
+    "TransformResolver",
     "TransformUse",
     "TransformedTables",
     "Uses",

@@ -1,7 +1,7 @@
 """Compiled loops that replace each value of a column by its HMAC-SHA-256 in hexadecimal digits.
 
 FIPS 180-4 (SHA-256) and RFC 2104 (HMAC). The key's share, which is the states after the inner and the outer padding
-block, is the same for all values and is made once (`raycdc.transform.masking`).
+block, is the same for all values and is made once (`raycdc.transform.masks`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from raycdc.compiled import helper, njit
+from raycdc.core.compiled import helper, njit
 
 #: Bytes of a block, and of a hash in hexadecimal digits.
 BLOCK = 64

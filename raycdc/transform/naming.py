@@ -1,7 +1,7 @@
-"""The columns' names in targets that cannot hold all names (`raycdc.model.names`). Pure, picklable.
+"""The columns' names in targets that cannot hold all names (`raycdc.model.rules.names`). Pure, picklable.
 
 Asked where the log is read, so that a table which its target cannot hold is parked at the place where it becomes so
-(`raycdc.transform.followed`), and where an epoch becomes rows of targets, where the names are carried out as a
+(`raycdc.transform.target_rules`), and where an epoch becomes rows of targets, where the names are carried out as a
 projection (`raycdc.transform.tables`). Both give the same answer, because a name is made of nothing but the column's
 own, and because those that were used before are known to both: they are kept in the state (`names.json`) for its life.
 """
@@ -14,9 +14,7 @@ from typing import assert_never
 
 from raycdc.errors import SchemaError
 from raycdc.model import TableId, TableSchema
-from raycdc.model.layout import TableLayout
-from raycdc.model.names import ANY_NAMES, NameRules
-from raycdc.schema.events import (
+from raycdc.model.evolution.events import (
     AddColumnEvent,
     After,
     AlterColumnPositionEvent,
@@ -31,6 +29,8 @@ from raycdc.schema.events import (
     SchemaChangeEvent,
     TruncateTableEvent,
 )
+from raycdc.model.rules.layout import TableLayout
+from raycdc.model.rules.names import ANY_NAMES, NameRules
 from raycdc.transform.resolved import ResolvedTransform
 
 #: Behind a name it makes one that no column has.

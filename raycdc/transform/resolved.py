@@ -1,23 +1,114 @@
 """A transform of a table whose columns are known: its resulting columns, their sources, and the schema. Pure.
 
-A `Resolver` makes it: `PlainResolver` where only columns are chosen, renamed and added, Spark's analyzer for the rest
-(`raycdc.spark.transforms`). `finished` judges the results of both by the same rules.
+A `TransformResolver` makes it: `PlainResolver` where only columns are chosen, renamed and added, Spark's analyzer for
+the rest (`raycdc.spark.transforms`). `finished` judges the results of both by the same rules.
+
+A column of the rows that a transform makes.
+
+Lookups of a table whose columns are known: the key column, the type of the documents' field, and the added columns.
+
+Pure.
+
+Transforms that only choose, rename and add columns, resolved without Spark. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, assert_never
 
-from raycdc.errors import SchemaError
+from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import META_COLUMNS, Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.batch import reserved_column
-from raycdc.model.layout import ANY_LAYOUT, TableLayout
-from raycdc.model.transform import Star, Transform
-from raycdc.model.view import Output, Projection
-from raycdc.transform.columns import ResolvedColumn
-from raycdc.transform.lookups import LOOKED_UP, ResolvedLookup, resolved_lookups
+from raycdc.model.evolution.apply import find_column
+from raycdc.model.rules.layout import ANY_LAYOUT, TableLayout
+from raycdc.model.rules.lookup import Lookup, LookupColumn
+from raycdc.model.rules.transform import Constant, Expression, Renamed, Star, Transform
+from raycdc.model.view import Output, Projection, constant_type
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedColumn:
+    """A column of the result: the table's or a metadata column `stored` unchanged, a `constant`, or computed by `sql`.
+
+    `flows` is True for one that ``*`` brought. One that is looked up is `stored` in the segment that has it.
+    """
+
+    name: str
+    type: LogicalType
+    nullable: bool = True
+    stored: str = ""
+    constant: int | str | bool | None = None
+    sql: str = ""
+    flows: bool = False
+    default: str | None = None
+
+
+#: The beginning of the names of added columns in a joined segment.
+LOOKED_UP = "_raycdc_looked_up_"
+
+_WHOLE = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.UINT64, TypeKind.YEAR})
+#: The meaning of MongoDB's texts by their native types; nothing equals those of a decimal128.
+_OWN = {"objectId": "objectId", "binData(4)": "uuid", "decimal128": ""}
+#: Bytes that are BSON of any type.
+_MIXED = frozenset({"bson", "bson document"})
+_TEXT = frozenset({TypeKind.STRING, TypeKind.ENUM, TypeKind.SET})
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedLookup:
+    """A lookup for rows of one table. `key` is its key column, as the result of the table's transform has it,
+    `key_type` the type of the documents' field, and `first` the number of its first column among the added ones.
+    """
+
+    lookup: Lookup
+    key: str
+    key_type: str
+    first: int
+
+    def stored(self) -> Iterator[tuple[str, LookupColumn]]:
+        """The columns as segments have them."""
+        for number, column in enumerate(self.lookup.columns, start=self.first):
+            yield f"{LOOKED_UP}{number}", column
+
+
+def resolved_lookups(where: str, lookups: Sequence[Lookup], columns: Sequence[ResolvedColumn]) -> list[ResolvedLookup]:
+    """`lookups` for rows with `columns`. `SchemaError` for one that has no usable key column."""
+    there = {column.name.casefold(): column for column in columns}
+    found: list[ResolvedLookup] = []
+    first = 0
+    for lookup in lookups:
+        at = f"{where}: {lookup.place}.on"
+        column = there.get(lookup.key.casefold())
+        if column is None:
+            known = ", ".join(one.name for one in columns)
+            raise SchemaError(f"{at}: there is no column {lookup.key!r}. The table's rows have {known}.")
+        if column.stored in META_COLUMNS or not (column.stored or column.sql):
+            raise SchemaError(f"{at}: {column.name!r} is no column of the table, and nothing is looked up by it.")
+        key_type = _key_type(column.type, lookup.key_type)
+        if not key_type:
+            asked = f" as {lookup.key_type}" if lookup.key_type else ""
+            raise SchemaError(
+                f"{at}: {column.name!r}, a column of type {column.type.kind}, cannot be looked up by{asked}. Whole "
+                "numbers, texts and bytes can; a text is a string, an objectId or a uuid (key_type)."
+            )
+        found.append(ResolvedLookup(lookup, column.name, key_type, first))
+        first += len(lookup.columns)
+    return found
+
+
+def _key_type(logical: LogicalType, asked: str) -> str:
+    """The type of the field that equals a column of type `logical`; empty where none does."""
+    if logical.kind in _WHOLE or (logical.kind is TypeKind.BIT and logical.length <= 63):
+        return "long" if asked in ("", "long") else ""
+    if logical.kind in _TEXT:
+        known = asked or _OWN.get(logical.native, "string")
+        return known if known != "long" else ""
+    if logical.kind is TypeKind.BINARY and not asked and logical.native not in _MIXED:
+        return logical.native if logical.native.startswith("binData(") else "binData(0)"
+    return ""
+
 
 #: Metadata columns with one value per table; the others differ between a row and its next change.
 CONSTANT_META = ("_db", "_table")
@@ -103,7 +194,7 @@ class ResolvedTransform:
         return not self.transform.soft and [c.stored for c in self.columns] == names == [c.name for c in self.columns]
 
 
-class Resolver(Protocol):
+class TransformResolver(Protocol):
     """Resolves a transform with a table's columns. May block."""
 
     def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
@@ -211,3 +302,55 @@ def _kept_key(schema: TableSchema, columns: Sequence[ResolvedColumn]) -> tuple[s
         if column.stored:
             names.setdefault(column.stored, column.name)
     return tuple(names[name] for name in schema.primary_key) if set(schema.primary_key) <= names.keys() else ()
+
+
+def is_plain(transform: Transform) -> bool:
+    """Whether the transform needs no Spark."""
+    return not transform.filter and not any(isinstance(item, Expression) for item in transform.items)
+
+
+def needs_spark(transform: Transform) -> bool:
+    """Whether a run without Spark cannot carry the transform out."""
+    return not is_plain(transform) or bool(transform.udfs)
+
+
+class PlainResolver:
+    """A `Resolver` for plain transforms; others are a `ConfigError`, with the way out."""
+
+    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+        if not is_plain(transform):
+            raise ConfigError(
+                f"{place}: Spark computes its columns and filters, and --local runs without it. Run it without --local."
+            )
+        where = f"{place}: {table}"
+        columns: list[ResolvedColumn] = []
+        used: set[str] = set()
+        for item in transform.items:
+            assert not isinstance(item, Expression), item
+            if isinstance(item, Star):
+                columns += star_columns(where, item, schema)
+                used |= {name.casefold() for name in item.left_out}
+            else:
+                columns.append(plain_column(where, item, schema))
+                used.add(columns[-1].stored.casefold())
+        uses = Uses(frozenset(used - META_LOGICAL.keys() - {""}), frozenset(used & META_LOGICAL.keys()))
+        return finished(table, transform, schema, columns, uses=uses, place=place)
+
+
+def plain_column(where: str, item: Renamed | Constant, schema: TableSchema) -> ResolvedColumn:
+    """The column that `item` gives. `SchemaError` where the table lacks it."""
+    match item:
+        case Constant(value, name):
+            return ResolvedColumn(name, constant_type(value), nullable=False, constant=value)
+        case Renamed(column, name) if column.casefold() in META_LOGICAL:
+            there = column.casefold()
+            return ResolvedColumn(name, META_LOGICAL[there], stored=there)
+        case Renamed(column, name, at):
+            index = find_column(schema, column)
+            if index is None:
+                raise unknown_column(where, column, at, schema)
+            found = schema.columns[index]
+            # A column that is named without AS keeps its own spelling.
+            return ResolvedColumn(found.name if name == column else name, found.type, found.nullable, found.name)
+        case _:
+            assert_never(item)

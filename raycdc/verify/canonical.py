@@ -49,7 +49,7 @@ class Family(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CanonicalForm:
     """How values of a column are compared. `scale` belongs to decimals. With `one_zero` -0.0 is 0.0."""
 
     family: Family
@@ -57,7 +57,7 @@ class Form:
     one_zero: bool = False
 
     @classmethod
-    def of(cls, logical: LogicalType, *, one_zero: bool = False) -> Form:
+    def of(cls, logical: LogicalType, *, one_zero: bool = False) -> CanonicalForm:
         """The form of a column of this type."""
         match logical.kind:
             case TypeKind.DECIMAL:
@@ -109,7 +109,7 @@ class ComparedColumn:
     """A column of the target, by its name there, and its values' form."""
 
     name: str
-    form: Form
+    form: CanonicalForm
 
     @property
     def salt(self) -> int:
@@ -173,7 +173,7 @@ def _mix_bytes(hashes: np.ndarray, array: pa.Array, valid: np.ndarray, salt: int
     loops.mix_bytes(hashes, values, offsets, valid, salt)
 
 
-def _cast(array: pa.Array, form: Form) -> tuple[pa.Array, np.ndarray | None]:
+def _cast(array: pa.Array, form: CanonicalForm) -> tuple[pa.Array, np.ndarray | None]:
     """The values in the form's Arrow type, NULL for those that cannot be, and which these are."""
     wanted = form.arrow(array.type)
     try:
@@ -184,7 +184,7 @@ def _cast(array: pa.Array, form: Form) -> tuple[pa.Array, np.ndarray | None]:
         return _turned(kept, form, wanted), odd
 
 
-def _turned(array: pa.Array, form: Form, wanted: pa.DataType) -> pa.Array:
+def _turned(array: pa.Array, form: CanonicalForm, wanted: pa.DataType) -> pa.Array:
     have = array.type
     match form.family:
         case Family.WHOLE if pa.types.is_boolean(have):
@@ -205,7 +205,7 @@ def _short_duration(array: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(shorter, r"\.$", "")
 
 
-def _words(array: pa.Array, form: Form, *, one_zero: bool) -> tuple[np.ndarray, int]:
+def _words(array: pa.Array, form: CanonicalForm, *, one_zero: bool) -> tuple[np.ndarray, int]:
     match form.family:
         case Family.DECIMAL | Family.WIDE:
             width = array.type.byte_width // 8

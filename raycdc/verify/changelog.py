@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.model.row_kind import SYMBOLS, RowKind
+from raycdc.model.batch import SYMBOLS, RowKind
 
 #: The columns of a changelog that say what a change is, and in which order changes are.
 KIND = "_op"

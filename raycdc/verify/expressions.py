@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 
 from raycdc.config import SparkOptions
 from raycdc.model import META_COLUMNS, Column, LogicalType, TableId, TableSchema
-from raycdc.model.transform import Transform, Transforms
-from raycdc.transform import PlainResolver, ResolvedColumn, ResolvedTransform, Resolver
-from raycdc.transform.plain import is_plain
-from raycdc.transform.resolved import CONSTANT_META, META_LOGICAL
+from raycdc.model.rules.transform import Transform, Transforms
+from raycdc.transform import PlainResolver, ResolvedColumn, ResolvedTransform, TransformResolver
+from raycdc.transform.resolved import CONSTANT_META, META_LOGICAL, is_plain
 from raycdc.verify.targets.api import NotComparedError
 
 #: Both sides are read at the same time.
@@ -42,14 +41,14 @@ class ComputedRows:
 
 
 class Expressions:
-    """A `Resolver`, and the values of what it resolved. Used by one thread at a time; `close` ends Spark."""
+    """A `TransformResolver`, and the values of what it resolved. Used by one thread at a time; `close` ends Spark."""
 
     def __init__(self, options: SparkOptions, transforms: Transforms) -> None:
         self._options = options
         self._transforms = transforms
         self._plain = PlainResolver()
         self._session: Any = None
-        self._resolver: Resolver | None = None
+        self._resolver: TransformResolver | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def close(self) -> None:
@@ -69,7 +68,7 @@ class Expressions:
             self._resolver = self._started()
         return self._resolver.resolve(table, transform, schema, place)
 
-    def _started(self) -> Resolver:
+    def _started(self) -> TransformResolver:
         from raycdc.spark.session import spark_session
         from raycdc.spark.transforms import SparkResolver, TransformSession
 

@@ -6,16 +6,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import Position
-from raycdc.checkpoint.pulse import Vacancy, Watch
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord
 from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.stream_state import StreamState, stream_of
+from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
 from raycdc.source.split import StreamSplit
-from raycdc.source.table_life import AsOf, Behind, CatchingUp, InSnapshot, Live, Parked
+from raycdc.source.tables.table_life import AsOf, Behind, CatchingUp, InSnapshot, Live, Parked
+from raycdc.state.drivers.heartbeat import DriverWatch, Vacancy
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import Position
+from raycdc.state.store import CheckpointStore, CommitRecord
 from raycdc.verify.targets.api import NotComparedError
 
 #: How often the state is looked at while a commit is waited for.
@@ -23,7 +23,7 @@ LOOK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CommittedState:
     """The target has all changes up to the place of `stream`, as `record` says."""
 
     record: CommitRecord
@@ -67,11 +67,11 @@ class PipelineState:
 
     def __init__(self, store: CheckpointStore) -> None:
         self.store = store
-        self._watch = Watch(store.generations, store.lock.holder, lock=store.lock.identity)
+        self._watch = DriverWatch(store.generations, store.lock.holder, lock=store.lock.identity)
         self._documents: dict[str, SchemaDocument] = {}
-        self._newest: Held | None = None
+        self._newest: CommittedState | None = None
 
-    def held(self) -> Held:
+    def held(self) -> CommittedState:
         """As of the newest commit. `StateError` where nothing was committed yet, or the source keeps no log's state."""
         for _ in range(3):
             record = self.store.last_commit()
@@ -87,7 +87,7 @@ class PipelineState:
             return self._newest
         raise StateError(f"{self.store.place} has no manifest of its newest commit. Is another process changing it?")
 
-    def goes_on(self, table: TableId, held: Held) -> bool:
+    def goes_on(self, table: TableId, held: CommittedState) -> bool:
         """Whether no epoch that is sealed by now begins the table anew, or leaves it, after `held`.
 
         Each epoch is sealed before a target has anything of it, and the first of a new beginning empties the target.
@@ -101,7 +101,7 @@ class PipelineState:
         """Whether a driver seems to have the state."""
         return not isinstance(self._watch.look(), Vacancy)
 
-    def held_beyond(self, ordinal: int, wait_s: float, stopped: threading.Event) -> Held | None:
+    def held_beyond(self, ordinal: int, wait_s: float, stopped: threading.Event) -> CommittedState | None:
         """As of the first commit that has everything up to `ordinal`; None if there is none within `wait_s`, or as soon
         as nobody runs the pipeline.
         """
@@ -114,14 +114,14 @@ class PipelineState:
                 return None
             left -= LOOK_S
 
-    def _held(self, record: CommitRecord, manifest: Manifest) -> Held:
+    def _held(self, record: CommitRecord, manifest: Manifest) -> CommittedState:
         stream = stream_of(manifest)
         if stream is None:
             raise StateError(
                 "verify compares tables of one log (MySQL, MariaDB, MongoDB), and this pipeline's source has others: "
                 "topics keep no rows that could be read again."
             )
-        return Held(record, stream, self._document)
+        return CommittedState(record, stream, self._document)
 
     def _document(self, fingerprint: str) -> SchemaDocument:
         if fingerprint not in self._documents:

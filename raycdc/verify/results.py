@@ -1,22 +1,35 @@
 """What a comparison found, as values; `to_json` is what ``raycdc verify --json`` prints, a line per table.
 
 No value of a row is in them unless keys were asked for.
+
+The keys that differ: as people read them, and as a backfill takes them.
+
+A backfill reads them again, and deletes those that the source has not. Sides are read once more for them, because a
+comparison knows keys by their hashes. Used by `raycdc.verify.table`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypedDict
 
-from raycdc.verify.digests import Checksum
+import numpy as np
+import pyarrow as pa
+
+from raycdc.model import TableSchema
+from raycdc.model.arrays import python_value
+from raycdc.source.snapshot.rereading.backfill_keys import lists_of_keys
+from raycdc.verify.canonical import Compared
+from raycdc.verify.differing_columns import DifferingColumn
+from raycdc.verify.digests import Checksum, Differing
 
 #: Of the JSON lines; raised when a key changes its meaning.
 RESULT_VERSION = 1
 
 
-class Verdict(StrEnum):
+class ComparisonVerdict(StrEnum):
     """What is known of a table once it was compared."""
 
     #: Every row is the same on both sides.
@@ -30,7 +43,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class KeyCounts:
     """Keys by what is known of them. `missing` are not in the target, `extra` not at the source; `changed` are in both
     with other values. `kept_changing` differed in each round, and changed in each; `behind` differ because the pipeline
     has not written their last changes.
@@ -48,14 +61,14 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class SideCounts:
     """One side's rows as they were first read."""
 
     rows: int
     checksum: str
 
     @classmethod
-    def of(cls, checksum: Checksum) -> Side:
+    def of(cls, checksum: Checksum) -> SideCounts:
         return cls(checksum.rows, str(checksum))
 
 
@@ -90,6 +103,7 @@ class TableJson(TypedDict):
     changed: int
     kept_changing: int
     behind: int
+    columns: list[str]
     keys: KeysJson | None
 
 
@@ -103,23 +117,26 @@ class ShownKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparisonReport:
     """How a table was compared: in how many `ranges` of the source and `rounds`, and what was found. `sample` is the
     share of the ranges that were read.
     """
 
-    source: Side
-    target: Side
+    source: SideCounts
+    target: SideCounts
     ranges: int
     rounds: int
-    counts: Counts
+    counts: KeyCounts
     seconds: float
     keys: ShownKeys | None = None
     sample: float = 1.0
-    #: Lists of the keys that differ (`raycdc.source.snapshot.key_list`), where they were asked for and can be named.
+    #: Lists of the keys that differ (`raycdc.source.snapshot.rereading.backfill_keys`), where they were asked for and
+    #: can be named.
     repair: tuple[str, ...] = ()
     #: Of reading both sides, in each round.
     round_seconds: tuple[float, ...] = ()
+    #: In which rows differ that both sides have, as far as that was looked at.
+    columns: tuple[DifferingColumn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +145,7 @@ class TableResult:
 
     table: str
     target: str
-    comparison: Comparison | None = None
+    comparison: ComparisonReport | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
 
@@ -138,16 +155,16 @@ class TableResult:
         return cls(table, target, reason=f"{why.rstrip('.')}.", notes=tuple(dict.fromkeys(notes)))
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ComparisonVerdict:
         if self.comparison is None:
-            return Verdict.NOT_COMPARED
+            return ComparisonVerdict.NOT_COMPARED
         counts = self.comparison.counts
         if counts.different:
-            return Verdict.DIFFERENT
-        return Verdict.UNSETTLED if counts.kept_changing or counts.behind else Verdict.EQUAL
+            return ComparisonVerdict.DIFFERENT
+        return ComparisonVerdict.UNSETTLED if counts.kept_changing or counts.behind else ComparisonVerdict.EQUAL
 
     def to_json(self) -> TableJson:
-        found = self.comparison or Comparison(Side(0, ""), Side(0, ""), 0, 0, Counts(), 0.0)
+        found = self.comparison or ComparisonReport(SideCounts(0, ""), SideCounts(0, ""), 0, 0, KeyCounts(), 0.0)
         keys = found.keys
         return TableJson(
             version=RESULT_VERSION,
@@ -170,7 +187,80 @@ class TableResult:
             changed=found.counts.changed,
             kept_changing=found.counts.kept_changing,
             behind=found.counts.behind,
+            columns=[column.name for column in found.columns],
             keys=None
             if keys is None
             else KeysJson(missing=list(keys.missing), extra=list(keys.extra), changed=list(keys.changed)),
         )
+
+
+#: Beyond so many keys a table is read anew as a whole: they are in the state, and each is looked up by itself.
+KEYS_MAX = 10_000
+
+
+class KeyTexts:
+    """Gathers the keys of `found` as texts."""
+
+    def __init__(self, compared: Compared, found: Differing) -> None:
+        self._compared, self._found = compared, found
+        self._wanted = np.sort(found.keys())
+        self._texts: dict[int, str] = {}
+
+    def look(self, columns: Mapping[str, pa.Array], rows: int) -> None:
+        """Rows of either side, by the names of the compared columns."""
+        keys = self._compared.key_hashes(columns, rows)
+        for place in np.flatnonzero(np.isin(keys, self._wanted)):
+            values = [str(python_value(columns[part.name][int(place)])) for part in self._compared.key]
+            self._texts.setdefault(int(keys[place]), ", ".join(values))
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self._texts) == len(np.unique(self._wanted))
+
+    def shown(self, most: int) -> ShownKeys:
+        """The first of each kind."""
+        kinds = (self._found.missing, self._found.extra, self._found.changed)
+        lists = (sorted(self._texts[int(key)] for key in kind if int(key) in self._texts) for kind in kinds)
+        return ShownKeys(*(each[:most] for each in lists))
+
+
+class KeysToRepair:
+    """Gathers the keys with the hashes `wanted` (ascending). `source_key` says which column of the source each part of
+    the compared key is.
+    """
+
+    def __init__(
+        self, compared: Compared, source_key: Mapping[str, str], schema: TableSchema, wanted: np.ndarray
+    ) -> None:
+        self._compared, self._wanted = compared, wanted
+        self._columns = source_key
+        self._schema = pa.schema([(name, schema.column(name).type.arrow()) for name in source_key.values()])
+        self._found: list[pa.Table] = []
+        self._seen: set[int] = set()
+
+    def look(self, columns: Mapping[str, pa.Array], rows: int) -> None:
+        """Rows of either side, by the names of the compared columns. `ArrowException` for a key that no row of the
+        source can have.
+        """
+        hashes = self._compared.key_hashes(columns, rows)
+        places = [place for place in np.flatnonzero(np.isin(hashes, self._wanted)) if self._is_new(int(hashes[place]))]
+        if places:
+            taken = pa.array(places)
+            named = zip(self._columns, self._schema, strict=True)
+            arrays = [columns[part].take(taken).cast(field.type) for part, field in named]
+            self._found.append(pa.Table.from_arrays(arrays, schema=self._schema))
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self._seen) == len(np.unique(self._wanted))
+
+    def lists(self) -> tuple[str, ...]:
+        """All of them, in lists (`lists_of_keys`); none where a key was on neither side any more."""
+        if not self.is_complete:
+            return ()
+        return lists_of_keys(pa.concat_tables(self._found))
+
+    def _is_new(self, key: int) -> bool:
+        known = key in self._seen
+        self._seen.add(key)
+        return not known

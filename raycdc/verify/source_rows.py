@@ -1,23 +1,42 @@
-"""The source's side: a table's rows by its own SELECTs, as the columns of its target, and the places it was read at."""
+"""The source's side: a table's rows by its own SELECTs, as the columns of its target, and the places it was read at.
+
+The rows that a later round reads: those whose keys differed and are named by the log, asked for by their keys.
+
+The log has the values of each key that is looked at again, because only a key that it names is not judged at once. So
+no side is read as a whole for their sake: the source is asked by lists of keys, the target by what its reader can push
+down (`raycdc.verify.targets.api.RowFilter`). Either may give more rows than were asked for; which of them count is told
+by the hashes of their keys, as in the first round.
+
+A row that moves to another key changes two keys, and the log names both.
+
+Which keys the log has changes of, read over a connection of its own. Used by one thread.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from raycdc.checkpoint.opaque import Position
-from raycdc.model import META_COLUMNS, TableId, TableSchema
+from raycdc.model import META_COLUMNS, RowKind, TableId, TableSchema
 from raycdc.model.view import constant_type
 from raycdc.source.connector import IncrementalSource
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.split import OpenedAt, SnapshotSplit
-from raycdc.transform.hiding import Hiding
+from raycdc.source.snapshot.log.log_unit import rows_of, updates_of
+from raycdc.source.snapshot.reader.reading import BlockingLog
+from raycdc.source.snapshot.rereading.backfill_keys import lists_of_keys
+from raycdc.source.split import BackfillRows, OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.state.opaque import Position
+from raycdc.transform.masks import Masking
 from raycdc.transform.resolved import COMPUTED, ResolvedTransform
+from raycdc.verify.canonical import Compared, ComparedColumn, Family
 from raycdc.verify.expressions import Expressions, computable
 
 
@@ -31,7 +50,7 @@ class RowMaker:
 
     table: TableId
     schema: TableSchema
-    hiding: Hiding
+    hiding: Masking
     expressions: Expressions
     transform: ResolvedTransform | None = None
 
@@ -130,3 +149,224 @@ class SourceTableRows:
                 end = reader.high_watermark()
                 up_to.ordinal = max(up_to.ordinal, end.ordinal, end.log_end)
                 up_to.ranges += 1
+
+
+#: Where more keys are looked at again both sides are read whole: their values are in memory, and in statements.
+KEYS_MAX = 50_000
+
+#: Forms of keys whose values every server finds by a literal. Floats have none; moments depend on the session.
+_ASKED = (Family.WHOLE, Family.DECIMAL, Family.DAY, Family.TEXT, Family.BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class SomeRows:
+    """The rows with the key hashes `hashes` (uint64, ascending).
+
+    `lists` of keys (`raycdc.source.snapshot.rereading.backfill_keys`) ask the source for them; empty: it is read whole.
+    `values` are those that the columns of the compared key have, by name; a column that is not there may have any.
+    """
+
+    hashes: np.ndarray
+    lists: tuple[str, ...] = ()
+    values: Mapping[str, pa.Array] = field(default_factory=dict)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether a side is not read whole."""
+        return bool(self.lists or self.values)
+
+    def whole(self) -> SomeRows:
+        """The same rows, for which both sides are read whole."""
+        return replace(self, lists=(), values={})
+
+    def wanted(self) -> WantedOnce:
+        """Which rows of a source that is asked for them count."""
+        return WantedOnce(self.hashes, once=len(self.lists) > 1)
+
+    def splits(self, table: TableId) -> Iterator[SnapshotSplit]:
+        """Of the source, with a list of keys each."""
+        for number, keys in enumerate(self.lists):
+            yield SnapshotSplit(table, number, None, None, None, includes_null=True, again=BackfillRows("", keys=keys))
+
+
+class WantedOnce:
+    """Rows of the keys with these hashes; each key `once` where it is the source's own, and asked for by several lists:
+    a server whose texts are equal in upper and lower case gives a row to every list that has its key in some spelling,
+    while the target is asked for all of them together.
+    """
+
+    def __init__(self, hashes: np.ndarray, *, once: bool) -> None:
+        self._hashes = hashes
+        self._once = once
+        self._left = np.ones(len(hashes), np.bool_)
+
+    def among(self, hashes: np.ndarray) -> np.ndarray:
+        """Which of the rows with these key hashes (uint64) count: a mask."""
+        places = np.searchsorted(self._hashes, hashes)
+        found = places < len(self._hashes)
+        found[found] = self._hashes[places[found]] == hashes[found]
+        chosen = found.copy()
+        chosen[found] = self._left[places[found]]
+        if self._once:
+            self._left[places[found]] = False
+        return chosen
+
+
+class NamedKeys:
+    """The values of keys that the log names, by their hashes; at most `KEYS_MAX` of them, or none.
+
+    `asked_by` are the columns of the source's own key, in the order of the compared key, if that is made of them as
+    they are. Used by one thread.
+    """
+
+    def __init__(self, compared: Compared, schema: TableSchema, asked_by: Sequence[str]) -> None:
+        self._compared = compared
+        asked = asked_by and all(column.form.family in _ASKED for column in compared.key)
+        columns = [(name, schema.column(name).type.arrow()) for name in asked_by] if asked else []
+        self._source = pa.schema(columns)
+        self._hashes = np.zeros(0, np.uint64)
+        self._asked: list[pa.Table] = []
+        self._made: list[pa.Table] = []
+        self._too_many = False
+
+    def look(
+        self, wanted: np.ndarray, hashes: np.ndarray, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]
+    ) -> None:
+        """Rows of the log with the key hashes `hashes`: as the source has them, and as the target has their columns.
+        Those in `wanted` are kept.
+        """
+        if self._too_many:
+            return
+        fresh = np.isin(hashes, wanted) & ~np.isin(hashes, self._hashes)
+        new, places = np.unique(hashes[fresh], return_index=True)
+        if not len(new):
+            return
+        if len(self._hashes) + len(new) > KEYS_MAX:
+            self._too_many = True
+            self._asked, self._made, self._hashes = [], [], np.zeros(0, np.uint64)
+            return
+        taken = pa.array(np.flatnonzero(fresh)[places])
+        self._hashes = np.concatenate([self._hashes, new])
+        asked = [_plain(batch.column(part.name)).take(taken).cast(part.type) for part in self._source]
+        self._asked.append(pa.Table.from_arrays(asked, schema=self._source))
+        keys = self._compared.key
+        made = [_plain(columns[column.name]).take(taken) for column in keys]
+        self._made.append(pa.Table.from_arrays(made, names=[column.name for column in keys]))
+
+    def rows(self, hashes: np.ndarray) -> SomeRows:
+        """The rows with these key hashes (ascending); those of keys that were not seen are read with all others."""
+        everything = SomeRows(hashes)
+        if self._too_many or not len(hashes) or not np.isin(hashes, self._hashes).all():
+            return everything
+        chosen = pa.array(np.flatnonzero(np.isin(self._hashes, hashes)))
+        lists: tuple[str, ...] = ()
+        if self._source.names:
+            lists = lists_of_keys(pa.concat_tables(self._asked).take(chosen))
+        made = pa.concat_tables(self._made, promote_options="permissive").take(chosen)
+        values = {
+            column.name: found
+            for column in self._compared.key
+            if (found := _askable(made.column(column.name), column)) is not None
+        }
+        return replace(everything, lists=lists, values=values)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    return array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
+
+
+def _askable(array: pa.ChunkedArray, column: ComparedColumn) -> pa.Array | None:
+    """The distinct values, ascending, as int64, decimal128(38, 0) or string; None where values that are compared as
+    equal may be unequal for who finds them.
+    """
+    form, kind = column.form, array.type
+    if array.null_count:
+        return None
+    if form.family is Family.WHOLE and pa.types.is_integer(kind):
+        wanted = pa.int64()
+    elif form.family is Family.DECIMAL and form.scale == 0 and (pa.types.is_decimal(kind) or pa.types.is_integer(kind)):
+        wanted = pa.decimal128(38, 0)
+    elif form.family is Family.TEXT and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        wanted = pa.string()
+    else:
+        return None
+    values = pc.unique(array.combine_chunks().cast(wanted))
+    return values.take(pc.sort_indices(values))
+
+
+#: The log's end was asked for, so it is there: a log that does not come to it is told as such.
+REACHED_WITHIN_S = 120.0
+
+
+class LogSaysMoreError(Exception):
+    """The log has a change of the table itself (its columns, all of its rows), so keys alone do not tell."""
+
+
+@dataclass(slots=True)
+class LogChanges:
+    """The changes of one table, whose rows `maker` makes the target's, from the place of `split` on.
+
+    A context manager; the log is opened when it is first asked.
+    """
+
+    source: IncrementalSource[Any]
+    split: StreamSplit
+    maker: RowMaker
+    compared: Compared
+    #: Keeps the values of the keys that are asked about.
+    named: NamedKeys
+    _log: BlockingLog | None = None
+    _keys: list[np.ndarray] = field(default_factory=list)
+    _ordinals: list[np.ndarray] = field(default_factory=list)
+    _reached: int = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._log is not None:
+            self._log.close()
+
+    def after(self, low: int, high: int, asked: np.ndarray) -> np.ndarray:
+        """Hashes of the keys that changed behind the ordinal `low`; the log is read to `high` first. Blocks.
+
+        `asked` are hashes of the keys that somebody wants to know it of: of those only that were asked about before.
+        Raises `LogSaysMoreError`, and what reading a log raises (`LogLostError` among it).
+        """
+        self._read_to(high, asked)
+        if not self._keys:
+            return np.zeros(0, np.uint64)
+        keys, ordinals = np.concatenate(self._keys), np.concatenate(self._ordinals)
+        return np.unique(keys[ordinals > low])
+
+    def _read_to(self, high: int, asked: np.ndarray) -> None:
+        if self._log is None:
+            self._log = self.source.log_reader(self.split)
+            self._reached = self.split.state.ordinal
+        deadline = time.monotonic() + REACHED_WITHIN_S
+        while self._reached < high:
+            unit = self._log.fetch()
+            if unit is None:
+                if time.monotonic() > deadline:
+                    raise LogSaysMoreError(f"the log did not come to its end within {REACHED_WITHIN_S:g} s")
+                continue
+            table = self.maker.table
+            if any(update.table == table for update in updates_of(unit)):
+                raise LogSaysMoreError("the table itself was changed meanwhile (its columns, or what it is)")
+            for rows in rows_of(unit):
+                if rows.table != table or not rows.batch.num_rows:
+                    continue
+                ops = rows.batch.column("_op").to_numpy(zero_copy_only=False)
+                if (ops == RowKind.TRUNCATE).any():
+                    raise LogSaysMoreError("the table was emptied meanwhile")
+                columns = self.maker.columns(rows.batch)
+                hashes = self.compared.key_hashes(columns, rows.batch.num_rows)
+                self.named.look(asked, hashes, rows.batch, columns)
+                self._keys.append(hashes)
+                self._ordinals.append(np.asarray(rows.ordinals))
+            if unit.place.ordinal > self._reached:
+                self._reached, deadline = unit.place.ordinal, time.monotonic() + REACHED_WITHIN_S

@@ -16,17 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.errors import SinkError, TableChangedError, TableLockedError
+from raycdc.model import META_COLUMNS
 from raycdc.source.split import SnapshotSplit
 from raycdc.verify.canonical import Compared
 from raycdc.verify.changelog import EMPTIED, KIND, ORDER, Fold
+from raycdc.verify.differing_columns import KEYS_MAX as COLUMNS_OF_KEYS_MAX
+from raycdc.verify.differing_columns import DifferingColumn, SideByColumns, differing_columns
 from raycdc.verify.digests import Checksum, Differing, Digests
-from raycdc.verify.log_changes import LogChanges, LogSaysMoreError
-from raycdc.verify.pipeline_state import Held, PipelineState
-from raycdc.verify.repair import KEYS_MAX, KeysToRepair, KeyTexts
-from raycdc.verify.results import Comparison, Counts, ShownKeys, Side
-from raycdc.verify.some_rows import NamedKeys, SomeRows
-from raycdc.verify.source_rows import ReadUpTo, SourceTableRows
-from raycdc.verify.targets.api import NotComparedError, TargetTable, Wanted
+from raycdc.verify.pipeline_state import CommittedState, PipelineState
+from raycdc.verify.results import KEYS_MAX, ComparisonReport, KeyCounts, KeysToRepair, KeyTexts, ShownKeys, SideCounts
+from raycdc.verify.source_rows import LogChanges, LogSaysMoreError, NamedKeys, ReadUpTo, SomeRows, SourceTableRows
+from raycdc.verify.targets.api import NotComparedError, RowFilter, TargetTable
 
 Result = TypeVar("Result")
 
@@ -34,6 +34,8 @@ Result = TypeVar("Result")
 ROUNDS_MAX = 6
 #: Times that a table is begun anew because it was itself changed while it was read.
 BEGINNINGS_MAX = 3
+#: Columns of the target alone among which values are looked for that another one lacks.
+OTHERS_MAX = 8
 #: Keys of each kind that are shown.
 KEYS_SHOWN_MAX = 20
 
@@ -57,11 +59,11 @@ class Sides:
     #: A row of the source may be none of the target.
     leaves_rows_out: bool = False
 
-    def wanted(self, only: SomeRows | None) -> Wanted | None:
+    def wanted(self, only: SomeRows | None) -> RowFilter | None:
         """The same rows, as the target is asked for them; None: all."""
         if only is None or not only.values:
             return None
-        return Wanted({self.names[name]: values for name, values in only.values.items()}, self.is_changelog)
+        return RowFilter({self.names[name]: values for name, values in only.values.items()}, self.is_changelog)
 
     def target_columns(self, batch: pa.RecordBatch) -> Mapping[str, pa.Array]:
         """A batch of the target by the names of the compared columns."""
@@ -82,7 +84,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ComparisonTimeouts:
     """How patiently a table is compared: `wait_s` for a commit behind what was read. `stopped` ends all waits.
 
     `sample` is the share of the source's ranges that are read. Below 1 rows too many in the target are not looked for,
@@ -117,8 +119,8 @@ class TableComparison:
     def __init__(
         self,
         state: PipelineState,
-        open_sides: Callable[[Held], Sides],
-        terms: Terms,
+        open_sides: Callable[[CommittedState], Sides],
+        terms: ComparisonTimeouts,
         reading: Reading,
     ) -> None:
         self._state = state
@@ -130,7 +132,7 @@ class TableComparison:
         #: The ranges of a sample: the same in each round, as planning again would give others.
         self._ranges: list[SnapshotSplit] | None = None
 
-    def run(self) -> Comparison:
+    def run(self) -> ComparisonReport:
         """Blocks. Raises `NotComparedError`, and errors of the source, the target and the state."""
         why = ""
         for _ in range(BEGINNINGS_MAX):
@@ -153,7 +155,7 @@ class TableComparison:
             return replace(comparison, seconds=time.monotonic() - begun, sample=self._terms.sample)
         raise NotComparedError(f"{why.rstrip('.')}; that was so {BEGINNINGS_MAX} times. Compare it when that is over")
 
-    def _compared(self, held: Held, sides: Sides, log: LogChanges) -> Comparison:
+    def _compared(self, held: CommittedState, sides: Sides, log: LogChanges) -> ComparisonReport:
         first, seconds = self._timed(partial(self._round, held, sides, None))
         took = [seconds]
         confirmed, waiting = self._judged(held, sides, first, log)
@@ -182,16 +184,25 @@ class TableComparison:
         if confirmed.count and self._terms.repair:
             sought = self._sought(sides, confirmed)
         keys, repair = self._named(held, sides, confirmed, shown, sought)
-        counts = Counts(
+        columns = self._columns(held, sides, np.sort(confirmed.changed)[:COLUMNS_OF_KEYS_MAX])
+        counts = KeyCounts(
             missing=len(confirmed.missing),
             extra=len(confirmed.extra),
             changed=len(confirmed.changed),
             kept_changing=0 if behind else len(waiting),
             behind=behind,
         )
-        sizes = Side.of(first.source), Side.of(first.target)
-        return Comparison(
-            *sizes, first.ranges, number, counts, seconds=0.0, keys=keys, repair=repair, round_seconds=tuple(took)
+        sizes = SideCounts.of(first.source), SideCounts.of(first.target)
+        return ComparisonReport(
+            *sizes,
+            first.ranges,
+            number,
+            counts,
+            seconds=0.0,
+            keys=keys,
+            repair=repair,
+            round_seconds=tuple(took),
+            columns=tuple(columns),
         )
 
     @staticmethod
@@ -199,7 +210,9 @@ class TableComparison:
         begun = time.monotonic()
         return read(), time.monotonic() - begun
 
-    def _judged(self, held: Held, sides: Sides, found: _Round, log: LogChanges) -> tuple[Differing, np.ndarray]:
+    def _judged(
+        self, held: CommittedState, sides: Sides, found: _Round, log: LogChanges
+    ) -> tuple[Differing, np.ndarray]:
         """The differences of a round that are proven, and the keys that are to be looked at again."""
         if not found.differing.count:
             return found.differing, np.zeros(0, np.uint64)
@@ -212,7 +225,7 @@ class TableComparison:
         proven = found.differing.without(changed)
         return proven, np.unique(keys[np.isin(keys, changed)])
 
-    def _later_round(self, held: Held, sides: Sides, only: SomeRows) -> _Round:
+    def _later_round(self, held: CommittedState, sides: Sides, only: SomeRows) -> _Round:
         """As `_round`. A side that cannot be asked for these rows alone is read whole with the other one."""
         try:
             return self._round(held, sides, only)
@@ -222,7 +235,7 @@ class TableComparison:
         self._failed.clear()
         return self._round(held, sides, only.whole())
 
-    def _round(self, held: Held, sides: Sides, only: SomeRows | None) -> _Round:
+    def _round(self, held: CommittedState, sides: Sides, only: SomeRows | None) -> _Round:
         """Read both sides at the same time: all rows or some."""
         with Digests() as ours, Digests() as theirs, ThreadPoolExecutor(1, "verify-target") as pool:
             if self._ranges is None or only is not None:
@@ -242,7 +255,7 @@ class TableComparison:
             end = sides.source.source.enumerator_dialect().current_ordinal()
             return _Round(ours.checksum, theirs.checksum, differing, up_to.ranges, max(up_to.ordinal, end))
 
-    def _read_source(self, held: Held, sides: Sides, into: Digests, only: SomeRows | None) -> ReadUpTo:
+    def _read_source(self, held: CommittedState, sides: Sides, into: Digests, only: SomeRows | None) -> ReadUpTo:
         self._reading.source_rows = 0
         up_to = ReadUpTo()
         wanted = None if only is None else only.wanted()
@@ -297,7 +310,12 @@ class TableComparison:
         return KeysToRepair(sides.compared, sides.source_key, sides.source.document.schema, np.sort(differing.keys()))
 
     def _named(
-        self, held: Held, sides: Sides, differing: Differing, shown: KeyTexts | None, sought: KeysToRepair | None
+        self,
+        held: CommittedState,
+        sides: Sides,
+        differing: Differing,
+        shown: KeyTexts | None,
+        sought: KeysToRepair | None,
     ) -> tuple[ShownKeys | None, tuple[str, ...]]:
         """The keys that differ, as they are shown and repaired, for which sides are read once more.
 
@@ -320,6 +338,43 @@ class TableComparison:
         self._reading.doing = ""
         lists = sought.lists() if sought is not None and sought in looking else ()
         return None if shown is None else shown.shown(KEYS_SHOWN_MAX), lists
+
+    def _columns(self, held: CommittedState, sides: Sides, wanted: np.ndarray) -> list[DifferingColumn]:
+        """The columns in which the rows with these keys differ; none where a side cannot be read once more now."""
+        if not len(wanted):
+            return []
+        self._reading.doing = "reads once more, for the columns that differ"
+        try:
+            return self._differing_columns(held, sides, wanted)
+        except (TableChangedError, TableLockedError, NotComparedError):
+            return []
+        finally:
+            self._reading.doing = ""
+
+    def _differing_columns(self, held: CommittedState, sides: Sides, wanted: np.ndarray) -> list[DifferingColumn]:
+        compared = [column for column in sides.compared.columns if column not in sides.compared.key]
+        ours = SideByColumns(sides.compared, [(column, column.name) for column in compared], wanted)
+        for batch in sides.source.batches(held.position, ReadUpTo(), self._ranges):
+            self._require_going()
+            columns, _ = sides.source.maker.rows(batch)
+            ours.add({part.name: columns[part.name] for part in sides.compared.key}, columns, None)
+            if ours.is_complete:
+                break
+        known = {*sides.names.values(), *sides.counted_by, *META_COLUMNS}
+        others = [name for name in sides.target.columns() if name not in known][:OTHERS_MAX]
+        pairs = [(column, sides.names[column.name]) for column in compared]
+        pairs += [(column, other) for column in compared for other in others]
+        theirs = SideByColumns(sides.compared, pairs, wanted)
+        further = [*sides.counted_by, *((KIND, ORDER) if sides.is_changelog else ())]
+        names = dict.fromkeys([*sides.names.values(), *others, *further])
+        for batch in map(sides.counts, sides.target.batches(list(names), None)):
+            self._require_going()
+            changes = (batch.column(KIND), batch.column(ORDER)) if sides.is_changelog else None
+            values = {name: batch.column(name) for name in batch.schema.names}
+            theirs.add({part.name: values[sides.names[part.name]] for part in sides.compared.key}, values, changes)
+            if theirs.is_complete:
+                break
+        return differing_columns(ours, theirs)
 
     def _ending_both(self, read: Callable[..., Result], *given: Any) -> Result:
         """`read` one side; what it raises ends the other side, too."""

@@ -9,26 +9,26 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.checkpoint.bad_rows import bad_rows
-from raycdc.checkpoint.changelog import FullBy
-from raycdc.checkpoint.names import column_names
-from raycdc.checkpoint.place import state_of
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
+from raycdc.driver.fitting import require_fitting
+from raycdc.driver.resolve import ResolvedRun
+from raycdc.driver.startup_checks import Start
 from raycdc.errors import ConfigError, SchemaError, StateError, TableRefusedError
 from raycdc.model import TableId, TableSchema
-from raycdc.model.behavior import SchemaChangeBehavior
-from raycdc.model.selector import plain_table
-from raycdc.preflight import naming_of, require_fitting, source_maker
+from raycdc.model.evolution.effects import SchemaChangeBehavior
+from raycdc.model.rules.selector import plain_table
+from raycdc.state.bad_row_counts import bad_rows
+from raycdc.state.location import state_of
+from raycdc.state.store import CheckpointStore
 from raycdc.transform import TransformedTables, TransformUse
-from raycdc.transform.hiding import Hiding
+from raycdc.transform.masks import Masking
 from raycdc.transform.resolved import ResolvedTransform
-from raycdc.verify.canonical import Compared, ComparedColumn, Form
+from raycdc.verify.canonical import CanonicalForm, Compared, ComparedColumn
 from raycdc.verify.expressions import Expressions
-from raycdc.verify.pipeline_state import Held, PipelineState
+from raycdc.verify.pipeline_state import CommittedState, PipelineState
 from raycdc.verify.results import TableResult
 from raycdc.verify.source_rows import ReadUpTo, RowMaker, SourceTableRows
-from raycdc.verify.table import Reading, Sides, TableComparison, Terms
+from raycdc.verify.table import ComparisonTimeouts, Reading, Sides, TableComparison
 from raycdc.verify.targets.api import NotComparedError
 from raycdc.verify.targets.open import open_target
 
@@ -45,18 +45,18 @@ class Watched:
 class Verifier:
     """See the module's docstring. `on_table` hears of each table before it is compared."""
 
-    def __init__(self, config: PipelineConfig, terms: Terms, on_table: Callable[[Watched], None]) -> None:
+    def __init__(self, config: PipelineConfig, terms: ComparisonTimeouts, on_table: Callable[[Watched], None]) -> None:
         """Raises `ConfigError` and `StateError` for what no table of the pipeline could be compared with."""
         store = CheckpointStore.there(state_of(config), pipeline=config.pipeline.name)
         if store is None:
             raise StateError(f"There is no state in {state_of(config)}: the pipeline has not run yet.")
+        run = ResolvedRun(Start(config), store)
         require_fitting(config, store)
         self._config = config
         self._terms = terms
         self._on_table = on_table
-        self._upsert = config.sink.write == "upsert"
-        self._naming = naming_of(config, column_names(store))
-        source = source_maker(config, upsert=self._upsert, full_by=FullBy.NOTHING, naming=self._naming)().incremental()
+        self._upsert, self._naming = run.rules.upsert, run.rules.naming
+        source = run.source.incremental()
         if source is None:
             raise ConfigError(
                 f"source.type: verify reads tables again, and {config.source.type} keeps none that it could read."
@@ -116,6 +116,13 @@ class Verifier:
             notes.append("only a sample of its ranges was read, and rows too many in the target were not looked for")
         if comparison.counts.missing and (left := self._left_out(table)):
             notes.append(f"{left} rows were left out as bad rows, as pipeline.on_bad_record says, and are missing")
+        notes += [
+            f"the values of {column.name} are in the target's column {column.moved_to}, which the source has not: it "
+            "was renamed by somebody, or at the source while a raycdc wrote here that left its new name without them. "
+            f"Read the table anew: raycdc tables resnapshot CONFIG {table}"
+            for column in comparison.columns
+            if column.moved_to
+        ]
         return TableResult(str(table), str(target), comparison, notes=tuple(dict.fromkeys(notes)))
 
     def _left_out(self, table: TableId) -> int:
@@ -136,7 +143,7 @@ class Verifier:
                 "rows too many"
             )
 
-    def _sides(self, table: TableId, target: TableId, notes: list[str], held: Held) -> Sides:
+    def _sides(self, table: TableId, target: TableId, notes: list[str], held: CommittedState) -> Sides:
         document = held.document(table)
         schema, resolved = self._transformed(table, document.schema)
         maker = self._maker(table, schema, resolved)
@@ -151,7 +158,7 @@ class Verifier:
         if absent:
             self._judge_absent(target, absent, schema.primary_key, notes)
         columns = tuple(
-            ComparedColumn(name, Form.of(schema.column(name).type, one_zero=rows.one_zero))
+            ComparedColumn(name, CanonicalForm.of(schema.column(name).type, one_zero=rows.one_zero))
             for name in maker.names
             if name.casefold() in there
         )
@@ -170,7 +177,7 @@ class Verifier:
         )
 
     def _maker(self, table: TableId, schema: TableSchema, resolved: ResolvedTransform | None) -> RowMaker:
-        hiding = Hiding(self._config.masked(), self._config.state_key)
+        hiding = Masking(self._config.masked(), self._config.state_key)
         return RowMaker(table, schema, hiding, self._expressions, resolved)
 
     def _judge_absent(self, target: TableId, absent: Sequence[str], key: Sequence[str], notes: list[str]) -> None:

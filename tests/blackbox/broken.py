@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from raycdc.testing.servers import DatabaseServer
+from raycdc.sandbox.servers import DatabaseServer
 from tests.blackbox.command import Pipeline
 
 #: Sections of a configuration that works, by key; ``{host}`` and the like are the server's.
@@ -28,7 +28,7 @@ WORKING: Mapping[str, Mapping[str, str]] = {
     "sink": {"type": '"delta"', "path": '"lake"'},
 }
 
-#: Exit codes of the README.
+#: Exit codes of the manual's page *Errors*.
 CONFIG, SOURCE, DATA, SINK, STATE = 2, 3, 4, 5, 6
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from raycdc.testing.forked_commands import ForkedCommand, ended, nursery
+from tests.support.forked_commands import ForkedCommand, ended, nursery
 
 #: A command that takes longer hangs. The longest here reads sixty tables on a machine that others share.
 COMMAND_TIMEOUT_S = 900.0
@@ -76,6 +76,13 @@ class Pipeline:
         """Where the state is unless the configuration says otherwise: all of this suite's say ``state``."""
         return self.folder / "state"
 
+    def write_config(self) -> None:
+        """Write the configuration as one step: another command may read it at this moment."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        written = self.config.with_suffix(".new")
+        written.write_text(self.toml)
+        written.replace(self.config)
+
     def command(self, *arguments: str) -> Outcome:
         """Run ``raycdc ARGUMENTS`` to its end."""
         return self._start(*arguments).to_its_end()
@@ -123,8 +130,7 @@ class Pipeline:
         return replace(outcome, out="".join(seen) + outcome.out)
 
     def _start(self, *arguments: str) -> _Command:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.config.write_text(self.toml)
+        self.write_config()
         environment = {
             **os.environ,
             "RAY_ADDRESS": "127.0.0.1:1",

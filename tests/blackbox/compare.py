@@ -11,7 +11,7 @@ import datetime as dt
 import json
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -74,13 +74,6 @@ class Printed:
         known = {str(number): canonical(kind, value) for number, value in values.items()}
         rows = tuple((*row, known.get(str(row[place]))) for row in self.rows)
         return Printed({**self.types, name: kind}, rows)
-
-    def without_values(self, name: str, ids: Collection[int]) -> Printed:
-        """The same with null for a column in the rows with these ids."""
-        place, key = list(self.types).index(name), list(self.types).index("id")
-        wanted = set(map(str, ids))
-        rows = tuple((*row[:place], None, *row[place + 1 :]) if row[key] in wanted else row for row in self.rows)
-        return Printed(self.types, rows)
 
 
 def print_table(connection: Any, database: str, table: str) -> Printed | None:
@@ -211,7 +204,11 @@ def _moment(value: Any) -> str:
         case dt.date():
             text = value.isoformat()
         case _:
-            text = str(value).replace("T", " ").removesuffix("Z").removesuffix("+00:00").removesuffix("+00")
+            text = str(value)
+            if text.startswith("0001-") and text.endswith(" BC"):
+                # So PostgreSQL prints the year 0.
+                text = "0000" + text[4:].removesuffix(" BC")
+            text = text.replace("T", " ").removesuffix("Z").removesuffix("+00:00").removesuffix("+00")
     whole, dot, part = text.partition(".")
     part = part.rstrip("0")
     return f"{whole}{dot}{part}" if part else whole

@@ -8,7 +8,7 @@ from typing import assert_never
 
 import pytest
 
-from raycdc.testing.servers import PostgresServer
+from raycdc.sandbox.servers import PostgresServer
 from tests.blackbox.story import Sink
 from tests.blackbox.targets import DeltaTarget, JsonlTarget, PostgresTarget, Target
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.blackbox.story import PLAIN, Ends, Parked, Server, Story
+from tests.blackbox.story import PLAIN, TOLD, Ends, Lenient, Parked, Server, Sink, Story
 
 MARIADB, MYSQL80 = (Server.MARIADB,), (Server.MYSQL80,)
 
@@ -43,6 +43,41 @@ STORIES = (
         UPDATE {t} SET c = 1 WHERE id = 1
         """,
         Parked("columns"),
+    ),
+    Story(
+        "labels_that_are_not_logged",
+        """
+        SET GLOBAL binlog_row_metadata = 'MINIMAL'
+        SET SESSION sql_mode = '', sql_log_bin = 0
+        ALTER TABLE {t} MODIFY e ENUM('low', 'high', 'top'), MODIFY s SET('a', 'b', 'c')
+        SET SESSION sql_log_bin = 1
+        INSERT INTO {t} VALUES (7, 'no label', 'b')
+        INSERT INTO {t} VALUES (8, 'top', 'a')
+        SET GLOBAL binlog_row_metadata = 'FULL'
+        """,
+        Parked("holds a label"),
+        setup="""
+        CREATE TABLE {t} (id INT PRIMARY KEY, e ENUM('low', 'high'), s SET('a', 'b'))
+        INSERT INTO {t} VALUES (1, 'low', 'a'), (2, NULL, ''), (4, 'high', 'a,b'), (5, 'low', ''), (6, 'low', 'b')
+        """,
+        touch=False,
+    ),
+    Story(
+        "bits_of_a_set_that_are_not_logged",
+        """
+        SET GLOBAL binlog_row_metadata = 'MINIMAL'
+        SET SESSION sql_log_bin = 0
+        ALTER TABLE {t} MODIFY s SET('a', 'b', 'c')
+        SET SESSION sql_log_bin = 1
+        UPDATE {t} SET s = 'a,c' WHERE id = 4
+        SET GLOBAL binlog_row_metadata = 'FULL'
+        """,
+        Parked("holds a label"),
+        setup="""
+        CREATE TABLE {t} (id INT PRIMARY KEY, s SET('a', 'b'))
+        INSERT INTO {t} VALUES (1, 'a'), (2, ''), (4, 'a,b'), (5, ''), (6, 'b')
+        """,
+        touch=False,
     ),
     Story(
         "temporary_table_of_the_same_name",
@@ -113,6 +148,94 @@ STORIES = (
         """,
     ),
     Story(
+        "rollback_beside_a_temporary_table",
+        """
+        START TRANSACTION
+        INSERT INTO {t} VALUES (7, 70, 'never was')
+        UPDATE {t} SET b = 'never' WHERE id = 1
+        CREATE TEMPORARY TABLE {x} (i INT)
+        ROLLBACK
+        START TRANSACTION
+        INSERT INTO {t} VALUES (8, 80, 'kept')
+        SAVEPOINT a
+        INSERT INTO {t} VALUES (9, 90, 'never was')
+        UPDATE {t} SET b = 'never' WHERE id = 8
+        DROP TEMPORARY TABLE {x}
+        ROLLBACK TO a
+        UPDATE {t} SET a = 81 WHERE id = 8
+        COMMIT
+        XA START 'taken back'
+        INSERT INTO {t} VALUES (10, 100, 'never was')
+        XA END 'taken back'
+        XA ROLLBACK 'taken back'
+        INSERT INTO {t} VALUES (11, 110, 'is')
+        """,
+        servers=MARIADB,
+    ),
+    Story(
+        "savepoint_beside_an_audit_table",
+        """
+        START TRANSACTION
+        INSERT INTO {t} VALUES (7, 70, 'a')
+        SAVEPOINT `nested 1`
+        INSERT INTO {t} VALUES (8, 80, 'never was')
+        ROLLBACK TO SAVEPOINT `nested 1`
+        INSERT INTO {t} VALUES (9, 90, 'b')
+        COMMIT
+        XA START 'bb3'
+        INSERT INTO {t} VALUES (10, 100, 'a')
+        SAVEPOINT b
+        INSERT INTO {t} VALUES (11, 110, 'never was')
+        ROLLBACK TO b
+        XA END 'bb3'
+        XA PREPARE 'bb3'
+        XA COMMIT 'bb3'
+        """,
+        setup=PLAIN
+        + """
+        CREATE TABLE {x} (id INT AUTO_INCREMENT PRIMARY KEY, what VARCHAR(40)) ENGINE = MyISAM
+        CREATE TRIGGER tr_audit AFTER INSERT ON {t} FOR EACH ROW INSERT INTO {x} (what) VALUES (NEW.b)
+        """,
+        servers=MARIADB,
+    ),
+    Story(
+        "comments_of_every_form_before_statements",
+        """
+        #nightly job{newline}TRUNCATE TABLE {t}
+        #nightly job{newline}-- and more{newline}/* of it */ ALTER TABLE {t} MODIFY e ENUM('none', 'low', 'high')
+        INSERT INTO {t} VALUES (2, 'low')
+        /*!40000 ALTER TABLE {t} ADD COLUMN c INT */
+        INSERT INTO {t} VALUES (3, 'high', 3)
+        """,
+        setup="""
+        CREATE TABLE {t} (id INT PRIMARY KEY, e ENUM('none', 'high', 'low'))
+        INSERT INTO {t} VALUES (1, 'low'), (4, 'none'), (5, 'none'), (6, 'none')
+        """,
+        touch=False,
+    ),
+    Story(
+        "alter_in_two_phases",
+        """
+        SET SESSION binlog_alter_two_phase = ON
+        ALTER TABLE {t} ADD COLUMN n INT
+        INSERT INTO {t} VALUES (7, 11, 'x', 31)
+        BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; \
+            ALTER TABLE {t} DROP COLUMN n, ADD UNIQUE (a); END
+        BEGIN NOT ATOMIC DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END; \
+            ALTER TABLE {t} DROP COLUMN n, ADD UNIQUE (a), ALGORITHM = COPY; END
+        ALTER TABLE {t} CHANGE a z INT, CHANGE n a INT
+        INSERT INTO {t} VALUES (8, 10, 'y', 8)
+        ALTER TABLE {t} ADD COLUMN m INT DEFAULT 5, ALGORITHM = COPY
+        INSERT INTO {t} VALUES (9, 10, 'y', 8, 9)
+        SET SESSION binlog_alter_two_phase = OFF
+        """,
+        setup=PLAIN + "INSERT INTO {t} VALUES (20, 10, 'one')",
+        # A name is taken again: lines from before have other values under it.
+        where={Sink.JSONL: TOLD},
+        servers=MARIADB,
+        lenient=Lenient({"n": ("int", {7: 31})}),
+    ),
+    Story(
         "lock_tables",
         """
         LOCK TABLES {t} WRITE
@@ -144,6 +267,8 @@ STORIES = (
         """
         UPDATE {t} JOIN {x} USING (id) SET {t}.a = 99, {x}.n = 99
         DELETE {t} FROM {t} JOIN {x} USING (id) WHERE {x}.id = 3
+        UPDATE {x} LEFT JOIN {t} USING (id) SET {t}.b = 'outer'
+        INSERT INTO {t} VALUES (7, 70, 'seven')
         """,
         setup=PLAIN
         + """

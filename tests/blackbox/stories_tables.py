@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.blackbox.story import ABSENT, AGAIN, ANYHOW, EQUAL, GONE, PLAIN, Kept, Parked, Server, Story
+from tests.blackbox.story import ABSENT, AGAIN, EQUAL, GONE, PLAIN, WHOLE, Kept, Lenient, Parked, Server, Story
 
 MARIADB, MYSQL80 = (Server.MARIADB,), (Server.MYSQL80,)
 
@@ -35,6 +35,15 @@ STORIES = (
         INSERT INTO {t} VALUES (7, 70, 'seven')
         """,
         Parked("primary_key", mend="ALTER TABLE {t} ADD PRIMARY KEY (id)"),
+    ),
+    Story(
+        "primary_key_dropped_with_a_column",
+        """
+        ALTER TABLE {t} DROP PRIMARY KEY, DROP COLUMN a, RENAME COLUMN b TO c
+        INSERT INTO {t} VALUES (7, 'seven')
+        """,
+        Parked("primary_key", mend="ALTER TABLE {t} ADD PRIMARY KEY (id)"),
+        lenient=Lenient({"a": ("int", {}), "b": ("varchar", {})}),
     ),
     Story(
         "unique_index_added_and_dropped",
@@ -277,6 +286,16 @@ STORIES = (
         AGAIN,
     ),
     Story(
+        "dropped_and_made_again_with_fewer_columns",
+        """
+        DROP TABLE {t}
+        CREATE TABLE {t} (id INT PRIMARY KEY, c DATE)
+        INSERT INTO {t} VALUES (1, '2024-02-29'), (2, NULL)
+        """,
+        AGAIN,
+        lenient=Lenient({"a": ("int", {}), "b": ("varchar", {})}),
+    ),
+    Story(
         "replaced",
         """
         CREATE OR REPLACE TABLE {t} (id INT PRIMARY KEY, a INT, b VARCHAR(40), c INT)
@@ -285,13 +304,38 @@ STORIES = (
         servers=MARIADB,
     ),
     Story(
+        "replaced_with_a_period",
+        """
+        CREATE OR REPLACE TABLE {t} (id INT PRIMARY KEY, a INT, b VARCHAR(40), \
+            s TIMESTAMP(6) GENERATED ALWAYS AS ROW START, e TIMESTAMP(6) GENERATED ALWAYS AS ROW END, \
+            PERIOD FOR SYSTEM_TIME (s, e)) WITH SYSTEM VERSIONING
+        INSERT INTO {t} (id, a, b) VALUES (1, 11, 'new'), (2, 22, 'newer')
+        UPDATE {t} SET a = 12 WHERE id = 1
+        """,
+        servers=MARIADB,
+        touch=False,
+    ),
+    Story(
+        "replaced_with_an_application_period",
+        """
+        CREATE OR REPLACE TABLE {t} (id INT PRIMARY KEY, a INT, s DATE, e DATE, PERIOD FOR p (s, e))
+        INSERT INTO {t} VALUES (1, 11, '2024-01-01', '2025-01-01'), (2, 22, '2024-01-01', '2024-05-05')
+        DELETE FROM {t} FOR PORTION OF p FROM '2024-04-01' TO '2026-01-01'
+        ALTER TABLE {t} DROP PERIOD FOR p, ADD COLUMN b DATE NOT NULL DEFAULT '2030-01-01'
+        ALTER TABLE {t} ADD PERIOD FOR q (s, b)
+        UPDATE {t} SET a = 12 WHERE id = 1
+        """,
+        servers=MARIADB,
+        touch=False,
+    ),
+    Story(
         "created",
         """
         CREATE TABLE {t} (id INT PRIMARY KEY, a INT, b VARCHAR(40))
         INSERT INTO {t} VALUES (1, 11, 'new'), (4, 22, 'newer')
         UPDATE {t} SET a = 3 WHERE id = 1
         """,
-        ANYHOW,
+        WHOLE,
         setup=NOTHING,
     ),
     Story(
@@ -300,7 +344,7 @@ STORIES = (
         CREATE TABLE {t} LIKE {x}
         INSERT INTO {t} VALUES (1, 11, 'new'), (4, 22, 'newer')
         """,
-        ANYHOW,
+        WHOLE,
         setup="CREATE TABLE {x} (id INT PRIMARY KEY, a INT, b VARCHAR(40))",
         touch=False,
     ),
@@ -310,9 +354,70 @@ STORIES = (
         CREATE TABLE {t} (PRIMARY KEY (id)) SELECT id, a, b FROM {x}
         INSERT INTO {t} VALUES (7, 70, 'seven')
         """,
-        ANYHOW,
+        WHOLE,
         servers=MARIADB,
         setup=PLAIN.replace("{t}", "{x}"),
+        touch=False,
+    ),
+    Story(
+        "created_if_not_there",
+        """
+        CREATE TABLE IF NOT EXISTS {t} (id INT PRIMARY KEY, a INT, b VARCHAR(40))
+        INSERT INTO {t} VALUES (1, 11, 'new'), (4, 22, 'newer')
+        DELETE FROM {t} WHERE id = 1
+        """,
+        WHOLE,
+        setup=NOTHING,
+        touch=False,
+    ),
+    Story(
+        "created_and_renamed_here",
+        """
+        CREATE TABLE {x} (id INT PRIMARY KEY, a INT, b VARCHAR(40))
+        INSERT INTO {x} VALUES (1, 11, 'new'), (4, 22, 'newer')
+        RENAME TABLE {x} TO {t}
+        INSERT INTO {t} VALUES (7, 70, 'seven')
+        """,
+        AGAIN,
+        setup=NOTHING,
+        touch=False,
+    ),
+    Story(
+        "created_under_another_name_and_again",
+        """
+        CREATE TABLE {t} (id INT PRIMARY KEY, a INT)
+        INSERT INTO {t} VALUES (1, 11)
+        RENAME TABLE {t} TO {x}
+        CREATE TABLE {t} (id INT PRIMARY KEY, a INT, b VARCHAR(40))
+        INSERT INTO {t} VALUES (1, 12, 'new'), (4, 22, 'newer')
+        """,
+        AGAIN,
+        setup=NOTHING,
+        touch=False,
+    ),
+    Story(
+        "created_from_a_query_that_is_logged",
+        """
+        SET SESSION binlog_format = 'STATEMENT'
+        CREATE TABLE {t} (PRIMARY KEY (id)) SELECT id, a, b FROM {x}
+        SET SESSION binlog_format = 'ROW'
+        INSERT INTO {t} VALUES (7, 70, 'seven')
+        """,
+        AGAIN,
+        servers=MARIADB,
+        setup=PLAIN.replace("{t}", "{x}"),
+        touch=False,
+    ),
+    Story(
+        "created_and_changed",
+        """
+        CREATE TABLE {t} (id INT PRIMARY KEY, a INT)
+        INSERT INTO {t} VALUES (1, 11), (4, 22)
+        ALTER TABLE {t} ADD COLUMN b VARCHAR(40) DEFAULT 'x'
+        UPDATE {t} SET a = 3 WHERE id = 1
+        """,
+        WHOLE,
+        setup=NOTHING,
         touch=False,
     ),
     Story(
@@ -347,5 +452,37 @@ STORIES = (
         UPDATE {t} SET a = 12 WHERE id = 1
         """,
         servers=MARIADB,
+    ),
+    Story(
+        "repaired",
+        """
+        INSERT INTO {t} VALUES (7, 70, 'seven')
+        REPAIR TABLE {t} USE_FRM
+        INSERT INTO {t} VALUES (8, 80, 'eight')
+        """,
+        AGAIN,
+        setup=PLAIN.replace("b VARCHAR(40))", "b VARCHAR(40)) ENGINE = MyISAM"),
+    ),
+    Story(
+        "repaired_where_nothing_is_to_repair",
+        """
+        INSERT INTO {t} VALUES (7, 70, 'seven')
+        REPAIR TABLE {t}
+        """,
+    ),
+    Story(
+        "made_anew_with_a_character_set_that_is_not_known",
+        """
+        DROP TABLE {t}
+        CREATE TABLE {t} (id INT PRIMARY KEY, c VARCHAR(9) CHARACTER SET filename)
+        INSERT INTO {t} VALUES (1, 'x')
+        """,
+        Parked(
+            "has the character set 'filename', which is not supported",
+            mend="ALTER TABLE {t} MODIFY c VARCHAR(9) CHARACTER SET latin1",
+        ),
+        touch=False,
+        servers=MARIADB,
+        lenient=Lenient({"a": ("int", {}), "b": ("varchar", {})}),
     ),
 )

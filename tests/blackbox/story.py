@@ -40,9 +40,13 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """The target has the source's rows and columns, and the table was followed throughout (or `anyhow`)."""
+    """The target has the source's rows and columns, and the table was followed throughout.
 
-    anyhow: bool = False
+    `whole`: from the statement that made it, so that a changelog begins with its first row and not with what was there
+    later.
+    """
+
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +99,8 @@ class Absent:
 
 Expectation = Equal | Again | Told | Parked | Ends | Gone | Kept | Absent
 
-#: A table that comes while the pipeline stands still is read when it starts; one that comes later is followed.
-ANYHOW = Equal(anyhow=True)
+#: A table that comes while the pipeline stands still is followed from then on, as one that comes while it runs.
+WHOLE = Equal(whole=True)
 EQUAL, AGAIN, TOLD, GONE, ABSENT = Equal(), Again(), Told(), Gone(), Absent()
 
 
@@ -105,12 +109,10 @@ class Lenient:
     """What the manual says of ``schema_change = "lenient"`` where a story drops or renames columns, row by row.
 
     `stays` has each column that the source no longer has, with its type: the values by id that rows have kept, as
-    nothing was written to them since; all other rows have null. `unfilled` has each renamed column under its new name,
-    with the ids of the rows that were not written to since: they have null.
+    nothing was written to them since; all other rows have null. A renamed column has the source's values.
     """
 
     stays: Mapping[str, tuple[str, Mapping[int, int | str]]] = field(default_factory=dict)
-    unfilled: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     #: The sinks where it holds: files have the columns of their rows.
     sinks: tuple[Sink, ...] = (Sink.DELTA, Sink.POSTGRES)
     #: Where something else must come of the story.
@@ -130,7 +132,8 @@ Place = Server | Sink | tuple[Server, Sink]
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One table's life. SQL has one statement a line; ``{t}`` is the captured table, ``{x}`` one that is not captured;
+    """One table's life. SQL has one statement a line (``{newline}`` breaks one); ``{t}`` is the captured table, ``{x}``
+    one that is not captured;
     ``{gho}``, ``{del}``, ``{new}`` and ``{old}`` are called as gh-ost and pt-online-schema-change call theirs.
 
     `setup` is there before the first run; `statements` are given when that has ended. Around them the player deletes
@@ -158,7 +161,7 @@ class Story:
     #: A run of its own, with further keys of ``[pipeline]``.
     alone: bool = False
     pipeline: str = ""
-    #: Only in `make test-blackbox`, wherever it is played.
+    #: Only in the suite ``blackbox``, wherever it is played.
     long: bool = False
     #: A fault of the issue that is not mended yet, by place (or everywhere, as the text alone).
     awaits: Mapping[Place, str] | str = field(default_factory=dict)
@@ -170,7 +173,7 @@ class Story:
 
     def sql(self, text: str) -> list[str]:
         """The statements of a text with the story's names in them."""
-        lines = [line.strip() for line in text.strip().splitlines()]
+        lines = [line.strip().replace("{newline}", "\n") for line in text.strip().splitlines()]
         names = {"t": self.captured, "x": f"x_{self.name}"}
         names |= {word: f"_{self.captured}_{word}" for word in ("gho", "del", "new", "old")}
         for short, name in names.items():

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
-from raycdc.testing.servers import PostgresServer
+from raycdc.sandbox.servers import PostgresServer
 from tests.blackbox.compare import Held
 
 METADATA = ("_op", "_seq", "_ts_ms", "_db", "_table", "_pos")
@@ -51,6 +52,10 @@ class DeltaTarget:
         if not DeltaTable.is_deltatable(path):
             return None, []
         rows = DeltaTable(path).to_pyarrow_table()
+        for number, field in enumerate(rows.schema):
+            # As text, because Python has no year 0.
+            if pa.types.is_temporal(field.type):
+                rows = rows.set_column(number, field.name, rows.column(number).cast(pa.string()))
         return Held(tuple(rows.column_names), tuple(rows.to_pylist())), []
 
     def emptied(self, database: str, table: str) -> int | None:

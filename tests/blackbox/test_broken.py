@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import MariaDbServer
 from tests.blackbox.broken import EVERY, Broken, World
 from tests.blackbox.command import Outcome, Pipeline
 
@@ -22,7 +22,7 @@ def cases() -> Sequence[object]:
     """All cases, with their marks."""
     marked = []
     for case in EVERY:
-        marks = [] if case.name in IN_MAKE_TEST else [pytest.mark.blackbox_long]
+        marks = [] if case.name in IN_MAKE_TEST else [pytest.mark.long(suite="blackbox")]
         marked.append(pytest.param(case, marks=marks, id=case.name.replace(" ", "-")))
     return marked
 
@@ -50,7 +50,7 @@ def test_what_is_broken_is_refused_by_name(
         case.restore(world)
 
 
-@pytest.mark.blackbox_long
+@pytest.mark.long(suite="blackbox")
 def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, "")
     for arguments in (["check", "other.toml"], ["run", "other.toml", "--local"], ["run", ".", "--local"]):
@@ -58,7 +58,7 @@ def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:
         assert arguments[1] in outcome.err, outcome.story()
 
 
-@pytest.mark.blackbox_long
+@pytest.mark.long(suite="blackbox")
 def test_a_configuration_that_is_not_text(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, "")
     (tmp_path / "bytes.toml").write_bytes(b"[pipeline]\nname = '\xff'\n")

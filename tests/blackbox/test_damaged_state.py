@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.servers import DatabaseServer
+from raycdc.sandbox.servers import DatabaseServer
 from tests.blackbox.command import Pipeline
 from tests.blackbox.compare import Held, differences, print_table
 from tests.blackbox.targets import DeltaTarget
 
-pytestmark = [pytest.mark.server, pytest.mark.blackbox_long]
+pytestmark = [pytest.mark.server, pytest.mark.long(suite="blackbox")]
 
 TABLES = ("a", "b")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.servers import DatabaseServer
-from tests.blackbox import stories_columns, stories_sessions, stories_tables, stories_types
+from raycdc.sandbox.servers import DatabaseServer
+from tests.blackbox import stories_columns, stories_sessions, stories_tables, stories_types, stories_values
 from tests.blackbox.player import Player, Report
 from tests.blackbox.stages import target_of
 from tests.blackbox.story import Mode, Server, Sink, Story
@@ -21,7 +21,13 @@ from tests.blackbox.story import Mode, Server, Sink, Story
 # The first test of a run plays all of it.
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
-STORIES = (*stories_columns.STORIES, *stories_types.STORIES, *stories_tables.STORIES, *stories_sessions.STORIES)
+STORIES = (
+    *stories_columns.STORIES,
+    *stories_types.STORIES,
+    *stories_tables.STORIES,
+    *stories_sessions.STORIES,
+    *stories_values.STORIES,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +72,9 @@ def scenes(stories: Sequence[Story]) -> list[object]:
 
 def scene(server: Server, sink: Sink, mode: Mode, story: Story) -> object:
     marks = []
-    twice = story.alone and server is not Server.MARIADB
+    twice = server is not Server.MARIADB and Server.MARIADB in story.servers
     if sink is not Sink.DELTA or mode is not Mode.LATER or twice or story.long:
-        marks.append(pytest.mark.blackbox_long)
+        marks.append(pytest.mark.long(suite="blackbox"))
     if awaited := story.awaited(server, sink):
         marks.append(pytest.mark.xfail(strict=True, reason=awaited))
     return pytest.param(Scene(server, sink, story, mode), marks=marks, id=f"{server}-{sink}-{mode}-{story.name}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from raycdc.testing.servers import DatabaseServer
+from raycdc.sandbox.servers import DatabaseServer
 from tests.blackbox.command import Pipeline
 from tests.blackbox.compare import Held, Printed, Value, print_table
 from tests.blackbox.stages import target_of
@@ -59,7 +59,7 @@ def scenes() -> Iterator[object]:
                 long = sink is not Sink.DELTA or (policy and server is not Server.MARIADB)
                 for case in cases:
                     if server in case.servers and sink in case.sinks:
-                        marks = [pytest.mark.blackbox_long] if long else []
+                        marks = [pytest.mark.long(suite="blackbox")] if long else []
                         odd = "" if cases is TYPES else policy or "null"
                         words = filter(None, (server, sink, odd, case.sql[:30].encode("ascii", "replace").decode()))
                         yield pytest.param(Scene(server, sink, case, policy), marks=marks, id="-".join(words))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from raycdc.testing.ray_cluster import one_node
+from tests.support.ray_cluster import one_node
 
 
 @pytest.fixture(scope="session")

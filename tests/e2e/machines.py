@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from raycdc.testing.servers.process import wait_until
+from raycdc.sandbox.servers.private import wait_until
 
 _START_S = 120.0
 #: Folders that no two machines share. The first one is made where it is missing.

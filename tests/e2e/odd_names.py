@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import MariaDbServer
 
 CONFIG = """
 [pipeline]

@@ -10,9 +10,9 @@ import pytest
 #: Python runs it before everything else.
 _SITE = """
 from raycdc.sinks.jdbc import database
-from raycdc.waiting import patience
+from raycdc.core import retry
 
-object.__setattr__(patience.POLICY, "patience_s", 4.0)
+object.__setattr__(retry.POLICY, "patience_s", 4.0)
 database.LOCK_TIMEOUT_S = 2
 """
 

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.background import again_and_again
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import MariaDbServer, PostgresServer
-from raycdc.testing.servers.process import wait_until
-from raycdc.testing.servers.prometheus import PrometheusServer, check_rules, try_rules
+from raycdc.sandbox.background import again_and_again
+from raycdc.sandbox.servers import MariaDbServer, PostgresServer
+from raycdc.sandbox.servers.private import wait_until
+from tests.support.forked_commands import completed
+from tests.support.servers.prometheus import PrometheusServer, check_rules, try_rules
 
-pytestmark = [pytest.mark.server, pytest.mark.long]
+pytestmark = [pytest.mark.server, pytest.mark.long(suite="monitoring")]
 
 RULES = Path(__file__).parents[2] / "examples" / "monitoring" / "alerts.yml"
 #: Times of the rules, in tests: an alert needs no second of patience, and windows are a few scrapes.

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.jobs import Job, Run
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import MariaDbServer
 from tests.e2e.test_rotation_catalogs import World, job_into
 from tests.integration.sinks.iceberg_server import Server
+from tests.support.jobs import Job, JobRun
 
 pytestmark = pytest.mark.server
 
@@ -22,7 +22,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     started.close()
 
 
-def warnings(live: Run) -> list[str]:
+def warnings(live: JobRun) -> list[str]:
     return [event["text"] for event in live.events if event["event"] == "warning"]
 
 
@@ -37,6 +37,7 @@ def answers(server: Server, status: int) -> None:
     server.guard.away = status
 
 
+@pytest.mark.long_variants("0", "502", suite="stories")
 @pytest.mark.parametrize("status", [0, 502, 503])
 def test_a_run_waits_for_a_catalog_and_goes_on_by_itself(
     status: int, server: Server, mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path

@@ -12,14 +12,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from raycdc.errors import ExitCode
-from raycdc.testing.compare import compare_lake
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import CollectionJob, Job, catch_up
-from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
+from raycdc.sandbox.compare import compare_lake
+from raycdc.sandbox.servers import MariaDbServer, MongoDb, PostgresServer
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.test_live_tables import commands
 from tests.e2e.test_parked_tables import listed, tables_command
 from tests.e2e.verified import counts, require_equal, verified, written_to
+from tests.support.forked_commands import completed
+from tests.support.jobs import CollectionJob, Job, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -82,7 +82,7 @@ def test_rows_that_no_log_told_of_reach_a_lake_while_others_change(
     assert run.interrupt() in (0, 130)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stories")
 def test_a_table_that_is_altered_while_some_of_its_rows_are_read_again(
     mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
 ) -> None:
@@ -121,7 +121,7 @@ def repaired(job: Job) -> str:
     return done.stdout
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stories")
 def test_a_running_pipeline_repairs_a_database_by_its_keys_while_rows_change(
     mariadb: MariaDbServer, mariadb_database: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_running_pipeline_repairs_a_database_by_its_keys_while_rows_change(
         require_equal(job)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stories")
 def test_documents_are_read_again_by_a_filter_and_by_their_keys(
     mongodb: MongoDb, mongodb_database: str, tmp_path: Path
 ) -> None:

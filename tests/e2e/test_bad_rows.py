@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from raycdc.testing.compare import read_delta
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import MariaDbServer
 from tests.run_lines import known_tables
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -93,6 +93,7 @@ projection = "*, 100 div qty AS share"
 """
 
 
+@pytest.mark.long(suite="stories")
 @pytest.mark.spark
 def test_rows_on_which_an_expression_fails_are_left_out(mariadb: MariaDbServer, ray: str, tmp_path: Path) -> None:
     mariadb.execute("DROP DATABASE IF EXISTS odd", "CREATE DATABASE odd")

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 
 from bench.seen import InKafka
-from raycdc.testing.servers import KafkaServer
-from raycdc.testing.servers.process import wait_until
+from raycdc.sandbox.servers import KafkaServer
+from raycdc.sandbox.servers.private import wait_until
 
 
 def test_bench_topic_reads_every_message_of_a_topic_it_filled(tmp_path: Path) -> None:
@@ -25,6 +25,7 @@ def test_bench_topic_reads_every_message_of_a_topic_it_filled(tmp_path: Path) ->
     assert found == {("consume", "confluent-kafka"): 5000, ("consume", "raycdc"): 5000}
 
 
+@pytest.mark.long(suite="stories")
 def test_bench_mongodb_follows_every_change(tmp_path: Path) -> None:
     words = ["bench", "mongodb", "--json", "--rows", "3000", "--tries", "1", "--cases", "change_stream"]
     command = [sys.executable, "-m", "raycdc.cli", *words]
@@ -34,7 +35,7 @@ def test_bench_mongodb_follows_every_change(tmp_path: Path) -> None:
     assert found == {("change_stream", system): 9_000 for system in ("raycdc", "raw", "pymongo")}
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stories")
 @pytest.mark.spark
 def test_bench_mongodb_reads_every_document_and_change_with_every_system(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "raycdc.cli", "bench", "mongodb", "--json", "--rows", "3000", "--tries", "1"]

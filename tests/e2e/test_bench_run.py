@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.errors import ExitCode
-from raycdc.testing.forked_commands import completed
+from tests.support.forked_commands import completed
 
 CONFIG = """
 [pipeline]

@@ -17,13 +17,13 @@ from bson import Int64
 from confluent_kafka import Producer
 
 from raycdc.config import load_config
-from raycdc.connectors.mysql import planning_costs
-from raycdc.connectors.mysql.planning_costs import MeteredConnections
+from raycdc.connectors.mysql import source as planning_costs
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.connectors.mysql.source import MeteredConnections
 from raycdc.errors import ExitCode, SourceError
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import CollectionJob, Job, TopicJob
-from raycdc.testing.servers import KafkaServer, MariaDbServer, MongoDb
+from raycdc.sandbox.servers import KafkaServer, MariaDbServer, MongoDb
+from tests.support.forked_commands import completed
+from tests.support.jobs import CollectionJob, Job, TopicJob
 
 pytestmark = pytest.mark.server
 ROWS = 3000
@@ -95,6 +95,15 @@ def test_a_share_of_the_chunks_is_read_and_the_screen_says_what_to_type(job: Job
     (result,) = json.loads(out)["tables"][0]["strategies"]
     assert 16 <= result["chunks_read"] < result["chunks"]
     assert result["runs"][0]["rows"] < ROWS
+
+
+def test_a_named_table_is_compared_where_another_one_of_the_file_is_gone(job: Job) -> None:
+    job.tables = (*job.tables, "dropped")
+    code, out, err = compared(job, f"{job.database}.named", "--strategies", "auto", "--json")
+    assert code == 0, err
+    assert [table["table"] for table in json.loads(out)["tables"]] == [f"{job.database}.named"]
+    code, _, err = compared(job, f"{job.database}.dropped", "--strategies", "auto")
+    assert (code, f"{job.database}.dropped" in err) == (2, True)
 
 
 def test_ctrl_c_ends_it_and_shows_what_is_known(job: Job) -> None:

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.jobs import Job, Run
-from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.sandbox.servers import MariaDbServer, PostgresServer
 from tests.e2e.short_patience import shorten_patience
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.test_parked_tables import listed, tables_command
 from tests.e2e.test_rotation_catalogs import World, job_into
 from tests.integration.sinks.iceberg_server import Server
+from tests.support.jobs import Job, JobRun
 
 pytestmark = pytest.mark.server
 
 
-def parked(live: Run) -> list[str]:
+def parked(live: JobRun) -> list[str]:
     return [str(event) for event in live.events if event["event"] == "parked"]
 
 
-def wait_for(live: Run, condition: Callable[[], bool]) -> None:
+def wait_for(live: JobRun, condition: Callable[[], bool]) -> None:
     assert live.wait_for(condition), live.story()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.forked_commands import completed
+from tests.support.forked_commands import completed
 
 GOOD = """
 [pipeline]

@@ -15,7 +15,7 @@ from tests.e2e.dockerfile import Stage, play
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.long,
+    pytest.mark.long(suite="deploy"),
     pytest.mark.timeout(7200),
     pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root"),
     pytest.mark.skipif(not shutil.which("mmdebstrap"), reason="mmdebstrap is not here: apt-get install mmdebstrap"),
@@ -90,10 +90,12 @@ def test_the_image_runs_a_pipeline_as_a_user_who_can_write_nothing_else(stages: 
 
 
 def test_ray_and_spark_start_in_the_image_with_what_is_in_it(stages: dict[str, Stage]) -> None:
-    run = f"{RAYCDC} run /etc/raycdc/shop.toml --until caught-up"
+    run = f"{RAYCDC} run /etc/raycdc/shop.toml --until caught-up --engines always"
     said = in_one(stages[""], CONFIG + EXPRESSION, run, "python /etc/raycdc/rows.py")
     rows, *rest = said[-1].split()
     assert (int(rows) >= 500, rest) == (True, ["True", "True"])
+    (end,) = [line.partition("; ")[2] for line in said if "caught up after" in line]
+    assert re.fullmatch(r"rows read: [\d,]+ by Ray's readers; rows written: [\d,]+ by Spark", end)
     assert not [line for line in said if "fetching" in line]
 
 

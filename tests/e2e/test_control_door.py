@@ -18,11 +18,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from raycdc.config import load_config
-from raycdc.control.serving import HttpThread
 from raycdc.errors import ExitCode
 from raycdc.pipeline import Pipeline
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers.process import held_port, wait_until
+from raycdc.sandbox.servers.private import held_port, wait_until
+from raycdc.server.control_server import HttpThread
+from tests.support.forked_commands import completed
 
 CONFIG = """
 pipeline = { name = "asked", state = "state", epoch_interval = "200ms" }

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from raycdc.testing.servers import MariaDbServer, MongoDb
-from raycdc.testing.servers.process import wait_until
+from raycdc.sandbox.servers import MariaDbServer, MongoDb
+from raycdc.sandbox.servers.private import wait_until
 from tests.e2e import spark_job
 
 pytestmark = [
@@ -189,6 +189,7 @@ def table_now(jobs: Jobs) -> dict[int, tuple[str, str]]:
     return {row[0]: (row[1], str(row[2])) for row in jobs.execute("SELECT id, name, weight FROM orders")}
 
 
+@pytest.mark.long(suite="stories")
 def test_a_stream_has_every_change_once_across_kills_and_restarts(spark: Any, jobs: Jobs, tmp_path: Path) -> None:
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
     given = {"out": str(out), "checkpoint": str(checkpoint)}

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
-pytestmark = [pytest.mark.long]
+pytestmark = [pytest.mark.long(suite="docs")]
 
 SITE = Path(__file__).resolve().parents[2] / "build" / "site"
 #: All but the one that a server shows for what it does not have.
@@ -68,7 +68,7 @@ def test_every_link_leads_to_a_page_and_a_place(pages: dict[Path, Page]) -> None
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"), [("binlog_row_image", "manual/mysql.html"), ("TargetGoneError", "manual/errors.html")]
+    ("asked", "found"), [("binlog_row_image", "manual/mysql.html"), ("TargetDroppedError", "manual/errors.html")]
 )
 def test_the_search_finds_pages_without_a_network(tmp_path: Path, asked: str, found: str) -> None:
     browser = shutil.which("chromium") or pytest.skip("there is no chromium")

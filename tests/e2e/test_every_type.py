@@ -18,19 +18,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.values.types import MySqlColumn
 from raycdc.model import TableId, TableSchema
-from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MySqlServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import MySqlServer
 from tests.e2e.test_iceberg import read_iceberg
 from tests.e2e.test_jdbc import write_rows
 from tests.e2e.verified import require_equal
 from tests.epochs.sink_world import lake_rows
 from tests.integration.connectors.mysql.test_mysql_types import cases_of
 from tests.integration.connectors.mysql.type_cases import as_printed, server_values
+from tests.support.jobs import Job, catch_up
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 
@@ -55,6 +55,7 @@ def parquet_columns(folder: Path, schema: TableSchema) -> dict[str, pa.Array]:
     return {c.name: held.column(c.name).combine_chunks() for c in schema.columns}
 
 
+@pytest.mark.long_variants("parquet-*", suite="sinks")
 @pytest.mark.parametrize(
     ("sink", "columns_of"),
     [("delta", delta_columns), ("iceberg", iceberg_columns), ("parquet", parquet_columns), ("jsonl", None)],

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from pymysql.err import OperationalError
 
-from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.client import current_position, probe
-from raycdc.connectors.mysql.failover import resume_position
+from raycdc.connectors.mysql.binlog.positions.gtid import MySqlGtidSet
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.server.client import current_position, probe
+from raycdc.connectors.mysql.server.failover import resume_position
 from raycdc.errors import LogLostError
-from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.jobs import Job, Run, catch_up
-from raycdc.testing.replicas import Forwarder, ReplicatedPair
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.compare import check_changelog, read_changelog
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
+from tests.support.jobs import Job, JobRun, catch_up
+from tests.support.replicas import Forwarder, ReplicatedPair
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 
@@ -127,7 +127,7 @@ def check(job: Job, server: DatabaseServer) -> None:
     assert present == {key: (v, w) for key, v, w in there}
 
 
-def committed(run: Run) -> int:
+def committed(run: JobRun) -> int:
     """Rows the run's commits have told of."""
     return sum(event["rows"] for event in list(run.events) if event["event"] == "commit")
 
@@ -144,6 +144,7 @@ def test_a_job_started_again_at_the_replica_goes_on_there(pair: ReplicatedPair, 
     pair.swap_back()
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_a_running_job_follows_its_address_to_the_replica(pair: ReplicatedPair, database: str, tmp_path: Path) -> None:
     job = job_at(tmp_path / "job", pair.primary, database)
     with Forwarder((pair.primary.host, pair.primary.port)) as address:
@@ -182,6 +183,43 @@ def test_a_server_that_lacks_transactions_is_refused_by_their_names(pair: Replic
         pair.replica.purge_logs()
         with pytest.raises(LogLostError, match=f"{last_of(after, before)} come after .* and are purged"):
             resume_position(new, info, before)
+
+        # A replica that was reset has executed nothing, also when it has a log again.
+        pair.replica.execute("STOP SLAVE", "RESET SLAVE ALL", "RESET MASTER")
+        for number in range(2):
+            with pytest.raises(LogLostError, match="has not executed the transactions"):
+                resume_position(new, probe(new), before, catch_up_s=0.1)
+            pair.replica.execute(f"INSERT INTO t VALUES ({-1 - number}, 0, 'own')", database=database)
+
+
+@pytest.mark.long_variants("mysql80", suite="servers")
+@pytest.mark.parametrize("kind", ["mariadb", "mysql80"])
+def test_a_server_that_the_same_scripts_made_is_not_the_one_that_was_read(kind: str, tmp_path: Path) -> None:
+    """MySQL without GTIDs has a UUID; MariaDB, whose server id and GTIDs are the same, its log's mark."""
+
+    def make() -> DatabaseServer:
+        return MariaDbServer() if kind == "mariadb" else MySqlServer(version="8.0", gtid=False)
+
+    def scripts(server: DatabaseServer, value: int) -> None:
+        server.execute("CREATE DATABASE d")
+        server.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT NOT NULL, w VARCHAR(20))", database="d")
+        server.execute(*(f"INSERT INTO t VALUES ({n}, {value}, 'x')" for n in range(20)), database="d")
+
+    with make() as one:
+        scripts(one, 1)
+        job = job_at(tmp_path / "job", one, "d")
+        catch_up(job)
+        with make() as other:
+            scripts(other, 2)
+            job.server = other
+            run = job.start("--until", "caught-up")
+            assert run.wait() == 3, run.story()
+            assert (
+                "is another file than the one that was read" if kind == "mariadb" else "without GTIDs"
+            ) in run.story()
+        job.server = one
+        catch_up(job)
+        check(job, one)
 
 
 def last_of(after: BinlogOffset, before: BinlogOffset) -> str:

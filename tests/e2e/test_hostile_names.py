@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import MariaDbServer
 from tests.e2e.odd_names import ENVIRONMENT, quoted, write_config
+from tests.support.forked_commands import completed
 
 pytestmark = pytest.mark.server
 

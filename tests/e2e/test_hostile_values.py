@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from raycdc.model import TableId
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import MariaDbServer
 from tests.e2e.test_names_alike import Place, _place, selected  # noqa: F401 (a fixture)
 from tests.e2e.test_parked_tables import tables_command
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job
 
 pytestmark = pytest.mark.server
 

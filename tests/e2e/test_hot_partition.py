@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from raycdc.testing.background import again_and_again
-from raycdc.testing.changelog import read_changelog
-from raycdc.testing.jobs import Run, TopicJob
-from raycdc.testing.servers import KafkaServer
+from raycdc.sandbox.background import again_and_again
+from raycdc.sandbox.compare import read_changelog
+from raycdc.sandbox.servers import KafkaServer
+from tests.support.jobs import JobRun, TopicJob
 
-pytestmark = [pytest.mark.server, pytest.mark.long]
+pytestmark = [pytest.mark.server, pytest.mark.long(suite="balance")]
 
 PARTITIONS = 6
 HOT = 1
@@ -63,7 +63,7 @@ class Feed:
             self._producer.flush()
 
 
-def owners(run: Run) -> dict[int, frozenset[str]]:
+def owners(run: JobRun) -> dict[int, frozenset[str]]:
     """The partitions that each reader had when it was told of last."""
     progress: list[dict[str, Any]] = [event for event in list(run.events) if event["event"] == "progress"]
     return {r["subtask"]: frozenset(r["splits"]) for r in progress[-1]["readers"]} if progress else {}

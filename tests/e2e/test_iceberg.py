@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table.snapshots import Operation
 
-from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.model import TableId, TableSchema
-from raycdc.testing.compare import read_source
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.compare import read_source
+from raycdc.sandbox.servers import MariaDbServer
 from tests.e2e.test_schema_changes import CHANGES, TABLES, shop
 from tests.epochs.sink_world import iceberg_table, new_world
 from tests.epochs.upkept_lakes import IcebergLake
+from tests.support.jobs import Job, catch_up
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 
@@ -141,6 +141,7 @@ print(json.dumps({"rows": rows, "seen": [row["id"] for row in seen.select("id").
 """
 
 
+@pytest.mark.long_variants("iceberg-partitioned-upsert", suite="sinks")
 @pytest.mark.parametrize("kind", ["iceberg-upsert", "iceberg-partitioned-upsert"])
 def test_spark_follows_a_table_whose_small_files_become_large_ones(tmp_path: Path, kind: str) -> None:
     """Each row is seen once, though files with them were added to the table again and again."""

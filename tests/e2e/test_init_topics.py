@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from raycdc.cli import main
 from raycdc.errors import ExitCode
-from raycdc.testing.servers import KafkaServer
+from raycdc.sandbox.servers import KafkaServer
 
 pytestmark = pytest.mark.server
 
@@ -21,7 +21,7 @@ def test_init_writes_what_reads_a_topic(
     monkeypatch.chdir(tmp_path)
     words = ["init", "shop.toml", "--source", "kafka"]
     assert main([*words, "--answer", "bootstrap_servers=127.0.0.1:1", "--table", "orders"]) == ExitCode.SOURCE
-    assert capsys.readouterr().err.endswith("Start one in another terminal:  raycdc trial kafka\n")
+    assert capsys.readouterr().err.endswith("Start one in another terminal:  raycdc sandbox kafka\n")
     words += ["--answer", f"bootstrap_servers={kafka.bootstrap_servers}", "--sink", "jsonl", "--sink-path", "./changes"]
     with kafka.fresh_topic() as topic:
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.errors import ExitCode
-from raycdc.testing.forked_commands import completed
+from tests.support.forked_commands import completed
 
 WHOLE = Path(__file__).parents[1] / "fuzz" / "corpus" / "mysql80-crc32.000001"
 _INCIDENT = 26

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.servers.process import free_port
+from raycdc.sandbox.servers.private import free_port
 
-pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.server, pytest.mark.long(suite="deploy"), pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
@@ -60,12 +60,12 @@ def raycdc(home: Path, *words: str, **environment: str) -> tuple[int, str, str]:
 
 
 def test_manual_and_examples_are_in_the_package(home: Path) -> None:
-    code, pages, _ = raycdc(home, "explain")
+    code, pages, _ = raycdc(home, "docs")
     assert code == 0
     assert "deploy " in pages
-    code, listed, _ = raycdc(home, "explain", "examples")
+    code, listed, _ = raycdc(home, "docs", "examples")
     assert str(home / "venv") in listed
-    code, example, _ = raycdc(home, "explain", "examples/quickstart.toml")
+    code, example, _ = raycdc(home, "docs", "examples/quickstart.toml")
     (home / "quickstart.toml").write_text(example)
     code, _, said = raycdc(home, "check", "quickstart.toml", MYSQL_PASSWORD="x", MYSQL_PORT=str(free_port()))
     assert code == 3, said

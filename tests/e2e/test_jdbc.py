@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.values.types import BYTE_TYPES, MySqlColumn
 from raycdc.model import TableId, TableSchema
-from raycdc.testing.compare import read_source
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer, PostgresServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.compare import read_source
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer, PostgresServer
 from tests.e2e.test_schema_changes import CHANGES, SIZE, TABLES, shop
 from tests.e2e.verified import require_equal
 from tests.integration.connectors.mysql.test_mysql_types import cases_of
 from tests.integration.connectors.mysql.type_cases import TypeCase, as_printed, server_values
+from tests.support.jobs import Job, catch_up
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 
@@ -87,6 +87,7 @@ def test_every_type_arrives_in_postgresql(mysql80: MySqlServer, postgres: Postgr
         )
 
 
+@pytest.mark.long_variants("mariadb-mysql80", suite="servers")
 @pytest.mark.parametrize(("source", "target"), [("mysql80", "mariadb"), ("mariadb", "mysql80")])
 def test_every_type_arrives_in_mysql(source: str, target: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     origin: DatabaseServer = request.getfixturevalue(source)

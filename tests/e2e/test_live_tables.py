@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.driver.commands import CommandDesk, CommandState
-from raycdc.source.table_commands import Command, TableAction
-from raycdc.testing.changelog import read_changelog
-from raycdc.testing.compare import compare_lake, read_delta
-from raycdc.testing.jobs import Job, Run
-from raycdc.testing.servers import MariaDbServer, MotoServer, StoreProxy
+from raycdc.driver.command_queue import CommandQueue, CommandState
+from raycdc.sandbox.compare import compare_lake, read_changelog, read_delta
+from raycdc.sandbox.servers import MariaDbServer, MotoServer
+from raycdc.source.tables.table_commands import TableAction, TableCommand
+from raycdc.state.store import CheckpointStore
 from tests.e2e.test_parked_tables import ask, listed, rows_of, tables_command
+from tests.support.jobs import Job, JobRun
+from tests.support.servers.store_proxy import StoreProxy
 
 pytestmark = pytest.mark.server
 
@@ -52,7 +53,7 @@ def left(job: Job, table: str) -> dict[int, int]:
     return {key: row["n"] for key, row in rows_of(job, table).items()}
 
 
-def wait_equal(run: Run, job: Job, *tables: str) -> None:
+def wait_equal(run: JobRun, job: Job, *tables: str) -> None:
     run.wait_for_rows(lambda: all(is_equal(job, table) for table in tables))
 
 
@@ -150,6 +151,43 @@ def test_a_target_that_was_deleted_beside_the_run_is_made_anew_without_a_stop(
     assert run.interrupt() in (0, 130)
 
 
+def test_a_new_snapshot_that_its_target_refuses_is_told_and_replaces_it_by_one_command(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    make(mariadb, "a", "b")
+    job = Job(tmp_path, mariadb, DATABASE, ("a", "b"), local=True)
+    run = job.start()
+    wait_equal(run, job, "a", "b")
+    DeltaTable(str(job.lake / DATABASE / "b")).alter.add_constraint({"small": "id < 4"})
+    mariadb.execute("INSERT INTO b VALUES (4, 4)", "INSERT INTO a VALUES (4, 4)", database=DATABASE)
+    run.wait_for(lambda: any(event["event"] == "parked" for event in run.events))
+    wait_equal(run, job, "a")
+
+    def counted() -> int:
+        return sum(e["tables"].get(f"{DATABASE}.b", 0) for e in run.events if e["event"] == "commit")
+
+    assert counted() == 3
+    needless = ask(job, "resnapshot", f"{DATABASE}.a", "--replace")
+    assert (needless.returncode, "is not parked, so there is nothing to replace" in needless.stderr) == (2, True)
+    refused = ask(job, "resnapshot", f"{DATABASE}.b")
+    assert refused.returncode == 4, refused.stdout
+    assert f"{DATABASE}.b was read again, and is parked" in refused.stderr
+    assert f"raycdc tables resnapshot CONFIG {DATABASE}.b --replace" in refused.stderr
+    assert "is read again: waiting up to 60 s until its target has that" in refused.stdout
+    # Where the target was emptied in an epoch before that of the rows, it took that step, which is a row.
+    told = [e for e in run.events if e["event"] == "schema_changed" and e["table"] == f"{DATABASE}.b"]
+    assert counted() == 3 + sum("truncate_table" in e["changes"] for e in told)
+
+    mended = tables_command(job, "resnapshot", f"{DATABASE}.b", "--replace")
+    assert "its target is replaced, with all that is in it. Its target has it" in mended
+    wait_equal(run, job, "a", "b")
+    mariadb.execute("INSERT INTO b VALUES (5, 5)", database=DATABASE)
+    wait_equal(run, job, "b")
+    assert [entry["state"] for entry in commands(job)] == ["refused", "parked", "done"]
+    assert {table["phase"] for table in listed(job).values()} == {"stream"}
+    assert run.interrupt() in (0, 130)
+
+
 def test_tables_that_are_made_or_renamed_into_a_pattern_are_followed_and_told_of_once(
     mariadb: MariaDbServer, tmp_path: Path
 ) -> None:
@@ -175,6 +213,7 @@ def truncations(job: Job, table: str) -> int:
     return sum(row["_op"] == "T" for row in read_changelog(job.lake / DATABASE / table, "jsonl"))
 
 
+@pytest.mark.long_variants("after_command*", suite="stories")
 @pytest.mark.parametrize("points", [("before_command",), ("after_command", "after_manifest")], ids="-".join)
 def test_a_driver_that_dies_around_a_command_neither_loses_nor_doubles_it(
     mariadb: MariaDbServer, tmp_path: Path, points: tuple[str, ...]
@@ -183,8 +222,8 @@ def test_a_driver_that_dies_around_a_command_neither_loses_nor_doubles_it(
     job = Job(tmp_path, mariadb, DATABASE, ("a", "b"), local=True, sink="jsonl", write="changelog")
     run = job.start(failpoints=f"{points[0]}=kill")
     run.wait_for_rows(lambda: left(job, "a") == left(job, "b") == {1: 1, 2: 2, 3: 3})
-    desk = CommandDesk(CheckpointStore(job.state, create=False))
-    command = Command.new(TableAction.RESNAPSHOT, f"{DATABASE}.a")
+    desk = CommandQueue(CheckpointStore(job.state, create=False))
+    command = TableCommand.new(TableAction.RESNAPSHOT, f"{DATABASE}.a")
     desk.submit(command)
     assert run.wait() == -signal.SIGKILL
     desk.submit(command)
@@ -202,7 +241,7 @@ def test_a_driver_that_dies_around_a_command_neither_loses_nor_doubles_it(
     assert (truncations(job, "a"), truncations(job, "b")) == (1, 0)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stores")
 def test_a_command_reaches_a_pipeline_on_another_machine_through_the_store_of_its_state(
     mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from raycdc.cli.check import check_config
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import MariaDbServer, MongoDb
+from raycdc.cli.planning.check import check_config
+from raycdc.sandbox.servers import MariaDbServer, MongoDb
+from tests.support.forked_commands import completed
 
 pytestmark = pytest.mark.server
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.jobs import CollectionJob, catch_up
-from raycdc.testing.servers import MongoDb
+from raycdc.sandbox.servers import MongoDb
 from tests.leaks import nothing_shows
+from tests.support.jobs import CollectionJob, catch_up
 
 pytestmark = pytest.mark.server
 

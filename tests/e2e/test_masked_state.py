@@ -14,11 +14,11 @@ from typing import Any
 import pymysql
 import pytest
 
-from raycdc.testing.compare import read_delta
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MongoDb
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MongoDb
 from tests.leaks import nothing_shows
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job, catch_up, require_engines
 
 pytestmark = pytest.mark.server
 
@@ -97,6 +97,7 @@ def job_of(tmp_path: Path, server: DatabaseServer, **more: Any) -> Job:
     return Job(tmp_path, server, "hidden", ("people",), **{**options, **more})
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 @pytest.mark.parametrize("kind", ["mariadb", "mysql80"])
 def test_no_file_shows_what_masks_hide(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> None:
     server = request.getfixturevalue(kind)
@@ -144,6 +145,7 @@ def test_no_file_shows_what_masks_hide(request: pytest.FixtureRequest, kind: str
     assert not any(name.startswith("drop") for row in found.values() for name in row)
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 @pytest.mark.parametrize("kind", ["mariadb", "mysql80"])
 def test_defaults_of_masked_columns_are_masked_in_the_state_and_in_rows_that_exist(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path
@@ -248,6 +250,7 @@ def say(job: Job, *words: str, code: int | None = None) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.long(suite="leaks")
 def test_no_file_of_a_run_on_ray_and_spark_shows_what_masks_hide(
     mariadb: MariaDbServer, mongodb: MongoDb, mongodb_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +284,7 @@ def test_no_file_of_a_run_on_ray_and_spark_shows_what_masks_hide(
         )
         mariadb.execute(insert_named(2, "stream"), "UPDATE people SET shown = 'none' WHERE id = 40", database="hidden")
         catch_up(job)
+        require_engines(*job.runs)
         nothing_shows(job, planted(), said=said, kinds=("bad rows", "dead letters"))
         # Whoever asks takes over what the driver has written.
         said += [say(job, "tables", "resnapshot", config, "hidden.people"), say(job, "tables", "list", config)]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from raycdc.testing.compare import read_delta
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import TopicJob, catch_up
-from raycdc.testing.servers import KafkaServer
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import KafkaServer
 from tests.leaks import nothing_shows
+from tests.support.forked_commands import completed
+from tests.support.jobs import TopicJob, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -130,7 +130,7 @@ def test_no_file_and_no_word_shows_what_masks_hide_in_messages(kafka: KafkaServe
         for name, row in (("number", {"id": 1, "secret": 748_596_111}), ("key", {"id": "planted-secret"})):
             told = {"database": "shop", "table": name, "type": "insert", "ts": 1, "primary_key_columns": ["id"]}
             produce(kafka, topic, json.dumps({**told, "data": row}).encode())
-        produce(kafka, topic, message(8))
+        produce(kafka, topic, message(8, added="planted-secret", other=6))
         parked = job.start("--until", "caught-up")
         assert parked.wait() == 4, parked.story()
         assert all(

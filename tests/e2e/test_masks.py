@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import MariaDbServer
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from raycdc.testing.servers.process import wait_until
+from raycdc.sandbox.servers.private import wait_until
 
 CONFIG = """
 pipeline = { name = "modes", state = "state", epoch_interval = "200ms", on_bad_record = "dead-letter" }

@@ -13,8 +13,8 @@ import bson
 import pytest
 from deltalake import DeltaTable
 
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import MongoDb
+from raycdc.sandbox.servers import MongoDb
+from tests.support.forked_commands import completed
 
 pytestmark = pytest.mark.server
 

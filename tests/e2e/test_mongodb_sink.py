@@ -17,18 +17,18 @@ import pytest
 from bson.decimal128 import Decimal128
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.model import Column, TableId, TableSchema, TypeKind
-from raycdc.testing.compare import read_source
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MongoDb
-from raycdc.testing.sessions import session
+from raycdc.sandbox.compare import read_source
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MongoDb
 from tests.e2e.test_jdbc import write_rows
 from tests.e2e.test_schema_changes import CHANGES, SIZE, TABLES, shop
 from tests.e2e.verified import require_equal
 from tests.integration.connectors.mysql.test_mysql_types import cases_of
 from tests.integration.connectors.mysql.type_cases import as_printed, server_values
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job, catch_up
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 
@@ -62,6 +62,7 @@ def value_of(column: Column, value: Any) -> Any:
             return value
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 @pytest.mark.parametrize("kind", ["mysql80", "mariadb"])
 def test_every_type_arrives(kind: str, mongodb: MongoDb, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     server: DatabaseServer = request.getfixturevalue(kind)
@@ -102,7 +103,7 @@ def drop(mongodb: MongoDb, name: str) -> None:
 @pytest.mark.parametrize(
     "local",
     # How Spark's tasks write collections, `tests/spark` shows for `make test`.
-    [True, pytest.param(False, marks=[pytest.mark.spark, pytest.mark.long])],
+    [True, pytest.param(False, marks=[pytest.mark.spark, pytest.mark.long(suite="stories")])],
     ids=["local", "Ray and Spark"],
 )
 def test_ddl_mid_way_is_followed(

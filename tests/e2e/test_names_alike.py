@@ -14,13 +14,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from raycdc.model import TableId
-from raycdc.testing.compare import read_delta
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, TopicJob, catch_up
-from raycdc.testing.servers import DatabaseServer, KafkaServer, MongoDb, PostgresServer
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import DatabaseServer, KafkaServer, MongoDb, PostgresServer
 from tests.e2e.test_jdbc import mysql_keys, sink_keys
 from tests.e2e.test_parked_tables import listed, tables_command
 from tests.epochs.sink_world import iceberg_table
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job, TopicJob, catch_up
 
 pytestmark = pytest.mark.server
 

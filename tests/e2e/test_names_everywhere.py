@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import KafkaServer, MariaDbServer, PostgresServer
-from raycdc.testing.servers.mongodb import MongoDb
+from raycdc.sandbox.servers import KafkaServer, MariaDbServer, PostgresServer
+from raycdc.sandbox.servers.mongodb import MongoDb
 from tests.e2e.odd_names import ENVIRONMENT, quoted, write_config
+from tests.support.forked_commands import completed
 
 pytestmark = pytest.mark.server
 
@@ -70,8 +70,11 @@ def around(folder: Path) -> set[str]:
     "sink",
     [
         "jsonl",
-        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("parquet", "delta", "iceberg")),
-        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("postgresql", "mongodb", "kafka")),
+        *(pytest.param(kind, marks=pytest.mark.long(suite="certificates")) for kind in ("parquet", "delta", "iceberg")),
+        *(
+            pytest.param(kind, marks=pytest.mark.long(suite="certificates"))
+            for kind in ("postgresql", "mongodb", "kafka")
+        ),
     ],
 )
 def test_a_name_is_a_name_in_every_sink(

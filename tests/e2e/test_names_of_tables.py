@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.changelog import read_changelog
-from raycdc.testing.compare import read_delta
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import KafkaServer, MariaDbServer, MongoDb, MySqlServer, PostgresServer
+from raycdc.sandbox.compare import read_changelog, read_delta
+from raycdc.sandbox.servers import KafkaServer, MariaDbServer, MongoDb, MySqlServer, PostgresServer
 from tests.e2e import test_jdbc, test_mongodb_sink
 from tests.e2e.test_parked_tables import tables_command
 from tests.e2e.test_parked_targets import make
 from tests.e2e.test_touched_topics import changes
 from tests.epochs.sink_world import iceberg_table
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.sandbox.servers import MariaDbServer, PostgresServer
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.test_parked_targets import make
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 

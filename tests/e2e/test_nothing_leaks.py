@@ -28,11 +28,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from cryptography.hazmat.primitives import serialization
 
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, Run
-from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MongoDb, PostgresServer
-from raycdc.testing.servers.kafka import SWEEPER_PASSWORD
-from raycdc.testing.servers.process import held_port
+from raycdc.sandbox.servers import DatabaseServer, KafkaServer, MariaDbServer, MongoDb, PostgresServer
+from raycdc.sandbox.servers.kafka import SWEEPER_PASSWORD
+from raycdc.sandbox.servers.private import held_port
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job, JobRun, require_engines
 
 pytestmark = pytest.mark.server
 
@@ -196,7 +196,7 @@ def near(content: bytes, planted: str) -> bytes:
     return content[max(0, at - 600) : at + 200]
 
 
-def said(run: Run) -> str:
+def said(run: JobRun) -> str:
     return json.dumps(run.events) + run.log.read_text(errors="replace")
 
 
@@ -230,7 +230,7 @@ def with_doors(folder: Path, ports: Mapping[str, int]) -> str:
     return DOORS % {"folder": folder, **ports}
 
 
-def doors_tell(run: Run, ports: Mapping[str, int]) -> str:
+def doors_tell(run: JobRun, ports: Mapping[str, int]) -> str:
     """All that the doors answer, to whoever has their tokens, to others, and to a browser that was let in."""
 
     def answer(door: str, path: str, body: str | None = None, **headers: str) -> str:
@@ -338,7 +338,7 @@ def test_a_run_without_ray_into_postgresql(
 
 
 @pytest.mark.spark
-@pytest.mark.long
+@pytest.mark.long(suite="leaks")
 @pytest.mark.timeout(1800)
 def test_a_run_on_ray_and_spark_into_delta(
     mariadb: MariaDbServer, secrets: Path, ports: Mapping[str, int], tmp_path: Path
@@ -348,6 +348,7 @@ def test_a_run_on_ray_and_spark_into_delta(
     job.sections = (SECTIONS + SPARK) % {"folder": secrets, "port": ports["spark"]} + with_doors(secrets, ports)
     job.pipeline = f'on_bad_record = "park"\nstate_key = "${{file:{secrets}/state}}"'
     story(job, mariadb, f"INSERT INTO odd VALUES ('{KEY}', '{VALUE}')", ports=ports)
+    require_engines(*job.runs)
 
 
 def encrypted_key(kafka: KafkaServer, secrets: Path) -> Path:
@@ -378,7 +379,9 @@ def sent(kafka: KafkaServer, database: str) -> list[bytes | None]:
     return [message.value() for message in found if message.error() is None]
 
 
-@pytest.mark.parametrize("local", [True, pytest.param(False, marks=[pytest.mark.spark, pytest.mark.long])])
+@pytest.mark.parametrize(
+    "local", [True, pytest.param(False, marks=[pytest.mark.spark, pytest.mark.long(suite="leaks")])]
+)
 @pytest.mark.parametrize("source", ["kafka", "mongodb"])
 def test_a_run_between_a_topic_and_a_collection(
     source: str,

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from raycdc.clients.mysql import query
-from raycdc.control.lines import check_line
-from raycdc.notify.messages import check_body
-from raycdc.notify.outbox import FILE_NAME
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer
+from raycdc.observe.events.lines import check_line
+from raycdc.observe.notify.messages import check_body
+from raycdc.observe.notify.outbox import FILE_NAME
+from raycdc.sandbox.servers import MariaDbServer
 from tests.e2e.test_bad_rows import ROUTES, fill
 from tests.receiver import receiving
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 

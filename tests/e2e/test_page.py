@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from raycdc.control.collect import About, Collector
-from raycdc.control.history import History
-from raycdc.control.page.feed import Feed
-from raycdc.control.page.look import May
-from raycdc.control.table_order import Sorting, Wanted
 from raycdc.errors import ExitCode
-from raycdc.run_events import Lags, Progress, Started, TableFigures
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import MariaDbServer
-from raycdc.testing.servers.process import wait_until
+from raycdc.observe.events import Lags, RunProgress, Started, TableFigures
+from raycdc.observe.status import RunProcess, StatusKeeper
+from raycdc.observe.status.documents import StatusDocuments
+from raycdc.observe.status.history import History
+from raycdc.observe.status.table_order import Sorting, TableQuery
+from raycdc.sandbox.servers import MariaDbServer
+from raycdc.sandbox.servers.private import wait_until
+from raycdc.server.ui.feed import Feed, UiPermissions
 from tests.browser import ENTER, ESCAPE, TAB, TIMEOUT_S, Browser, a_browser
+from tests.support.forked_commands import completed
 
-pytestmark = [pytest.mark.server, pytest.mark.long]
+pytestmark = [pytest.mark.server, pytest.mark.long(suite="page")]
 
 PICTURES = Path(__file__).parents[2] / "build" / "page"
 #: Names that would be markup, were they not text. No folder can be called like the first, so that table is parked.
@@ -64,7 +64,7 @@ class Watched:
         return json.loads(said.stdout)
 
     def link(self, *words: str) -> str:
-        said = self.raycdc("page", "pipeline.toml", *words)
+        said = self.raycdc("ui", "pipeline.toml", *words)
         assert said.returncode == 0, said.stderr
         return said.stdout.strip()
 
@@ -101,7 +101,7 @@ def watched(mariadb: MariaDbServer, tmp_path_factory: pytest.TempPathFactory) ->
                 database=database,
             )
         (folder / "pipeline.toml").write_text(CONFIG.format(port=mariadb.port, database=database))
-        command = [sys.executable, "-m", "raycdc.cli", "run", "pipeline.toml", "--local", "--page"]
+        command = [sys.executable, "-m", "raycdc.cli", "run", "pipeline.toml", "--local", "--ui"]
         with (folder / "run.log").open("w") as log:
             run = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
         world = Watched(folder, mariadb, database, browser)
@@ -388,12 +388,14 @@ def test_it_can_be_read_light_and_dark_and_on_a_phone(watched: Watched, colours:
 
 
 def test_a_look_at_a_hundred_thousand_tables_is_small_and_takes_little() -> None:
-    collector = Collector(About("many", "delta lake", True, targets=lambda table: (table,)))
+    keeper = StatusKeeper(RunProcess.here("many", "delta lake", local=True))
     tables = tuple(TableFigures(f"db.t{n:06}", "stream", rows=n) for n in range(100_000))
-    collector.listen(Started(1, 1, (1,)))
-    collector.listen(Progress(tables, Lags(), ()))
-    feed = Feed(collector, History(collector.pace))
+    keeper.listen(Started(1, 1, (1,)))
+    keeper.listen(RunProgress(tables, Lags(), ()))
+    feed = Feed(StatusDocuments(keeper, lambda table: (table,)), History(keeper))
     for sort in Sorting:
-        look = feed.look(Wanted(sort=sort, descending=True, limit=50, offset=99_950), May(act=True, verify=True))
+        look = feed.look(
+            TableQuery(sort=sort, descending=True, limit=50, offset=99_950), UiPermissions(act=True, verify=True)
+        )
         assert (look.matching, look.offset, len(look.status.tables)) == (100_000, 99_950, 50)
         assert len(look.to_json()) < 200_000

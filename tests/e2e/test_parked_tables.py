@@ -6,19 +6,30 @@ import json
 import os
 import signal
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.compare import read_delta, read_source
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.testing.shop import ShopSize, create_shop
+from raycdc.sandbox.compare import check_changelog, read_changelog, read_delta, read_source
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
+from raycdc.sandbox.shop import ShopSize, create_shop
+from tests.e2e.changelog_rows import rows_left
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
+
+
+@dataclass(frozen=True)
+class Account:
+    """A server, as another account than the usual one reaches it."""
+
+    host: str
+    port: int
+    cdc_user: str
+
 
 SIZE = ShopSize(customers=60, products=40, orders=120)
 TABLES = ("customers", "products", "orders")
@@ -32,16 +43,7 @@ def shop(server: DatabaseServer, name: str) -> None:
 
 def rows_of(job: Job, table: str) -> dict[int, dict[str, Any]]:
     """The rows that a changelog leaves, by id."""
-    alive: dict[int, dict[str, Any]] = {}
-    for row in sorted(read_changelog(job.lake / job.database / table, "jsonl"), key=lambda each: int(each["_seq"])):
-        match row["_op"]:
-            case "T":
-                alive.clear()
-            case "+I" | "+U":
-                alive[row["id"]] = row
-            case _:
-                alive.pop(row["id"], None)
-    return alive
+    return rows_left(read_changelog(job.lake / job.database / table, "jsonl"))
 
 
 def ask(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
@@ -53,11 +55,6 @@ def tables_command(job: Job, *words: str) -> str:
     done = ask(job, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def stopped(pid: int) -> bool:
-    """Whether the process stands still since it was sent SIGSTOP."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def listed(job: Job) -> dict[str, dict[str, Any]]:
@@ -152,6 +149,7 @@ def test_statements_that_rewrite_rows_and_other_tables_rows_under_a_name_begin_a
     assert orders[4]["quantity"] == 77
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 @pytest.mark.parametrize("kind", ["mariadb", "mysql80"])
 def test_tables_that_exchanged_rows_by_partition_begin_again(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -251,6 +249,7 @@ def test_tables_are_added_paused_and_resumed_while_the_others_go_on(mariadb: Mar
     lake_equals_source(job, *TABLES)
 
 
+@pytest.mark.long_variants("after_open*", suite="stories")
 @pytest.mark.parametrize("point", ["after_open=kill@2", "in_commit=kill@2"])
 def test_a_kill_in_the_middle_of_a_new_snapshot_loses_and_doubles_nothing(
     mysql80: MySqlServer, tmp_path: Path, point: str
@@ -288,7 +287,7 @@ def test_a_table_whose_rows_are_lost_between_two_commits_is_read_again(mariadb: 
         cursor.execute("UPDATE customers SET tier = 'gold' WHERE id < 3")
         connection.commit()
     broken = job.start("--until", "caught-up", failpoints="before_commit=stop")
-    assert broken.wait_for(lambda: stopped(broken.process.pid)), broken.story()
+    assert broken.wait_for(lambda: job.stopped_at("before_commit")), broken.story()
     log = job.lake / database / "orders" / "_delta_log"
     log.rename(tmp_path / "hidden")
     os.kill(broken.process.pid, signal.SIGCONT)
@@ -359,6 +358,7 @@ def test_chunks_of_tables_that_were_changed_before_the_log_says_so_wait_for_it(
     assert rows_of(job, "dropped") == {}
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 @pytest.mark.parametrize("kind", ["mariadb", "mysql80"])
 def test_a_database_that_is_dropped_in_the_snapshot_of_its_tables_leaves_them_empty(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path
@@ -376,6 +376,7 @@ def test_a_database_that_is_dropped_in_the_snapshot_of_its_tables_leaves_them_em
     assert {key: row["word"] for key, row in rows_of(job, "two").items()} == {7: "new"}
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 @pytest.mark.parametrize("kind", ["mariadb", "mysql80"])
 def test_rows_prepared_while_their_table_is_paused_come_when_they_are_committed(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path
@@ -418,6 +419,7 @@ def test_rows_prepared_while_their_table_is_paused_come_when_they_are_committed(
         assert check_changelog(read_changelog(job.lake / database / table, "jsonl"), ["id"]) == []
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 @pytest.mark.parametrize("kind", ["mariadb", "mysql80"])
 def test_rows_changed_by_a_statement_in_the_log_park_their_table_however_it_gets_there(
     request: pytest.FixtureRequest, kind: str, tmp_path: Path
@@ -462,3 +464,86 @@ def test_rows_changed_by_a_statement_in_the_log_park_their_table_however_it_gets
         tables_command(job, "resnapshot", f"{database}.{table}")
     catch_up(job)
     assert {table: sorted(rows_of(job, table)) for table in tables} == {table: [1, 2] for table in tables}
+
+
+def test_names_that_no_table_has_are_told_to_nobody_and_what_is_told_is_so(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    database = "names_said"
+    mariadb.execute(f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database}")
+    plain = "(id INT PRIMARY KEY)"
+    mariadb.execute(*(f"CREATE TABLE {name} {plain}" for name in ("a", "b", "c")), database=database)
+    mariadb.execute(*(f"INSERT INTO {name} VALUES (1), (2)" for name in ("a", "b", "c")), database=database)
+    job = Job(tmp_path, mariadb, database, [".*"], local=True)
+    catch_up(job)
+    run = job.start()
+    run.wait_for_start()
+    mariadb.execute(
+        # MariaDB passes over names that no table has: b and c are as they were.
+        "RENAME TABLE IF EXISTS nowhere TO elsewhere",
+        "RENAME TABLE IF EXISTS nowhere TO b, c TO c_for_now, c_for_now TO c, nobody TO somebody",
+        "ALTER TABLE IF EXISTS nowhere RENAME TO b",
+        "RENAME TABLE IF EXISTS a TO a2, q TO r",
+        "CREATE TABLE keyless (id INT)",
+        database=database,
+    )
+
+    def phases() -> dict[str, str]:
+        told = [event for event in run.events if event["event"] == "progress"]
+        return {table["table"].partition(".")[2]: table["phase"] for event in told for table in event["tables"]}
+
+    run.wait_for(lambda: phases().get("a2") == "stream" and phases().get("keyless") == "parked")
+    mariadb.execute(
+        "DROP TABLE keyless", f"CREATE TABLE brief {plain}", "INSERT INTO brief VALUES (9)", database=database
+    )
+    run.wait_for(lambda: phases().get("keyless") == "ended" and phases().get("brief") == "stream")
+    mariadb.execute("DROP TABLE brief", "DROP TABLE c", database=database)
+    run.wait_for(lambda: phases().get("brief") == phases().get("c") == "ended")
+    mariadb.execute(*(f"CREATE TABLE {name} {plain}" for name in ("brief", "c")), database=database)
+    mariadb.execute("INSERT INTO brief VALUES (1)", "INSERT INTO c VALUES (3)", database=database)
+    run.wait_for(lambda: phases().get("brief") == phases().get("c") == "stream")
+    assert run.interrupt() in (0, 130), run.story()
+    told = [(event["table"].partition(".")[2], event) for event in run.events if event["event"] == "parked"]
+    assert [name for name, _ in told] == ["a2", "a", "keyless", "keyless"], run.story()
+    assert [event["phase"] for _, event in told if not event["again"]] == ["ended", "parked", "ended"]
+    assert [name for name, event in told if event["again"]] == ["a2"]
+    reasons = {name: event["reason"] for name, event in told}
+    assert reasons["a"].endswith("any more; the target keeps what it had")
+    assert reasons["keyless"].endswith("nothing of it was read")
+    new = [event["table"].partition(".")[2] for event in run.events if event["event"] == "new_table"]
+    assert new == ["a2", "brief"]
+    moves = {event["to"] for event in run.events if event["event"] == "table_phase" and event["table"].endswith(".a2")}
+    assert "parked" not in moves
+    lake_equals_source(job, "a2", "b", "c", "brief")
+
+
+def test_rows_of_a_table_that_the_account_may_not_see_park_it_and_it_is_read_once_granted(
+    mariadb: MariaDbServer, tmp_path: Path
+) -> None:
+    database, password = "unseen", "few"
+    mariadb.execute(f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database}")
+    mariadb.execute(
+        *(f"CREATE TABLE {name} (id INT PRIMARY KEY)" for name in ("seen", "hidden", "gone")),
+        "INSERT INTO hidden VALUES (1)",
+        f"CREATE OR REPLACE USER 'few'@'%' IDENTIFIED BY '{password}'",
+        "GRANT REPLICATION CLIENT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO 'few'@'%'",
+        f"GRANT SELECT ON {database}.seen TO 'few'@'%'",
+        database=database,
+    )
+    account = cast("DatabaseServer", Account(mariadb.host, mariadb.port, "few"))
+    job = Job(tmp_path, account, database, [".*"], local=True)
+    catch_up(job)
+    mariadb.execute(
+        "INSERT INTO hidden VALUES (2)", "INSERT INTO gone VALUES (2)", "DROP TABLE gone", database=database
+    )
+    run = job.start("--until", "caught-up")
+    assert run.wait() == 4, run.story()
+    said = run.events[-1]["text"]
+    assert f"the log has rows of table {database}.hidden, and this account sees none of that name" in said
+    assert f"{database}.gone" not in said
+    assert listed(job)[f"{database}.hidden"]["phase"] == "parked"
+    mariadb.execute(f"GRANT SELECT ON {database}.hidden TO 'few'@'%'")
+    tables_command(job, "resnapshot", f"{database}.hidden")
+    catch_up(job)
+    job.server = mariadb
+    lake_equals_source(job, "hidden")

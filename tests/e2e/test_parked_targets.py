@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import MariaDbServer
 from tests.e2e.test_parked_tables import lake_equals_source, listed, tables_command
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -25,6 +25,7 @@ def make(server: MariaDbServer, database: str, *statements: str) -> None:
     server.execute(*statements, database=database)
 
 
+@pytest.mark.long_variants("ALTER*", "TRUNCATE*", suite="stories")
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
@@ -133,6 +134,7 @@ projection = "id, {column} AS amount, note"
 """
 
 
+@pytest.mark.long_variants("*DROP COLUMN*", suite="stories")
 @pytest.mark.parametrize(
     ("statement", "after", "column"),
     [

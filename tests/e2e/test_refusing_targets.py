@@ -8,20 +8,22 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer, PostgresServer
-from tests.e2e.test_jdbc import sink_keys
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import MariaDbServer, MySqlServer, PostgresServer
+from tests.e2e.test_jdbc import mysql_keys, sink_keys
 from tests.e2e.test_parked_tables import lake_equals_source, listed, rows_of, tables_command
 from tests.e2e.test_parked_targets import MERGED, make, merged_equals_sources
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 
 
 def parked_run(job: Job, *tables: str, code: int = 4) -> str:
-    """Run until caught up; the `tables` are parked then, and no other."""
+    """Run until caught up; the `tables` are parked then, and no other. No snapshot of theirs is said to be there."""
     run = job.start("--until", "caught-up")
     assert run.wait() == code, run.story()
+    done = {event["table"].partition(".")[2] for event in run.events if event["event"] == "snapshot_done"}
+    assert done.isdisjoint(tables), run.story()
     phases = {name.partition(".")[2]: entry["phase"] for name, entry in listed(job).items()}
     assert {name for name, phase in phases.items() if phase == "parked"} == set(tables), run.story()
     return run.story()
@@ -71,6 +73,67 @@ def test_a_target_that_refuses_is_parked_and_the_others_go_on_until_somebody_dec
     assert held == [{"number": n, "v": 100 if n == 3 else n} for n in range(2, 21)]
 
 
+def test_a_table_that_is_too_large_for_its_target_is_parked_before_its_first_row(
+    mariadb: MariaDbServer, mysql80: MySqlServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """Each is one beyond a limit, counted with the column that marks changed rows where there is one."""
+
+    def columns(count: int) -> str:
+        return ", ".join(f"c{n} TINYINT" for n in range(count))
+
+    keys = ", ".join(f"k{n}" for n in range(17))
+    tables = {
+        "healthy": "id INT PRIMARY KEY, v INT",
+        "full": f"id INT PRIMARY KEY, {columns(1015)}",
+        "wide": f"id INT PRIMARY KEY, {columns(1016)}",
+        "wider": f"id INT PRIMARY KEY, {columns(1599)}",
+        "keyed": f"{', '.join(f'k{n} TINYINT' for n in range(17))}, PRIMARY KEY ({keys})",
+        "long_key": "a VARCHAR(760) CHARACTER SET latin1, b VARCHAR(9) CHARACTER SET latin1, PRIMARY KEY (a, b)",
+        "scaled": "id INT PRIMARY KEY, d DECIMAL(65, 38)",
+    }
+    make(mariadb, "large", *(f"CREATE TABLE {name} ({inside}) ENGINE=Aria" for name, inside in tables.items()))
+    mariadb.execute("INSERT INTO healthy VALUES (1, 1)", "INSERT INTO full (id) VALUES (1)", database="large")
+    home = "large_home"
+    mysql80.execute(f"CREATE DATABASE {home}")
+    try:
+        job = Job(
+            tmp_path / "mysql",
+            mariadb,
+            "large",
+            (r"\w+",),
+            sink="jdbc",
+            sink_keys=mysql_keys(mysql80, home),
+            local=True,
+        )
+        job.folder.mkdir()
+        parked = ("wide", "wider", "keyed", "long_key", "scaled")
+        said = parked_run(job, *parked)
+        assert (
+            "large.wide has 1,018 columns there, and InnoDB holds at most 1,017, 1 of raycdc's own among them" in said
+        )
+        assert "large.long_key has 3,076 bytes in its key there, and InnoDB holds at most 3,072" in said
+        # At a start that has nothing new of them, and at the change that makes one too wide.
+        mariadb.execute(
+            "UPDATE full SET c1 = 1",
+            "INSERT INTO healthy VALUES (2, 2)",
+            "ALTER TABLE full ADD more TINYINT",
+            "INSERT INTO full (id) VALUES (2)",
+            database="large",
+        )
+        said = parked_run(job, "full", *parked)
+        assert "large.full has 1,018 columns there" in said
+        with mysql80.connect(database="large") as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT (SELECT COUNT(*) FROM healthy), (SELECT c1 FROM full)")
+            assert cursor.fetchall() == ((2, 1),)
+    finally:
+        mysql80.execute("DROP DATABASE IF EXISTS large", f"DROP DATABASE {home}")
+    with postgres.fresh_database() as database:
+        keys = sink_keys(postgres, database)
+        job = Job(tmp_path / "postgres", mariadb, "large", (r"\w+",), sink="jdbc", sink_keys=keys, local=True)
+        job.folder.mkdir()
+        assert "large.wider has 1,601 columns there, and PostgreSQL holds at most 1,600" in parked_run(job, "wider")
+
+
 def test_a_table_that_nobody_follows_owes_no_target(mariadb: MariaDbServer, tmp_path: Path) -> None:
     names = ("kept", "dropped", "left_out")
     make(
@@ -88,8 +151,12 @@ def test_a_table_that_nobody_follows_owes_no_target(mariadb: MariaDbServer, tmp_
         shutil.rmtree(job.lake / "owing" / name)
     mariadb.execute("INSERT INTO kept VALUES (4)", database="owing")
     for _ in range(2):
-        catch_up(job)
+        run = job.start("--until", "caught-up")
+        assert run.wait() == 0, run.story()
         lake_equals_source(job, "kept")
+        assert [event for event in run.events if event["event"] in ("snapshot_done", "snapshots_done")] == []
+        phases = {t["table"]: t["phase"] for e in run.events if e["event"] == "progress" for t in e["tables"]}
+        assert phases["owing.dropped"] == "ended"
     mariadb.execute("CREATE TABLE dropped (id INT PRIMARY KEY)", "INSERT INTO dropped VALUES (7)", database="owing")
     catch_up(job)
     lake_equals_source(job, "kept", "dropped")

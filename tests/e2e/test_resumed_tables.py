@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import CollectionJob, Job, run_through
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MongoDb, MySqlServer
-from raycdc.testing.servers.process import wait_until
+from raycdc.sandbox.compare import check_changelog, read_changelog, read_delta
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MongoDb, MySqlServer
+from raycdc.sandbox.servers.private import wait_until
 from tests.e2e.test_parked_tables import ask, lake_equals_source, listed, rows_of, tables_command
+from tests.support.jobs import CollectionJob, Job, require_engines, run_through
 
 pytestmark = pytest.mark.server
 
@@ -281,7 +280,7 @@ def test_a_second_reading_that_cannot_be_had_is_waited_for_while_the_others_go_o
     assert check_changelog(read_changelog(job.lake / "waited" / "b", "jsonl"), ["id"]) == []
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stories")
 def test_a_collection_goes_on_from_where_it_was_left(mongodb: MongoDb, mongodb_database: str, tmp_path: Path) -> None:
     job = CollectionJob(
         tmp_path,
@@ -325,7 +324,7 @@ def test_a_collection_goes_on_from_where_it_was_left(mongodb: MongoDb, mongodb_d
     assert [kind for kind, _ in kinds(job, "b")] == ["+I"] * 3 + ["-U", "+U"]
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stories")
 def test_a_table_goes_on_where_it_was_left_on_ray_and_spark(mysql80: MySqlServer, tmp_path: Path) -> None:
     make(mysql80, "resumed_there")
     job = Job(tmp_path, mysql80, "resumed_there", TABLES, write="upsert")
@@ -345,4 +344,5 @@ def test_a_table_goes_on_where_it_was_left_on_ray_and_spark(mysql80: MySqlServer
     run.wait_for_rows(lambda: {row["id"]: row["n"] for row in kept(job, "a")} == {1: 10, 2: 2, 3: 3, 4: 4})
     run.wait_for_rows(lambda: listed(job)["resumed_there.a"]["phase"] == "stream")
     assert run.interrupt() in (0, 130)
+    require_engines(run)
     lake_equals_source(job, *TABLES)

@@ -14,8 +14,8 @@ import adbc_driver_manager
 import pymysql
 import pytest
 
-from raycdc.testing.jobs import Job
-from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.sandbox.servers import MariaDbServer, PostgresServer
+from tests.support.jobs import Job
 
 pytestmark = pytest.mark.server
 OLD, NEW = "S3cret-of-yesterday", "S3cret-of-today"
@@ -52,9 +52,9 @@ def at_postgres(server: PostgresServer, user: str, password: str) -> None:
     ("sink", "local"),
     [
         ("mysql", True),
-        pytest.param("postgresql", True, marks=pytest.mark.long),
-        pytest.param("postgresql", False, marks=[pytest.mark.long, pytest.mark.spark]),
-        pytest.param("mysql", False, marks=[pytest.mark.long, pytest.mark.spark]),
+        pytest.param("postgresql", True, marks=pytest.mark.long(suite="certificates")),
+        pytest.param("postgresql", False, marks=[pytest.mark.long(suite="certificates"), pytest.mark.spark]),
+        pytest.param("mysql", False, marks=[pytest.mark.long(suite="certificates"), pytest.mark.spark]),
     ],
 )
 def test_passwords_of_source_and_target_change_while_a_run_goes_on(

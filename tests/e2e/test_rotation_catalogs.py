@@ -1,7 +1,7 @@
 """Tokens, secrets, passwords and keys of Iceberg's catalogs change under a run of the command, and it goes on.
 
 The catalog is told first, and refuses what the run has; only when it has done so, the file says the new secret. None of
-this waits for a time. `tests/e2e/test_rotation.py` has the databases, `tests/integration/stores` the object stores.
+this waits for a time. `tests/e2e/test_rotation.py` has the databases, `tests/integration/storage` the object stores.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 
+from raycdc.sandbox.servers import MariaDbServer, MotoServer, PostgresServer
+from raycdc.sandbox.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
-from raycdc.testing.jobs import Job, Run
-from raycdc.testing.servers import MariaDbServer, MotoServer, PostgresServer
-from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from tests.e2e.test_parked_tables import listed, tables_command
 from tests.e2e.test_rotation import NEW, OLD, at_mariadb, at_postgres
 from tests.integration.sinks.iceberg_server import Server
+from tests.support.jobs import Job, JobRun
 
 pytestmark = pytest.mark.server
 
@@ -50,7 +50,7 @@ class World:
                 return []
         return sorted(rows.column("id").to_pylist())
 
-    def wait_for_keys(self, live: Run, database: str, expected: list[int]) -> None:
+    def wait_for_keys(self, live: JobRun, database: str, expected: list[int]) -> None:
         """A table that is parked will never have them."""
 
         def all_there() -> bool:
@@ -74,7 +74,7 @@ def job_into(options: Mapping[str, Any], mariadb: MariaDbServer, database: str, 
     return Job(folder, mariadb, database, tables, sink="iceberg", sink_keys=keys, local=True)
 
 
-def story(world: World, tell: Callable[[str], object], mariadb: MariaDbServer, database: str, folder: Path) -> Run:
+def story(world: World, tell: Callable[[str], object], mariadb: MariaDbServer, database: str, folder: Path) -> JobRun:
     """Two changes: who goes on after the first has to go on after the second. `tell` writes the reference's text."""
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)", database=database)
     live = job_into(world.options, mariadb, database, folder, "t").start()
@@ -109,7 +109,7 @@ def forbidden_story(
     beginning = f"The Iceberg table {database}.closed cannot be read: "
     assert reason.startswith(beginning)
     assert "lets us in, but not to this table: let our account read and change it there." in reason
-    assert reason.endswith(f"raycdc tables resnapshot CONFIG {database}.closed")
+    assert f"; then: raycdc tables resnapshot CONFIG {database}.closed" in reason
     mariadb.execute("INSERT INTO open VALUES (3)", database=database)
     live.wait_for_rows(lambda: world.keys(database, "open") == [1, 2, 3])
     assert world.refused() == 0
@@ -123,7 +123,7 @@ def forbidden_story(
     return reason.removeprefix(beginning)
 
 
-def ended_well(live: Run) -> None:
+def ended_well(live: JobRun) -> None:
     assert live.interrupt() in (0, 130), live.story()
     said = live.story()
     assert not [text for text in (NEW, OLD, "parked") if text in said], said
@@ -141,6 +141,7 @@ def of_client(server: Server, secret: str) -> dict[str, str]:
     return {"credential": f"raycdc:{secret}", "oauth2-server-uri": f"{server.uri}/v1/oauth/tokens"}
 
 
+@pytest.mark.long_variants("token-403", "secret-401", suite="certificates")
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("login", ["token", "secret"])
 def test_a_token_of_a_rest_catalog_or_the_secret_of_its_client_changes(

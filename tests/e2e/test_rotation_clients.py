@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from raycdc.testing.jobs import CollectionJob, Run, TopicJob
-from raycdc.testing.servers import KafkaServer, MongoDb, MongoDbServer
+from raycdc.sandbox.servers import KafkaServer, MongoDb, MongoDbServer
+from tests.support.jobs import CollectionJob, JobRun, TopicJob
 
 pytestmark = pytest.mark.server
 OLD, NEW = "S3cret-of-yesterday", "S3cret-of-today"
@@ -85,7 +85,7 @@ def note_of(key: int) -> str:
     return os.urandom(300_000).hex() if key >= 10 else "short"
 
 
-def story(live: Run, world: World, reader: Vault, writer: Vault, *, local: bool) -> None:
+def story(live: JobRun, world: World, reader: Vault, writer: Vault, *, local: bool) -> None:
     """Two changes: who goes on after the first has to go on after the second."""
     expected = keys_of(1, local=local)
 
@@ -117,7 +117,7 @@ def story(live: Run, world: World, reader: Vault, writer: Vault, *, local: bool)
     assert OLD not in live.story()
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="certificates")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.spark)])
 def test_a_collection_is_copied_on_while_both_passwords_change(
@@ -176,7 +176,7 @@ def broker() -> Iterator[KafkaServer]:
         yield server
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="certificates")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("local", [True, pytest.param(False, marks=pytest.mark.spark)])
 def test_a_topic_is_copied_on_while_both_passwords_change(*, local: bool, broker: KafkaServer, tmp_path: Path) -> None:

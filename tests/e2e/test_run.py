@@ -11,15 +11,13 @@ import pyarrow as pa
 import pytest
 
 from raycdc.config import load_config
+from raycdc.observe.events import CaughtUp, Starting, Stopped
 from raycdc.pipeline import Pipeline
-from raycdc.run_events import CaughtUp, Starting, Stopped
-from raycdc.testing.changelog import check_changelog, final_rows, read_changelog
-from raycdc.testing.compare import compare_lake, read_source
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
-from raycdc.testing.shop import ShopSize, create_shop
-from raycdc.testing.workload import HotRange, ShopWorkload
+from raycdc.sandbox.compare import check_changelog, compare_lake, final_rows, read_changelog, read_source
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
+from raycdc.sandbox.shop import HotRange, ShopSize, ShopWorkload, create_shop
 from tests.run_lines import known_tables
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 

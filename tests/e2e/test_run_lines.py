@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from raycdc.control.lines import check_line
 from raycdc.errors import ExitCode
-from raycdc.testing.jobs import CollectionJob, Job, Run
-from raycdc.testing.servers import MariaDbServer, MongoDb
+from raycdc.observe.events.lines import check_line
+from raycdc.sandbox.servers import MariaDbServer, MongoDb
 from tests.e2e.test_parked_tables import tables_command
 from tests.run_lines import known_tables
+from tests.support.jobs import CollectionJob, Job, JobRun
 
 pytestmark = pytest.mark.server
 
 
-def check(run: Run) -> set[str]:
+def check(run: JobRun) -> set[str]:
     """The kinds of its lines, each of which is as the schema says."""
     for line in run.events:
         check_line(json.dumps(line))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.compare import read_delta, read_source
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
-from raycdc.testing.shop import ShopSize, create_shop
+from raycdc.sandbox.compare import check_changelog, read_changelog, read_delta, read_source
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
+from raycdc.sandbox.shop import ShopSize, create_shop
+from tests.e2e.changelog_rows import rows_left
 from tests.e2e.test_parked_tables import tables_command
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -41,6 +41,7 @@ def shop(server: DatabaseServer, name: str) -> None:
         create_shop(connection, name, SIZE)
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_what_changed_while_the_job_was_away_is_found_and_applied(any_server: DatabaseServer, tmp_path: Path) -> None:
     database = "away"
     shop(any_server, database)
@@ -84,6 +85,7 @@ def test_a_changelog_says_that_a_table_was_emptied_and_dropped(mariadb: MariaDbS
     assert check_changelog(rows, ["id"]) == []
 
 
+@pytest.mark.long_variants("mysql80_nogtid", suite="servers")
 @pytest.mark.parametrize("kind", ["mariadb", "mysql80_nogtid"])
 def test_a_table_emptied_again_and_again_in_its_snapshot_is_the_same_in_the_end(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -104,9 +106,10 @@ def test_a_table_emptied_again_and_again_in_its_snapshot_is_the_same_in_the_end(
     catch_up(job)
     rows = read_changelog(job.lake / database / "orders", "jsonl")
     assert check_changelog(rows, ["id"]) == []
-    assert any_server.scalar("SELECT COUNT(*) FROM orders", database=database) == _alive(rows)
+    assert any_server.scalar("SELECT COUNT(*) FROM orders", database=database) == len(rows_left(rows))
 
 
+@pytest.mark.long_variants("try_evolve", suite="stories")
 @pytest.mark.parametrize("behavior", ["lenient", "try_evolve", "exception"])
 def test_a_type_that_written_rows_cannot_have_is_refused_and_nothing_is_lost(
     behavior: str, mariadb: MariaDbServer, tmp_path: Path
@@ -145,17 +148,3 @@ def test_a_type_that_written_rows_cannot_have_is_refused_and_nothing_is_lost(
     held = read_delta(job.lake / database / "t")
     read = [(row["id"], row["v"]) for row in held.sort_by("id").to_pylist() if row["_op"] != "T"]
     assert read == [(1, 1), (2, 7)]
-
-
-def _alive(rows: list[dict[str, object]]) -> int:
-    """How many rows a changelog leaves."""
-    keys: set[object] = set()
-    for row in sorted(rows, key=lambda each: int(str(each["_seq"]))):
-        match row["_op"]:
-            case "T":
-                keys.clear()
-            case "+I" | "+U":
-                keys.add(row["id"])
-            case _:
-                keys.discard(row["id"])
-    return len(keys)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.compare import read_delta, read_source
-from raycdc.testing.jobs import Job, Run, catch_up
-from raycdc.testing.schema_tools import ALTER, ALTER_NO_NAME, SHARED, SHARED_NO_NAME, GhOst, PtOsc, Traffic, fill
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
+from raycdc.sandbox.compare import check_changelog, read_changelog, read_delta, read_source
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
+from tests.support.jobs import Job, JobRun, catch_up
+from tests.support.schema_tools import ALTER, ALTER_NO_NAME, SHARED, SHARED_NO_NAME, GhOst, PtOsc, Traffic, fill
 
 pytestmark = pytest.mark.server
 
@@ -26,11 +25,11 @@ def job(tmp_path: Path, server: DatabaseServer, database: str, *, write: str = "
     )  # fmt: skip
 
 
-def commits(run: Run) -> int:
+def commits(run: JobRun) -> int:
     return sum(event["event"] == "commit" for event in list(run.events))
 
 
-def wait_for_commits(run: Run, number: int) -> None:
+def wait_for_commits(run: JobRun, number: int) -> None:
     """Until so many epochs more were committed: what was logged before is in the state by then."""
     wanted = commits(run) + number
     assert run.wait_for(lambda: commits(run) >= wanted), run.story()
@@ -44,6 +43,7 @@ def assert_equal(held: Job, database: str, *, name: str = "client") -> None:
     assert lake.sort_by("id").to_pylist() == source.sort_by("id").to_pylist()
 
 
+@pytest.mark.long_variants("False", suite="stories")
 @pytest.mark.parametrize("atomic", [True, False])
 def test_gh_ost_is_followed_over_a_restart_between_its_alter_and_its_cut_over(
     atomic: bool, request: pytest.FixtureRequest, tmp_path: Path

@@ -2,7 +2,7 @@
 it is written to, into a lake and into PostgreSQL by one continuous run each.
 
 ``make test`` plays the lake's; PostgreSQL's, whose statements `test_jdbc` and whose expressions `test_transforms` play
-into it, is one of ``make test-stories``.
+into it, is one of the suite ``stories``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import Job, Run
-from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import MariaDbServer, PostgresServer
 from tests.e2e.test_jdbc import sink_keys
+from tests.support.jobs import Job, JobRun
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
 
@@ -104,7 +104,7 @@ def play(job: Job, server: MariaDbServer, read: Callable[[str, tuple[str, ...]],
     assert held() == last
 
 
-def wait_for_commits(run: Run, number: int) -> None:
+def wait_for_commits(run: JobRun, number: int) -> None:
     """Until one epoch more was committed, so that the steps are in different ones."""
     before = sum(event["event"] == "commit" for event in list(run.events))
     assert run.wait_for(lambda: sum(e["event"] == "commit" for e in list(run.events)) > before), (number, run.story())
@@ -123,7 +123,7 @@ def test_into_a_lake(mariadb: MariaDbServer, ray: str, tmp_path: Path) -> None:
     play(job, mariadb, read)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stories")
 def test_into_postgresql(mariadb: MariaDbServer, postgres: PostgresServer, ray: str, tmp_path: Path) -> None:
     create(mariadb)
     with postgres.fresh_database() as home:

@@ -13,12 +13,10 @@ import pytest
 from raycdc.config import config_from_dict
 from raycdc.errors import ConfigError
 from raycdc.pipeline import Pipeline
-from raycdc.testing.changelog import check_changelog, final_rows, read_changelog
-from raycdc.testing.compare import read_delta, read_source
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
-from raycdc.testing.shop import ShopSize, create_shop
-from raycdc.testing.workload import HotRange, ShopWorkload
+from raycdc.sandbox.compare import check_changelog, final_rows, read_changelog, read_delta, read_source
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
+from raycdc.sandbox.shop import HotRange, ShopSize, ShopWorkload, create_shop
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -99,6 +97,7 @@ def test_a_column_list_holds_in_snapshot_and_log_whatever_is_added(mariadb: Mari
     assert sorted(tuple(row.values()) for row in held.to_pylist()) == sorted(expected)
 
 
+@pytest.mark.long_variants("mysql80", "mysql80_nogtid", suite="servers")
 def test_a_table_without_key_is_in_a_changelog_exactly_once(any_server: DatabaseServer, tmp_path: Path) -> None:
     """Read at one exact position: MariaDB has such reads, on MySQL it is read again until nothing changed meanwhile."""
     with any_server.fresh_database() as database:

@@ -14,14 +14,14 @@ import pyspark
 import pytest
 from deltalake import DeltaTable
 
+from raycdc.sandbox.servers import MariaDbServer, MongoDb, MotoServer
 from raycdc.spark.executor_files import NAME
-from raycdc.stores.libraries import delta_options
-from raycdc.stores.url import ObjectPlace, StoreKind
-from raycdc.testing.jobs import CollectionJob
-from raycdc.testing.kubernetes import kubernetes
-from raycdc.testing.servers import MariaDbServer, MongoDb, MotoServer
-from raycdc.testing.spark_cluster import SparkCluster, standalone
-from raycdc.testing.yarn import yarn
+from raycdc.storage.settings import delta_options
+from raycdc.storage.url import ObjectLocation, StoreKind
+from tests.support.jobs import CollectionJob, require_engines
+from tests.support.kubernetes import kubernetes
+from tests.support.spark_cluster import SparkCluster, standalone
+from tests.support.yarn import yarn
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
 
@@ -113,9 +113,10 @@ def caught_up(job: CollectionJob, cluster: SparkCluster) -> None:
     run = job.start("--until", "caught-up")
     # On a busy machine Ray, a JVM, two executors and their Pythons take minutes to begin.
     assert run.wait(timeout_s=800) == 0, run.story() + cluster.executors_said()[-3000:]
+    require_engines(run)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="spark-elsewhere")
 @pytest.mark.timeout(1800)
 def test_all_that_rows_go_through_works_on_executors_that_have_no_raycdc(
     mariadb: MariaDbServer, mongodb: MongoDb, ray: str, tmp_path: Path
@@ -138,7 +139,7 @@ def reached(address: str) -> Iterator[MotoServer]:
         yield store
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="spark-elsewhere")
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_workers_without_a_shared_disk_write_what_a_spark_here_would(
@@ -157,7 +158,7 @@ def test_workers_without_a_shared_disk_write_what_a_spark_here_would(
         caught_up(job, cluster)
         changed(mongodb, database)
         caught_up(job, cluster)
-        options = delta_options(ObjectPlace(StoreKind.S3, "far"), store.settings)
+        options = delta_options(ObjectLocation(StoreKind.S3, "far"), store.settings)
         lake = f"s3://far/lake/{database}"
         told = changes(lake, options)
         first = [number for number in range(1, 16_001) if number not in (7, 8)]
@@ -193,7 +194,7 @@ master = "k8s://{url}"
 """
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="spark-elsewhere")
 @pytest.mark.timeout(1800)
 def test_pods_of_kubernetes_are_as_the_configuration_says_and_get_raycdc_by_themselves(
     ray: str, tmp_path: Path
@@ -243,7 +244,7 @@ master = "yarn"
 """
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="spark-elsewhere")
 @pytest.mark.timeout(1800)
 def test_containers_of_yarn_get_raycdc_by_themselves(ray: str, tmp_path: Path) -> None:
     jars = Path(pyspark.__file__).with_name("jars")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
-from raycdc.testing.compare import compare_lake
-from raycdc.testing.jobs import Job, Run, catch_up
-from raycdc.testing.servers import MariaDbServer
-from raycdc.testing.shop import ShopSize, create_shop
-from raycdc.testing.workload import ShopWorkload
+from raycdc.sandbox.compare import compare_lake
+from raycdc.sandbox.servers import MariaDbServer
+from raycdc.sandbox.servers.private import free_port
+from raycdc.sandbox.shop import ShopSize, ShopWorkload, create_shop
+from tests.support.jobs import Job, JobRun, catch_up
 
 pytestmark = [pytest.mark.server]
 
@@ -19,25 +20,36 @@ SIZE = ShopSize(customers=100, products=40, orders=1000)
 TABLES = ("customers", "products", "orders")
 
 
-def told(run: Run, event: str) -> list[dict[str, object]]:
+def told(run: JobRun, event: str) -> list[dict[str, object]]:
     return [one for one in list(run.events) if one["event"] == event]
 
 
-def committed(run: Run) -> set[object]:
+def committed(run: JobRun) -> set[object]:
     """The epochs that a driver said are committed by it."""
     return {one["epoch"] for one in told(run, "commit")}
 
 
-def started(job: Job) -> tuple[Run, Run]:
-    """A driver that has committed something, and one that waits for it."""
+def started(job: Job, figures: str = "") -> tuple[JobRun, JobRun]:
+    """A driver that has committed something, and has the port of its `figures`; and one that waits for it."""
     first = job.start()
     assert first.wait_for(lambda: bool(told(first, "commit"))), first.story()
+    assert not figures or first.wait_for(lambda: is_well(figures)), first.story()
     second = job.start("--standby")
     assert second.wait_for(lambda: bool(told(second, "waiting"))), second.story()
     assert not told(second, "started")
     return first, second
 
 
+def is_well(address: str) -> bool:
+    """Whether a run answers there, and moves."""
+    try:
+        with urlopen(f"http://{address}/healthz", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.mark.long_variants("killed", suite="takeover")
 @pytest.mark.parametrize("stopped", [False, True], ids=["killed", "stopped"])
 def test_a_standby_takes_over_and_one_that_wakes_up_commits_nothing(
     mariadb: MariaDbServer, tmp_path: Path, *, stopped: bool
@@ -45,10 +57,11 @@ def test_a_standby_takes_over_and_one_that_wakes_up_commits_nothing(
     database = f"standby_{stopped}".lower()
     with mariadb.connect() as connection:
         create_shop(connection, database, SIZE)
-    job = Job(tmp_path, mariadb, database, TABLES, local=True)
+    figures = f"127.0.0.1:{free_port()}"
+    job = Job(tmp_path, mariadb, database, TABLES, local=True, sections=f'[metrics]\naddress = "{figures}"')
     work = ShopWorkload(lambda: mariadb.connect(database=database), seed=5, database=database, size=SIZE)
     with work.running(pause_s=0.02):
-        first, second = started(job)
+        first, second = started(job, figures)
         first.process.send_signal(signal.SIGSTOP if stopped else signal.SIGKILL)
         assert second.wait_for(lambda: bool(told(second, "commit"))), second.story()
         assert len(told(second, "took_over")) == 1
@@ -60,6 +73,8 @@ def test_a_standby_takes_over_and_one_that_wakes_up_commits_nothing(
             assert committed(first).isdisjoint(committed(second))
         else:
             assert first.wait() == -signal.SIGKILL
+        # Of the two on one machine the first had the port, and is gone.
+        assert second.wait_for(lambda: is_well(figures), timeout_s=30), second.story()
         assert second.interrupt() == 130, second.story()
         assert not told(second, "error")
     catch_up(job)

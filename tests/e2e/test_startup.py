@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.client import current_position, probe
-from raycdc.testing.changelog import read_changelog
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
-from raycdc.testing.sessions import session
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.server.client import current_position, probe
+from raycdc.sandbox.compare import read_changelog
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
+from tests.support.jobs import Job, catch_up
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 
@@ -79,6 +79,7 @@ def test_a_place_in_the_log_is_where_rows_begin(server: DatabaseServer, database
     assert changes(tmp_path / "gtids", server, database, gtids, again=True) == [2, 3, 4, 1001]
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_earliest_follows_a_table_from_its_creation(server: DatabaseServer, database: str, tmp_path: Path) -> None:
     server.execute("CREATE TABLE t (id INT PRIMARY KEY)", database=database)
     insert(server, database, 1, 2)

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from raycdc.errors import ExitCode
+from raycdc.sandbox.compare import read_changelog
+from raycdc.sandbox.servers import MariaDbServer, MotoServer
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
-from raycdc.stores.object_store import ObjectStore
-from raycdc.stores.url import ObjectPlace, StoreKind
-from raycdc.testing.changelog import read_changelog
-from raycdc.testing.jobs import Job, Run, catch_up
-from raycdc.testing.servers import MariaDbServer, MotoServer, StoreProxy
-from raycdc.testing.servers.store_proxy import Fault, Rule
+from raycdc.storage.object_store import ObjectStore
+from raycdc.storage.url import ObjectLocation, StoreKind
+from tests.support.jobs import Job, JobRun, catch_up
+from tests.support.servers.store_proxy import Fault, Rule, StoreProxy
 
 pytestmark = pytest.mark.server
 
@@ -41,7 +41,7 @@ def job_of(server: MariaDbServer, store: StoreProxy, folder: Path, *, sink: str,
 
 def rows_of(store: StoreProxy, sink: str, database: str) -> list[tuple[int, str]]:
     if sink == "jsonl":
-        place = ObjectPlace(StoreKind.S3, database.replace("_", "-"), f"lake/{database}/orders")
+        place = ObjectLocation(StoreKind.S3, database.replace("_", "-"), f"lake/{database}/orders")
         objects = ObjectStore(place, store.settings)
         files = [objects.read(name) for name in objects.list("") if name.endswith(".jsonl")]
         changes = [json.loads(line) for file in files if file is not None for line in file.data.splitlines()]
@@ -64,9 +64,9 @@ def check(job: Job) -> subprocess.CompletedProcess[str]:
     ("sink", "local"),
     [
         ("iceberg", True),
-        pytest.param("jsonl", True, marks=pytest.mark.long),
-        pytest.param("iceberg", False, marks=pytest.mark.long),
-        pytest.param("jsonl", False, marks=pytest.mark.long),
+        pytest.param("jsonl", True, marks=pytest.mark.long(suite="stores")),
+        pytest.param("iceberg", False, marks=pytest.mark.long(suite="stores")),
+        pytest.param("jsonl", False, marks=pytest.mark.long(suite="stores")),
     ],
 )
 def test_a_run_that_is_killed_in_a_commit_goes_on_at_the_store(
@@ -139,7 +139,7 @@ def test_a_store_that_is_unplugged_under_a_run_is_told_and_told_again_when_it_is
     assert len(read_changelog(job.lake / mariadb_database / "t", "jsonl")) == 3
 
 
-def warnings(run: Run) -> list[str]:
+def warnings(run: JobRun) -> list[str]:
     """What was told of the store."""
     texts = [str(one["text"]) for one in list(run.events) if one["event"] == "warning"]
     return [text for text in texts if "answer" in text]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from raycdc.testing.jobs import Run, TopicJob
-from raycdc.testing.servers import KafkaServer
+from raycdc.sandbox.servers import KafkaServer
+from tests.support.jobs import JobRun, TopicJob
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
@@ -47,19 +47,19 @@ class Feed:
         assert self.producer.flush(20) == 0
 
 
-def rows(run: Run) -> int:
+def rows(run: JobRun) -> int:
     return sum(event["rows"] for event in list(run.events) if event["event"] == "commit")
 
 
-def newest(run: Run) -> dict[str, Any]:
+def newest(run: JobRun) -> dict[str, Any]:
     return next((event for event in reversed(list(run.events)) if event["event"] == "progress"), {})
 
 
-def paused(run: Run) -> list[str]:
+def paused(run: JobRun) -> list[str]:
     return [split for reader in newest(run).get("readers", ()) for split in reader["paused"]]
 
 
-def expect(run: Run, condition: Callable[[], bool]) -> None:
+def expect(run: JobRun, condition: Callable[[], bool]) -> None:
     assert run.wait_for(condition), run.story()
 
 

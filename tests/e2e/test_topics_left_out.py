@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import write_deltalake
 
-from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import TopicJob, catch_up
-from raycdc.testing.servers import KafkaServer
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import KafkaServer
+from tests.support.jobs import TopicJob, catch_up
 
 pytestmark = pytest.mark.server
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer, MongoDb, MongoDbServer
+from raycdc.sandbox.servers import MariaDbServer, MongoDb, MongoDbServer
 from tests.e2e.test_mongodb_sink import sink_keys
 from tests.e2e.test_parked_tables import tables_command
 from tests.e2e.test_parked_targets import make
 from tests.e2e.test_refusing_targets import parked_run
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -49,7 +49,8 @@ def test_a_validator_and_a_right_that_is_taken_away_park_their_collections(
         assert f"{database}.strict" in said
         assert "Document failed validation" in said
         assert str(LARGE) not in said
-        assert f"{database}.strict is parked: MongoDB at " in said, "its name is said once"
+        assert f"{database}.strict: MongoDB at " in said
+        assert f"{database}.strict: {database}.strict" not in said, "its name is said once"
         if "forbidden" in parked:
             assert re.search(rf"not authorized on {database} to execute command \w+\. Grant it", said)
         assert values("strict") == {1: 1, 2: 2}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer, MySqlServer, PostgresServer
+from raycdc.sandbox.servers import MariaDbServer, MySqlServer, PostgresServer
 from tests.e2e.test_jdbc import mysql_keys, sink_keys
 from tests.e2e.test_parked_tables import tables_command
 from tests.e2e.test_parked_targets import make
 from tests.e2e.test_refusing_targets import parked_run
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -87,12 +87,13 @@ def test_a_database_that_others_use_too(mariadb: MariaDbServer, postgres: Postgr
         assert sink(f"SELECT v FROM {DATABASE}.bent ORDER BY id") == [(1,), (2,)]
 
         # The ways out that people are told.
-        sink(*(f"DROP TRIGGER bends ON {DATABASE}.{name}" for name in ("bent", "quiet")))
-        sink(f"DROP TABLE {DATABASE}.remade")
+        sink(f"DROP TRIGGER bends ON {DATABASE}.quiet")
         source("UPDATE nul SET t = 'c' WHERE id = 3")
-        job.pipeline = 'on_existing = "replace"'
-        for name in ("adopted", "bent", "nul", "quiet", "remade"):
+        for name in ("nul", "quiet"):
             tables_command(job, "resnapshot", f"{DATABASE}.{name}")
+        for name in ("adopted", "bent", "remade"):
+            assert name == "remade" or f"raycdc tables resnapshot CONFIG {DATABASE}.{name} --replace" in said
+            tables_command(job, "resnapshot", f"{DATABASE}.{name}", "--replace")
         catch_up(job)
         equal(*NAMES)
         source("DELETE FROM adopted WHERE id = 3", "INSERT INTO remade VALUES (4, 4, 'd')")

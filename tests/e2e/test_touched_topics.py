@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import KafkaServer, MariaDbServer
+from raycdc.sandbox.servers import KafkaServer, MariaDbServer
 from tests.e2e.test_parked_tables import tables_command
 from tests.e2e.test_parked_targets import make
 from tests.e2e.test_refusing_targets import parked_run
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 

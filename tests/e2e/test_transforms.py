@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from raycdc.errors import ExitCode
-from raycdc.testing.compare import read_delta
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import MariaDbServer, PostgresServer
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -166,7 +166,7 @@ def test_wrong_expressions_are_found_before_anything_is_read(mariadb: MariaDbSer
     assert not job.state.exists()
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stories")
 @pytest.mark.spark
 def test_wrong_expressions_are_found_by_plan_too(mariadb: MariaDbServer, tmp_path: Path) -> None:
     fill(mariadb)
@@ -230,6 +230,7 @@ def held_rows(postgres: PostgresServer, database: str, query: str) -> list[tuple
         return [tuple(row) for row in cursor.fetchall()]
 
 
+@pytest.mark.long(suite="stories")
 @pytest.mark.spark
 def test_transformed_tables_are_followed_in_postgresql_after_a_kill(
     mariadb: MariaDbServer, postgres: PostgresServer, ray: str, tmp_path: Path

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from raycdc.cli.explain import MANUAL
+from raycdc.cli.docs import MANUAL
 from tests.e2e.machines import Machine, machines
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.long,
+    pytest.mark.long(suite="deploy"),
     pytest.mark.timeout(3600),
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
 ]

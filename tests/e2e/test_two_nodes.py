@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.checkpoint.manifest import STATE_NODE
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.testing.jobs import Job
-from raycdc.testing.ray_cluster import TwoNodes, two_nodes
-from raycdc.testing.servers import MariaDbServer
-from raycdc.testing.shop import ShopSize, create_shop
+from raycdc.sandbox.servers import MariaDbServer
+from raycdc.sandbox.shop import ShopSize, create_shop
+from raycdc.state.manifests.manifest import STATE_NODE
+from raycdc.state.store import CheckpointStore
 from tests.kill.test_kills import expect_equal
+from tests.support.jobs import Job
+from tests.support.ray_cluster import TwoNodes, two_nodes
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
 

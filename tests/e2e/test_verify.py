@@ -16,13 +16,13 @@ from deltalake.exceptions import CommitFailedError
 
 from raycdc.cli import main
 from raycdc.errors import ExitCode
-from raycdc.testing.jobs import CollectionJob, Job, catch_up
-from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
+from raycdc.sandbox.servers import MariaDbServer, MongoDb, PostgresServer
 from raycdc.verify.source_rows import SourceTableRows
-from raycdc.verify.targets.api import Wanted
+from raycdc.verify.targets.api import RowFilter
 from raycdc.verify.targets.delta import DeltaRows
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.verified import counts, require_equal, verified, written_to
+from tests.support.jobs import CollectionJob, Job, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -74,6 +74,22 @@ def test_what_others_did_to_a_target_is_found(job: Job) -> None:
     code, lines = verified(job, "--show-keys")
     assert (code, counts(lines["t"])) == (ExitCode.DIFFERENT, {"missing": 2, "extra": 1, "changed": 1})
     assert lines["t"]["keys"] == {"missing": ["7", "8"], "extra": ["5000"], "changed": ["9"]}
+    assert lines["t"]["columns"] == ["b"]
+
+
+def test_a_renamed_column_has_its_values_and_one_that_lost_them_is_named(job: Job) -> None:
+    job.server.execute(
+        "ALTER TABLE t CHANGE b c VARCHAR(60)", "UPDATE t SET c = 'x' WHERE id <= 10", database=job.database
+    )
+    catch_up(job)
+    require_equal(job, rows=3000)
+    # As a raycdc left it that gave a renamed column no values.
+    delta(job).update(updates={"c": "NULL", "a": "a + 1"}, predicate="b IS NOT NULL AND id < 500")
+    code, lines = verified(job)
+    assert (code, counts(lines["t"])) == (ExitCode.DIFFERENT, {"changed": 489})
+    assert lines["t"]["columns"] == ["a", "c"]
+    (note,) = lines["t"]["notes"]
+    assert note.startswith("the values of c are in the target's column b, which the source has not")
 
 
 def test_differences_that_cancel_out_are_found(job: Job) -> None:
@@ -87,7 +103,7 @@ def test_differences_that_cancel_out_are_found(job: Job) -> None:
     assert counts(verified(job)[1]["t"]) == {"missing": 1, "extra": 1}
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="verify")
 def test_a_sample_finds_what_its_ranges_lack(job: Job) -> None:
     code, lines = verified(job, "--sample", "40%")
     assert (code, counts(lines["t"])) == (ExitCode.DONE, {})
@@ -309,6 +325,7 @@ def test_a_changelog_is_compared_by_what_it_adds_up_to(
     delta(job).update(updates={"a": "8"}, predicate="id = 8 AND \"_op\" = '+U'")
     code, lines = verified(job)
     assert (code, counts(lines["t"])) == (ExitCode.DIFFERENT, {"missing": 1, "changed": 1})
+    assert lines["t"]["columns"] == ["a"]
 
 
 def test_a_table_that_cannot_be_compared_says_why(
@@ -347,7 +364,7 @@ def test_later_rounds_read_what_still_differs_alone(job: Job, monkeypatch: pytes
     of_target, of_source = DeltaRows.batches, SourceTableRows.batches
     rows: list[tuple[str, int]] = []
 
-    def target(self: DeltaRows, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+    def target(self: DeltaRows, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         batches = list(of_target(self, columns, wanted))
         rows.append(("target", sum(batch.num_rows for batch in batches)))
         if wanted is None:
@@ -374,7 +391,7 @@ def test_later_rounds_read_what_still_differs_alone(job: Job, monkeypatch: pytes
 def test_a_target_that_is_read_anew_meanwhile_is_no_alarm(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     read = DeltaRows.batches
 
-    def batches(rows: DeltaRows, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(rows: DeltaRows, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         # The state was looked at; now a run empties the target, and dies before it says so.
         monkeypatch.setattr(DeltaRows, "batches", read)
         with contextlib.redirect_stdout(io.StringIO()):
@@ -391,7 +408,7 @@ def test_a_target_that_is_read_anew_meanwhile_is_no_alarm(job: Job, monkeypatch:
     require_equal(job, rows=3000)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="verify")
 def test_a_target_without_older_rows_says_so(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> None:
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)", database=mariadb_database)
     source = 'startup = { mode = "latest" }'

@@ -1,6 +1,6 @@
 """``raycdc verify`` of millions of rows under load, and a hundred times of rows that change all the time.
 
-Played by ``make test-verify`` alone, with as many rows and comparisons as RAYCDC_VERIFY_ROWS and RAYCDC_VERIFY_ROUNDS
+Played by the suite ``verify`` alone, with as many rows and comparisons as RAYCDC_VERIFY_ROWS and RAYCDC_VERIFY_ROUNDS
 say; an emulated MongoDB, which has its documents in the memory of one small process, holds fewer. Prints its figures:
 rows per second of a comparison, of reading alone, and of the checksums alone.
 """
@@ -25,11 +25,10 @@ import pytest
 from raycdc.config import load_config
 from raycdc.errors import ExitCode
 from raycdc.model import Column, LogicalType, TypeKind
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer, MongoDbServer
-from raycdc.verify.canonical import Compared, ComparedColumn, Form
+from raycdc.sandbox.servers import MariaDbServer, MongoDbServer
+from raycdc.verify.canonical import CanonicalForm, Compared, ComparedColumn
 from raycdc.verify.digests import Digests
-from raycdc.verify.table import Terms
+from raycdc.verify.table import ComparisonTimeouts
 from raycdc.verify.verifier import Verifier
 from tests.e2e.verified import counts, verified
 from tests.e2e.verify_worlds import (
@@ -42,8 +41,9 @@ from tests.e2e.verify_worlds import (
     into_iceberg,
     into_postgres,
 )
+from tests.support.jobs import Job, catch_up
 
-pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.server, pytest.mark.long(suite="verify"), pytest.mark.timeout(3600)]
 
 ROWS = int(os.environ.get("RAYCDC_VERIFY_ROWS", "5000000"))
 ALARMS_LOOKED_FOR = int(os.environ.get("RAYCDC_VERIFY_ROUNDS", "100"))
@@ -188,7 +188,7 @@ def test_no_alarm_in_a_hundred_comparisons_under_load(
 def reading_alone(job: Job) -> float:
     """Rows per second of the source's reader, of which nothing is made."""
     environment = {**os.environ, "RAYCDC_TEST_PASSWORD": getattr(job.server, "cdc_user", "")}
-    verifier = Verifier(load_config(job.configuration(), environment=environment), Terms(), lambda _: None)
+    verifier = Verifier(load_config(job.configuration(), environment=environment), ComparisonTimeouts(), lambda _: None)
     table = verifier.tables(())[0]
     rows, begun = 0, time.monotonic()
     for batch in verifier.source_batches(table):
@@ -204,7 +204,7 @@ def test_checksums_of_both_sides_at_once_are_equal() -> None:
         Column("c", LogicalType(TypeKind.DECIMAL, precision=12, scale=2)),
         Column("at", LogicalType(TypeKind.DATETIME, fsp=6)),
     ]
-    columns = tuple(ComparedColumn(kind.name, Form.of(kind.type)) for kind in kinds)
+    columns = tuple(ComparedColumn(kind.name, CanonicalForm.of(kind.type)) for kind in kinds)
     compared = Compared(columns, columns[:1])
     batch_rows = 131_072
     numbers = pa.array(np.arange(batch_rows))

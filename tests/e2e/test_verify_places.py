@@ -12,12 +12,13 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from raycdc.errors import ExitCode
-from raycdc.stores.libraries import delta_options
-from raycdc.stores.url import ObjectPlace, place_of
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer, MotoServer, StoreProxy
+from raycdc.sandbox.servers import MariaDbServer, MotoServer
+from raycdc.storage.settings import delta_options
+from raycdc.storage.url import ObjectLocation, place_of
 from tests.e2e.verified import counts, require_equal, verified
 from tests.integration.sinks.iceberg_server import Server
+from tests.support.jobs import Job, catch_up
+from tests.support.servers.store_proxy import StoreProxy
 
 pytestmark = pytest.mark.server
 
@@ -44,7 +45,7 @@ def delta_on_s3(job: Job, moto: MotoServer) -> Iterator[Plant]:
     with StoreProxy(moto) as store:
         job.sink_keys, job.sections = f'path = "{url}"', store.section
         place = place_of(f"{url}/{job.database}/t")
-        assert isinstance(place, ObjectPlace)
+        assert isinstance(place, ObjectLocation)
         options = delta_options(place, store.settings)
         yield lambda: DeltaTable(str(place), storage_options=options).delete("id = 7")
 

@@ -12,13 +12,13 @@ from bson import Int64
 from raycdc.clients.mysql import MySqlSettings
 from raycdc.config import Secret
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
-from raycdc.verify.targets.api import TargetTable, Wanted
+from raycdc.sandbox.servers import MariaDbServer, MongoDb, PostgresServer
+from raycdc.verify.targets.api import RowFilter, TargetTable
 from raycdc.verify.targets.mongodb import MongoDbRows
 from raycdc.verify.targets.mysql import MySqlRows
 from raycdc.verify.targets.postgres import Login, PostgresRows
 
-pytestmark = [pytest.mark.server, pytest.mark.long]
+pytestmark = [pytest.mark.server, pytest.mark.long(suite="verify")]
 
 NAMES = {1: "plain", 2: "Plain", 3: 'it\'s "\\quoted"', 4: "žluťoučký 🐎", 5: ""}
 SCHEMA = TableSchema(
@@ -64,7 +64,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[TargetTable]:
         yield PostgresRows(Login("127.0.0.1", postgres.port, home, postgres.user, postgres.password), TableId("s", "t"))
 
 
-def names(target: TargetTable, wanted: Wanted | None) -> list[str | None]:
+def names(target: TargetTable, wanted: RowFilter | None) -> list[str | None]:
     rows = pa.Table.from_batches(list(target.batches(["name"], wanted)))
     return sorted(rows.column("name").to_pylist(), key=str)
 
@@ -72,12 +72,12 @@ def names(target: TargetTable, wanted: Wanted | None) -> list[str | None]:
 def test_wanted_rows_come_and_others_are_skipped(target: TargetTable) -> None:
     everything = sorted([*NAMES.values(), None], key=str)
     assert names(target, None) == everything
-    numbers = Wanted({"id": pa.array([1, 4, 70], pa.int64())})
+    numbers = RowFilter({"id": pa.array([1, 4, 70], pa.int64())})
     assert names(target, numbers) == ["plain", NAMES[4]]
     for number, name in NAMES.items():
-        found = names(target, Wanted({"name": pa.array([name])}))
+        found = names(target, RowFilter({"name": pa.array([name])}))
         # A server may compare texts as its collation does.
         assert name in found
         assert len(found) <= 2
-        both = Wanted({"id": pa.array([number], pa.int64()), "name": pa.array([name])}, of_changes=True)
+        both = RowFilter({"id": pa.array([number], pa.int64()), "name": pa.array([name])}, of_changes=True)
         assert names(target, both) == sorted([name, None], key=str)

@@ -7,10 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from raycdc.testing.changelog import check_changelog, final_rows, read_changelog
-from raycdc.testing.compare import read_delta, read_source
-from raycdc.testing.jobs import Job, Run, catch_up
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.compare import check_changelog, final_rows, read_changelog, read_delta, read_source
+from raycdc.sandbox.servers import MariaDbServer
+from tests.support.jobs import Job, JobRun, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -147,6 +146,6 @@ def test_transaction_precise_history_that_comes_later_parks_its_table_alone(
     assert run.interrupt() == 130, run.story()
 
 
-def told(run: Run) -> list[str]:
+def told(run: JobRun) -> list[str]:
     """What the run has said of parked tables so far."""
     return [str(event) for event in list(run.events) if event["event"] == "parked"]

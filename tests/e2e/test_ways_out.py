@@ -17,17 +17,17 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from raycdc.checkpoint.parked import WAYS_OUT
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import ParkReason
-from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import MariaDbServer, PostgresServer
+from raycdc.state.parked import WAYS_OUT
+from raycdc.state.store import CheckpointStore
 from tests.e2e.short_patience import shorten_patience
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.test_parked_tables import lake_equals_source, tables_command
 from tests.e2e.test_parked_targets import make, merged_equals_sources
 from tests.e2e.test_refusing_targets import parked_run
+from tests.support.jobs import Job, catch_up
 
 DATABASE = "ways"
 #: The sink of a run that waits briefly for a lock.
@@ -271,6 +271,57 @@ def test_what_a_table_is_said_to_need_whose_target_is_locked_mends_it(
         play(World(job, mariadb, rows, lambda: postgres.connect(home)), sink=LOCKED)
 
 
+@pytest.mark.server
+def test_what_an_account_may_not_do_is_permitted_and_not_replaced(
+    mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    role = f"loader_{secrets.token_hex(4)}"
+    with postgres.fresh_database() as home:
+
+        def at_sink(*statements: str) -> None:
+            with postgres.connect(home) as connection, connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+                connection.commit()
+
+        names = ("healthy", "read_only", "viewed")
+        make(mariadb, DATABASE, *(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)" for name in names))
+        postgres.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
+        try:
+            at_sink(f'GRANT CREATE ON DATABASE "{home}" TO {role}', f"GRANT CREATE ON SCHEMA public TO {role}")
+            keys = f'url = "jdbc:{postgres.url(home)}"\nuser = "{role}"\npassword = "{role}"\n'
+            job = Job(tmp_path, mariadb, DATABASE, (r"\w+",), sink="jdbc", sink_keys=keys, local=True)
+            catch_up(job)
+            at_sink(
+                f"ALTER TABLE {DATABASE}.read_only OWNER TO {postgres.user}",
+                f"GRANT SELECT ON {DATABASE}.read_only TO {role}",
+                f"ALTER TABLE {DATABASE}.viewed RENAME TO data",
+                f"CREATE VIEW {DATABASE}.viewed AS SELECT * FROM {DATABASE}.data",
+            )
+            mariadb.execute(*(f"INSERT INTO {name} VALUES (1, 1)" for name in names), database=DATABASE)
+            parked_run(job, "read_only", "viewed")
+            # Its target is gone, as far as that is known; a new snapshot meets the view.
+            tables_command(job, "resnapshot", f"{DATABASE}.viewed")
+            assert "--replace" not in parked_run(job, "read_only", "viewed")
+            said = job.runs[-1].events[-1]["text"]
+            assert "Permit what the text says, or move away what it names" in said
+            (grant,) = {line.partition("permit that: ")[2] for line in said.splitlines() if "permit that: " in line}
+            assert grant.startswith("GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON read_only TO")
+            # As it is told; the server's text has no schema.
+            statement = grant.partition(". ")[0].replace(" ON read_only", f" ON {DATABASE}.read_only")
+            at_sink(statement, f"DROP VIEW {DATABASE}.viewed")
+            for name in ("read_only", "viewed"):
+                tables_command(job, "resnapshot", f"{DATABASE}.{name}")
+            parked_run(job, code=0)
+            with postgres.connect(home) as connection, connection.cursor() as cursor:
+                for name in names:
+                    cursor.execute(f"SELECT id, v FROM {DATABASE}.{name}")
+                    assert [tuple(row) for row in cursor.fetchall()] == [(1, 1)], name
+        finally:
+            at_sink(f"DROP OWNED BY {role} CASCADE")
+            postgres.execute(f"DROP ROLE {role}")
+
+
 def play(world: World, *, sink: str = "") -> None:
     """All stories of the `sink` (empty: the job's): cause, parked beside a healthy table, way out, equal."""
     job = world.job
@@ -289,13 +340,16 @@ def play(world: World, *, sink: str = "") -> None:
     said = parked_run(job, *(name for story in stories.values() for name in story.tables))
     record = CheckpointStore(job.state, create=False).last_commit()
     assert record is not None
+    parked = [name for story in stories.values() for name in story.tables]
+    named = "TABLE, once for each" if len(parked) > 1 else f"{DATABASE}.{parked[0]}"
+    assert f"raycdc tables resnapshot CONFIG {named}" in said
     for reason, story in stories.items():
         if story.known:
             assert story.known in said
         else:
             entry = record.parked[story.target or f"{DATABASE}.{story.tables[0]}"]
             assert (entry.reason, WAYS_OUT[reason] in entry.text) == (reason, True), entry
-        assert f"raycdc tables resnapshot CONFIG {DATABASE}.{story.tables[0]}" in said
+        assert f"{DATABASE}.{story.tables[0]}" in said
         story.way_out(world)
         tables_command(job, "resnapshot", f"{DATABASE}.{story.tables[0]}")
     world.source("INSERT INTO healthy VALUES (2, 2)")

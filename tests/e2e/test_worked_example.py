@@ -19,9 +19,9 @@ from confluent_kafka import Producer
 
 from raycdc.config import load_config
 from raycdc.pipeline import Pipeline
+from raycdc.sandbox.servers import KafkaServer, MySqlServer
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.spark.session import spark_session
-from raycdc.testing.servers import KafkaServer, MySqlServer
 
 pytestmark = [
     pytest.mark.server,
@@ -75,6 +75,7 @@ def messages(before: Rows, after: Rows) -> list[bytes]:
     return [json.dumps({**envelope, **entry}).encode() for entry in told]
 
 
+@pytest.mark.long(suite="stories")
 def test_sums_over_the_changelog_agree_with_the_server_after_every_statement(
     mysql80: MySqlServer, kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +103,7 @@ def test_sums_over_the_changelog_agree_with_the_server_after_every_statement(
 
 
 def test_the_commands_of_the_manual_give_the_sums(kafka: KafkaServer, tmp_path: Path) -> None:
-    page = (EXAMPLES.parent / "raycdc" / "manual" / "topics.md").read_text()
+    page = (EXAMPLES.parent / "raycdc" / "manual" / "kafka.md").read_text()
     (commands,) = (block for block in re.findall(r"```bash\n(.*?)```", page, re.S) if "maxwell_weights" in block)
     for name in ("maxwell_to_lake.toml", "maxwell_weights.py"):
         (tmp_path / "examples").mkdir(exist_ok=True)

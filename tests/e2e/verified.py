@@ -13,9 +13,9 @@ from unittest.mock import patch
 from raycdc.cli import main
 from raycdc.clients.mysql import query
 from raycdc.errors import ExitCode
-from raycdc.testing.background import again_and_again
-from raycdc.testing.jobs import Job
-from raycdc.testing.sessions import session
+from raycdc.sandbox.background import again_and_again
+from tests.support.jobs import Job
+from tests.support.sessions import session
 
 
 def verified(job: Job, *words: str) -> tuple[int, dict[str, dict[str, Any]]]:

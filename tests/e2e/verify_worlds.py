@@ -19,11 +19,11 @@ from bson import Int64
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from raycdc.testing.background import again_and_again
-from raycdc.testing.jobs import CollectionJob, Job
-from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
+from raycdc.sandbox.background import again_and_again
+from raycdc.sandbox.servers import MariaDbServer, MongoDb, PostgresServer
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.verified import written_to
+from tests.support.jobs import CollectionJob, Job
 
 #: Documents that are put into a collection at once.
 _INSERTED_AT_ONCE = 20_000

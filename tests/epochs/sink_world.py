@@ -20,32 +20,29 @@ from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
 from pymysql.cursors import DictCursor
 
-from raycdc.bridge import run_in_process
-from raycdc.bridge.access import HERE, SegmentAccess
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.epochs.epoch_loop import EpochLoop
-from raycdc.epochs.outcomes import Recovery
-from raycdc.epochs.parked_targets import ParkedTargets
-from raycdc.epochs.ports import EpochPorts
-from raycdc.epochs.routing import Routing
-from raycdc.errors import RaycdcError, SinkError, StateError, TableRefusedError, TargetTakenError
+from raycdc.delivery.epoch_loop import EpochLoop
+from raycdc.delivery.outcomes import Recovery
+from raycdc.delivery.ports import EpochPorts, Routing
+from raycdc.delivery.targets.parked_targets import ParkedTargets
+from raycdc.errors import RaycdcError, SinkError, StateError, TableRefusedError, TargetExistsError
 from raycdc.formats.api import MessageBatch, Origin, RowsItem
 from raycdc.formats.plugins import load_format
 from raycdc.model import TableId, TableSchema
-from raycdc.model.layout import TableLayout, partition_fields
-from raycdc.model.routes import Router
-from raycdc.model.row_kind import SYMBOLS
-from raycdc.model.transform import Transform, Transforms
+from raycdc.model.batch import SYMBOLS
+from raycdc.model.evolution import SchemaChangeBehavior
+from raycdc.model.rules.layout import TableLayout, partition_fields
+from raycdc.model.rules.routes import Router
+from raycdc.model.rules.transform import Transform, Transforms
 from raycdc.plugins import PluginGroup, load_plugin
-from raycdc.schema import (
-    SchemaChangeBehavior,
-)
-from raycdc.sinks.api import Sink, SinkContext, TableWork
+from raycdc.sandbox.servers import DatabaseServer, KafkaServer, MongoDb, PostgresServer
+from raycdc.segments import run_in_process
+from raycdc.segments.access import HERE, SegmentAccess
+from raycdc.sinks.api import Sink, SinkContext, TableCommit
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.mongodb.sink import MongoDbSink
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable, simple_schema
-from raycdc.testing.servers import DatabaseServer, KafkaServer, MongoDb, PostgresServer
 from raycdc.transform import TransformedTables, TransformUse
 
 #: One partition, and one transaction per epoch; several, and a transaction for each part of the keys.
@@ -69,6 +66,12 @@ DATABASES = ("postgres-upsert", "postgres-changelog", "mysql-upsert")
 #: An epoch's rows in one transaction with the record; in tasks with transactions of their own.
 COLLECTIONS = ("mongodb-upsert", "mongodb-parts-upsert", "mongodb-changelog", "mongodb-parts-changelog")
 KINDS = (*FILES, *(pytest.param(kind, marks=pytest.mark.server) for kind in (*TOPICS, *DATABASES, *COLLECTIONS)))
+#: One kind of each target whose columns are those it was given.
+STRICT_UPSERTS = (
+    "delta-upsert",
+    "iceberg-upsert",
+    *(pytest.param(kind, marks=pytest.mark.server) for kind in ("postgres-upsert", "mysql-upsert", "mongodb-upsert")),
+)
 UPSERTS = (
     "delta-upsert",
     "delta-tasks-upsert",
@@ -89,6 +92,9 @@ Server = PostgresServer | DatabaseServer
 
 #: The database that the URL of a sink into MySQL names.
 HOME = "raycdc_home"
+#: Sinks for topics that the current test opened. Each has a thread that renews records after a while, and would then
+#: come to a fail point of another test.
+open_topics: list[Sink] = []
 
 
 @dataclass
@@ -162,6 +168,8 @@ class World:
         if self.kind.startswith("mongodb-parts"):
             assert isinstance(made, MongoDbSink)
             made.small_bytes_max = -1
+        if self.kafka is not None:
+            open_topics.append(made)
         (made.look if looks else made.open)(
             SinkContext(
                 self.store.app_id,
@@ -238,7 +246,7 @@ class World:
             for table in self.script.tables.values():
                 if sink.committed(table.id) is None:
                     sink.require_free(table.id)
-        except TargetTakenError:
+        except TargetExistsError:
             return False
         finally:
             sink.close()
@@ -297,7 +305,7 @@ class World:
                 assert {(row["_db"], row["_table"]) for row in got} == {(table.id.db, table.id.table)}
 
 
-def works_of(loop: EpochLoop, manifest: Manifest, *, begun: bool = False) -> list[TableWork]:
+def works_of(loop: EpochLoop, manifest: Manifest, *, begun: bool = False) -> list[TableCommit]:
     """What each target of the loop's sink gets of an epoch; with `begun`, if all that are parked had begun again."""
     parts = loop._parts
     return list(parts.works.of(manifest, ParkedTargets({}, parts.parked._parks) if begun else parts.parked).works)
@@ -356,13 +364,17 @@ def read_changes(kafka: KafkaServer, topic: str, table: ScriptedTable) -> list[R
     while sum(message.error() is not None for message in messages) < len(partitions):
         messages += consumer.consume(1000, timeout=0.02)
     consumer.close()
-    ordered = sorted((m for m in messages if m.error() is None), key=lambda m: (m.partition(), m.offset()))
-    values = pa.array([message.value() for message in ordered], pa.large_binary())
     columns = ", ".join(f"{column.name} {column.type.spark()}" for column in table.schema.columns)
-    decoder = load_format("maxwell-json", columns=f"{columns}, PRIMARY KEY (id)").decoder()
-    decoded = decoder.decode(MessageBatch(Origin(topic, 0), values, np.arange(len(values))))
-    assert decoded.failure is None
-    rows = [row for item in decoded.items if isinstance(item, RowsItem) for row in item.batch.to_pylist()]
+    rows: list[Row] = []
+    for partition in sorted(partitions):
+        # Each has a decoder of its own: rows of one partition may be older than those of another.
+        ours = [m for m in messages if m.error() is None and m.partition() == partition]
+        ordered = sorted(ours, key=lambda message: int(message.offset()))
+        values = pa.array([message.value() for message in ordered], pa.large_binary())
+        decoder = load_format("maxwell-json", columns=f"{columns}, PRIMARY KEY (id)").decoder()
+        decoded = decoder.decode(MessageBatch(Origin(topic, partition), values, np.arange(len(values))))
+        assert decoded.failure is None, decoded.failure
+        rows += [row for item in decoded.items if isinstance(item, RowsItem) for row in item.batch.to_pylist()]
     names = {"_db": table.id.db, "_table": table.id.table}
     return [{**row, **names, "_op": SYMBOLS[row["_op"]], "_seq": number} for number, row in enumerate(rows)]
 

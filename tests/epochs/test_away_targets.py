@@ -14,28 +14,28 @@ import pytest
 from confluent_kafka import KafkaError
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from raycdc.epochs.parked_targets import Parking, Waiting
-from raycdc.epochs.routing import Routing
-from raycdc.epochs.segment_making import SegmentMaking
-from raycdc.errors import SinkError, SinkLockedError, SinkUnavailableError, SparkLostError, TargetTouchedError
-from raycdc.failpoints import heard
+from raycdc.core.failpoints import heard
+from raycdc.core.retry import RetryPolicy
+from raycdc.delivery.ports import Routing
+from raycdc.delivery.rows.segment_making import SegmentMaking
+from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy
+from raycdc.errors import SinkError, SinkLockedError, SinkUnavailableError, SparkLostError, TargetModifiedError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.routes import Router
-from raycdc.model.transform import Transform, Transforms
-from raycdc.schema import AddColumnEvent
+from raycdc.model.evolution import AddColumnEvent
+from raycdc.model.rules.routes import Router
+from raycdc.model.rules.transform import Transform, Transforms
+from raycdc.sandbox.servers import DatabaseServer, KafkaServer, PostgresServer
 from raycdc.sinks.jdbc.refusals import mysql_refusal, postgres_refusal, postgres_unreached
 from raycdc.sinks.jdbc.target import JdbcSteps
-from raycdc.sinks.kafka.transactions import Target, topic_error
+from raycdc.sinks.kafka.transactions import KafkaTarget, topic_error
 from raycdc.sinks.mongodb.server import Server
-from raycdc.testing.servers import DatabaseServer, KafkaServer, PostgresServer
 from raycdc.transform import PlainResolver, ResolvedTransform, TransformedTables, TransformUse
-from raycdc.waiting.patience import Policy
 from tests.epochs.sink_world import World, new_world, play, world_of
 
 DATABASES = ["postgres-upsert", "mysql-upsert"]
 
 
-def waiting(told: list[str], act: Callable[[], object] = lambda: None) -> Parking:
+def waiting(told: list[str], act: Callable[[], object] = lambda: None) -> ParkingPolicy:
     """The first time that something is waited for `act` ends it."""
 
     def tell(text: str) -> None:
@@ -43,7 +43,7 @@ def waiting(told: list[str], act: Callable[[], object] = lambda: None) -> Parkin
         if len(told) == 1:
             act()
 
-    return Parking(on_parked=lambda new: pytest.fail(f"parked: {new}"), waiting=Waiting("", tell))
+    return ParkingPolicy(on_parked=lambda new: pytest.fail(f"parked: {new}"), waiting=SinkOutagePolicy("", tell))
 
 
 def end_sessions(server: PostgresServer | DatabaseServer) -> None:
@@ -101,7 +101,7 @@ def test_a_server_that_stops_is_waited_for(
         play(world)
         told: list[str] = []
         monkeypatch.setattr("raycdc.sinks.kafka.transactions.TIMEOUT_S", 3.0)
-        monkeypatch.setattr("raycdc.sinks.kafka.topics.TIMEOUT_S", 3.0)
+        monkeypatch.setattr("raycdc.sinks.kafka.sink.TIMEOUT_S", 3.0)
         stops, gone = threading.Lock(), threading.Event()
 
         def stop(reached: str) -> None:
@@ -188,7 +188,7 @@ def test_a_server_that_stays_away_ends_the_run_and_loses_nothing(
         raise SinkUnavailableError("The server is away.")
 
     with monkeypatch.context() as patched:
-        patched.setattr("raycdc.epochs.sink_patience.POLICY", Policy(patience_s=0.0))
+        patched.setattr("raycdc.delivery.targets.sink_retry.POLICY", RetryPolicy(patience_s=0.0))
         patched.setattr(JdbcSteps, "write", refuse)
         with pytest.raises(SinkError, match=r"waited for: The server is away\. See that it answers, and start again"):
             world.loop(parking=waiting([])).run()
@@ -257,14 +257,14 @@ def test_errors_of_servers_that_may_not_come_again_are_told_apart() -> None:
     for number in (2013, 1053, 1213, 1927):
         assert mysql_refusal(number) is SinkUnavailableError
     assert mysql_refusal(1205) is SinkLockedError
-    target = Target({"bootstrap.servers": "b"}, "t", "i")
+    target = KafkaTarget({"bootstrap.servers": "b"}, "t", "i")
     assert type(topic_error(target, KafkaError(KafkaError._ALL_BROKERS_DOWN))) is SinkUnavailableError
     assert type(topic_error(target, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))) is not SinkUnavailableError
     server = Server("mongodb://127.0.0.1:1", "raycdc")
     for cause, said in (
         (AutoReconnect("not primary"), SinkUnavailableError),
         (OperationFailure("moved", 189, {"errorLabels": ["TransientTransactionError"]}), SinkUnavailableError),
-        (OperationFailure("no", 13), TargetTouchedError),
+        (OperationFailure("no", 13), TargetModifiedError),
         (OperationFailure("no", 18), SinkError),
     ):
         with pytest.raises(SinkError) as raised, server.named("shop.t"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,21 +12,21 @@ import adbc_driver_manager
 import pymysql
 import pytest
 
-from raycdc.checkpoint.parked import ParkedTarget
-from raycdc.checkpoint.recovery import CommitVector
-from raycdc.epochs.parked_targets import Parking, Waiting
+from raycdc.core.retry import RetryPolicy
+from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy
 from raycdc.errors import ParkReason, SinkError, SinkUnavailableError
 from raycdc.model import TableId
-from raycdc.schema import CreateTableEvent, TruncateTableEvent
-from raycdc.sinks.api import Sink, TableWork
-from raycdc.sinks.jdbc import mysql
-from raycdc.testing.servers import DatabaseServer, PostgresServer
-from raycdc.waiting.patience import Policy
+from raycdc.model.evolution import CreateTableEvent, TruncateTableEvent
+from raycdc.sandbox.servers import DatabaseServer, PostgresServer
+from raycdc.sinks.api import Sink, TableCommit
+from raycdc.sinks.jdbc import mysql, pool
+from raycdc.state.parked import ParkedTarget
+from raycdc.state.recovery import CommitVector
 from tests.epochs.sink_world import HOME, World, new_world, world_of
 
 NAMES = ("shop.orders", "shop.items")
 ITEMS = TableId("shop", "items")
-PATIENCE = Policy(patience_s=2.0)
+PATIENCE = RetryPolicy(patience_s=2.0)
 
 
 class Story:
@@ -60,13 +61,13 @@ class Story:
         self.seal(final=True)
 
     @property
-    def parking(self) -> Parking:
+    def parking(self) -> ParkingPolicy:
         def on_parked(new: Mapping[str, ParkedTarget]) -> None:
             self.parked |= new
 
-        return Parking(on_parked=on_parked, waiting=Waiting("", self.told.append, PATIENCE))
+        return ParkingPolicy(on_parked=on_parked, waiting=SinkOutagePolicy("", self.told.append, PATIENCE))
 
-    def run(self, sink: Sink | None = None) -> None:
+    def run(self, sink: Any = None) -> None:
         loop = self.world.loop(sink or self.world.sink(), parking=self.parking)
         loop.recover()
         if self.world.store.sealed_epochs(loop.committed):
@@ -124,6 +125,28 @@ def somebody(server: PostgresServer | DatabaseServer, *statements: str) -> Itera
             connection.close()
 
 
+@pytest.fixture
+def brief_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sessions wait for a lock for a second. Those of earlier tests, which wait for a minute, are closed first."""
+    for module in ("postgres", "mysql"):
+        monkeypatch.setattr(f"raycdc.sinks.jdbc.{module}.LOCK_TIMEOUT_S", 1)
+    session = [
+        "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1" if "lock_wait_timeout" in text else text
+        for text in mysql._SESSION
+    ]
+    monkeypatch.setattr(mysql, "_SESSION", tuple(session))
+    close_idle_sessions()
+    yield
+    close_idle_sessions()
+
+
+def close_idle_sessions() -> None:
+    for process, key in list(pool._idle):
+        if process == os.getpid():
+            for connection in pool.drain(key):
+                connection.close()
+
+
 POSTGRES_TABLE = ("BEGIN", "LOCK TABLE shop.items IN ACCESS EXCLUSIVE MODE")
 POSTGRES_ROWS = ("BEGIN", "INSERT INTO shop.items VALUES (11, 'theirs', 1)")
 ITS_RECORD = "SELECT 1 FROM raycdc_commit WHERE target = 'shop.items' FOR UPDATE"
@@ -145,11 +168,10 @@ ITS_RECORD = "SELECT 1 FROM raycdc_commit WHERE target = 'shop.items' FOR UPDATE
 def test_a_target_that_somebody_keeps_locked_is_parked_and_the_others_go_on(
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    brief_waits: None,
     kind: str,
     statements: tuple[str, ...],
 ) -> None:
-    wait_briefly(monkeypatch)
     story = Story(world_of(request, kind, tmp_path))
     story.run()
     story.change(1)
@@ -185,11 +207,10 @@ def test_a_target_that_somebody_keeps_locked_is_parked_and_the_others_go_on(
 def test_where_all_targets_are_locked_the_run_ends_and_a_new_one_goes_on_without_a_snapshot(
     request: pytest.FixtureRequest,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    brief_waits: None,
     kind: str,
     statements: tuple[str, ...],
 ) -> None:
-    wait_briefly(monkeypatch)
     story = Story(world_of(request, kind, tmp_path))
     story.run()
     story.change(1)
@@ -203,28 +224,18 @@ def test_where_all_targets_are_locked_the_run_ends_and_a_new_one_goes_on_without
     story.world.check()
 
 
-def wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("postgres", "mysql"):
-        monkeypatch.setattr(f"raycdc.sinks.jdbc.{module}.LOCK_TIMEOUT_S", 1)
-    session = [
-        "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1" if "lock_wait_timeout" in text else text
-        for text in mysql._SESSION
-    ]
-    monkeypatch.setattr(mysql, "_SESSION", tuple(session))
-
-
 class Failing:
     """A sink whose catalog answers 500 to whatever is asked of one target, from where on `fails` says so."""
 
-    def __init__(self, sink: Sink, *, where: tuple[str, ...], lands: bool = False) -> None:
-        self._sink, self._where, self._lands = sink, where, lands
+    def __init__(self, sink: Sink, *, where: tuple[str, ...], lands: bool = False, every: bool = False) -> None:
+        self._sink, self._where, self._lands, self._every = sink, where, lands, every
         self.asked = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
     def _answer(self, where: str, target: TableId) -> None:
-        if target == ITEMS and where in self._where:
+        if (target == ITEMS or self._every) and where in self._where:
             self.asked += 1
             raise SinkUnavailableError(f"The Iceberg table {target}: the catalog answers 500.")
 
@@ -232,12 +243,12 @@ class Failing:
         self._answer("committed", target)
         return self._sink.committed(target)
 
-    def stage(self, works: list[TableWork]) -> Mapping[TableId, Any]:
+    def stage(self, works: list[TableCommit]) -> Mapping[TableId, Any]:
         for work in works:
             self._answer("stage", work.target)
         return self._sink.stage(works)
 
-    def commit(self, work: TableWork, staged: Any) -> None:
+    def commit(self, work: TableCommit, staged: Any) -> None:
         if self._lands and work.target == ITEMS:
             self._sink.commit(work, staged)
         self._answer("commit", work.target)
@@ -259,6 +270,39 @@ def test_a_target_for_which_alone_the_catalog_fails_is_parked(
     assert "other targets answer: The Iceberg table shop.items: the catalog answers 500." in story.require_parked()
     assert len(story.told) == 1
     story.require_back()
+
+
+@pytest.mark.parametrize("kind", ["iceberg-upsert", "delta-changelog"])
+def test_a_target_that_alone_cannot_say_at_a_start_what_it_holds_is_parked(kind: str, tmp_path: Path) -> None:
+    story = Story(new_world(kind, tmp_path))
+    story.run()
+    story.change(1)
+    story.run(Failing(story.world.sink(), where=("committed",)))
+    assert "other targets answer: The Iceberg table shop.items: the catalog answers 500." in story.require_parked()
+    story.require_back()
+
+
+def test_a_table_that_is_added_whose_target_alone_cannot_say_what_it_holds_is_parked(tmp_path: Path) -> None:
+    """Nothing was ever written, so the other new target alone can say that the sink answers."""
+    story = Story(new_world("delta-upsert", tmp_path))
+    story.run(Failing(story.world.sink(), where=("committed",)))
+    entry = story.parked["shop.items"]
+    assert (entry.reason, entry.epoch) == (ParkReason.BLOCKED, 1)
+    assert story.rows("shop.orders") == [0, 1, 2]
+    story.change(1)
+    story.run()
+    assert len(story.rows("shop.orders")) == 4
+    story.require_back()
+
+
+def test_a_start_where_nobody_says_what_they_hold_ends_the_run_and_parks_nobody(tmp_path: Path) -> None:
+    story = Story(new_world("delta-upsert", tmp_path))
+    story.run()
+    story.change(1)
+    sink = Failing(story.world.sink(), where=("committed",), every=True)
+    with pytest.raises(SinkError, match=r"waited for: .* answers 500\."):
+        story.run(sink)
+    assert story.parked == {}
 
 
 def test_a_catalog_that_refuses_commits_and_tells_of_the_table_ends_the_run_and_loses_nothing(tmp_path: Path) -> None:

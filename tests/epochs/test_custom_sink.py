@@ -19,10 +19,10 @@ import pytest
 from raycdc import plugins
 from raycdc.errors import ExitCode
 from raycdc.model import TableId
+from raycdc.sandbox.servers import MariaDbServer
 from raycdc.testing import SinkConformance
 from raycdc.testing.epochs import Row
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import MariaDbServer
+from tests.support.forked_commands import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,17 +10,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from raycdc.model import TableId
-from raycdc.model.layout import TableLayout
+from raycdc.model.rules.layout import TableLayout
 from raycdc.sinks.api import STEP_LAST, CommitVector
 from raycdc.sinks.delta.commits import DeltaCommits, hooks
 from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.sinks.steps import Stamp
+from raycdc.sinks.steps import CommitMetadata
 
 KEPT = {"delta.checkpointInterval": "10", "delta.logRetentionDuration": "interval 0 hours"}
 
 
-def stamp(epoch: int) -> Stamp:
-    return Stamp(CommitVector(epoch, STEP_LAST, 1), {})
+def stamp(epoch: int) -> CommitMetadata:
+    return CommitMetadata(CommitVector(epoch, STEP_LAST, 1), {})
 
 
 def target_at(path: Path) -> DeltaTarget:

@@ -18,19 +18,19 @@ from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.sinks.api import STEP_LAST, CommitVector
 from raycdc.sinks.delta import commits as delta_commits
-from raycdc.sinks.delta import rewrite as delta_rewrite
+from raycdc.sinks.delta import small_merge as delta_rewrite
 from raycdc.sinks.delta.commits import DeltaCommits
-from raycdc.sinks.delta.reading import Rewritten
+from raycdc.sinks.delta.row_reading import RewrittenColumn
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.rows import DELETED
-from raycdc.sinks.steps import Stamp
+from raycdc.sinks.steps import CommitMetadata
 from raycdc.sinks.tasks import write_parquet_file
 
 NUMBERS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 
-def stamp(epoch: int) -> Stamp:
-    return Stamp(CommitVector(epoch, STEP_LAST, 1), {})
+def stamp(epoch: int) -> CommitMetadata:
+    return CommitMetadata(CommitVector(epoch, STEP_LAST, 1), {})
 
 
 def target_of(folder: Path, schema: pa.Schema = NUMBERS) -> DeltaTarget:
@@ -86,7 +86,9 @@ def test_keys_that_no_double_can_tell_apart_stay_apart(
         model = {k: v for k, v in {**model, **changes}.items() if v is not None}
         assert rows_of(tmp_path) == model
     target.refresh()
-    DeltaCommits(target).rewrite([Rewritten(field, field.name) for field in target.arrow()], stamp(50), empty=False)
+    DeltaCommits(target).rewrite(
+        [RewrittenColumn(field, field.name) for field in target.arrow()], stamp(50), empty=False
+    )
     found = DeltaTable(str(tmp_path)).to_pyarrow_dataset()
     for key in model:
         assert found.to_table(filter=pc.field("k") == pa.scalar(key, kind)).num_rows == 1
@@ -153,7 +155,7 @@ def test_an_optimize_while_all_rows_are_replaced_brings_none_back(
         DeltaCommits(target).overwrite(pa.table({"k": [9], "v": [9]}), stamp(5))
         assert rows_of(tmp_path) == {9: 9}
     else:
-        DeltaCommits(target).rewrite([Rewritten(field, field.name) for field in NUMBERS], stamp(5), empty=False)
+        DeltaCommits(target).rewrite([RewrittenColumn(field, field.name) for field in NUMBERS], stamp(5), empty=False)
         assert rows_of(tmp_path) == {2: 2, 3: 3, 4: 4}
     assert target.vector() == CommitVector(5, STEP_LAST, 1)
 
@@ -178,7 +180,7 @@ def test_a_restore_before_the_pipelines_last_commit_is_nobodys_business(tmp_path
     DeltaTable(str(tmp_path)).restore(0)
     other = DeltaTarget(tmp_path, target.name, "raycdc:another:1")
     other.refresh()
-    DeltaCommits(other).create(NUMBERS, stamp(1), replace=True)
+    DeltaCommits(other).create(NUMBERS, stamp(1), replaces=True)
     merge(other, 2, {3: 3})
     assert DeltaTarget(tmp_path, target.name, other.app_id).refresh()
 

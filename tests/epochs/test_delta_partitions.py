@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from raycdc.epochs.parked_targets import Parking
+from raycdc.core.failpoints import FailpointError
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
 from raycdc.errors import DataError, SchemaError, SinkError
-from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TypeKind
-from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, CreateTableEvent, First, TruncateTableEvent
-from raycdc.sinks.api import SinkContext, TableWork
+from raycdc.model.evolution import AddColumnEvent, AlterColumnTypeEvent, CreateTableEvent, First, TruncateTableEvent
+from raycdc.sinks.api import SinkContext, TableCommit
 from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.spark.stage import SparkTaskRunner
@@ -113,13 +113,13 @@ def test_rows_of_the_next_epoch_are_staged_before_a_table_without_rows_is_commit
     world.script.seal(final=True)
     staged, stage, commit = threading.Event(), DeltaSink.stage, DeltaSink.commit
 
-    def staging(sink: DeltaSink, works: Sequence[TableWork]) -> Any:
+    def staging(sink: DeltaSink, works: Sequence[TableCommit]) -> Any:
         rows = stage(sink, works)
         if any(work.target == orders.id and work.segments for work in works):
             staged.set()
         return rows
 
-    def waiting(sink: DeltaSink, work: TableWork, rows: Any) -> None:
+    def waiting(sink: DeltaSink, work: TableCommit, rows: Any) -> None:
         assert staged.wait(60), "nothing of the second epoch was staged while the first one was committed"
         if dies:
             raise FailpointError("in a commit")
@@ -152,9 +152,9 @@ def test_a_table_that_was_deleted_is_made_anew_over_what_was_staged_there(tmp_pa
     def run(*, restart: bool = False) -> list[str]:
         world.script.seal(final=True, incarnations=numbers)
         if restart:
-            world.restart(parking=Parking())
+            world.restart(parking=ParkingPolicy())
         else:
-            world.loop(sink, parking=Parking()).run()
+            world.loop(sink, parking=ParkingPolicy()).run()
         record = world.store.last_commit()
         assert record is not None
         return list(record.parked)
@@ -303,6 +303,7 @@ def test_a_type_that_cannot_partition_is_refused(world: World) -> None:
         world.loop().run()
 
 
+@pytest.mark.long(suite="sinks")
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_spark_merges_rows_that_move_and_reads_what_is_there(
@@ -318,9 +319,10 @@ def test_spark_merges_rows_that_move_and_reads_what_is_there(
         orders.update((1000 + number,), name=ODD[number - 1], qty=-number)
     orders.delete((1003,))
     world.script.seal(final=True)
-    sink = world.sink(run=SparkTaskRunner(spark))
+    runner = SparkTaskRunner(spark, from_bytes=0)
+    sink = world.sink(run=runner)
     assert isinstance(sink, DeltaSink)
-    context = SinkContext(world.store.app_id, "upsert", SparkTaskRunner(spark), parallelism=2, session=lambda: spark)
+    context = SinkContext(world.store.app_id, "upsert", runner, parallelism=2, session=lambda: spark)
     sink.open(context)
     world.loop(sink).run()
     world.check()

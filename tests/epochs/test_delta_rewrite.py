@@ -17,22 +17,22 @@ from deltalake.table import TableMerger
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId
-from raycdc.schema.events import DropColumnEvent
+from raycdc.model.evolution.events import DropColumnEvent
 from raycdc.sinks.api import STEP_LAST, CommitVector
 from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.delta.commits import DeltaCommits
-from raycdc.sinks.delta.rewrite import SMALL_FILES_MAX, Action, rewrite
+from raycdc.sinks.delta.small_merge import SMALL_FILES_MAX, Action, rewrite
 from raycdc.sinks.delta.table import DeltaTarget
 from raycdc.sinks.rows import DELETED
-from raycdc.sinks.steps import Stamp
+from raycdc.sinks.steps import CommitMetadata
 
 Row = dict[str, Any]
 
 PLAIN = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
 
-def stamp(epoch: int, generation: int = 1) -> Stamp:
-    return Stamp(CommitVector(epoch, STEP_LAST, generation), {})
+def stamp(epoch: int, generation: int = 1) -> CommitMetadata:
+    return CommitMetadata(CommitVector(epoch, STEP_LAST, generation), {})
 
 
 def target_of(folder: Path, schema: pa.Schema = PLAIN) -> DeltaTarget:
@@ -233,7 +233,7 @@ def test_what_is_special_is_merged_by_delta_rs(tmp_path: Path, special: str, mon
     if special == "constraint":
         DeltaTable(str(tmp_path)).alter.add_constraint({"short": "k < 100"})
     if special == "large":
-        monkeypatch.setattr("raycdc.sinks.delta.rewrite.REWRITE_BYTES_MAX", 100)
+        monkeypatch.setattr("raycdc.sinks.delta.small_merge.REWRITE_BYTES_MAX", 100)
     target = DeltaTarget(tmp_path, TableId("shop", "t"), "raycdc:test:1")
     target.refresh()
     DeltaCommits(target).merge(changes_of(schema, [{"k": 1, "v": "b"}], [{"k": 2, "v": None}]), ["k"], stamp(2))

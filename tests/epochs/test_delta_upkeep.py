@@ -11,14 +11,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from raycdc.bridge import run_in_process
 from raycdc.errors import ConfigError, SinkError
+from raycdc.segments import run_in_process
 from raycdc.sinks.api import SinkContext
-from raycdc.sinks.delta import upkeep
+from raycdc.sinks.delta import maintenance
+from raycdc.sinks.delta.maintenance import DeltaMaintenance
 from raycdc.sinks.delta.plugin import DeltaOptimizeOptions, DeltaSinkConfig
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.sinks.delta.upkeep import Upkeep
 from tests.epochs.sink_world import World, new_world, play
 from tests.epochs.upkept_lakes import DELTAS, ORDERS
 
@@ -34,7 +34,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 def sink_of(world: World, options: DeltaOptimizeOptions = ALWAYS, **more: Any) -> DeltaSink:
     sink = world.sink()
     assert isinstance(sink, DeltaSink)
-    sink._upkeep = Upkeep(options, upsert=world.write == "upsert", **more)
+    sink._upkeep = DeltaMaintenance(options, upsert=world.write == "upsert", **more)
     return sink
 
 
@@ -106,20 +106,20 @@ def test_another_writer_in_between_is_not_undone(tmp_path: Path, monkeypatch: py
                 writer.optimize.compact()
             versions.append(table_of(world).version())
 
-    monkeypatch.setattr(upkeep, "reach", meanwhile)
-    Upkeep(ALWAYS, upsert=True).after_commit(target, 1)
+    monkeypatch.setattr(maintenance, "reach", meanwhile)
+    DeltaMaintenance(ALWAYS, upsert=True).after_commit(target, 1)
     assert table_of(world).version() == versions[0]
     there = sorted(row["id"] for row in world.rows(world.script.table("shop.orders")))
     monkeypatch.undo()
     small_files(world, first=7000)
     if what in ("overwrite", "delete"):
         with pytest.raises(SinkError, match="another writer deleted or overwrote them"):
-            Upkeep(ALWAYS, upsert=True).after_commit(target, 1)
+            DeltaMaintenance(ALWAYS, upsert=True).after_commit(target, 1)
         after = sorted(row["id"] for row in world.rows(world.script.table("shop.orders")))
         assert after == [*there, 7000, 7001, 7002]
         assert what == "overwrite" or there == sorted(expected ^ {5000})
         return
-    Upkeep(ALWAYS, upsert=True).after_commit(target, 1)
+    DeltaMaintenance(ALWAYS, upsert=True).after_commit(target, 1)
     assert operations(world)[-3:] == ["OPTIMIZE", "VACUUM START", "VACUUM END"]
     after = sorted(row["id"] for row in world.rows(world.script.table("shop.orders")))
     assert after == [*there, 7000, 7001, 7002]
@@ -134,7 +134,7 @@ def test_a_compaction_of_others_that_began_before_ours_fails(tmp_path: Path) -> 
     world.loop().run()
     small_files(world)
     theirs = table_of(world)
-    Upkeep(ALWAYS.model_copy(update={"vacuum": None}), upsert=True).after_commit(target_of(world), 1)
+    DeltaMaintenance(ALWAYS.model_copy(update={"vacuum": None}), upsert=True).after_commit(target_of(world), 1)
     assert operations(world)[-1] == "OPTIMIZE"
     there = sorted(row["id"] for row in world.rows(world.script.table("shop.orders")))
     with pytest.raises(CommitFailedError):

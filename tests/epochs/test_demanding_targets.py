@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
-from raycdc.epochs.epoch_loop import EpochLoop
-from raycdc.epochs.parked_targets import Parking
+from raycdc.delivery.epoch_loop import EpochLoop
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
 from raycdc.errors import ParkReason
 from tests.epochs.sink_world import World, commit, new_world
 from tests.epochs.touched_story import Story, folder
@@ -38,7 +38,7 @@ def adopting(kind: str, root: Path, *columns: Field) -> tuple[World, EpochLoop]:
     world = new_world(kind, root)
     meta = [Field(name, PrimitiveType(kind_)) for name, kind_ in META_FIELDS] if kind.endswith("changelog") else []
     DeltaTable.create(str(folder(world)), Schema([*columns, *meta]))
-    return world, world.loop(sink=world.sink(on_existing="merge"), parking=Parking())
+    return world, world.loop(sink=world.sink(on_existing="merge"), parking=ParkingPolicy())
 
 
 META_FIELDS = (

@@ -14,22 +14,22 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from raycdc.bridge import run_in_process
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.epochs.epoch_loop import EpochLoop
-from raycdc.epochs.known_rows import KnownRows
-from raycdc.epochs.outcomes import Recovery
-from raycdc.epochs.parked_targets import Parking
-from raycdc.epochs.routing import Routing
+from raycdc.core.failpoints import FailpointError
+from raycdc.delivery.epoch_loop import EpochLoop
+from raycdc.delivery.outcomes import Recovery
+from raycdc.delivery.ports import Routing
+from raycdc.delivery.rows.row_store import RowStore
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
 from raycdc.errors import ParkReason, SinkError
-from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, RowKind, TypeKind
-from raycdc.model.routes import Route, Router
-from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent, TruncateTableEvent
-from raycdc.schema.events import CreateTableEvent, RenameColumnEvent
+from raycdc.model.evolution import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent, TruncateTableEvent
+from raycdc.model.evolution.events import CreateTableEvent, RenameColumnEvent
+from raycdc.model.rules.routes import Route, Router
+from raycdc.sandbox.compare import check_changelog, final_rows
+from raycdc.segments import run_in_process
 from raycdc.sinks.api import SinkContext
+from raycdc.state.manifests.manifest import Manifest
 from raycdc.testing import sink_epoch_stories
-from raycdc.testing.changelog import check_changelog, final_rows
 from raycdc.testing.epochs import Row, ScriptedTable
 from tests.epochs.sink_world import World, commit, new_world, world_of
 
@@ -48,7 +48,7 @@ def lines(tmp_path: Path) -> World:
 
 def routing(world: World, *routes: Route, left_out: frozenset[str] = frozenset()) -> Routing:
     context = SinkContext(world.store.app_id, world.write, run_in_process, parallelism=2, left_out=left_out)
-    known = KnownRows.opened(world.store.place, context)
+    known = RowStore.opened(world.store.place, context)
     return Routing(Router(routes), world.write == "upsert", known=known)
 
 
@@ -156,14 +156,14 @@ def test_an_error_at_any_point_leaves_the_changelog_exact(
 
 def test_known_rows_are_found_in_files_of_whoever_wrote_them(lines: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # No merge is small enough to be raycdc's own: delta-rs writes the files.
-    monkeypatch.setattr("raycdc.sinks.delta.rewrite.CHANGES_BYTES_MAX", -1)
+    monkeypatch.setattr("raycdc.sinks.delta.small_merge.CHANGES_BYTES_MAX", -1)
     play(lines, epochs=4)
     run(lines)
     check(lines)
 
 
 def test_files_of_old_versions_go(lines: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raycdc.epochs.known_rows._CLEANED_EVERY_S", 0.0)
+    monkeypatch.setattr("raycdc.delivery.rows.row_store._CLEANED_EVERY_S", 0.0)
     play(lines, epochs=4)
     run(lines)
     check(lines)
@@ -282,7 +282,7 @@ def test_a_table_without_a_key_is_parked_and_the_others_go_on(lines: World, rows
     keyless = lines.script.table("shop.notes", replace(lines.script.table("shop.orders").schema, primary_key=()))
     keyless.log += [(RowKind.INSERT, {"id": n, "name": "n", "qty": n}) for n in range(rows)]
     lines.script.seal(final=True)
-    lines.loop(routing=routing(lines), parking=Parking()).run()
+    lines.loop(routing=routing(lines), parking=ParkingPolicy()).run()
     record = lines.store.last_commit()
     assert record is not None
     assert [(name, entry.reason) for name, entry in record.parked.items()] == [("shop.notes", ParkReason.KEY)]
@@ -316,7 +316,7 @@ def test_known_rows_that_are_damaged_park_their_tables_until_these_begin_again(
     for table in (orders, items):
         table.read(rows)
     lines.script.seal(incarnations=BEGINNING)
-    loop = lines.loop(routing=routing(lines), parking=Parking())
+    loop = lines.loop(routing=routing(lines), parking=ParkingPolicy())
     loop.recover()
     hurt = [orders, items] if trouble == "all gone" else [orders]
     for table in hurt:
@@ -326,7 +326,7 @@ def test_known_rows_that_are_damaged_park_their_tables_until_these_begin_again(
     lines.script.seal(incarnations=BEGINNING)
     (sealed,) = lines.store.manifests(1)
     if at_a_start:
-        lines.loop(routing=routing(lines), parking=Parking()).recover()
+        lines.loop(routing=routing(lines), parking=ParkingPolicy()).recover()
     else:
         commit(loop, sealed)
     record = lines.store.last_commit()
@@ -348,7 +348,7 @@ def test_known_rows_that_are_damaged_park_their_tables_until_these_begin_again(
         put(table, {"id": 5, "name": "last", "qty": 2})
         drop(table, 0)
     lines.script.seal(incarnations=again, final=True)
-    assert lines.restart(routing=routing(lines), parking=Parking()).epoch == 5
+    assert lines.restart(routing=routing(lines), parking=ParkingPolicy()).epoch == 5
     record = lines.store.last_commit()
     assert record is not None
     assert record.parked == {}

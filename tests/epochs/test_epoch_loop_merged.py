@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.epochs.outcomes import Recovery
-from raycdc.epochs.parked_targets import Parking
-from raycdc.epochs.routing import Routing
+from raycdc.core.failpoints import FailpointError
+from raycdc.delivery.outcomes import Recovery
+from raycdc.delivery.ports import Routing
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
 from raycdc.errors import (
     ConfigError,
     DataError,
@@ -21,16 +20,23 @@ from raycdc.errors import (
     RaycdcError,
     SchemaError,
     StateError,
-    TargetTouchedError,
+    TargetModifiedError,
 )
-from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.routes import Route, Router
-from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, TruncateTableEvent
-from raycdc.sinks.api import TableWork
+from raycdc.model.evolution import (
+    AddColumnEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    RenameColumnEvent,
+    TruncateTableEvent,
+)
+from raycdc.model.rules.routes import Route, Router
+from raycdc.sinks.api import TableCommit
 from raycdc.sinks.delta.sink import DeltaSink
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, Row
-from tests.epochs.sink_world import World, works_of
+from tests.epochs.sink_world import STRICT_UPSERTS, World, works_of, world_of
 
 POINTS = ("before_stage", "after_stage", "before_commit", "in_commit", "between_tables", "after_last_commit")
 ROUTES = (Route(r"s\d\.item", "lake.item"),)
@@ -54,10 +60,11 @@ class MergedWorld(World):
     """Two shards in one target, and a table of its own."""
 
     no_merging: str = ""
+    routes: tuple[Route, ...] = ROUTES
 
     @property
     def routing(self) -> Routing:
-        return Routing(Router(ROUTES), upsert=self.write == "upsert", no_merging=self.no_merging)
+        return Routing(Router(self.routes), upsert=self.write == "upsert", no_merging=self.no_merging)
 
     def merged(self) -> list[Row]:
         """The rows of the target that the shards have in common."""
@@ -296,7 +303,7 @@ class Beginnings:
 
     def recover(self) -> Recovery:
         self.world.script.generation = self.world.store.generations.next()
-        return self.world.loop(begin_again=self.begin_again, parking=Parking()).recover()
+        return self.world.loop(begin_again=self.begin_again, parking=ParkingPolicy()).recover()
 
 
 def half_committed(world: MergedWorld) -> Beginnings:
@@ -376,9 +383,9 @@ def test_a_target_that_refuses_to_be_barred_is_parked_and_the_epoch_comes_again(
     for segment in world.store.manifest(2).segments:
         Path(segment.path).unlink()
 
-    def refuse(self: DeltaSink, work: TableWork) -> None:
+    def refuse(self: DeltaSink, work: TableCommit) -> None:
         if str(work.target) == "lake.item":
-            raise TargetTouchedError(f"{work.target} cannot be barred.")
+            raise TargetModifiedError(f"{work.target} cannot be barred.")
         barred(self, work)
 
     barred = DeltaSink.tombstone
@@ -410,3 +417,87 @@ def test_a_sink_that_cannot_merge_says_so(tmp_path: Path) -> None:
     play(world)
     with pytest.raises(ConfigError, match=r"route: s1\.item, s2\.item all go to lake\.item, and it cannot\."):
         world.loop().run()
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "iceberg-upsert"])
+def test_a_table_may_come_to_the_target_of_one_that_was_never_routed(kind: str, tmp_path: Path) -> None:
+    """What columns a target has, and which value rows get that do not say, is known of every target."""
+    world = new_world(kind, tmp_path)
+    first = world.script.table("other.things")
+    first.read([{"id": n, "name": "first", "qty": n} for n in range(3)])
+    world.script.seal()
+    fresh = Column("fresh", LogicalType(TypeKind.INT32), default="7")
+    first.changes.append(AddColumnEvent(first.id, fresh))
+    first.schema = TableSchema((*first.schema.columns, fresh), first.schema.primary_key)
+    first.rows = {key: {**row, "fresh": 7} for key, row in first.rows.items()}
+    first.update((1,), fresh=8)
+    world.script.seal(final=True)
+    world.loop(routing=Routing(Router(()), upsert=True)).run()
+    second = world.script.table("new.things")
+    second.read([{"id": n, "name": "second", "qty": n} for n in (10, 11)])
+    world.script.seal(final=True)
+    routes = (Route(r"new\.things", "other.things"),)
+    world.loop(routing=Routing(Router(routes), upsert=True)).run()
+    assert {row["id"]: (row["name"], row["fresh"]) for row in world.target_rows("other.things")} == {
+        0: ("first", 7),
+        1: ("first", 8),
+        2: ("first", 7),
+        10: ("second", 7),
+        11: ("second", 7),
+    }
+
+
+@pytest.mark.parametrize(
+    ("point", "behavior"),
+    [
+        ("before_schema", "lenient"),
+        ("after_schema", "evolve"),
+        ("before_stage", "lenient"),
+        pytest.param("in_commit", "lenient", marks=pytest.mark.long(suite="sinks")),
+        pytest.param("before_schema", "evolve", marks=pytest.mark.long(suite="sinks")),
+        pytest.param("after_schema", "lenient", marks=pytest.mark.long(suite="sinks")),
+    ],
+)
+@pytest.mark.parametrize("kind", STRICT_UPSERTS)
+def test_shards_rename_a_column_one_after_the_other(
+    kind: str,
+    point: str,
+    behavior: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    fail_at: Callable[[str, int], None],
+) -> None:
+    """Rows have its values under both names, whichever shard they are of; afterwards those written since have one."""
+    server = world_of(request, kind, tmp_path / "server")
+    world = new_world(kind, tmp_path)
+    world.server, world.mongodb = server.server, server.mongodb
+    world.routes = (Route(r"s\d\.item", "shop.item"),)
+    shards = [world.script.table(f"s{n}.item", wide()) for n in (1, 2)]
+    del world.script.tables[TableId("other", "things")]
+    shards[0].schema = wide()
+    for number, shard in enumerate(shards):
+        keys = range(100 * number, 100 * number + 4)
+        shard.read([{"id": n, "name": "read", "qty": n, "note": str(n)} for n in keys])
+    world.script.seal()
+    for number, shard in enumerate(shards):
+        shard.schema = replace(
+            shard.schema, columns=tuple(replace(c, name="amount") if c.name == "qty" else c for c in wide().columns)
+        )
+        shard.changes.append(RenameColumnEvent(shard.id, "qty", "amount"))
+        for row in shard.rows.values():
+            row["amount"] = row.pop("qty")
+        shard.update((100 * number + 1,), amount=-1)
+        if number == 0:
+            # Its name at the other shard is the old one still.
+            shards[1].update((102,), qty=-2)
+            shards[1].insert({"id": 109, "name": "between", "qty": 9, "note": None})
+        world.script.seal(final=number == 1)
+    # With the first rename, or when that is done and the second one is to come.
+    fail_at(point, 3 if point == "before_stage" else 2)
+    with pytest.raises(FailpointError):
+        world.loop(world.sink(schema_change=behavior)).run()
+    world.restart(sink=world.sink(schema_change=behavior))
+    rows = {row["id"]: row for row in world.target_rows("shop.item", wide())}
+    amounts = {0: 0, 1: -1, 2: 2, 3: 3, 100: 100, 101: -1, 102: -2, 103: 103, 109: 9}
+    assert {key: row["amount"] for key, row in rows.items()} == amounts
+    assert {key: row["qty"] for key, row in rows.items()} == {**amounts, 1: None, 101: None}

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.bridge import ThreadTaskRunner
-from raycdc.bridge.access import SegmentAccess
-from raycdc.bridge.flight import FlightServer
-from raycdc.epochs import decisions, epoch_writer
-from raycdc.epochs.outcomes import Recovery
+from raycdc.core.retry import RetryPolicy
+from raycdc.delivery import epoch_recovery as decisions
+from raycdc.delivery import epoch_writer
+from raycdc.delivery.outcomes import Recovery
 from raycdc.errors import SegmentUnavailableError, SinkError, StateError
 from raycdc.model import TableId
-from raycdc.sinks.api import TableWork
+from raycdc.segments import ThreadTaskRunner
+from raycdc.segments.access import SegmentAccess
+from raycdc.segments.flight import FlightServer
+from raycdc.sinks.api import TableCommit
 from raycdc.testing.epochs import EpochScript
-from raycdc.waiting.patience import Policy
 from tests.epochs.sink_world import World, new_world, play
 
 
@@ -67,7 +68,7 @@ def test_epochs_of_a_node_that_is_gone_are_dropped_unless_a_table_holds_one(
     world.script.table("shop.late").insert({"id": 1, "name": "n", "qty": 1})
     lost = world.script.seal(final=True)
     for module in (decisions, epoch_writer):
-        monkeypatch.setattr(module, "NODE_POLICY", Policy(patience_s=0.0))
+        monkeypatch.setattr(module, "NODE_POLICY", RetryPolicy(patience_s=0.0))
     loop = world.loop()
     with pytest.raises(SegmentUnavailableError, match="on node elsewhere"):
         loop.run()
@@ -88,7 +89,7 @@ def test_a_table_whose_rows_are_gone_is_to_begin_again_where_others_hold_the_epo
     sink = world.sink()
     commit = sink.commit
 
-    def commit_one(work: TableWork, staged: object) -> None:
+    def commit_one(work: TableCommit, staged: object) -> None:
         if work.target != held.id:
             raise SinkError(f"{work.target} cannot be reached")
         commit(work, staged)

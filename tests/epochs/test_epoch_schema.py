@@ -12,11 +12,11 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc.config import PipelineOptions
-from raycdc.epochs.outcomes import Recovery
+from raycdc.core.failpoints import FailpointError
+from raycdc.delivery.outcomes import Recovery
 from raycdc.errors import SchemaError, SinkError
-from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AddColumnEvent,
     AlterColumnPositionEvent,
     AlterColumnTypeEvent,
@@ -75,6 +75,14 @@ def alter_orders(world: World) -> tuple[ScriptedTable, dict[tuple[Any, ...], str
     return orders, {**before, (100,): None, (1000,): None}
 
 
+@pytest.mark.long_variants(
+    "mysql-*_stage",
+    "m*-after_commit",
+    "mongodb-*_stage",
+    "*partitioned-upsert-*_stage",
+    "delta-tasks-*_commit",
+    suite="sinks",
+)
 @pytest.mark.parametrize("point", [None, "before_stage", "after_stage", "in_commit", "after_commit"])
 def test_a_wider_type_is_followed_and_a_dropped_column_stays_as_nulls(
     upsert: World, point: str | None, fail_at: Callable[[str, int], None]
@@ -203,6 +211,7 @@ def test_ignore_leaves_new_columns_out_and_exception_stops(upsert: World) -> Non
     assert sorted(upsert.rows(orders), key=lambda row: row["id"]) == expected
 
 
+@pytest.mark.long_variants("*-tasks-*", "*-partitioned-*", "mysql-*", "mongodb-parts-*", suite="sinks")
 @pytest.mark.parametrize("behavior", ["exception", "lenient", "evolve"])
 def test_changes_that_are_left_out_never_reach_the_target(upsert: World, behavior: str) -> None:
     play(upsert, epochs=1, final=False)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.epochs.parked_targets import Parking, Waiting
+from raycdc.core.retry import RetryPolicy
+from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy
 from raycdc.errors import SinkError
-from raycdc.waiting.patience import Policy
 from tests.epochs.sink_world import World, new_world
 
 
@@ -85,8 +85,8 @@ def test_a_full_disk_is_waited_for_and_the_same_run_goes_on(kind: str, tmp_path:
         told.append(text)
         disk.make_room()
 
-    waiting = Waiting(str(disk.folder), tell)
-    world.restart(parking=Parking(on_parked=lambda new: pytest.fail(f"parked: {new}"), waiting=waiting))
+    waiting = SinkOutagePolicy(str(disk.folder), tell)
+    world.restart(parking=ParkingPolicy(on_parked=lambda new: pytest.fail(f"parked: {new}"), waiting=waiting))
     assert f"disk ({disk.folder}) takes no more" in told[0]
     check(world, before)
 
@@ -98,9 +98,9 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_folder(
     world = new_world(kind, tmp_path)
     play(world, disk)
     before = {name: len(world.rows(world.script.table(name))) for name in ("shop.orders", "shop.items")}
-    monkeypatch.setattr("raycdc.epochs.sink_patience.POLICY", Policy(patience_s=0.1))
+    monkeypatch.setattr("raycdc.delivery.targets.sink_retry.POLICY", RetryPolicy(patience_s=0.1))
     with pytest.raises(SinkError, match=rf"disk \({disk.folder}\) takes no more: .*Make room there"):
-        world.restart(parking=Parking(waiting=Waiting(str(disk.folder))))
+        world.restart(parking=ParkingPolicy(waiting=SinkOutagePolicy(str(disk.folder))))
     disk.make_room()
-    world.restart(parking=Parking())
+    world.restart(parking=ParkingPolicy())
     check(world, before)

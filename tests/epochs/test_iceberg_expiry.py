@@ -20,10 +20,9 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from raycdc.errors import SinkError
 from raycdc.sinks.api import told_nobody
-from raycdc.sinks.iceberg import expiry
+from raycdc.sinks.iceberg import snapshot_lineage as expiry
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
-from raycdc.sinks.iceberg.descent import vector_property
-from raycdc.sinks.iceberg.expiry import KEEP, Expiry, Retention
+from raycdc.sinks.iceberg.snapshot_lineage import KEEP, Expiry, Retention, vector_property
 from tests.epochs.sink_world import World, new_world, play
 
 ORDERS = ("shop", "orders")

@@ -12,11 +12,11 @@ import pytest
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
-from raycdc.errors import TargetTouchedError
-from raycdc.sinks.iceberg import target, tasks, upkeep
-from raycdc.sinks.iceberg.files import StoredColumn
+from raycdc.errors import TargetModifiedError
+from raycdc.sinks.iceberg import maintenance, target, tasks
+from raycdc.sinks.iceberg.files import IcebergColumn
 from raycdc.sinks.iceberg.tasks import Changed, Rewrite, WantedColumn
-from raycdc.sinks.origins import CLAIMED
+from raycdc.sinks.source_tables import CLAIMED
 from tests.epochs.sink_world import World, new_world, play
 from tests.epochs.upkept_lakes import IcebergLake
 
@@ -99,7 +99,7 @@ def test_upkeep_leaves_a_file_alone_that_a_table_has_twice(world: World, monkeyp
     listed(world, theirs)
     before = ids_of(world)
     # The second listing does not fit into the group of the first.
-    monkeypatch.setattr(upkeep, "small_groups", lambda files, **_: ([files[:-1]] if len(files) > 1 else [], True))
+    monkeypatch.setattr(maintenance, "small_groups", lambda files, **_: ([files[:-1]] if len(files) > 1 else [], True))
     LAKE.after_commit(world)
     assert LAKE.optimised(world) == 1
     assert ids_of(world) == before
@@ -109,7 +109,7 @@ def test_upkeep_leaves_a_file_alone_that_a_table_has_twice(world: World, monkeyp
 def test_rows_that_are_not_written_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, merged: bool
 ) -> None:
-    column = StoredColumn(1, "id", "long")
+    column = IcebergColumn(1, "id", "long")
     keys, old, new = (tmp_path / f"{name}.parquet" for name in ("keys", "old", "new"))
     pq.write_table(pa.table({"id": pa.array([5], pa.int64()), CLAIMED: [False]}), keys)
     pq.write_table(pa.table([pa.array(range(10), pa.int64())], pa.schema([column.field()])), old)
@@ -118,7 +118,7 @@ def test_rows_that_are_not_written_are_noticed(
     assert [file.rows for file in rewrite.run().files] == [18 if merged else 20]
     converted = tasks._converted
     monkeypatch.setattr(tasks, "_converted", lambda *given: (batch.slice(1) for batch in converted(*given)))
-    with pytest.raises(TargetTouchedError, match=r"Of 2 data files, the first one .* rows are to stay, but"):
+    with pytest.raises(TargetModifiedError, match=r"Of 2 data files, the first one .* rows are to stay, but"):
         rewrite.run()
     assert not new.exists()
 

@@ -18,18 +18,18 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import StringType
 
-from raycdc.bridge import run_in_process
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.segments import run_in_process
 from raycdc.sinks.api import CommitVector, SinkContext
 from raycdc.sinks.iceberg.catalog import HadoopCatalog, open_catalog
-from raycdc.sinks.iceberg.descent import CONFIRMED
-from raycdc.sinks.iceberg.files import StoredColumn
+from raycdc.sinks.iceberg.files import IcebergColumn
+from raycdc.sinks.iceberg.location import local_path
 from raycdc.sinks.iceberg.metadata import iceberg_schema
-from raycdc.sinks.iceberg.places import local_path
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
 from raycdc.sinks.iceberg.sink import IcebergSink
+from raycdc.sinks.iceberg.snapshot_lineage import CONFIRMED
 from tests.epochs.sink_world import World, new_world, play, works_of
 
 ORDERS = ("shop", "orders")
@@ -319,7 +319,7 @@ def test_a_column_that_somebody_drops_meanwhile_is_named(
 
 @pytest.mark.parametrize("kind", ["identity", "void"])
 def test_a_table_of_others_keeps_its_partitions_if_they_are_known(world: World, kind: str) -> None:
-    columns = [StoredColumn(1, "id", "long"), StoredColumn(2, "name", "string"), StoredColumn(3, "qty", "int")]
+    columns = [IcebergColumn(1, "id", "long"), IcebergColumn(2, "name", "string"), IcebergColumn(3, "qty", "int")]
     spec = PartitionSpec(PartitionField(source_id=1, field_id=1000, transform=parse_transform(kind), name="id"))
     catalog_of(world).create_namespace(("shop",))
     catalog_of(world).create_table(ORDERS, iceberg_schema(columns), partition_spec=spec)
@@ -339,7 +339,7 @@ def test_a_table_of_others_keeps_its_partitions_if_they_are_known(world: World, 
 
 def test_the_key_of_others_files_is_found_whatever_their_bounds(world: World) -> None:
     """Pyiceberg writes the files of another lake; the pipeline merges into them."""
-    columns = [StoredColumn(1, "id", "long"), StoredColumn(2, "name", "string"), StoredColumn(3, "qty", "int")]
+    columns = [IcebergColumn(1, "id", "long"), IcebergColumn(2, "name", "string"), IcebergColumn(3, "qty", "int")]
     catalog = catalog_of(world)
     catalog.create_namespace(("shop",))
     table = catalog.create_table(ORDERS, iceberg_schema(columns))

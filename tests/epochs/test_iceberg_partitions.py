@@ -17,7 +17,7 @@ from pyiceberg.types import PrimitiveType
 
 from raycdc.errors import SchemaError, SinkError
 from raycdc.model import Column, LogicalType, TypeKind
-from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent
+from raycdc.model.evolution import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent
 from raycdc.sinks.iceberg.files import arrow_type
 from raycdc.sinks.iceberg.layout import StoredPartition
 from raycdc.testing.epochs import ScriptedTable

@@ -22,23 +22,23 @@ from pyiceberg.transforms import parse_transform
 from pyiceberg.typedef import Record
 from requests import ConnectionError  # noqa: A004  # pyiceberg's REST client raises it
 
-from raycdc.bridge import run_in_process
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import LogicalType, TypeKind
-from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent
+from raycdc.model.evolution import AddColumnEvent, AlterColumnTypeEvent, DropColumnEvent
+from raycdc.segments import run_in_process
 from raycdc.sinks.api import SinkContext
-from raycdc.sinks.iceberg import expiry, upkeep
-from raycdc.sinks.iceberg.catalog import HadoopCatalog
-from raycdc.sinks.iceberg.descent import vector_property
-from raycdc.sinks.iceberg.places import local_path
+from raycdc.sinks.iceberg import maintenance
+from raycdc.sinks.iceberg import snapshot_lineage as expiry
+from raycdc.sinks.iceberg.catalog import HadoopCatalog, ReopenedCatalog
+from raycdc.sinks.iceberg.location import local_path
 from raycdc.sinks.iceberg.plugin import IcebergSinkConfig
-from raycdc.sinks.iceberg.reopened import ReopenedCatalog
 from raycdc.sinks.iceberg.sink import IcebergSink
+from raycdc.sinks.iceberg.snapshot_lineage import vector_property
 from raycdc.sinks.iceberg.table import EPOCH_OF_SNAPSHOT, IcebergTarget
 from raycdc.sinks.iceberg.target import run_in_commit
-from raycdc.sinks.lake_options import OptimizeOptions
-from raycdc.sinks.lake_upkeep import MARK, RUN_BYTES_MAX, Outcome, Schedule
-from raycdc.stores.files import touch
+from raycdc.sinks.lakes.lake_options import OptimizeOptions
+from raycdc.sinks.lakes.maintenance import MARK, RUN_BYTES_MAX, MaintenanceOutcome, MaintenanceSchedule
+from raycdc.storage.files import touch
 from tests.epochs.sink_world import World, new_world, play
 from tests.epochs.test_epoch_schema import changed, column_of
 from tests.epochs.upkept_lakes import ORDERS, IcebergLake
@@ -139,14 +139,14 @@ def test_who_comes_between_is_not_undone(world: World, monkeypatch: pytest.Monke
                 world.restart()
         heads.append((table_of(world).metadata.current_snapshot_id, ids_of(world)))
 
-    own = upkeep.plan
+    own = maintenance.plan
 
     def plan(*args: Any, **more: Any) -> Any:
         planned = own(*args, **more)
         meanwhile("after_plan")
         return planned
 
-    monkeypatch.setattr(upkeep, "plan", plan)
+    monkeypatch.setattr(maintenance, "plan", plan)
     target = LAKE.target(world)
     LAKE.upkeep(world).after_commit(target, world.script.generation)
     assert [(table_of(world).metadata.current_snapshot_id, ids_of(world))] == heads
@@ -204,7 +204,7 @@ def test_files_of_a_compaction_that_failed_before_its_commit_go(world: World, mo
         run_in_commit(tasks, context)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(upkeep, "run_in_commit", full)
+    monkeypatch.setattr(maintenance, "run_in_commit", full)
     LAKE.after_commit(world)
     assert (data_on_disk(world), ids_of(world)) == (before, rows)
     (told,) = world.told
@@ -431,7 +431,7 @@ def test_beside_a_busy_writer_it_is_tried_seldom_with_less_at_once_and_leaves_no
 ) -> None:
     play(world, epochs=3)
     world.loop().run()
-    own, asked = upkeep.plan, []
+    own, asked = maintenance.plan, []
 
     def plan(*args: Any, **more: Any) -> Any:
         asked.append(more["run_bytes"])
@@ -440,7 +440,7 @@ def test_beside_a_busy_writer_it_is_tried_seldom_with_less_at_once_and_leaves_no
             LAKE.small_files(world, first=6000 + 10 * len(asked))
         return planned
 
-    monkeypatch.setattr(upkeep, "plan", plan)
+    monkeypatch.setattr(maintenance, "plan", plan)
     now, target = [time.time()], LAKE.target(world)
     due(world, target)
     kept = LAKE.upkeep(world, timedelta(hours=1), clock=lambda: now[0])
@@ -550,9 +550,9 @@ def test_a_store_is_not_asked_after_every_commit(world: World, monkeypatch: pyte
         asked.append(mark)
         return 1000.0
 
-    monkeypatch.setattr("raycdc.sinks.lake_upkeep.modified", modified)
+    monkeypatch.setattr("raycdc.sinks.lakes.maintenance.modified", modified)
     now = [1000.0]
-    schedule = Schedule(timedelta(seconds=60), lambda: now[0])
+    schedule = MaintenanceSchedule(timedelta(seconds=60), lambda: now[0])
     ran: list[float] = []
 
     class Nothing:
@@ -566,7 +566,7 @@ def test_a_store_is_not_asked_after_every_commit(world: World, monkeypatch: pyte
             return None
 
     for now[0] in (1000.0, 1010.0, 1059.0, 1060.0):
-        schedule.run(Nothing(), world.root / "optimized", 1, lambda _: Outcome.DONE)
+        schedule.run(Nothing(), world.root / "optimized", 1, lambda _: MaintenanceOutcome.DONE)
     assert (len(asked), ran) == (2, [1060.0])
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from raycdc.failpoints import FailpointError
-from raycdc.sinks.delta import upkeep as delta_upkeep
-from raycdc.sinks.delta.compaction import compaction as compaction_of
+from raycdc.core.failpoints import FailpointError
+from raycdc.sinks.delta import maintenance as delta_upkeep
+from raycdc.sinks.delta.maintenance import compaction as compaction_of
 from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.sinks.lake_upkeep import RUN_BYTES_MAX, small_groups
+from raycdc.sinks.lakes.maintenance import RUN_BYTES_MAX, small_groups
 from tests.epochs.sink_world import World, new_world, play, works_of
 from tests.epochs.upkept_lakes import DELTAS, ICEBERGS, ORDERS, DeltaLake, lake_of
 
@@ -40,9 +40,14 @@ def failures() -> Iterator[Any]:
     """Each kind at each point; upkeep that was done before is the same work for all of them."""
     points = ("before_optimize", "after_optimize", "in_commit", "after_commit")
     for kind, point, count in product(KINDS, points, (1, 3)):
-        yield pytest.param(kind, point, count, marks=pytest.mark.long if count == 3 and kind not in LAKES else ())
+        yield pytest.param(
+            kind, point, count, marks=pytest.mark.long(suite="sinks") if count == 3 and kind not in LAKES else ()
+        )
 
 
+@pytest.mark.long_variants(
+    "*-tasks-*", "*partitioned*-before_optimize-*", "*partitioned*-after_*", "iceberg-upsert-*-3", suite="sinks"
+)
 @pytest.mark.parametrize(("world", "point", "count"), list(failures()), indirect=["world"])
 def test_whatever_dies_rows_are_neither_lost_nor_doubled(
     world: World, point: str, count: int, fail_at: Callable[[str, int], None]
@@ -148,7 +153,7 @@ def test_a_delta_table_beside_a_busy_writer_is_tried_seldom(tmp_path: Path, monk
     target = DeltaTarget(world.root / "lake/shop/orders", ORDERS, world.store.app_id)
     assert target.refresh()
     now = [time.time()]
-    kept = delta_upkeep.Upkeep(
+    kept = delta_upkeep.DeltaMaintenance(
         lake.options(timedelta(hours=1)), upsert=True, clock=lambda: now[0], warn=world.told.append
     )
     kept.after_commit(target, world.script.generation)

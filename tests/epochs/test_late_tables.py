@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from raycdc.bridge import run_in_process
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.epochs.parked_targets import Parking
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
 from raycdc.errors import ParkReason
-from raycdc.sinks.api import SinkContext, TableWork
+from raycdc.segments import run_in_process
+from raycdc.sinks.api import SinkContext, TableCommit
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.rows import changelog_arrow
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, ScriptedTable, simple_schema
 from tests.epochs.sink_world import World, commit, new_world
 
@@ -43,7 +43,7 @@ class Late:
 def late(monkeypatch: pytest.MonkeyPatch, orders: ScriptedTable, there: Late) -> None:
     before = DeltaSink.commit
 
-    def made(sink: DeltaSink, work: TableWork, staged: Any) -> None:
+    def made(sink: DeltaSink, work: TableCommit, staged: Any) -> None:
         if work.target == orders.id and not there.folder.exists():
             there.arrives()
         before(sink, work, staged)
@@ -63,7 +63,7 @@ def test_a_table_that_comes_late_is_treated_as_one_that_was_there(
 ) -> None:
     world, orders, folder = begun(tmp_path)
     late(monkeypatch, orders, Late(folder))
-    loop = world.loop(sink=world.sink(on_existing=on_existing), parking=Parking())
+    loop = world.loop(sink=world.sink(on_existing=on_existing), parking=ParkingPolicy())
     loop.recover()
     commit(loop, world.script.seal())
     record = world.store.last_commit()
@@ -106,9 +106,9 @@ def test_rows_that_were_staged_before_are_added_as_that_table_takes_them(
     )
 
 
-def work_of(script: EpochScript, manifest: Manifest) -> TableWork:
+def work_of(script: EpochScript, manifest: Manifest) -> TableCommit:
     orders = script.table("shop.orders")
     changes = manifest.tables[orders.id].changes
-    return TableWork(
+    return TableCommit(
         manifest.epoch, script.generation, orders.id, orders.id, orders.schema, changes, manifest.segments, {}
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from raycdc.epochs.parked_targets import Parking
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from tests.epochs import test_demanding_targets as demanding
 from tests.epochs import test_staged_files as staged
@@ -166,7 +166,7 @@ def taken_over(kind: str, root: Path) -> Story:
     story = Story.__new__(Story)
     story.world, story.items = world, world.script.table("shop.items")
     story.sink = world.sink(on_existing="merge")
-    story.loop = world.loop(sink=story.sink, parking=Parking())
+    story.loop = world.loop(sink=story.sink, parking=ParkingPolicy())
     story.items.read([{"id": n, "name": "read", "qty": n} for n in range(1, 5)])
     commit(story.loop, world.script.seal())
     return story

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, PARK, SKIP, BadRecords
-from raycdc.checkpoint.bad_rows import bad_rows
-from raycdc.epochs.epoch_loop import EpochLoop
-from raycdc.epochs.parked_targets import Parking, Parks
-from raycdc.epochs.sieve import Sieve
+from raycdc.delivery.epoch_loop import EpochLoop
+from raycdc.delivery.rows.bad_row_filter import BadRowFilter
+from raycdc.delivery.targets.parked_targets import ParkingPolicy, Parks
 from raycdc.errors import ValueRefusedError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
+from raycdc.segments.bad_rows import DEAD_LETTER, FAIL, PARK, SKIP, BadRecords
+from raycdc.state.bad_row_counts import bad_rows
 from raycdc.testing.epochs import ScriptedTable
 from tests.epochs.sink_world import World, world_of
 
@@ -48,9 +48,9 @@ class Story:
     def loop(self) -> EpochLoop:
         letters = str(self.root / "letters") if self.action == DEAD_LETTER else ""
         records = BadRecords(self.action, letters, self.world.write == "upsert")
-        routing = replace(self.world.routing, sieve=Sieve(records, self.root / "derived"), records=records)
+        routing = replace(self.world.routing, sieve=BadRowFilter(records, self.root / "derived"), records=records)
         parks = Parks(values=self.action != FAIL)
-        parking = Parking(
+        parking = ParkingPolicy(
             parks,
             on_parked=lambda new: self.parked.extend(entry.text for entry in new.values()),
             on_bad_rows=self.told.append,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, product
@@ -16,64 +16,29 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.parked import WAYS_OUT, ParkedTarget
-from raycdc.checkpoint.store import CommitRecord
-from raycdc.epochs.parked_targets import Parking, Parks
-from raycdc.epochs.routing import Routing
-from raycdc.errors import ParkReason, SinkError, TableRefusedError, TargetTouchedError, ValueRefusedError
-from raycdc.failpoints import FailpointError
+from raycdc.core.failpoints import FailpointError
+from raycdc.core.retry import RetryPolicy
+from raycdc.delivery.ports import Routing
+from raycdc.delivery.targets.parked_targets import ParkingPolicy, Parks
+from raycdc.errors import ParkReason, SinkError, TableRefusedError, TargetModifiedError, ValueRefusedError
 from raycdc.model import TableId
-from raycdc.model.routes import Route, Router
-from raycdc.schema import CreateTableEvent, TruncateTableEvent
-from raycdc.sinks.absence import is_absent
-from raycdc.sinks.api import Sink, TableWork
-from raycdc.source.table_requests import complain_of_parked, parked_at_sink
-from raycdc.waiting.patience import Policy
+from raycdc.model.evolution import CreateTableEvent, TruncateTableEvent
+from raycdc.model.rules.routes import Route, Router
+from raycdc.sinks.lakes.unreachable import is_absent
+from raycdc.source.tables.table_requests import complain_of_parked, parked_at_sink
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.parked import WAYS_OUT, ParkedTarget
+from raycdc.state.store import CommitRecord
+from tests.epochs.refusing import ITEMS, Refusing
 from tests.epochs.sink_world import commit, new_world
 
-ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
-
-
-class Refusing:
-    """A sink that refuses what is done with one target in one epoch, before or after it is done."""
-
-    def __init__(self, sink: Sink, where: str, *, epoch: int, error: type[TableRefusedError]) -> None:
-        self._sink = sink
-        self._where = where
-        self._epoch = epoch
-        self._error = error
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sink, name)
-
-    def apply_schema(self, work: TableWork) -> None:
-        self._refuse("apply", work)
-        self._sink.apply_schema(work)
-
-    def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
-        for work in works:
-            self._refuse("stage", work)
-        return self._sink.stage(works)
-
-    def tombstone(self, work: TableWork) -> None:
-        self._refuse("tombstone", work)
-        self._sink.tombstone(work)
-
-    def commit(self, work: TableWork, staged: Any) -> None:
-        self._refuse("commit", work)
-        self._sink.commit(work, staged)
-        self._refuse("committed", work)
-
-    def _refuse(self, where: str, work: TableWork) -> None:
-        if where == self._where and work.target == ITEMS and work.epoch == self._epoch:
-            raise self._error(f"{work.target} refuses epoch {work.epoch}.")
+ORDERS = TableId("shop", "orders")
 
 
 class Story:
     """Two tables; one of them is refused in its second epoch, and begins again in the fourth."""
 
-    def __init__(self, kind: str, root: Path, where: str, error: type[TableRefusedError] = TargetTouchedError) -> None:
+    def __init__(self, kind: str, root: Path, where: str, error: type[TableRefusedError] = TargetModifiedError) -> None:
         self.world = new_world(kind, root)
         self.where, self.error = where, error
         self.told: list[str] = []
@@ -106,8 +71,8 @@ class Story:
         items.read([{"id": i, "name": "anew", "qty": i} for i in range(3)])
         self.seal(final=True)
 
-    def parking(self, parks: Parks | None = None) -> Parking:
-        return Parking(parks or Parks(), on_parked=lambda new: self.told.extend(sorted(new)))
+    def parking(self, parks: Parks | None = None) -> ParkingPolicy:
+        return ParkingPolicy(parks or Parks(), on_parked=lambda new: self.told.extend(sorted(new)))
 
     def run(self, parks: Parks | None = None, *, recover: bool = True) -> None:
         sink = Refusing(self.world.sink(), self.where, epoch=2, error=self.error)
@@ -265,15 +230,15 @@ def test_a_part_of_a_beginning_that_was_dropped_is_over_with_the_next_one(tmp_pa
 
     # A driver dies behind the table's first verb, rows are lost, and the table cannot be barred from the epoch.
     beginning = begin_anew()
-    dying = Refusing(story.world.sink(), "stage", epoch=3, error=TargetTouchedError)
-    with pytest.raises(TargetTouchedError, match="epoch 3"):
+    dying = Refusing(story.world.sink(), "stage", epoch=3, error=TargetModifiedError)
+    with pytest.raises(TargetModifiedError, match="epoch 3"):
         story.world.loop(sink=dying).recover()  # type: ignore[arg-type]
     held = story.world.sink().committed(ITEMS)
     assert held is not None
     assert held.place == (3, 0)
     for segment in beginning.segments:
         Path(segment.path).unlink()
-    untouchable = Refusing(story.world.sink(), "tombstone", epoch=3, error=TargetTouchedError)
+    untouchable = Refusing(story.world.sink(), "tombstone", epoch=3, error=TargetModifiedError)
     loop = story.world.loop(sink=untouchable, parking=story.parking())  # type: ignore[arg-type]
     assert loop.recover().dropped == (3,)
     assert story.world.sink().committed(ITEMS) == held
@@ -297,6 +262,7 @@ def crashes() -> Iterator[Any]:
         yield pytest.param("delta-upsert", "commit", point, 1, id=f"delta-{point}")
 
 
+@pytest.mark.long_variants("*-2-*", suite="sinks")
 @pytest.mark.parametrize("recovers", [False, True], ids=["runs", "recovers"])
 @pytest.mark.parametrize(("kind", "where", "point", "count"), list(crashes()))
 def test_a_crash_at_any_point_around_it_loses_and_doubles_nothing(
@@ -315,7 +281,7 @@ def test_a_crash_at_any_point_around_it_loses_and_doubles_nothing(
 
 @pytest.mark.parametrize(
     ("parks", "error"),
-    [(Parks(tables=False), TargetTouchedError), (Parks(values=False), ValueRefusedError)],
+    [(Parks(tables=False), TargetModifiedError), (Parks(values=False), ValueRefusedError)],
 )
 def test_a_run_ends_where_the_user_asked_for_that(tmp_path: Path, parks: Parks, error: type[TableRefusedError]) -> None:
     story = Story("jsonl", tmp_path, "commit", error)
@@ -342,7 +308,7 @@ def test_a_full_disk_is_the_sinks_and_parks_nothing(kind: str, tmp_path: Path, m
     story.play()
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "lake"))
     with monkeypatch.context() as patched:
-        patched.setattr("raycdc.epochs.sink_patience.POLICY", Policy(patience_s=0.0))
+        patched.setattr("raycdc.delivery.targets.sink_retry.POLICY", RetryPolicy(patience_s=0.0))
 
         def refuse(*_: Any, **__: Any) -> Any:
             raise full

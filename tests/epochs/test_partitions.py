@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from raycdc.core.failpoints import FailpointError
 from raycdc.errors import SinkError
-from raycdc.failpoints import FailpointError
 from tests.epochs.sink_world import World, iceberg_table, new_world, play
 from tests.epochs.test_epoch_loop import POINTS
 
@@ -88,6 +88,7 @@ def test_properties_are_set_when_a_table_is_made_and_when_they_change(
         assert commits.count("SET TBLPROPERTIES") == 1
 
 
+@pytest.mark.long_variants("*-2", "*-3", suite="sinks")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", UPSERTS)
 def test_partitions_make_no_difference_to_rows_whatever_dies(

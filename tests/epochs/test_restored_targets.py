@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.table import Table
 
-from raycdc.epochs.parked_targets import Parking
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
 from raycdc.errors import ParkReason
-from raycdc.schema import CreateTableEvent, TruncateTableEvent
+from raycdc.model.evolution import CreateTableEvent, TruncateTableEvent
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from tests.epochs.sink_world import World, new_world, world_of
 
@@ -103,7 +103,7 @@ def test_a_target_that_lacks_what_it_had_is_whole_after_what_the_message_says(
 
     def seal() -> None:
         world.script.seal(incarnations=numbers)
-        world.loop(parking=Parking()).recover()
+        world.loop(parking=ParkingPolicy()).recover()
 
     for table in (orders, items):
         table.read([{"id": n, "name": "read", "qty": n} for n in range(5)])

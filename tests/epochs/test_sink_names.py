@@ -1,6 +1,6 @@
 """Every sink and names that it may not hold: held as they are, or under another name that the table in the code gives.
 
-What this finds out of a new sink, or of a new version of one, is a row of `raycdc.model.names`.
+What this finds out of a new sink, or of a new version of one, is a row of `raycdc.model.rules.names`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.epochs.routing import Routing
+from raycdc.delivery.ports import Routing
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.names import NAMES
-from raycdc.model.routes import Router
-from raycdc.schema import AddColumnEvent, DropColumnEvent, RenameColumnEvent
+from raycdc.model.evolution import AddColumnEvent, DropColumnEvent, RenameColumnEvent
+from raycdc.model.rules.names import NAMES
+from raycdc.model.rules.routes import Router
 from raycdc.transform import TransformedTables
 from raycdc.transform.naming import Naming
 from tests.epochs.sink_world import World, world_of

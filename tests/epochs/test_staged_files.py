@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.failpoints import FailpointError
+from raycdc.core.failpoints import FailpointError
 from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.iceberg import target as iceberg_target

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.checkpoint.store import CheckpointStore
+from raycdc.core.failpoints import reach as real
 from raycdc.errors import FencedError, SinkError
-from raycdc.failpoints import reach as real
+from raycdc.state.store import CheckpointStore
 from tests.epochs.sink_world import World, new_world, play
 
 KINDS = ("jsonl", "delta-upsert", "iceberg-changelog")
@@ -32,7 +32,7 @@ def at(monkeypatch: pytest.MonkeyPatch, point: str, act: Callable[[], None]) -> 
         real(name)
 
     for module in ("epoch_loop", "epoch_writer"):
-        monkeypatch.setattr(f"raycdc.epochs.{module}.reach", reach)
+        monkeypatch.setattr(f"raycdc.delivery.{module}.reach", reach)
 
 
 @pytest.mark.parametrize("point", ["before_stage", "before_commit", "between_tables", "after_last_commit"])

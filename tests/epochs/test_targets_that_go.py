@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc.model import TableId
-from raycdc.schema.events import CreateTableEvent, TruncateTableEvent
-from raycdc.sinks.delta.log import LogWatch, Losses
+from raycdc.model.evolution.events import CreateTableEvent, TruncateTableEvent
+from raycdc.sinks.delta.log_inspection import LogWatch, Losses
 from raycdc.sinks.delta.table import DeltaTarget
 from tests.epochs.sink_world import works_of
 from tests.epochs.touched_story import Story, folder

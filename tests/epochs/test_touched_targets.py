@@ -20,15 +20,15 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.entry import main
-from raycdc.epochs.parked_targets import Parking
-from raycdc.errors import ExitCode, ParkReason, SinkError, StateError, TargetGoneError
-from raycdc.schema.events import CreateTableEvent, DropColumnEvent, DropTableEvent, TruncateTableEvent
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
+from raycdc.errors import ExitCode, ParkReason, SinkError, StateError, TargetDroppedError
+from raycdc.model.evolution.events import CreateTableEvent, DropColumnEvent, DropTableEvent, TruncateTableEvent
 from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
-from raycdc.sinks.iceberg.descent import CONFIRMED
-from raycdc.sinks.statistics import for_table
+from raycdc.sinks.iceberg.snapshot_lineage import CONFIRMED
+from raycdc.sinks.lakes.statistics import for_table
+from raycdc.state.store import CheckpointStore
 from tests.epochs.sink_world import World, commit, new_world, works_of
 from tests.epochs.touched_story import EACH, LAKES, Story, folder
 
@@ -118,6 +118,26 @@ def test_a_column_that_the_source_dropped_is_null_in_rows_written_since(kind: st
     }
 
 
+@pytest.mark.parametrize("kind", LAKES)
+def test_a_column_of_others_stays_when_a_table_begins_again_without_some_of_its_own(kind: str, tmp_path: Path) -> None:
+    world = new_world(kind, tmp_path)
+    if "partitioned" in kind:
+        world.partition_by = ()
+    items = world.script.table("shop.items")
+    items.read([{"id": 1, "name": "read", "qty": 1}])
+    world.script.seal()
+    world.loop(world.sink(schema_change="evolve")).recover()
+    add_note(world)
+    items.truncate()
+    items.schema = replace(items.schema, columns=tuple(c for c in items.schema.columns if c.name != "name"))
+    items.changes += [TruncateTableEvent(items.id), CreateTableEvent(items.id, items.schema)]
+    items.log = []
+    items.read([{"id": 2, "qty": 2}])
+    world.script.seal(final=True)
+    world.restart(sink=world.sink(schema_change="evolve"))
+    assert world.rows(items) == [{"id": 2, "qty": 2, "note": None}]
+
+
 def made_anew(world: World) -> None:
     """Somebody deletes the Delta table and makes another one, with a row and more versions than there were."""
     path = folder(world)
@@ -151,16 +171,16 @@ def test_a_target_that_was_deleted_is_missed_where_its_rows_were_to_outlive_thei
     for table in (orders, items):
         table.read([{"id": number, "name": "a", "qty": number} for number in range(5)])
     world.script.seal(final=True)
-    world.loop(sink, parking=Parking()).run()
+    world.loop(sink, parking=ParkingPolicy()).run()
     shutil.rmtree(tmp_path / "lake/shop/orders")
     orders.changes.extend((DropTableEvent(orders.id), CreateTableEvent(orders.id, orders.schema)))
     for table in (orders, items):
         table.insert({"id": 20, "name": "b", "qty": 20})
     world.script.seal(final=True)
     if runs:
-        world.loop(sink, parking=Parking()).run()
+        world.loop(sink, parking=ParkingPolicy()).run()
     else:
-        world.restart(sink=world.sink(left_out=left_out), parking=Parking())
+        world.restart(sink=world.sink(left_out=left_out), parking=ParkingPolicy())
     record = world.store.last_commit()
     assert record is not None
     assert list(record.parked) == ["shop.orders"]
@@ -200,7 +220,7 @@ def test_a_delta_table_made_anew_between_look_and_commit_is_not_believed_at_the_
     assert not pending
     assert DeltaTable(str(folder(story.world))).transaction_version(story.world.store.app_id) is not None
     fresh = story.world.sink()
-    with pytest.raises(TargetGoneError, match="is not the one that this pipeline wrote to"):
+    with pytest.raises(TargetDroppedError, match="is not the one that this pipeline wrote to"):
         fresh.committed(story.items.id)
     story.starts_again(3)
     assert story.parked is not None
@@ -488,7 +508,7 @@ def test_files_that_another_pipeline_replaced_are_noticed_before_any_is_written(
     records = folder(first.world) / "_raycdc"
     (writer,) = records.glob("writer-*.json")
     (records / writer.name.replace("writer", "barred")).write_bytes(writer.read_bytes())
-    first.world.loop(parking=Parking()).recover()
+    first.world.loop(parking=ParkingPolicy()).recover()
     assert first.parked is not None
     assert (first.parked.reason, "taken over by another" in first.parked.text) == (ParkReason.GONE, True)
 
@@ -505,7 +525,7 @@ def test_a_truncation_at_the_source_takes_no_rows_of_others_from_an_adopted_targ
     shutil.rmtree(tmp_path / "state")
     world = new_world(kind, tmp_path)
     items = world.script.table("shop.items")
-    loop = world.loop(sink=world.sink(on_existing="merge"), parking=Parking())
+    loop = world.loop(sink=world.sink(on_existing="merge"), parking=ParkingPolicy())
     items.read([{"id": n, "name": "ours", "qty": n} for n in range(10, 13)])
     commit(loop, world.script.seal())
     before = world.rows(items)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raycdc.checkpoint.parked import ParkedTarget
-from raycdc.epochs.parked_targets import Parking
+from raycdc.delivery.targets.parked_targets import ParkingPolicy
+from raycdc.state.parked import ParkedTarget
 from tests.epochs.sink_world import World, commit, new_world, works_of
 
 #: Each way in which rows of lakes are updated.
@@ -30,7 +30,7 @@ class Story:
         self.world = new_world(kind, root)
         self.items = self.world.script.table("shop.items")
         self.sink = self.world.sink()
-        self.loop = self.world.loop(sink=self.sink, parking=Parking())
+        self.loop = self.world.loop(sink=self.sink, parking=ParkingPolicy())
         for name in ("shop.orders", "shop.items"):
             self.world.script.table(name).read([{"id": n, "name": "read", "qty": n} for n in range(1, 5)])
         commit(self.loop, self.world.script.seal())
@@ -44,7 +44,7 @@ class Story:
         """One more epoch in the next driver."""
         self.items.update((key,), name="changed")
         self.world.script.seal()
-        self.world.loop(parking=Parking()).recover()
+        self.world.loop(parking=ParkingPolicy()).recover()
 
     def is_read_anew(self) -> None:
         """The advice of messages, once the target was mended: its source table begins again."""

@@ -8,26 +8,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raycdc.bridge.bad_rows import DEAD_LETTER, FAIL, BadRecords
-from raycdc.checkpoint.documents import DriverDocuments
-from raycdc.checkpoint.folder import LocalFolder
-from raycdc.checkpoint.generations import Generations
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import LookupOptions
-from raycdc.epochs.epoch_loop import EpochLoop
-from raycdc.epochs.parked_targets import NOTHING, Parks
-from raycdc.epochs.ports import EpochPorts
-from raycdc.epochs.routing import Routing
-from raycdc.epochs.sieve import Sieve
-from raycdc.lookup import Joiner, Lookups
-from raycdc.lookup.answers import Answers
+from raycdc.delivery.epoch_loop import EpochLoop
+from raycdc.delivery.lookup import Joiner, Lookups
+from raycdc.delivery.lookup.joiner import LookupSegments
+from raycdc.delivery.ports import EpochPorts, Routing
+from raycdc.delivery.rows.bad_row_filter import BadRowFilter
+from raycdc.delivery.targets.parked_targets import NOTHING, Parks
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.routes import Route, Router
-from raycdc.model.transform import Transform, Transforms
-from raycdc.schema import AddColumnEvent
+from raycdc.model.evolution import AddColumnEvent
+from raycdc.model.rules.routes import Route, Router
+from raycdc.model.rules.transform import Transform, Transforms
+from raycdc.segments.bad_rows import DEAD_LETTER, FAIL, BadRecords
 from raycdc.sinks.api import Sink
 from raycdc.spark.derive import Deriver
 from raycdc.spark.transforms import SparkResolver, TransformSession
+from raycdc.state.documents import DriverDocuments
+from raycdc.state.drivers.generations import Generations
+from raycdc.state.files.folder import LocalFolder
+from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, Row, ScriptedTable
 from raycdc.transform import PlainResolver, TransformedTables, TransformUse
 from tests.epochs.sink_world import World, as_messages
@@ -82,14 +81,14 @@ class TransformedWorld(World):
         records = BadRecords(self.on_bad_record, letters, self.upsert, self.partial)
         folder = self.root / "derived"
         deriver = None if session is None else Deriver(session, folder, upsert=self.upsert, records=records)
-        sieve = Sieve(records, folder)
+        sieve = BadRowFilter(records, folder)
         tables = TransformedTables(
             transforms, resolver, TransformUse(self.upsert, self.no_proof, "", self.on_bad_record != FAIL)
         )
         self.opened.append(Lookups(self.lookups))
         asking = self.opened[-1].asking
         state = LocalFolder(self.root)
-        answers = Answers(self.root / "looked_up", DriverDocuments(state, Generations(state)))
+        answers = LookupSegments(self.root / "looked_up", DriverDocuments(state, Generations(state)))
         joiner = Joiner(answers, asking, records=records, warn=self.warnings.append)
         ports = EpochPorts(
             generation=lambda: self.script.generation,

@@ -14,24 +14,22 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from raycdc.bridge import run_in_process
 from raycdc.model import TableId
+from raycdc.segments import run_in_process
 from raycdc.sinks.api import Sink, SinkContext
-from raycdc.sinks.delta import upkeep as delta
+from raycdc.sinks.delta import maintenance as delta
 from raycdc.sinks.delta.plugin import DeltaOptimizeOptions
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.sinks.iceberg import upkeep as iceberg
-from raycdc.sinks.iceberg.catalog import HadoopCatalog
-from raycdc.sinks.iceberg.descent import Seen
-from raycdc.sinks.iceberg.expiry import NO_EXPIRY
-from raycdc.sinks.iceberg.places import Reach
+from raycdc.sinks.iceberg import maintenance as iceberg
+from raycdc.sinks.iceberg.catalog import HadoopCatalog, ReopenedCatalog
+from raycdc.sinks.iceberg.location import Reach
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
-from raycdc.sinks.iceberg.reopened import ReopenedCatalog
 from raycdc.sinks.iceberg.sink import IcebergSink
+from raycdc.sinks.iceberg.snapshot_lineage import NO_EXPIRY, SnapshotLineage
 from raycdc.sinks.iceberg.table import IcebergTarget
-from raycdc.sinks.lake_options import OptimizeOptions
-from raycdc.stores.settings import StorageSettings
+from raycdc.sinks.lakes.lake_options import OptimizeOptions
+from raycdc.storage.settings import StorageSettings
 from tests.epochs.sink_world import World
 
 #: The kinds of worlds whose sink is each kind of lake.
@@ -103,13 +101,13 @@ class DeltaLake(Lake):
     def sink(self, world: World) -> Sink:
         made = world.sink()
         assert isinstance(made, DeltaSink)
-        made._upkeep = delta.Upkeep(self.options(), upsert=world.write == "upsert")
+        made._upkeep = delta.DeltaMaintenance(self.options(), upsert=world.write == "upsert")
         return made
 
     def _after_commit(self, world: World, every: timedelta, clock: Callable[[], float]) -> Callable[[int], None]:
         target = DeltaTarget(world.root / "lake/shop/orders", ORDERS, world.store.app_id)
         assert target.refresh()
-        return partial(delta.Upkeep(self.options(every), upsert=True, clock=clock).after_commit, target)
+        return partial(delta.DeltaMaintenance(self.options(every), upsert=True, clock=clock).after_commit, target)
 
     def append(self, world: World, rows: pa.Table) -> None:
         table = self._table(world)
@@ -134,15 +132,17 @@ class IcebergLake(Lake):
         made._upkeep = self.upkeep(world)
         return made
 
-    def upkeep(self, world: World, every: timedelta = timedelta(0), **more: Any) -> iceberg.Upkeep:
+    def upkeep(self, world: World, every: timedelta = timedelta(0), **more: Any) -> iceberg.IcebergMaintenance:
         context = SinkContext(world.store.app_id, world.write, run_in_process, warn=world.told.append)
-        return iceberg.Upkeep(ALWAYS.model_copy(update={"every": every}), context, **more)
+        return iceberg.IcebergMaintenance(ALWAYS.model_copy(update={"every": every}), context, **more)
 
     def target(self, world: World) -> IcebergTarget:
         """The table as a sink has it."""
         place = IcebergCatalogOptions(type="hadoop", warehouse=str(world.root / "lake"))
         catalog, reach = ReopenedCatalog(place, StorageSettings()), Reach(StorageSettings())
-        target = IcebergTarget(catalog, ORDERS, world.store.app_id, seen=Seen(), reach=reach, expiry=NO_EXPIRY)
+        target = IcebergTarget(
+            catalog, ORDERS, world.store.app_id, seen=SnapshotLineage(), reach=reach, expiry=NO_EXPIRY
+        )
         assert target.refresh()
         return target
 

@@ -28,11 +28,11 @@ import numpy as np
 import pyarrow as pa
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog.events import FormatDescription, RowsItem
-from raycdc.connectors.mysql.binlog.file import BinlogFile
-from raycdc.connectors.mysql.binlog.log_kind import LogKind
-from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.event_types import LogKind
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem, FormatDescription
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
+from raycdc.connectors.mysql.binlog.wire.file import BinlogFile
 from raycdc.errors import DataError
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -117,7 +117,7 @@ def rows_of(data: bytes, *, mariadb: bool, whole: bool) -> tuple[list[Row], str]
     try:
         for piece in file.pieces():
             for item in decoder.items(piece):
-                if isinstance(item, RowsItem):
+                if isinstance(item, BinlogRowsItem):
                     item.batch.validate(full=whole)
                     rows += numbered(item)
     except DataError as error:
@@ -128,7 +128,7 @@ def rows_of(data: bytes, *, mariadb: bool, whole: bool) -> tuple[list[Row], str]
     return [row for _, row in sorted(rows)], ""
 
 
-def numbered(item: RowsItem) -> list[tuple[int, Row]]:
+def numbered(item: BinlogRowsItem) -> list[tuple[int, Row]]:
     """A batch's rows with their number; temporal values as numbers, as damaged ones may be out of Python's range."""
     batch = item.batch
     columns = []

@@ -15,7 +15,7 @@ from bson import json_util
 from raycdc.config import config_from_dict
 from raycdc.connectors.mongodb.snapshot.keys import key_to_json
 from raycdc.pipeline import Pipeline
-from raycdc.testing.servers import MongoDb
+from raycdc.sandbox.servers import MongoDb
 
 #: Keys of several types, near one another in BSON's order across types.
 KEYS: list[Any] = [

@@ -10,9 +10,9 @@ from typing import Any
 from raycdc.cli.tables import change_table
 from raycdc.config import config_from_dict
 from raycdc.errors import SchemaError
+from raycdc.observe.events import RunEvent, event_to_json
 from raycdc.pipeline import Pipeline
-from raycdc.run_events import RunEvent, event_to_json
-from raycdc.testing.servers import DatabaseServer
+from raycdc.sandbox.servers import DatabaseServer
 from tests.run_lines import known_tables
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pymysql
 
-from raycdc.testing.servers import DatabaseServer
+from raycdc.sandbox.servers import DatabaseServer
 
 CHUNK_ROWS = 10
 WRITERS = 3

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pymysql.constants import CLIENT
 
-from raycdc.testing.servers.relay import pass_on, relay
+from tests.support.servers.gate import pass_on, relay
 
 #: Of a server that can do everything a client asks for, except TLS.
 _CAPABILITIES = (

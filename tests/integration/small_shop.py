@@ -7,18 +7,18 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.cli.tables import table_list
 from raycdc.config import config_from_dict
+from raycdc.observe.events import RunEvent, Warned
 from raycdc.pipeline import Pipeline
-from raycdc.run_events import RunEvent, Warned
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import DatabaseServer
+from raycdc.state.store import CheckpointStore
 
 
 class Shop:
     """A database with tables `a`, `b` and `orders`, and a pipeline of some of them."""
 
-    def __init__(self, server: MariaDbServer, database: str, root: Path) -> None:
+    def __init__(self, server: DatabaseServer, database: str, root: Path) -> None:
         self.server, self.database, self.root = server, database, root
         self.execute(*(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)" for name in ("a", "b", "orders")))
         self.execute(*(f"INSERT INTO {name} VALUES (1, 1), (2, 2)" for name in ("a", "b", "orders")))
@@ -52,9 +52,15 @@ class Shop:
         pipeline.run(until="caught-up", local=True, listener=events.append)
         return [event.text.replace(f"{self.database}.", "") for event in events if isinstance(event, Warned)]
 
+    def exists(self, table: str) -> bool:
+        return DeltaTable.is_deltatable(self._target(table))
+
     def rows(self, table: str) -> list[tuple[int, int]]:
-        found = DeltaTable(str(self.root / "lake" / self.database / table)).to_pyarrow_table().to_pylist()
+        found = DeltaTable(self._target(table)).to_pyarrow_table().to_pylist()
         return sorted((row["id"], row["v"]) for row in found)
+
+    def _target(self, table: str) -> str:
+        return str(self.root / "lake" / self.database / table)
 
     def phases(self) -> dict[str, str]:
         listed = table_list(CheckpointStore(self.root / "state"))

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import MariaDbServer
+from tests.support.forked_commands import completed
 
 pytestmark = pytest.mark.server
 

@@ -17,14 +17,14 @@ from typing import NamedTuple
 import pytest
 from _pytest.mark import ParameterSet
 
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers.certificates import write_certificates
-from raycdc.testing.servers.iceberg_rest import IcebergRestServer
-from raycdc.testing.servers.mongodb import MongoDb
-from raycdc.testing.servers.moto import MotoServer
-from raycdc.testing.servers.tls_terminator import tls_in_front
+from raycdc.sandbox.servers.certificates import write_certificates
+from raycdc.sandbox.servers.iceberg_rest import IcebergRestServer
+from raycdc.sandbox.servers.mongodb import MongoDb
+from raycdc.sandbox.servers.s3 import MotoServer
 from tests.integration.rogue_mysql import Turncoat
 from tests.integration.rogue_postgres import BadCertificate
+from tests.support.forked_commands import completed
+from tests.support.servers.gate import tls_in_front
 
 pytestmark = pytest.mark.server
 
@@ -111,9 +111,11 @@ def said(folder: Path, ca: Path, text: str, *command: str) -> tuple[int, str]:
 
 
 def cells() -> list[ParameterSet]:
-    """All clients with all faults; most of them only in `make test-certificates`."""
+    """All clients with all faults; most of them only in the suite ``certificates``."""
     every = [(client, fault) for client in CLIENTS for fault in WORDS]
-    return [pytest.param(*cell, marks=() if cell in QUICK else pytest.mark.long) for cell in every]
+    return [
+        pytest.param(*cell, marks=() if cell in QUICK else pytest.mark.long(suite="certificates")) for cell in every
+    ]
 
 
 @pytest.mark.parametrize(("client", "fault"), cells())
@@ -138,7 +140,7 @@ def test_a_certificate_that_is_not_believed_is_named_with_its_cure(client: str, 
             assert "Traceback" not in text
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="certificates")
 def test_a_store_and_its_catalog_behind_an_authority_of_ones_own(tmp_path: Path) -> None:
     """Delta, and Iceberg by a REST catalog, whose files pyiceberg and raycdc write."""
     shown = tmp_path / "shown"
@@ -160,7 +162,7 @@ def test_a_store_and_its_catalog_behind_an_authority_of_ones_own(tmp_path: Path)
                 assert (catalog.received > before[1]) is (name == "iceberg")
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="certificates")
 def test_documents_go_between_servers_whose_certificates_are_right(mongodb: MongoDb, tmp_path: Path) -> None:
     """Source and sink; the tests of the other clients have such a run of their own."""
     shown = tmp_path / "shown"

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.cli.check import check_fitting, told_of_state
+from raycdc.cli.planning.check import told_of_state
 from raycdc.config import config_from_dict
+from raycdc.driver.resolve import FITTING, next_run
 from raycdc.errors import ConfigError, SinkError
-from raycdc.source.parking import TableRequest
-from raycdc.source.table_requests import ask
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import MariaDbServer
+from raycdc.source.tables.parking import TableRequest
+from raycdc.source.tables.table_requests import ask
+from raycdc.state.store import CheckpointStore
 from tests.integration.small_shop import Shop
 
 pytestmark = pytest.mark.server
@@ -74,11 +75,12 @@ def test_types_that_are_read_otherwise_need_a_new_snapshot(shop: Shop) -> None:
         ConfigError, match=r"source\.types\.invalid_dates is .*raycdc tables resnapshot CONFIG"
     ) as refused:
         shop.run("a", "d", source=source)
-    store = CheckpointStore(shop.root / "state")
-    assert [line.removeprefix("A run refuses this. ") for line in told_of_state(config, store)] == [str(refused.value)]
-    (found,) = check_fitting(config)
+    said = [line.removeprefix("A run refuses this. ") for line in told_of_state(next_run(config))]
+    assert said == [str(refused.value)]
+    (found,) = FITTING.results(next_run(config))
     assert (found.ok, found.text) == (False, str(refused.value))
     # As `raycdc tables resnapshot` asks.
+    store = CheckpointStore(shop.root / "state")
     ask(store, [f"{shop.database}.a", f"{shop.database}.d"], TableRequest.RESNAPSHOT)
     shop.run("a", "d", source=source)
     (row,) = DeltaTable(str(shop.root / "lake" / shop.database / "d")).to_pyarrow_table().to_pylist()

@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import pymysql.connections
 import pytest
 
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.cli.check import check_config
-from raycdc.cli.plan import plan_config
+from raycdc.cli.planning.check import check_config
+from raycdc.cli.planning.plan import plan_config
 from raycdc.cli.tables import change_table
 from raycdc.config import load_config
+from raycdc.driver.resolve import resolve
+from raycdc.driver.startup_checks import Start
 from raycdc.errors import RaycdcError
 from raycdc.pipeline import Pipeline
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import MariaDbServer
+from raycdc.state.store import CheckpointStore
 
 pytestmark = pytest.mark.server
 
@@ -375,3 +381,65 @@ def test_what_was_found_before_the_source_was_away_decides(both: Both, capsys: p
     with pytest.raises(RaycdcError) as refused:
         both.run()
     assert refused.value.exit_code == 6
+
+
+@dataclass
+class Questions:
+    """Connections to the server, and the statements that were sent to it."""
+
+    connections: int = 0
+    statements: Counter[str] = field(default_factory=Counter)
+
+    def of(self, command: Callable[[], object]) -> tuple[int, int, int]:
+        """The connections, the listings and the questions about columns of one command."""
+        self.connections = 0
+        self.statements.clear()
+        command()
+        return self.connections, self.listings, self.columns
+
+    @property
+    def listings(self) -> int:
+        """How often the names of all tables were asked for."""
+        return sum(n for text, n in self.statements.items() if "TABLE_SCHEMA NOT IN" in text)
+
+    @property
+    def columns(self) -> int:
+        """How often columns of tables were asked for."""
+        return sum(
+            n for text, n in self.statements.items() if text.startswith("SELECT TABLE_NAME, COLUMN_NAME, COLUMN_T")
+        )
+
+
+@pytest.fixture
+def questions(monkeypatch: pytest.MonkeyPatch) -> Questions:
+    asked = Questions()
+    connect, query = pymysql.connections.Connection.connect, pymysql.connections.Connection.query
+
+    def connected(self: Any, *args: Any, **more: Any) -> Any:
+        asked.connections += 1
+        return connect(self, *args, **more)
+
+    def queried(self: Any, sql: str | bytes, *args: Any, **more: Any) -> Any:
+        asked.statements[sql if isinstance(sql, str) else sql.decode()] += 1
+        return query(self, sql, *args, **more)
+
+    monkeypatch.setattr(pymysql.connections.Connection, "connect", connected)
+    monkeypatch.setattr(pymysql.connections.Connection, "query", queried)
+    return asked
+
+
+def test_a_start_asks_the_server_each_of_its_questions_once(both: Both, questions: Questions) -> None:
+    both.write()
+    config = load_config(both.path)
+
+    def resolved() -> None:
+        store = CheckpointStore(both.folder / "state", pipeline="both")
+        resolve(Start(config, local=True), store, warn=lambda _: None)
+
+    # The selection, and what the source lacks; `check` has the findings and the tables beside them.
+    assert questions.of(resolved) == (2, 2, 1)
+    assert questions.of(both.check) == (4, 4, 3)
+    both.run()
+    # The log itself is asked for its place, from a connection each for its proof, its end and tables of its own.
+    assert questions.of(resolved) == (6, 2, 1)
+    assert questions.of(both.check) == (8, 4, 3)

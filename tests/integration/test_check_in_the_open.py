@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from raycdc.cli import main
-from raycdc.testing.servers import KafkaServer, PostgresServer
-from raycdc.testing.servers.mongodb import MongoDb
+from raycdc.sandbox.servers import KafkaServer, PostgresServer
+from raycdc.sandbox.servers.mongodb import MongoDb
 
 CONFIG = """
 [pipeline]

@@ -11,8 +11,8 @@ import pytest
 
 from raycdc.config import load_config
 from raycdc.model import TableId
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import MariaDbServer
+from tests.support.forked_commands import completed
 
 pytestmark = pytest.mark.server
 
@@ -116,7 +116,7 @@ def test_init_names_a_password_that_is_not_set_and_offers_a_server(
     assert told.endswith("The variable RAYCDC_TEST_NO_PASSWORD is not set: export RAYCDC_TEST_NO_PASSWORD=...\n")
     told = raycdc(tmp_path, *[word.replace(str(mariadb.port), "1") for word in words], exit_code=3)
     assert told.startswith("Cannot reach 127.0.0.1:1: ")
-    assert told.endswith("\nNo server to try with? Start one in another terminal:  raycdc trial mariadb\n")
+    assert told.endswith("\nNo server to try with? Start one in another terminal:  raycdc sandbox mariadb\n")
     told = raycdc(tmp_path, *words[:-1], "orders", exit_code=2)
     assert told == "--table: 'orders' can match no table: it needs DATABASE.TABLE, e.g. 'shop.orders'\n"
 

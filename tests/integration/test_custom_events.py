@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from raycdc import failpoints, plugins
+from raycdc import plugins
+from raycdc.core import failpoints
 from raycdc.source.connector import Source
 from raycdc.source.protocol.source_event import SourceEvent
-from raycdc.testing.forked_commands import completed
 from raycdc.testing.source_play import SourcePlay
+from tests.support.forked_commands import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """

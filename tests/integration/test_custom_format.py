@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raycdc.testing.forked_commands import completed
+from tests.support.forked_commands import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = {"where": {"db": "shop", "table": "t"}}

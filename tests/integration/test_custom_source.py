@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.opaque import Position
 from raycdc.model import TableId
-from raycdc.source.snapshot.log_unit import LogUnit, SchemaChange, TransactionPart, Transactions, rows_of
-from raycdc.source.snapshot.snapshot_plan import first_state
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.enumerator.snapshot_plan import first_state
+from raycdc.source.snapshot.log.log_unit import LogTransactions, LogUnit, SchemaChange, TransactionPart, rows_of
+from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.split import StreamSplit
-from raycdc.source.table_life import Parking
-from raycdc.testing.forked_commands import completed
+from raycdc.source.tables.table_life import ParkingCause
+from raycdc.state.opaque import Position
+from tests.support.forked_commands import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -181,7 +181,7 @@ def test_a_long_file_is_read_again_in_one_transaction(
     monkeypatch.setattr("csv_files.source.BYTES_AT_ONCE", 4)
     size = len("id\n1\n2\n3\n")
     end = Position.from_json({"long.csv": size})
-    parking = Parking("somebody asked for it", end, 0, again=True)
+    parking = ParkingCause("somebody asked for it", end, 0, again=True)
     state = StreamState(end, size).park(TableId("csv", "long"), parking, number=1)
     folder.append("long", "4\n")
     log = log_of(source, state)
@@ -190,8 +190,8 @@ def test_a_long_file_is_read_again_in_one_transaction(
         SchemaChange,
         TransactionPart,
         TransactionPart,
-        Transactions,
-        Transactions,
+        LogTransactions,
+        LogTransactions,
     ]
     told = [value for unit in units for _, value in told_by(unit)]
     assert told == [None, "1", "2", "3", "4"]

@@ -13,17 +13,17 @@ from confluent_kafka import TopicPartition
 
 from raycdc.clients.kafka import consumer_client
 from raycdc.config import config_from_dict
-from raycdc.config.mongodb_uri import parse_mongodb_uri
-from raycdc.connectors.kafka.messages import PartitionStart
-from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
+from raycdc.config.mongodb import parse_mongodb_uri
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.reading.messages import PartitionStart
+from raycdc.connectors.kafka.reading.partition_reader import KafkaPartitionReader
+from raycdc.core.activity import ActivityTracker, Stage
+from raycdc.core.retry import SPACING_S
+from raycdc.observe.events import Committed, RunEvent, Warned
 from raycdc.pipeline import Pipeline
-from raycdc.run_events import Committed, RunEvent, Warned
+from raycdc.sandbox.servers import MariaDbServer, MongoDb, PostgresServer
 from raycdc.source.reader.split_reader import SplitsAddition
-from raycdc.testing.servers import MariaDbServer, MongoDb, PostgresServer
-from raycdc.testing.servers.gate import Gate, Way
-from raycdc.waiting.patience import SPACING_S
-from raycdc.waiting.stages import Board, Stage
+from tests.support.servers.gate import Gate, GateMode
 
 pytestmark = pytest.mark.server
 
@@ -113,7 +113,7 @@ def config(server: MariaDbServer, port: int, database: str, folder: Path, sink: 
 @contextmanager
 def died(gate: Gate, *, knocks: int) -> Iterator[None]:
     """The server is away within the block, until so many have knocked."""
-    with gate.being(Way.SHUT):
+    with gate.being(GateMode.SHUT):
         yield
         gate.wait_for_knocks(knocks)
     assert gate.is_spared(PAUSE_S)
@@ -173,14 +173,14 @@ def test_a_mongodb_that_dies_hears_of_all_clients_of_the_process_twice_a_second(
             until=None,
         )
         running.wait_for_commit()
-        with gate.being(Way.SHUT):
+        with gate.being(GateMode.SHUT):
             gate.wait_for_knocks(8)
         assert gate.is_spared(PAUSE_S)
         running.stop()
 
 
 def test_a_broker_that_closes_each_connection_hears_of_a_client_no_more_than_twice_a_second() -> None:
-    with Gate("127.0.0.1", 1, way=Way.SHUT) as gate:
+    with Gate("127.0.0.1", 1, way=GateMode.SHUT) as gate:
         properties: dict[str, str | int | float] = {
             "bootstrap.servers": f"{gate.host}:{gate.port}",
             "group.id": "g",
@@ -195,9 +195,9 @@ def test_a_broker_that_closes_each_connection_hears_of_a_client_no_more_than_twi
 
 
 def test_brokers_that_are_away_are_a_trouble_of_the_log_that_outlasts_a_fetch() -> None:
-    board = Board()
+    board = ActivityTracker()
     log = board.lasting(Stage.LOG, "fetches and decodes")
-    with Gate("127.0.0.1", 1, way=Way.SHUT) as gate:
+    with Gate("127.0.0.1", 1, way=GateMode.SHUT) as gate:
         servers = f"{gate.host}:{gate.port}"
         settings: dict[str, Any] = {"bootstrap_servers": servers, "topics": ["t"], "format": "maxwell-json"}
         config = KafkaSourceConfig(**settings)

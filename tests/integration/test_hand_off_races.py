@@ -4,7 +4,7 @@ Three writers look at which chunks the log reader holds open in this very moment
 behind them, which opens within milliseconds: rows that are in the log, and not yet visible, when it does. On MySQL
 the time in between is made long (`binlog_group_commit_sync_delay`). The changelog must be exact nevertheless.
 
-A short share runs always; ``make test-races`` reads 2,000 chunks on each kind of server.
+A short share runs always; the suite ``races`` reads 2,000 chunks on each kind of server.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import pytest
 
 from raycdc.config import config_from_dict
 from raycdc.pipeline import Pipeline
-from raycdc.source.snapshot.hand_off import HandOff, PublishChunk
-from raycdc.source.snapshot.log_reader import LogReader
-from raycdc.testing.changelog import check_changelog
-from raycdc.testing.servers import DatabaseServer, MySqlServer
+from raycdc.sandbox.compare import check_changelog
+from raycdc.sandbox.servers import DatabaseServer, MySqlServer
+from raycdc.source.snapshot.handoff.hand_off import HandOff, PublishChunkRequest
+from raycdc.source.snapshot.log.log_reader import LogReader
 from tests.integration.race_writers import CHUNK_ROWS, HIT, Keys, OpenRanges, writing
 
 pytestmark = pytest.mark.server
@@ -81,7 +81,7 @@ def watched(patch: pytest.MonkeyPatch, keys: Keys) -> Iterator[OpenChunks]:
         opening(self, request, **named)
 
     def carried_out(self: LogReader, decision: Any, **named: Any) -> None:
-        if isinstance(decision, PublishChunk):
+        if isinstance(decision, PublishChunkRequest):
             chunks.close(decision.split)
             chunks.opened += 1
             chunks.met += bool(decision.released)
@@ -206,7 +206,7 @@ def test_writes_into_chunks_being_read_are_in_the_changelog_once(
     race(*server, tmp_path, monkeypatch)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="races")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("server", LONG, ids=name_of, indirect=True)
 def test_thousands_of_chunks_under_writes_give_an_exact_changelog(

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from raycdc.cli.entry import main
-from raycdc.connectors.mysql.snapshot import visibility
-from raycdc.source.snapshot import open_chunk
-from raycdc.testing.jobs import Job
-from raycdc.testing.servers import DatabaseServer
+from raycdc.connectors.mysql.snapshot import chunk_reader as visibility
+from raycdc.sandbox.servers import DatabaseServer
+from raycdc.source.snapshot.handoff import open_chunk
+from tests.support.jobs import Job
 
 pytestmark = pytest.mark.server
 

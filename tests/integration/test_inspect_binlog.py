@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
-from raycdc.cli import inspect_binlog as command
-from raycdc.cli.inspect_binlog import inspect_binlog
+from raycdc.cli.inspect import inspect_binlog as command
+from raycdc.cli.inspect.inspect_binlog import inspect_binlog
 from raycdc.clients.mysql import query
 from raycdc.errors import ExitCode, RowsNotPrintedError
-from raycdc.testing.cache import cache_dir
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlNewestServer, MySqlServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.cache import cache_dir
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlNewestServer, MySqlServer
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 

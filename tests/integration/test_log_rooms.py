@@ -10,19 +10,19 @@ import pytest
 from bson import Timestamp
 from confluent_kafka import Producer
 
-from raycdc.checkpoint.place import state_of
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import load_config
-from raycdc.connectors.kafka.client import Cluster
+from raycdc.connectors.kafka.cluster.client import KafkaCluster
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
-from raycdc.connectors.kafka.room import log_room
-from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.kafka.source import log_room
+from raycdc.connectors.mongodb.stream.resume_token import StreamPosition
 from raycdc.connectors.mongodb.stream.token import seconds_of
-from raycdc.control.room import room_of
-from raycdc.source.connector import LogRoom
-from raycdc.source.snapshot.stream_state import stream_of
-from raycdc.testing.jobs import CollectionJob, catch_up
-from raycdc.testing.servers import KafkaServer, MongoDb
+from raycdc.sandbox.servers import KafkaServer, MongoDb
+from raycdc.server.service import room_of
+from raycdc.source.connector import LogRetention
+from raycdc.source.snapshot.log.stream_state import stream_of
+from raycdc.state.location import state_of
+from raycdc.state.store import CheckpointStore
+from tests.support.jobs import CollectionJob, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -44,13 +44,13 @@ def test_a_topic_keeps_its_oldest_unread_message_for_what_is_left_of_its_retenti
         assert producer.flush(300) == 0
         form = {"type": "maxwell-json", "columns": "id INT, PRIMARY KEY (id)"}
         keys = {"type": "kafka", "bootstrap_servers": kafka.bootstrap_servers, "topics": [topic], "format": form}
-        cluster = Cluster(KafkaSourceConfig.model_validate(keys))
+        cluster = KafkaCluster(KafkaSourceConfig.model_validate(keys))
         # Everything was read; the message of fifty hours ago is next; that of ten hours ago is.
         for offset, age_s in ((3, 0), (0, 50 * 3600), (2, 10 * 3600)):
             room = log_room(cluster, {(topic, 0): offset, (forever, 0): 0}, now_ms)
             assert room is not None
             assert room.kept_s == pytest.approx(WEEK_S - age_s, abs=300)
-        assert log_room(cluster, {(forever, 0): 0}, now_ms) == LogRoom(forever=True)
+        assert log_room(cluster, {(forever, 0): 0}, now_ms) == LogRetention(forever=True)
         assert log_room(cluster, {(topic, 0): 3, (small, 0): 0}, now_ms) is None
 
 
@@ -78,4 +78,4 @@ def test_a_collection_has_the_time_between_the_oldest_entry_of_the_log_and_its_p
             room = room_of(config, store)()
         finally:
             log.drop()
-    assert room == LogRoom(kept_s=7200.0)
+    assert room == LogRetention(kept_s=7200.0)

@@ -23,9 +23,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from raycdc.testing.forked_commands import ForkedCommand, completed, ended, nursery
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import MariaDbServer
 from tests.manual_commands import ELSEWHERE, ENDLESS, PLAYED, ROOT, shown_commands
+from tests.support.forked_commands import ForkedCommand, completed, ended, nursery
 
 pytestmark = pytest.mark.server
 
@@ -60,7 +60,7 @@ class Stage:
                 typed, cwd=self.folder, env=self.environment, text=True, capture_output=True, timeout=_ENDS_WITHIN_S
             )
         else:
-            done = completed([*words[1:], *self._local(words)], environment=self.environment, folder=self.folder)
+            done = completed(self._forked(words), environment=self.environment, folder=self.folder)
         return done.returncode, done.stdout + done.stderr
 
     def type_and_stop(self, command: str, written: Callable[[], bool]) -> tuple[int, str]:
@@ -78,8 +78,9 @@ class Stage:
                     start_new_session=True,
                 )
             else:
-                arguments = [*words[1:], *self._local(words)]
-                started = nursery().start(arguments, environment=self.environment, folder=self.folder, stderr=errors)
+                started = nursery().start(
+                    self._forked(words), environment=self.environment, folder=self.folder, stderr=errors
+                )
             deadline = time.monotonic() + _ENDS_WITHIN_S
             while not written() and time.monotonic() < deadline:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -89,8 +90,11 @@ class Stage:
             code, said, complaints = ended(started, errors, timeout_s=_ENDS_WITHIN_S, kill=started.kill)
         return code, said + complaints
 
-    def _local(self, words: list[str]) -> list[str]:
-        return ["--local"] if words[1] == "run" and "--local" not in words else []
+    def _forked(self, words: list[str]) -> list[str]:
+        """The arguments of a command, and of a run those for one without Ray."""
+        if words[1] != "run" or "--local" in words:
+            return words[1:]
+        return [*("never" if word == "always" else word for word in words[1:]), "--local"]
 
     def has(self, order: int) -> bool:
         """Whether the lake holds that order."""
@@ -104,7 +108,7 @@ class Stage:
 Started = subprocess.Popen[bytes] | ForkedCommand
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.long)], ids=["forked", "literally"])
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.long(suite="docs"))], ids=["forked", "literally"])
 def stage(request: pytest.FixtureRequest, mariadb: MariaDbServer, tmp_path: Path) -> Iterator[Stage]:
     """A shop, an account as the manual makes one, and README's first configuration."""
     account = "DROP USER IF EXISTS manual@'%'"
@@ -147,7 +151,7 @@ def test_every_command_of_the_readme_and_the_manual_does_what_it_says(stage: Sta
             stage.configuration.write_text(text.replace("[source]", 'state = "other/shop"\n\n[source]', 1))
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="docs")
 @pytest.mark.parametrize("stage", [False], indirect=True, ids=["forked"])
 def test_restoring_is_as_the_manual_says_where_the_target_went_on(stage: Stage) -> None:
     def run(expected: int) -> str:
@@ -178,7 +182,7 @@ def test_restoring_is_as_the_manual_says_where_the_target_went_on(stage: Stage) 
     assert stage.type("raycdc verify shop.toml")[0] == 0
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="docs")
 @pytest.mark.parametrize("stage", [True], indirect=True, ids=["literally"])
 def test_python_of_the_readme_prints_every_batch(stage: Stage) -> None:
     program = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[0]

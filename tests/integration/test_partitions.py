@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.checkpoint.manifest import Segment
 from raycdc.config import load_config
 from raycdc.pipeline import Pipeline
-from raycdc.runtime import output
-from raycdc.runtime.output import EpochOutput
-from raycdc.testing.compare import read_delta, read_source
-from raycdc.testing.jobs import Job
-from raycdc.testing.servers import MariaDbServer
-from raycdc.testing.shop import ShopSize, create_shop
+from raycdc.runtime.reader import output
+from raycdc.runtime.reader.output import EpochOutput
+from raycdc.sandbox.compare import read_delta, read_source
+from raycdc.sandbox.servers import MariaDbServer
+from raycdc.sandbox.shop import ShopSize, create_shop
+from raycdc.state.manifests.manifest import Segment
+from tests.support.jobs import Job
 
 pytestmark = pytest.mark.server
 

@@ -11,9 +11,9 @@ from typing import cast
 
 import pytest
 
-from raycdc.testing.jobs import Job, Run
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, PostgresServer
-from raycdc.testing.servers.gate import Gate, Way
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, PostgresServer
+from tests.support.jobs import Job, JobRun
+from tests.support.servers.gate import Gate, GateMode
 
 pytestmark = pytest.mark.server
 
@@ -27,7 +27,7 @@ class Behind:
     cdc_user: str
 
 
-def told(run: Run) -> list[str]:
+def told(run: JobRun) -> list[str]:
     return [event["text"] for event in run.events if event["event"] == "warning"]
 
 
@@ -61,7 +61,7 @@ def test_a_first_start_says_at_once_who_is_away_and_a_later_one_waits(
     request: pytest.FixtureRequest, gate: Gate, tmp_path: Path, kind: str, code: int
 ) -> None:
     with job_at(kind, gate, request, tmp_path) as (job, shut):
-        with shut.being(Way.SHUT):
+        with shut.being(GateMode.SHUT):
             first = job.start("--until", "caught-up")
             assert first.wait() == code, first.story()
         error = first.events[-1]
@@ -70,7 +70,7 @@ def test_a_first_start_says_at_once_who_is_away_and_a_later_one_waits(
         assert not told(first)
         first = job.start("--until", "caught-up")
         assert first.wait() == 0, first.story()
-        with shut.being(Way.SHUT):
+        with shut.being(GateMode.SHUT):
             second = job.start("--until", "caught-up")
             second.wait_for(lambda: bool(told(second)))
         assert second.wait() == 0, second.story()
@@ -81,7 +81,7 @@ def test_a_first_start_says_at_once_who_is_away_and_a_later_one_waits(
 def test_a_start_that_waits_can_be_stopped(request: pytest.FixtureRequest, gate: Gate, tmp_path: Path) -> None:
     with job_at("source", gate, request, tmp_path) as (job, shut):
         assert job.start("--until", "caught-up").wait() == 0
-        with shut.being(Way.SHUT):
+        with shut.being(GateMode.SHUT):
             waits = job.start()
             waits.wait_for(lambda: bool(told(waits)))
             assert waits.interrupt() in (0, 130), waits.story()

@@ -15,11 +15,11 @@ from raycdc.cli import main
 from raycdc.clients.mysql import MySqlSettings, connect
 from raycdc.config.tls import TlsMode
 from raycdc.errors import ExitCode, SourceError
+from raycdc.sandbox.servers import MariaDbServer, MySqlNewestServer
 from raycdc.sinks.jdbc.mysql import MySqlDatabase
 from raycdc.sinks.jdbc.plugin import Address
-from raycdc.testing.servers import MariaDbServer, MySqlNewestServer
-from raycdc.testing.sessions import session
 from tests.integration.rogue_mysql import rogue, tls_stripper
+from tests.support.sessions import session
 
 PASSWORD = "Tell-n0body"
 VERIFYING = [TlsMode.REQUIRED, TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY]

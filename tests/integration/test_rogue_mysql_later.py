@@ -13,20 +13,20 @@ import pytest
 from raycdc.clients import mysql
 from raycdc.clients.mysql import MySqlSettings, connect, query
 from raycdc.config.tls import TlsMode
-from raycdc.connectors.mysql.binlog import event_buffer
-from raycdc.connectors.mysql.binlog.stream import BinlogStream
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.client import current_place, probe
-from raycdc.connectors.mysql.snapshot import packets
-from raycdc.connectors.mysql.snapshot.resultset import stream_query
+from raycdc.connectors.mysql.binlog.wire import stream as event_buffer
+from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.server.client import current_place, probe
+from raycdc.connectors.mysql.snapshot.wire import resultset as packets
+from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
 from raycdc.errors import CorruptLogError, DataError, RaycdcError, SinkError, SourceError
 from raycdc.model import TableId
+from raycdc.sandbox.servers import MariaDbServer
+from raycdc.sandbox.servers.certificates import write_certificates
 from raycdc.sinks.jdbc.mysql import MySqlDatabase
 from raycdc.sinks.jdbc.plugin import Address
-from raycdc.testing.jobs import Job
-from raycdc.testing.servers import MariaDbServer
-from raycdc.testing.servers.certificates import write_certificates
 from tests.integration.rogue_mysql import Meddler, Turncoat, packet
+from tests.support.jobs import Job
 
 pytestmark = pytest.mark.server
 MIB = 1 << 20

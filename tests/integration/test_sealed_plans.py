@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from raycdc.errors import ExitCode
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.servers import MariaDbServer
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job
 
 pytestmark = pytest.mark.server
 

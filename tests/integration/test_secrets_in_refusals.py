@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import KafkaServer, MariaDbServer, PostgresServer
-from raycdc.testing.servers.mongodb import MongoDb
+from raycdc.sandbox.servers import KafkaServer, MariaDbServer, PostgresServer
+from raycdc.sandbox.servers.mongodb import MongoDb
+from tests.support.forked_commands import completed
 
 pytestmark = pytest.mark.server
 
@@ -57,7 +57,7 @@ def test_a_mongodb_that_refuses(as_source: bool, mongodb: MongoDb, tmp_path: Pat
     nothing_told(tmp_path, said(tmp_path, source + FILES if as_source else DATAGEN + sink))
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="leaks")
 @pytest.mark.parametrize("as_source", [True, False])
 def test_a_kafka_that_refuses(as_source: bool, kafka: KafkaServer, tmp_path: Path) -> None:
     secure = kafka.secure_properties

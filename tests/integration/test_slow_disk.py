@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from raycdc.bridge import segment
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import config_from_dict
 from raycdc.pipeline import Pipeline
+from raycdc.sandbox.servers import DatabaseServer
+from raycdc.segments import writing
 from raycdc.source.protocol.coordinator import SourceCoordinator
-from raycdc.testing.servers import DatabaseServer
+from raycdc.state.store import CheckpointStore
 
 pytestmark = pytest.mark.server
 
@@ -49,7 +49,7 @@ def test_a_cut_and_a_manifest_that_take_longer_than_the_limits_are_no_hang(
     mariadb.execute(*(f"CREATE TABLE {name} (id INT PRIMARY KEY)" for name in names), database=mariadb_database)
     Pipeline.from_config(config).run(until="caught-up", local=True)
     mariadb.execute("BEGIN", *(f"INSERT INTO {name} VALUES (1)" for name in names), "COMMIT", database=mariadb_database)
-    monkeypatch.setattr(segment._ChecksummedFile, "sync", slowly(segment._ChecksummedFile.sync, LIMIT_S / 3))
+    monkeypatch.setattr(writing._ChecksummedFile, "sync", slowly(writing._ChecksummedFile.sync, LIMIT_S / 3))
     monkeypatch.setattr(CheckpointStore, "write_manifest", slowly(CheckpointStore.write_manifest, LIMIT_S * 2))
     lost: list[str] = []
     lose = SourceCoordinator._lose

@@ -15,12 +15,12 @@ from typing import Any, Self
 import pytest
 from confluent_kafka import Producer
 
-from raycdc.model.pace import FETCH_S
-from raycdc.source.reader.pace import SLACK_S
-from raycdc.testing.changelog import read_changelog
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import CollectionJob, Job, TopicJob
-from raycdc.testing.servers import KafkaServer, MariaDbServer, MongoDb
+from raycdc.model.rules.rate_limit import FETCH_S
+from raycdc.sandbox.compare import read_changelog
+from raycdc.sandbox.servers import KafkaServer, MariaDbServer, MongoDb
+from raycdc.source.reader.reader_quota import SLACK_S
+from tests.support.forked_commands import completed
+from tests.support.jobs import CollectionJob, Job, TopicJob
 
 pytestmark = pytest.mark.server
 
@@ -106,7 +106,7 @@ class ReadRows:
         )
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="balance")
 def test_the_server_reads_no_more_rows_than_the_pace_while_a_reader_is_killed(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -162,7 +162,7 @@ def takes_as_long_as_the_pace(job: Job, write: Callable[[range], None]) -> None:
     assert any(event.get("bottleneck") == "pace" for event in run.events)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="balance")
 def test_a_change_stream_keeps_to_its_pace(mongodb: MongoDb, mongodb_database: str, tmp_path: Path) -> None:
     nobody: Any = None
     job = CollectionJob(
@@ -186,7 +186,7 @@ def test_a_change_stream_keeps_to_its_pace(mongodb: MongoDb, mongodb_database: s
         takes_as_long_as_the_pace(job, write)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="balance")
 def test_a_topic_keeps_to_its_pace(kafka: KafkaServer, tmp_path: Path) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from raycdc.testing.jobs import Job, Run
-from raycdc.testing.servers import MariaDbServer, PostgresServer
+from raycdc.sandbox.servers import MariaDbServer, PostgresServer
+from tests.support.jobs import Job, JobRun
 
 pytestmark = pytest.mark.server
 
 Event = dict[str, Any]
 
 
-def stood(run: Run, kind: str = "standing", **keys: str) -> list[Event]:
+def stood(run: JobRun, kind: str = "standing", **keys: str) -> list[Event]:
     events = [event for event in list(run.events) if event["event"] == kind]
     return [event for event in events if all(event[key] == value for key, value in keys.items())]
 
@@ -46,7 +46,7 @@ def test_a_chunk_whose_table_is_locked_at_the_source_names_its_statement(
     table = f"{mariadb_database}.t"
     pipeline = job(tmp_path, mariadb, mariadb_database)
     run = pipeline.start("--until", "caught-up", failpoints="before_select=stop")
-    run.wait_for(lambda: "before_select" in pipeline.hit())
+    run.wait_for(lambda: pipeline.stopped_at("before_select"))
     with locked(mariadb, table) as unlock:
         run.process.send_signal(signal.SIGCONT)
         run.wait_for(lambda: len(stood(run, stage="chunk")) > 1)
@@ -86,7 +86,7 @@ def test_a_server_that_is_paused_is_named_by_the_chunk_that_waits_for_it(tmp_pat
     with MariaDbServer() as server, server.fresh_database() as database:
         pipeline = job(tmp_path, server, database)
         run = pipeline.start("--until", "caught-up", failpoints="before_select=stop")
-        run.wait_for(lambda: "before_select" in pipeline.hit())
+        run.wait_for(lambda: pipeline.stopped_at("before_select"))
         os.kill(server.pid, signal.SIGSTOP)
         run.process.send_signal(signal.SIGCONT)
         run.wait_for(lambda: bool(stood(run, stage="chunk")))

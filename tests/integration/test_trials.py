@@ -1,4 +1,4 @@
-"""``raycdc trial``: what it says is typed as it stands, and Ctrl-C leaves nothing of it."""
+"""``raycdc sandbox``: what it says is typed as it stands, and Ctrl-C leaves nothing of it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from raycdc.cli import main
-from raycdc.cli.trial import _told
+from raycdc.cli.sandbox import _told
 from raycdc.config import load_config
 from raycdc.errors import ExitCode
-from raycdc.testing.servers import MongoDb, MongoDbServer
-from raycdc.testing.trials import KINDS
-from raycdc.testing.trials.mongodb import MongoDbTrial
-from raycdc.testing.trials.trial import typed
+from raycdc.sandbox.servers import MongoDb, MongoDbServer
+from raycdc.sandbox.trials import KINDS
+from raycdc.sandbox.trials.mongodb import MongoDbSandbox
+from raycdc.sandbox.trials.trial import typed
 
 TIMEOUT_S = 600
 
@@ -34,7 +34,7 @@ def trial(*words: str) -> Iterator[list[str]]:
     """The lines that the command prints until it is up. It is ended by Ctrl-C, and must then have left nothing."""
     # Not in the test's own folder, whose path is too long for sockets.
     scratch = Path(tempfile.mkdtemp(prefix="trial-"))
-    command = [sys.executable, "-m", "raycdc.cli", "trial", *words]
+    command = [sys.executable, "-m", "raycdc.cli", "sandbox", *words]
     environment = {**os.environ, "TMPDIR": str(scratch)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
@@ -83,7 +83,7 @@ def test_what_a_trial_says_of_a_target_is_typed_beside_a_source(
     if not isinstance(mongodb, MongoDbServer):
         pytest.skip("prints the lines of a server of its own")
     monkeypatch.chdir(tmp_path)
-    said = "\n".join(_told(MongoDbTrial(mongodb), filled=False)).partition("As a target")[2]
+    said = "\n".join(_told(MongoDbSandbox(mongodb), filled=False)).partition("As a target")[2]
     [(name, value)] = re.findall(r"^  export (\w+)='(.*)'$", said, re.MULTILINE)
     monkeypatch.setenv(name, value)
     [words] = re.findall(r"^  raycdc (init shop\.toml.*)$", said, re.MULTILINE)
@@ -99,14 +99,14 @@ def test_a_port_that_is_in_use_is_never_taken_for_the_new_server(
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = str(other.getsockname()[1])
-        assert main(["trial", "mongodb", "--port", port]) == ExitCode.CONFIG
+        assert main(["sandbox", "mongodb", "--port", port]) == ExitCode.CONFIG
     assert capsys.readouterr().err.startswith(f"Port {port} of 127.0.0.1 is in use. Name another one")
-    assert main(["trial", "mariadv"]) == ExitCode.CONFIG
+    assert main(["sandbox", "mariadv"]) == ExitCode.CONFIG
     assert 'did you mean "mariadb"?' in capsys.readouterr().err
 
 
 def test_without_a_kind_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trial"]) == ExitCode.DONE
+    assert main(["sandbox"]) == ExitCode.DONE
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[: len(KINDS)]] == list(KINDS)
     assert [line for line in lines if len(line) > 80] == []

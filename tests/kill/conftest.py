@@ -1,4 +1,4 @@
-"""What the kill tests print at their end: one line per story, which is the table of `raycdc explain tests`."""
+"""What the kill tests print at their end: one line per story, which is the table of `raycdc docs tests`."""
 
 from __future__ import annotations
 

@@ -17,16 +17,16 @@ import pytest
 
 from raycdc.errors import ExitCode
 from raycdc.pipeline import NEW_RAY
-from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.jobs import Job, Run, catch_up
-from raycdc.testing.ray_cluster import one_node
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.compare import check_changelog, read_changelog
+from raycdc.sandbox.servers import MariaDbServer
+from tests.support.jobs import Job, JobRun, catch_up
+from tests.support.ray_cluster import one_node
 
 pytestmark = [
     pytest.mark.server,
     pytest.mark.spark,
     pytest.mark.kill,
-    pytest.mark.long,
+    pytest.mark.long(suite="takeover"),
     pytest.mark.timeout(1800),
 ]
 #: Ray's own processes, which are ended under a run.
@@ -36,7 +36,7 @@ LOST = pytest.mark.parametrize("process", ["gcs_server", "raylet"])
 TOLD_WITHIN_S = 15.0
 
 
-def told(run: Run, event: str) -> list[str]:
+def told(run: JobRun, event: str) -> list[str]:
     return [str(one.get("text", "")) for one in list(run.events) if one["event"] == event]
 
 
@@ -72,7 +72,7 @@ def test_a_private_ray_is_started_anew(mariadb: MariaDbServer, tmp_path: Path, p
     require_rows(job, 3)
 
 
-def went_on(job: Job, run: Run, number: int) -> bool:
+def went_on(job: Job, run: JobRun, number: int) -> bool:
     """Whether Ray was started anew, and row `number` is there; its commit may have been part of the recovery."""
     renewals = [text for text in told(run, "warning") if text.endswith(NEW_RAY)]
     ids = [row["id"] for row in read_changelog(job.lake / job.database / "t", "jsonl")]

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from raycdc.testing.changelog import check_changelog, final_rows, read_changelog
-from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import Run, TopicJob, catch_up, run_through
-from raycdc.testing.product_feed import COLUMNS, ProductFeed
-from raycdc.testing.servers import KafkaServer
+from raycdc.sandbox.compare import check_changelog, final_rows, read_changelog, read_delta
+from raycdc.sandbox.servers import KafkaServer
+from tests.support.jobs import JobRun, TopicJob, catch_up, run_through
+from tests.support.product_feed import COLUMNS, ProductFeed
 
 pytestmark = [pytest.mark.server, pytest.mark.kill]
 
@@ -67,7 +66,7 @@ def test_a_topics_changelog_survives_a_kill_of_the_whole_process_at_every_step(
     expect_exact_changelog(job, feed)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="kill")
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)
@@ -97,7 +96,7 @@ def test_readers_enumerator_and_broker_die_while_partitions_are_added(
     assert by_id(lake) == by_id(list(feed.rows.values()))
 
 
-def wait_for_commits(run: Run, count: int) -> None:
+def wait_for_commits(run: JobRun, count: int) -> None:
     """Wait until so many more epochs were committed."""
     target = sum(event["event"] == "commit" for event in run.events) + count
     reached = run.wait_for(lambda: sum(event["event"] == "commit" for event in list(run.events)) >= target)

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.bad_rows import bad_rows
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.testing.jobs import CollectionJob, catch_up, run_through
-from raycdc.testing.servers import MongoDb, MongoDbServer
+from raycdc.sandbox.servers import MongoDb, MongoDbServer
+from raycdc.state.bad_row_counts import bad_rows
+from raycdc.state.store import CheckpointStore
 from tests.integration.followed import as_document
+from tests.support.jobs import CollectionJob, catch_up, run_through
 
 pytestmark = [pytest.mark.server, pytest.mark.kill]
 

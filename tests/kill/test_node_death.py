@@ -8,21 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.checkpoint.manifest import STATE_NODE, Manifest
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.pipeline import READ_AGAIN
-from raycdc.testing.jobs import Job, Run, catch_up
-from raycdc.testing.ray_cluster import two_nodes
-from raycdc.testing.servers import MariaDbServer
-from raycdc.testing.shop import ShopSize, create_shop
-from raycdc.testing.workload import HotRange, ShopWorkload
+from raycdc.sandbox.servers import MariaDbServer
+from raycdc.sandbox.shop import HotRange, ShopSize, ShopWorkload, create_shop
+from raycdc.state.manifests.manifest import STATE_NODE, Manifest
+from raycdc.state.store import CheckpointStore
 from tests.kill.test_kills import expect_equal
+from tests.support.jobs import Job, JobRun, catch_up
+from tests.support.ray_cluster import two_nodes
 
 SIZE = ShopSize(customers=500, products=100, orders=20_000)
 TABLES = ("customers", "products", "orders")
 
 
-def warned_and_went_on(run: Run) -> bool:
+def warned_and_went_on(run: JobRun) -> bool:
     """Whether epochs were committed after the loss was told."""
     kinds = [event["event"] for event in list(run.events) if event["event"] in ("warning", "commit")]
     lost = [n for n, event in enumerate(run.events) if event["event"] == "warning" and READ_AGAIN in event["text"]]
@@ -36,7 +35,7 @@ def waiting(job: Job) -> list[Manifest]:
     return list(store.manifests(record.epoch if record else 0))
 
 
-def seal_elsewhere_behind_a_stopped_driver(job: Job, run: Run) -> None:
+def seal_elsewhere_behind_a_stopped_driver(job: Job, run: JobRun) -> None:
     """Stop the driver while no epoch waits for it, then wait for one with segments on another node: it is not staged.
 
     Only a few are sealed ahead of a driver, so that those with such segments must not be behind others.
@@ -53,7 +52,7 @@ def seal_elsewhere_behind_a_stopped_driver(job: Job, run: Run) -> None:
 @pytest.mark.server
 @pytest.mark.spark
 @pytest.mark.kill
-@pytest.mark.long
+@pytest.mark.long(suite="kill")
 @pytest.mark.timeout(1800)
 def test_what_a_dead_nodes_spool_had_is_read_again(mariadb: MariaDbServer, tmp_path: Path) -> None:
     with mariadb.connect() as connection:

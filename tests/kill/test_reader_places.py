@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.manifest import STATE_NODE
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.testing.jobs import Job, Run
-from raycdc.testing.ray_cluster import two_nodes
-from raycdc.testing.servers import MariaDbServer
-from raycdc.testing.shop import ShopSize, create_shop
+from raycdc.sandbox.servers import MariaDbServer
+from raycdc.sandbox.shop import ShopSize, create_shop
+from raycdc.state.manifests.manifest import STATE_NODE
+from raycdc.state.store import CheckpointStore
 from tests.kill.test_kills import expect_equal
+from tests.support.jobs import Job, JobRun
+from tests.support.ray_cluster import two_nodes
 
-pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.spark,
+    pytest.mark.kill,
+    pytest.mark.long(suite="elastic"),
+    pytest.mark.timeout(600),
+]
 
 SIZE = ShopSize(customers=500, products=100, orders=12_000)
 TABLES = ("customers", "products", "orders")
@@ -25,7 +31,7 @@ def nodes_of(event: dict[str, Any]) -> list[str]:
     return [reader.get("node", "") for reader in event["readers"]]
 
 
-def looks(run: Run) -> list[tuple[int, dict[str, Any]]]:
+def looks(run: JobRun) -> list[tuple[int, dict[str, Any]]]:
     return [(n, event) for n, event in enumerate(list(run.events)) if event["event"] == "progress"]
 
 

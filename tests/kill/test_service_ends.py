@@ -8,23 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.jobs import Job, Run, catch_up
-from raycdc.testing.servers import MariaDbServer
+from raycdc.sandbox.compare import check_changelog, read_changelog
+from raycdc.sandbox.servers import MariaDbServer
+from tests.support.jobs import Job, JobRun, catch_up
 
-pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.spark,
+    pytest.mark.kill,
+    pytest.mark.long(suite="takeover"),
+    pytest.mark.timeout(1800),
+]
 
 #: Seconds after the command has taken the signal, which Python itself does not; and the first events of these names.
 MOMENTS = (0.0, 1.0, 2.5, 4.0, 6.0, "started", "commit")
 
 
-def reached(run: Run, moment: float | str, began_s: float) -> bool:
+def reached(run: JobRun, moment: float | str, began_s: float) -> bool:
     if isinstance(moment, str):
         return any(event["event"] == moment for event in list(run.events))
     return time.monotonic() - began_s >= moment
 
 
-def takes_sigterm(run: Run) -> bool:
+def takes_sigterm(run: JobRun) -> bool:
     """proc(5), "SigCgt": bit n - 1 is signal n."""
     lines = Path(f"/proc/{run.process.pid}/status").read_text().splitlines()
     caught = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))

@@ -11,12 +11,12 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc.errors import ExitCode
+from raycdc.sandbox.servers import MariaDbServer
 from raycdc.sinks.jvm_end import LOST, MEMORY
-from raycdc.testing.jobs import Job, Run, catch_up
-from raycdc.testing.servers import MariaDbServer
 from tests.kill.test_hand_over import children, committed
+from tests.support.jobs import Job, JobRun, catch_up
 
-pytestmark = [pytest.mark.server, pytest.mark.kill, pytest.mark.long]
+pytestmark = [pytest.mark.server, pytest.mark.kill, pytest.mark.long(suite="engines")]
 
 #: A row whose text is so long takes more memory than the least with which Spark starts, and less than the usual.
 LONG = 400_000_000
@@ -37,16 +37,16 @@ def job_of(folder: Path, server: MariaDbServer, database: str) -> Job:
     return Job(folder, server, database, ["words"], readers=1, sections=SECTIONS)
 
 
-def jvm(run: Run) -> int:
+def jvm(run: JobRun) -> int:
     [pid] = [pid for pid, name in children(run.process.pid) if name == "java"]
     return pid
 
 
-def more_than(run: Run, commits: int) -> bool:
+def more_than(run: JobRun, commits: int) -> bool:
     return len(committed(run)) > commits
 
 
-def warnings(run: Run) -> list[str]:
+def warnings(run: JobRun) -> list[str]:
     return [event["text"] for event in list(run.events) if event["event"] == "warning"]
 
 

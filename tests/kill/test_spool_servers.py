@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import ray
 
-from raycdc.bridge.access import SpoolAddress
-from raycdc.checkpoint.manifest import STATE_NODE
-from raycdc.runtime.ray_nodes import RayNodes, ReaderNeeds
-from raycdc.runtime.ray_spools import EXPECTING_S, LINGER_S, RaySpools, SpoolSettings
-from raycdc.testing.ray_cluster import TwoNodes, two_nodes
+from raycdc.runtime.ray.ray_nodes import RayNodes, ReaderNeeds
+from raycdc.runtime.ray.ray_spools import EXPECTING_S, LINGER_S, RaySpools, SpoolSettings
+from raycdc.segments.access import SpoolAddress
+from raycdc.state.manifests.manifest import STATE_NODE
+from tests.support.ray_cluster import TwoNodes, two_nodes
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long(suite="elastic"), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture

@@ -16,21 +16,21 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import DatabaseServer, KafkaServer, MariaDbServer, MongoDbServer, PostgresServer
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
-from raycdc.stores.settings import LIKE_ANYBODY
-from raycdc.testing.compare import read_delta
-from raycdc.testing.jobs import Job
-from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MongoDbServer, PostgresServer
-from raycdc.testing.sessions import session
+from raycdc.storage.settings import LIKE_ANYBODY
 from tests.e2e.test_jdbc import mysql_keys
 from tests.e2e.test_jdbc import sink_keys as postgres_keys
 from tests.e2e.test_mongodb_sink import sink_keys as mongodb_keys
 from tests.e2e.test_touched_topics import changes
 from tests.integration.sinks.iceberg_server import Server
 from tests.kill.test_takeovers import COMMITTED_WITHIN_S, TAKEN_WITHIN_S, told
+from tests.support.jobs import Job
+from tests.support.sessions import session
 
-pytestmark = [pytest.mark.server, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.server, pytest.mark.kill, pytest.mark.long(suite="takeover"), pytest.mark.timeout(1800)]
 
 Recorder = Callable[[str, object], None]
 
@@ -166,7 +166,7 @@ def test_a_driver_that_is_stopped_before_its_commit_is_not_waited_for(
 
         def busy() -> bool:
             insert()
-            return job.hit() == {point}
+            return job.stopped_at(point)
 
         assert first.wait_for(busy), first.story()
         began_s = time.monotonic()

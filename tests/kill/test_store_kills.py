@@ -14,18 +14,16 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from raycdc.errors import ExitCode
-from raycdc.stores.libraries import delta_options
-from raycdc.stores.object_store import ObjectStore
-from raycdc.stores.url import ObjectPlace, StoreKind, place_of
-from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.jobs import Job, Run, catch_up, run_through
-from raycdc.testing.servers import MariaDbServer
-from raycdc.testing.servers.moto import MotoServer
-from raycdc.testing.servers.s3 import ACCESS_KEY, REGION
-from raycdc.testing.servers.store_proxy import Fault, Rule, StoreProxy
-from raycdc.testing.shop import ShopSize, create_shop
-from raycdc.testing.workload import ShopWorkload
+from raycdc.sandbox.compare import check_changelog, read_changelog
+from raycdc.sandbox.servers import MariaDbServer
+from raycdc.sandbox.servers.s3 import ACCESS_KEY, REGION, MotoServer
+from raycdc.sandbox.shop import ShopSize, ShopWorkload, create_shop
+from raycdc.storage.object_store import ObjectStore
+from raycdc.storage.settings import delta_options
+from raycdc.storage.url import ObjectLocation, StoreKind, place_of
 from tests.kill.test_kills import expect_equal
+from tests.support.jobs import Job, JobRun, catch_up, run_through
+from tests.support.servers.store_proxy import Fault, Rule, StoreProxy
 
 pytestmark = [pytest.mark.server, pytest.mark.kill]
 
@@ -68,7 +66,7 @@ def lake_beside(job: Job) -> str:
 def read_lake(store: StoreProxy, url: str) -> pa.Table:
     """The rows of the Delta table at `url`; without columns where there is none yet."""
     place = place_of(url)
-    assert isinstance(place, ObjectPlace)
+    assert isinstance(place, ObjectLocation)
     try:
         # `is_deltatable` would keep the interpreter to itself, and the proxy is in this process.
         table = DeltaTable(url, storage_options=delta_options(place, store.settings))
@@ -81,7 +79,7 @@ def changing(job: Job) -> ShopWorkload:
     return ShopWorkload(lambda: job.server.connect(database=job.database), seed=3, database=job.database, size=SIZE)
 
 
-def told(run: Run, event: str) -> list[dict[str, object]]:
+def told(run: JobRun, event: str) -> list[dict[str, object]]:
     return [one for one in list(run.events) if one["event"] == event]
 
 
@@ -108,7 +106,7 @@ def test_a_changelog_survives_kills_at_every_step_and_a_store_that_stumbles(
     expect_exact_changelog(job)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="kill")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("point", ["after_manifest", "between_tables"])
 def test_what_is_lost_with_the_machine_is_read_again(
@@ -130,7 +128,7 @@ def test_what_is_lost_with_the_machine_is_read_again(
     expect_equal(job)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="kill")
 @pytest.mark.timeout(1800)
 def test_copies_of_segments_survive_the_machine(mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path) -> None:
     """No table begins again, although some hold the epoch and the machine with the rows for the others is lost."""
@@ -149,12 +147,12 @@ def test_copies_of_segments_survive_the_machine(mariadb: MariaDbServer, moto: Mo
         assert reads
         catch_up(replace(job, pipeline=f'work = "{tmp_path / "other"}"\n{spool}'))
         bucket = job.state_url.removeprefix("s3://").partition("/")[0]
-        left = ObjectStore(ObjectPlace(StoreKind.S3, bucket, "spool"), store.settings).list("")
+        left = ObjectStore(ObjectLocation(StoreKind.S3, bucket, "spool"), store.settings).list("")
         assert left == []
     expect_equal(job)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="kill")
 @pytest.mark.timeout(1800)
 def test_a_stopped_driver_that_wakes_up_after_the_takeover_commits_nothing(
     mariadb: MariaDbServer, moto: MotoServer, tmp_path: Path

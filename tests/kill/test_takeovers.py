@@ -17,20 +17,18 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.model import TableId
-from raycdc.testing.changelog import check_changelog, read_changelog
-from raycdc.testing.compare import TableComparison, compare_lake, compare_table
-from raycdc.testing.jobs import Job, Run, catch_up
-from raycdc.testing.servers import MariaDbServer, PostgresServer
-from raycdc.testing.servers.store_proxy import StoreProxy
-from raycdc.testing.shop import ShopSize, create_shop
-from raycdc.testing.workload import ShopWorkload
+from raycdc.sandbox.compare import TableDifference, check_changelog, compare_lake, compare_table, read_changelog
+from raycdc.sandbox.servers import MariaDbServer, PostgresServer
+from raycdc.sandbox.shop import ShopSize, ShopWorkload, create_shop
 from tests.e2e.test_jdbc import read_postgres, sink_keys
 from tests.kill.test_store_kills import SIZE as ON_STORE
 from tests.kill.test_store_kills import lake_beside, on_store, read_lake
+from tests.support.jobs import Job, JobRun, catch_up
+from tests.support.servers.store_proxy import StoreProxy
 
-pytestmark = [pytest.mark.server, pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.server, pytest.mark.kill, pytest.mark.long(suite="takeover"), pytest.mark.timeout(3600)]
 
 SIZE = ShopSize(customers=100, products=40, orders=4000)
 TABLES = ("customers", "products", "orders")
@@ -44,11 +42,11 @@ LOST_WITHIN_S = 6.0
 CDC = "USER = 'cdc'"
 
 
-def told(run: Run, event: str) -> int:
+def told(run: JobRun, event: str) -> int:
     return sum(one["event"] == event for one in list(run.events))
 
 
-def committed(run: Run) -> set[int]:
+def committed(run: JobRun) -> set[int]:
     """The epochs that a driver said are committed by it."""
     return {one["epoch"] for one in list(run.events) if one["event"] == "commit"}
 
@@ -59,8 +57,8 @@ class Relay:
 
     job: Job
     chance: random.Random
-    running: Run
-    stopped: list[Run] = field(default_factory=list)
+    running: JobRun
+    stopped: list[JobRun] = field(default_factory=list)
     taken_s: list[float] = field(default_factory=list)
     committed_s: list[float] = field(default_factory=list)
 
@@ -104,7 +102,7 @@ class Relay:
         )
 
 
-Compare = Callable[[], list[TableComparison]]
+Compare = Callable[[], list[TableDifference]]
 
 
 @contextmanager
@@ -115,7 +113,7 @@ def relayed(
     database = f"relay_{kind}"
     names = [TableId(database, table) for table in TABLES]
 
-    def compare_files() -> list[TableComparison]:
+    def compare_files() -> list[TableDifference]:
         with mariadb.connect() as connection:
             return compare_lake(connection, folder / "lake", [(name.db, name.table) for name in names])
 
@@ -125,7 +123,7 @@ def relayed(
             lake = lake_beside(job)
             job.sink_keys = f'path = "{lake}"'
 
-            def compare_objects() -> list[TableComparison]:
+            def compare_objects() -> list[TableDifference]:
                 found = [(name, read_lake(store, f"{lake}/{name.db}/{name.table}")) for name in names]
                 with mariadb.connect() as connection:
                     return [compare_table(connection, name.db, name.table, rows) for name, rows in found]
@@ -142,7 +140,7 @@ def relayed(
     with postgres.fresh_database() as home:
         job.sink, job.sink_keys = "jdbc", sink_keys(postgres, home)
 
-        def compare_rows() -> list[TableComparison]:
+        def compare_rows() -> list[TableDifference]:
             with mariadb.connect() as connection:
                 schemas = {name: load_table(connection, name).schema() for name in names}
                 return [
@@ -188,7 +186,7 @@ def test_a_driver_that_is_stopped_in_the_middle_of_a_commit_is_not_waited_for(
     """It has the locks of its transaction, which its successor needs."""
     with relayed(kind, tmp_path, mariadb, request) as (job, compare):
         first = job.start(failpoints="in_commit=stop@4")
-        assert first.wait_for(lambda: job.hit() == {"in_commit"}), first.story()
+        assert first.wait_for(lambda: job.stopped_at("in_commit")), first.story()
         second = job.start("--standby")
         assert second.wait_for(lambda: bool(told(second, "took_over")), timeout_s=TAKEN_WITHIN_S), second.story()
         mariadb.execute("UPDATE orders SET quantity = quantity + 1 WHERE id <= 50", database=job.database)

@@ -6,15 +6,18 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raycdc.checkpoint.manifest import Manifest, Segment
-from raycdc.checkpoint.opaque import PlannerState, Position, SealedSplit
 from raycdc.errors import FencedError
 from raycdc.model import TableId
-from raycdc.model.until import Until
+from raycdc.model.rules.until import Until
 from raycdc.source.protocol.api import EnumeratorStart
-from raycdc.source.protocol.coordinator import CoordinatorSettings, Recovered, SourceCoordinator, Surroundings
-from raycdc.source.protocol.enumerator_context import EnumeratorContext
-from raycdc.source.protocol.link import Identity, Link, read_packet
+from raycdc.source.protocol.coordination import EnumeratorContext
+from raycdc.source.protocol.coordinator import (
+    CoordinatorEnvironment,
+    CoordinatorSettings,
+    RecoveryPoint,
+    SourceCoordinator,
+)
+from raycdc.source.protocol.link import Link, SenderIdentity, read_packet
 from raycdc.source.protocol.source_event import (
     AddSplits,
     EpochSealed,
@@ -27,9 +30,9 @@ from raycdc.source.protocol.source_event import (
     SourceEventWrapper,
 )
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkPublished, ChunkVoided, CloseChunk, Fate
-from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, restore_or_create
-from raycdc.source.snapshot.snapshot_plan import (
+from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkPublished, ChunkVoided, CloseChunkRequest, Fate
+from raycdc.source.snapshot.enumerator.incremental_enumerator import IncrementalSnapshotEnumerator, restore_or_create
+from raycdc.source.snapshot.enumerator.snapshot_plan import (
     EnumeratorDialect,
     FailoverDialect,
     PlannedChunks,
@@ -37,7 +40,9 @@ from raycdc.source.snapshot.snapshot_plan import (
     TablePlan,
 )
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.table_life import SnapshotState
+from raycdc.source.tables.table_life import SnapshotState
+from raycdc.state.manifests.manifest import Manifest, Segment
+from raycdc.state.opaque import PlannerState, Position, SealedSplit
 
 TABLE = TableId("shop", "orders")
 DOCUMENT = SchemaDocument.from_json({"fingerprint": "f1", "columns": [], "primary_key": ["id"]})
@@ -103,7 +108,7 @@ class FakeReader:
         self.job = job
         self.subtask = subtask
         self.incarnation = incarnation
-        self.link = Link(Identity(generation, incarnation))
+        self.link = Link(SenderIdentity(generation, incarnation))
         self.got: list[Message] = []
 
     def send(self, *messages: Message) -> FakeReader:
@@ -130,7 +135,7 @@ class FakeReader:
         return self.event(ChunkOpened(split.chunk_id, OpenedAt(Position.unknown()), DOCUMENT))
 
     def closed(self, split: SnapshotSplit, *segments: Segment, high: int = 100) -> FakeReader:
-        return self.event(CloseChunk(split.chunk_id, high, high, exact=True, segments=segments))
+        return self.event(CloseChunkRequest(split.chunk_id, high, high, exact=True, segments=segments))
 
     def published(self, split: SnapshotSplit) -> FakeReader:
         return self.event(ChunkPublished(split.chunk_id))
@@ -194,9 +199,9 @@ class Job:
         last = self.store.manifests[-1] if self.store.manifests else None
         self.coordinator = SourceCoordinator(
             lambda context: self._enumerator(context, until, last),
-            recovered=Recovered(generation, last, 0, last.epoch + 1 if last else 1),
+            recovered=RecoveryPoint(generation, last, 0, last.epoch + 1 if last else 1),
             settings=settings,
-            surroundings=Surroundings(self.store, self._call, lambda: int(self.now_s * 1000)),
+            surroundings=CoordinatorEnvironment(self.store, self._call, lambda: int(self.now_s * 1000)),
         )
         self.coordinator.start()
 

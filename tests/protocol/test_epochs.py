@@ -8,15 +8,15 @@ from typing import cast
 
 import pytest
 
-from raycdc.checkpoint.manifest import Manifest
 from raycdc.errors import FencedError, ProtocolError, StateError
-from raycdc.model.until import Until
+from raycdc.model.rules.until import Until
 from raycdc.source.protocol.coordination import SealTimer
 from raycdc.source.protocol.epochs import SEALS_KEPT
 from raycdc.source.protocol.job_status import SealTimes
 from raycdc.source.protocol.live_readers import LiveReader
 from raycdc.source.protocol.source_event import CheckpointComplete, Heartbeat, RequestSplit, SourceEventWrapper
 from raycdc.source.snapshot.chunk_events import StopAt
+from raycdc.state.manifests.manifest import Manifest
 from tests.protocol.pair import SETTINGS, FakeReader, Job
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.errors import FencedError, ProtocolError
-from raycdc.source.protocol.link import Identity
+from raycdc.source.protocol.link import SenderIdentity
 from raycdc.source.protocol.metrics import CutProgress, PartitionMetrics, ProcessMetrics, ReaderMetrics, SplitLoad
 from raycdc.source.protocol.source_event import (
     PROTOCOL_VERSION,
@@ -28,15 +27,16 @@ from raycdc.source.snapshot.chunk_events import (
     ChunkOpened,
     ChunkPublished,
     ChunkVoided,
-    CloseChunk,
+    CloseChunkRequest,
     DiscardSegments,
     Fate,
-    OpenChunk,
+    OpenChunkRequest,
     StopAt,
-    VoidChunk,
+    VoidChunkRequest,
 )
 from raycdc.source.split import SnapshotSplit
-from raycdc.source.table_life import InSnapshot, SnapshotState, followed_to_json
+from raycdc.source.tables.table_life import InSnapshot, SnapshotState, followed_to_json
+from raycdc.state.opaque import SealedSplit
 from tests.protocol.pair import DOCUMENT, SETTINGS, TABLE, FakeReader, Job, segment
 
 
@@ -52,8 +52,8 @@ def two_readers(*cuts: int) -> tuple[Job, FakeReader, FakeReader]:
 def opened(log: FakeReader, chunks: FakeReader) -> SnapshotSplit:
     """A chunk that reader 1 has and the log reader has opened."""
     (split,) = chunks.chunks()
-    chunks.event(OpenChunk(split))
-    assert log.events() == [OpenChunk]
+    chunks.event(OpenChunkRequest(split))
+    assert log.events() == [OpenChunkRequest]
     log.opened(split)
     assert chunks.events() == [ChunkOpened]
     return split
@@ -62,7 +62,7 @@ def opened(log: FakeReader, chunks: FakeReader) -> SnapshotSplit:
 def closed(log: FakeReader, chunks: FakeReader) -> SnapshotSplit:
     split = opened(log, chunks)
     chunks.closed(split)
-    assert log.events() == [CloseChunk]
+    assert log.events() == [CloseChunkRequest]
     return split
 
 
@@ -168,7 +168,7 @@ def test_a_packet_for_a_replaced_reader_is_not_made() -> None:
 
 
 def test_identities_are_ordered_by_generation_first() -> None:
-    assert Identity(1, 9) < Identity(2, 1)
+    assert SenderIdentity(1, 9) < SenderIdentity(2, 1)
 
 
 # --- chunks ---
@@ -198,7 +198,7 @@ def test_a_chunk_whose_reader_dies_is_read_again_once_the_log_reader_has_voided_
     third = job.reader(2)
     third.send(RequestSplit())
     job.lose(chunks)
-    assert log.events() == [VoidChunk]
+    assert log.events() == [VoidChunkRequest]
     assert third.chunks() == []
     log.voided(split, "its reader is gone")
     assert [(c.index, c.attempt) for c in third.chunks()] == [(0, 1)]

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from raycdc.errors import RaycdcError
-from raycdc.testing.simulation import Settings, Simulation, SimulationError
-from raycdc.testing.simulation.chunk_source import SimChunkSource
+from tests.support.simulation import Settings, Simulation, SimulationError
+from tests.support.simulation.chunk_source import SimChunkSource
 
 #: Runs after which a rule counts as not needed. Most are missed at once, the rarest in one run of ten.
 SEEDS_MAX = 120

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.manifest import Segment
-from raycdc.source.parking import Requests
-from raycdc.source.snapshot import as_of
-from raycdc.source.snapshot.backfill import Backfills
-from raycdc.source.snapshot.beside_log import ChunkBeside, ChunksBeside
-from raycdc.source.snapshot.gone_keys import GoneKeys
+from raycdc.source.snapshot.handoff import as_of
+from raycdc.source.snapshot.handoff.hand_off import BackfillChunk, BackfillChunks
+from raycdc.source.snapshot.rereading.backfill import Backfills
+from raycdc.source.snapshot.rereading.backfill_keys import DeletedKeys
 from raycdc.source.split import SnapshotSplit
-from raycdc.testing.simulation import Settings, Simulation, TableKind, Visibility
-from raycdc.testing.simulation.chunk_source import SimChunkSource
+from raycdc.source.tables.parking import Requests
+from raycdc.state.manifests.manifest import Segment
 from tests.simulation.missing_rules import Switch, name_of, require_noticed, select_at_once
 from tests.simulation.test_simulation import seeds
+from tests.support.simulation import Settings, Simulation, TableKind, Visibility
+from tests.support.simulation.chunk_source import SimChunkSource
 
 #: Seeds of an ordinary test run.
 BACKFILL_SEEDS = 8
@@ -46,20 +46,20 @@ DAMAGES = replace(settings(), steps=900, backfills=0.0, damages=True)
 
 
 def put_older_rows_over_those_of_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ChunkBeside, "changed", lambda self: iter(()))
+    patch.setattr(BackfillChunk, "changed", lambda self: iter(()))
 
 
 def forget_what_passed_while_the_chunk_was_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ChunksBeside, "passed", lambda self, rows: None)
+    patch.setattr(BackfillChunks, "passed", lambda self, rows: None)
 
 
 def forget_what_was_told_after_the_first_fold(patch: pytest.MonkeyPatch) -> None:
-    real = ChunkBeside.changed
-    patch.setattr(ChunkBeside, "changed", lambda self: real(self) if self.left_out < 0 else iter(()))
+    real = BackfillChunk.changed
+    patch.setattr(BackfillChunk, "changed", lambda self: real(self) if self.left_out < 0 else iter(()))
 
 
 def take_the_rows_of_a_cut_epoch_for_those_of_the_open_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ChunksBeside, "begin_epoch", lambda self: None)
+    patch.setattr(BackfillChunks, "begin_epoch", lambda self: None)
 
 
 def select_before_the_opening_is_visible(patch: pytest.MonkeyPatch) -> None:
@@ -83,11 +83,11 @@ def give_several_chunks_of_a_table_out_at_once(patch: pytest.MonkeyPatch) -> Non
 
 
 def delete_keys_that_the_source_has(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GoneKeys, "look", lambda self, batch: None)
+    patch.setattr(DeletedKeys, "look", lambda self, batch: None)
 
 
 def delete_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GoneKeys, "deleted", lambda self, *, first: None)
+    patch.setattr(DeletedKeys, "deleted", lambda self, *, first: None)
 
 
 def forget_backfills_that_no_manifest_says_are_over(patch: pytest.MonkeyPatch) -> None:
@@ -109,9 +109,9 @@ def forget_the_chunks_that_are_left(patch: pytest.MonkeyPatch) -> None:
 
 
 RULES: list[tuple[Switch, Settings, int]] = [
-    (put_older_rows_over_those_of_the_log, OFTEN, 3),
-    (forget_what_passed_while_the_chunk_was_read, OFTEN, 3),
-    (forget_what_was_told_after_the_first_fold, OFTEN, 26),
+    (put_older_rows_over_those_of_the_log, OFTEN, 21),
+    (forget_what_passed_while_the_chunk_was_read, OFTEN, 21),
+    (forget_what_was_told_after_the_first_fold, OFTEN, 52),
     (take_the_rows_of_a_cut_epoch_for_those_of_the_open_one, BESIDE, 17),
     (select_before_the_opening_is_visible, BESIDE, 0),
     (let_rows_of_a_backfill_be_appended, replace(BESIDE, steps=900, backfills=0.012), 0),

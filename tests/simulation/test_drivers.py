@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from raycdc.epochs.parked_targets import ParkedTargets
+from raycdc.delivery.targets.parked_targets import ParkedTargets
 from raycdc.errors import TargetBlockedError
-from raycdc.testing.simulation.drivers import DriverSettings, DriverSimulation
+from tests.support.simulation.drivers import DriverSettings, DriverSimulation
 
 #: Seeds of an ordinary test run; ``RAYCDC_DRIVER_SEEDS`` asks for more (or ``FIRST-LAST`` for some).
-SEEDS = 40
-SEEDS_ON_A_STORE = 10
+SEEDS = 20
+SEEDS_ON_A_STORE = 5
 SEEDS_OF_COMMANDS = 5
 #: Seeds in which a target is parked because it alone is locked.
 BLOCKED = (0,)
 _HISTORY = """
-from raycdc.testing.simulation.drivers import DriverSimulation
+from tests.support.simulation.drivers import DriverSimulation
 simulation = DriverSimulation(11)
 simulation.run()
 print(list(simulation.trace))

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from raycdc.model.pace import Pace
-from raycdc.source.protocol.pace import (
+from raycdc.model.rules.rate_limit import RateLimit
+from raycdc.source.protocol.rate_budget import (
     CHUNKS_LEAST,
     LEASE_S,
     LOOK_EVERY_S,
@@ -22,14 +22,14 @@ from raycdc.source.protocol.pace import (
     Holder,
     Lane,
     LaneDemand,
-    PaceDemand,
-    PaceKeeper,
+    RateDemand,
+    RateLimiter,
     divided,
 )
-from raycdc.source.reader.pace import SLACK_S, WINDOW_S, ReaderPace
-from raycdc.testing.simulation import SimulationError
-from raycdc.testing.simulation.network import Clock
-from raycdc.testing.simulation.partition_job import PartitionJob, PartitionSettings
+from raycdc.source.reader.reader_quota import SLACK_S, WINDOW_S, ReaderRateLimiter
+from tests.support.simulation import SimulationError
+from tests.support.simulation.network import Clock
+from tests.support.simulation.partition_job import PartitionJob, PartitionSettings
 
 #: Seeds of an ordinary test run, and runs after which a rule counts as not needed.
 SEEDS = 6
@@ -39,7 +39,7 @@ Switch = Callable[[pytest.MonkeyPatch], None]
 
 #: Fewer records a second than come.
 PACED = PartitionSettings(
-    readers=3, partitions=7, steps=900, network_faults=0.05, crashes=0.01, scaling=0.02, pace=Pace(rows_per_s=20)
+    readers=3, partitions=7, steps=900, network_faults=0.05, crashes=0.01, scaling=0.02, pace=RateLimit(rows_per_s=20)
 )
 
 
@@ -63,31 +63,31 @@ def test_the_budget_is_really_used_and_fought_for() -> None:
 
 
 def give_what_a_dead_reader_had_at_once(patch: pytest.MonkeyPatch) -> None:
-    def lost(self: PaceKeeper, reader: Holder, *, heard_s: float) -> None:
+    def lost(self: RateLimiter, reader: Holder, *, heard_s: float) -> None:
         self._readers.pop(reader, None)
 
-    patch.setattr(PaceKeeper, "lost", lost)
+    patch.setattr(RateLimiter, "lost", lost)
 
 
 def give_what_a_reader_was_told_to_leave_at_once(patch: pytest.MonkeyPatch) -> None:
-    real = PaceKeeper._tell
+    real = RateLimiter._tell
 
-    def tell(self: PaceKeeper, reader: Holder, held: object, shares: object, told: dict[Holder, Grant]) -> bool:
+    def tell(self: RateLimiter, reader: Holder, held: object, shares: object, told: dict[Holder, Grant]) -> bool:
         happened = real(self, reader, held, shares, told)  # type: ignore[arg-type]
         while len(held.grants) > 1:  # type: ignore[attr-defined]
             held.grants.popleft()  # type: ignore[attr-defined]
         return happened
 
-    patch.setattr(PaceKeeper, "_tell", tell)
+    patch.setattr(RateLimiter, "_tell", tell)
 
 
 def read_on_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ReaderPace, "_lease_ends_s", property(lambda self: math.inf))
+    patch.setattr(ReaderRateLimiter, "_lease_ends_s", property(lambda self: math.inf))
 
 
 def forget_the_generation_before(patch: pytest.MonkeyPatch) -> None:
-    real = PaceKeeper.__init__
-    patch.setattr(PaceKeeper, "__init__", lambda self, *, after_another: real(self, after_another=False))
+    real = RateLimiter.__init__
+    patch.setattr(RateLimiter, "__init__", lambda self, *, after_another: real(self, after_another=False))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ class Table:
     """A keeper and readers that confirm at once."""
 
     def __init__(self, *readers: int) -> None:
-        self.keeper = PaceKeeper(after_another=False)
+        self.keeper = RateLimiter(after_another=False)
         self.now_s = 0.0
         self.grants = {(n, 1): self.keeper.join((n, 1)) for n in readers}
 
@@ -130,7 +130,7 @@ class Table:
             for reader, grant in self.grants.items():
                 lane = wanted.get(f"r{reader[0]}")
                 lanes = {} if lane is None else {str(Lane.LOG): lane}
-                self.keeper.heard(reader, PaceDemand(grant.number, lanes))
+                self.keeper.heard(reader, RateDemand(grant.number, lanes))
             self.grants |= self.keeper.look(now_s=self.now_s)
         return {n: grant.shares.get(Lane.LOG, 0) for (n, _), grant in self.grants.items()}
 
@@ -164,9 +164,9 @@ def test_the_share_of_a_dead_reader_is_nobodys_until_its_lease_is_over() -> None
 
 
 def test_chunks_keep_a_tenth_beside_a_log_that_would_take_all() -> None:
-    keeper = PaceKeeper(after_another=False)
+    keeper = RateLimiter(after_another=False)
     keeper.join((1, 1))
-    keeper.heard((1, 1), PaceDemand(0, {Lane.LOG: HELD, Lane.CHUNKS: HELD}))
+    keeper.heard((1, 1), RateDemand(0, {Lane.LOG: HELD, Lane.CHUNKS: HELD}))
     granted = keeper.look(now_s=1.0)[1, 1]
     assert granted.shares == {Lane.LOG: WHOLE - CHUNKS_LEAST, Lane.CHUNKS: CHUNKS_LEAST}
 
@@ -190,7 +190,7 @@ def test_a_reader_never_reads_more_than_its_share_its_slack_and_one_fetch(seed: 
     """With a clock that is moved: over each span from the beginning on."""
     chance = random.Random(seed)
     clock = Clock()
-    pace = ReaderPace(Pace(rows_per_s=1000, bytes_per_s=50_000), lambda: clock.now_s)
+    pace = ReaderRateLimiter(RateLimit(rows_per_s=1000, bytes_per_s=50_000), lambda: clock.now_s)
     assert pace.free_in_s(Lane.LOG) == math.inf  # Nobody has told it anything yet.
     pace.grant(1, {Lane.LOG: WHOLE // 4}, LEASE_S)
     pace.reached(clock.now_s)
@@ -213,7 +213,7 @@ def test_a_reader_never_reads_more_than_its_share_its_slack_and_one_fetch(seed: 
 
 def test_a_reader_stands_still_when_its_lease_is_over_and_pays_nothing_meanwhile() -> None:
     clock = Clock()
-    pace = ReaderPace(Pace(rows_per_s=100), lambda: clock.now_s)
+    pace = ReaderRateLimiter(RateLimit(rows_per_s=100), lambda: clock.now_s)
     pace.grant(3, {Lane.LOG: WHOLE}, LEASE_S)
     pace.reached(clock.now_s)
     pace.fetched(Lane.LOG, rows=1000, size=0)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from raycdc.source.partitions.assigner import PartitionAssigner, moves, place
-from raycdc.source.partitions.partition_set import PartitionSet
+from raycdc.source.partitions.partition_source_reader import PartitionSet
+from raycdc.source.protocol.coordination import EnumeratorContext
 from raycdc.source.protocol.coordinator import SourceCoordinator
-from raycdc.source.protocol.enumerator_context import EnumeratorContext
 from raycdc.source.protocol.source_event import SplitsRemoved
 from raycdc.source.split import PartitionSplit, SourceSplit
-from raycdc.testing.simulation import SimulationError
-from raycdc.testing.simulation.partition_job import PartitionJob, PartitionSettings
+from tests.support.simulation import SimulationError
+from tests.support.simulation.partition_job import PartitionJob, PartitionSettings
 
 #: Seeds of an ordinary test run; ``RAYCDC_SIM_SEEDS`` as in `test_simulation`.
 SEEDS = 60

@@ -13,31 +13,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raycdc.bridge import partitions
-from raycdc.checkpoint.opaque import Position
 from raycdc.errors import FencedError
-from raycdc.source import table_life
+from raycdc.segments import partitions
 from raycdc.source.protocol.coordinator import SourceCoordinator
 from raycdc.source.protocol.link import Link, read_packet
 from raycdc.source.protocol.source_event import decode
-from raycdc.source.snapshot import hand_off, open_chunk, stream_state, table_chunks
-from raycdc.source.snapshot.chunk_assignments import ChunkAssignments
-from raycdc.source.snapshot.chunk_openings import ChunkOpenings
-from raycdc.source.snapshot.chunks_in_flight import ChunksInFlight
-from raycdc.source.snapshot.dropped_rows import DroppedRows
-from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator
-from raycdc.source.snapshot.hand_off import HandOff, PublishChunk
-from raycdc.source.snapshot.held_rows import HeldRows
-from raycdc.source.snapshot.key_index import DROP, EMIT, HOLD
-from raycdc.source.snapshot.log_reader import LogReader
-from raycdc.source.snapshot.log_unit import SchemaChange
-from raycdc.source.snapshot.table_chunks import Removals, TableChunks
-from raycdc.testing.simulation import Settings, TableKind, Visibility, cluster
-from raycdc.testing.simulation.chunk_source import SimChunkSource
-from raycdc.testing.simulation.place import SimPlace
-from raycdc.testing.simulation.source import SimFailoverDialect, SimLogSource, SimReaderDialect
-from raycdc.testing.simulation.state import MemoryState
+from raycdc.source.snapshot.enumerator.chunk_assignments import ChunkAssignments
+from raycdc.source.snapshot.enumerator.incremental_enumerator import IncrementalSnapshotEnumerator
+from raycdc.source.snapshot.handoff import hand_off, open_chunk, table_chunks
+from raycdc.source.snapshot.handoff.chunk_openings import ChunkOpenings
+from raycdc.source.snapshot.handoff.hand_off import HandOff, PublishChunkRequest
+from raycdc.source.snapshot.handoff.open_chunk import DROP, EMIT, HOLD
+from raycdc.source.snapshot.handoff.table_chunks import DroppedRows, Removals, TableChunks
+from raycdc.source.snapshot.log import stream_state
+from raycdc.source.snapshot.log.log_reader import LogReader
+from raycdc.source.snapshot.log.log_rows import HeldRows
+from raycdc.source.snapshot.log.log_unit import SchemaChange
+from raycdc.source.snapshot.reader.chunks_in_flight import ChunksInFlight
+from raycdc.source.tables import table_life
+from raycdc.state.opaque import Position
 from tests.simulation.missing_rules import Switch, name_of, require_noticed, select_at_once
+from tests.support.simulation import Settings, TableKind, Visibility, cluster
+from tests.support.simulation.chunk_source import SimChunkSource
+from tests.support.simulation.database import SimPosition
+from tests.support.simulation.log_source import SimLogSource
+from tests.support.simulation.source import SimFailoverDialect, SimReaderDialect
+from tests.support.simulation.state import MemoryState
 
 
 def settings(
@@ -132,7 +133,11 @@ def release_nothing_held(patch: pytest.MonkeyPatch) -> None:
 
     def decide(self: TableChunks, *values: Any) -> Any:
         decision = real(self, *values)
-        return PublishChunk(decision.split, decision.segments, ()) if isinstance(decision, PublishChunk) else decision
+        return (
+            PublishChunkRequest(decision.split, decision.segments, ())
+            if isinstance(decision, PublishChunkRequest)
+            else decision
+        )
 
     patch.setattr(TableChunks, "_decide", decide)
 
@@ -334,7 +339,7 @@ def keep_the_old_servers_place_in_the_log(patch: pytest.MonkeyPatch) -> None:
 
     def resume_point(self: SimFailoverDialect, position: Position) -> Any:
         point = real(self, position)
-        place = SimPlace.of(position)
+        place = SimPosition.of(position)
         counted = self._database.counted(place.ordinal, place.server)
         return None if point is None else replace(point, ordinal=counted)
 
@@ -406,7 +411,7 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (let_a_schema_change_into_the_epoch, SNAPSHOT, 0),
     (cut_inside_transactions, CRASHES, 21),
     (void_nothing_when_a_chunk_reader_dies, settings(Visibility.SNAPSHOT, crashes=0.008, readers=3), 22),
-    (keep_published_chunks_of_a_dead_log_reader, CRASHES, 43),
+    (keep_published_chunks_of_a_dead_log_reader, CRASHES, 52),
     (
         give_the_stream_back_before_the_report_counts,
         settings(Visibility.SNAPSHOT, crashes=0.008, readers=3, faults=0.3),
@@ -418,7 +423,7 @@ RULES: list[tuple[Switch, Settings, int]] = [
     (accept_stale_incarnations, settings(Visibility.SNAPSHOT, crashes=0.008, faults=0.2), 0),
     (accept_manifests_of_older_generations, settings(Visibility.SNAPSHOT, crashes=0.008), 0),
     (publish_chunks_that_rows_left, MOVING, 16),
-    (publish_behind_removals_of_the_epoch, MOVING, 53),
+    (publish_behind_removals_of_the_epoch, MOVING, 63),
     (publish_chunks_in_the_epoch_of_a_truncation, settings(Visibility.SNAPSHOT, truncations=0.5), 81),
     (say_nothing_of_truncations, settings(Visibility.SNAPSHOT, truncations=0.5), 0),
     (keep_the_old_servers_place_in_the_log, FAILOVERS, 21),

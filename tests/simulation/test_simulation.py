@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from raycdc.testing.simulation import Settings, Simulation, TableKind, Visibility
+from tests.support.simulation import Settings, Simulation, TableKind, Visibility
 
 #: Seeds of an ordinary test run, which are the same each time; ``RAYCDC_SIM_SEEDS`` asks for more of each kind (or
-#: ``FIRST-LAST`` for some), as ``make test-simulation`` does. The tests beside this one say what a run notices.
-SEEDS = 60
+#: ``FIRST-LAST`` for some), as the suite ``simulation`` does. The tests beside this one say what a run notices.
+SEEDS = 30
 FAILOVER_SEEDS = LOSS_SEEDS = AS_OF_SEEDS = LOCK_SEEDS = 10
 
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from raycdc.connectors.kafka import held, reader
-from raycdc.connectors.kafka.emitter import KafkaRecordEmitter
-from raycdc.connectors.kafka.held import Judged
-from raycdc.connectors.kafka.reader import KafkaReader
-from raycdc.connectors.kafka.schemas import SchemaRegistry
+from raycdc.connectors.kafka.enumeration.schemas import SchemaRegistry
+from raycdc.connectors.kafka.reading import held_partitions, reader
+from raycdc.connectors.kafka.reading.emitter import KafkaRecordEmitter
+from raycdc.connectors.kafka.reading.held_partitions import BatchRequirements
+from raycdc.connectors.kafka.reading.reader import KafkaReader
 from raycdc.connectors.kafka.split import NO_DECODER_STATE
-from raycdc.testing.simulation import SimulationError
-from raycdc.testing.simulation.partition_job import PartitionSettings
-from raycdc.testing.simulation.statement_job import StatementJob
+from tests.support.simulation import SimulationError
+from tests.support.simulation.partition_job import PartitionSettings
+from tests.support.simulation.statement_job import StatementJob
 
 SEEDS = 12
 SEEDS_MAX = 60
@@ -38,12 +38,12 @@ def forget_to_tell_of_truncations(patch: pytest.MonkeyPatch) -> None:
 
 
 def give_no_defaults(patch: pytest.MonkeyPatch) -> None:
-    real = held.judge
+    real = held_partitions.judge
 
-    def judge(*arguments: Any, **options: Any) -> Judged:
+    def judge(*arguments: Any, **options: Any) -> BatchRequirements:
         judged = real(*arguments, **options)
         plain = tuple((table, _without_defaults(schema)) for table, schema in judged.schemas)
-        return Judged(plain, judged.emptied, (), judged.dropped, judged.without)
+        return BatchRequirements(plain, judged.emptied, (), judged.dropped, judged.without)
 
     patch.setattr(reader, "judge", judge)
 

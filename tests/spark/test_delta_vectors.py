@@ -12,15 +12,15 @@ from deltalake import DeltaTable, QueryBuilder
 
 from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TypeKind
-from raycdc.model.behavior import SchemaChangeBehavior
-from raycdc.schema import AddColumnEvent, First
+from raycdc.model.evolution import AddColumnEvent, First
+from raycdc.model.evolution.effects import SchemaChangeBehavior
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.delta import target as delta_target
+from raycdc.sinks.delta.maintenance import DeltaMaintenance
 from raycdc.sinks.delta.plugin import DeltaOptimizeOptions
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.sinks.delta.upkeep import Upkeep
-from raycdc.sinks.origins import Key
+from raycdc.sinks.source_tables import Key
 from raycdc.spark.stage import SparkTaskRunner
 from tests.epochs.sink_world import World, new_world
 from tests.epochs.test_epoch_schema import changed
@@ -43,7 +43,7 @@ def run(world: World, spark: Any, *, large: bool = False, options: DeltaOptimize
     if large:
         sink.small_bytes_max = -1
     if options is not None:
-        sink._upkeep = Upkeep(options, upsert=True, session=lambda: spark)
+        sink._upkeep = DeltaMaintenance(options, upsert=True, session=lambda: spark)
     world.restart(sink=sink)
 
 
@@ -67,7 +67,10 @@ def vectors_of(world: World) -> int:
     return sum('"deletionVector":{' in line for line in lines)
 
 
-@pytest.mark.parametrize("kind", ["delta-upsert", pytest.param("delta-partitioned-upsert", marks=pytest.mark.long)])
+@pytest.mark.long(suite="sinks")
+@pytest.mark.parametrize(
+    "kind", ["delta-upsert", pytest.param("delta-partitioned-upsert", marks=pytest.mark.long(suite="sinks"))]
+)
 def test_rows_that_are_deleted_by_a_vector_never_come_back(
     kind: str, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

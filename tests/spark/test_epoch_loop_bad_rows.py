@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.bad_rows import bad_rows
+from raycdc.core.failpoints import FailpointError
 from raycdc.errors import DataError, SchemaError
-from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.model.routes import Route
-from raycdc.model.transform import Transform
-from raycdc.schema import AlterColumnTypeEvent
+from raycdc.model.evolution import AlterColumnTypeEvent
+from raycdc.model.rules.routes import Route
+from raycdc.model.rules.transform import Transform
 from raycdc.spark import derive
+from raycdc.state.bad_row_counts import bad_rows
 from raycdc.testing.epochs import Row, ScriptedTable
 from tests.epochs.transform_world import TransformedWorld, new_world
 
@@ -99,6 +99,7 @@ def came_bad(orders: ScriptedTable) -> list[Row]:
     return [row for op, row in orders.changelog if op in ("+I", "+U") and not good(row)]
 
 
+@pytest.mark.long_variants("in Python workers-delta-changelog", "in Python workers-jsonl", suite="sinks")
 @pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog", "jsonl"])
 def test_rows_on_which_an_expression_fails_are_left_out_and_counted(
     kind: str, tmp_path: Path, spark: Any, way: str
@@ -151,6 +152,7 @@ def test_rows_are_skipped_without_being_kept(tmp_path: Path, spark: Any) -> None
     assert bad_rows(world.store, 3) == {"shop.orders": len(came_bad(orders))}
 
 
+@pytest.mark.long_variants("before_commit", "after_last_commit", suite="sinks")
 @pytest.mark.parametrize("point", ["before_commit", "in_commit", "after_last_commit", "after_record"])
 def test_a_crash_neither_loses_nor_doubles_what_is_counted_and_kept(
     point: str, tmp_path: Path, spark: Any, fail_at: Callable[[str, int], None]

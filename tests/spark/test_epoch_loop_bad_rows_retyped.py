@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.bad_rows import bad_rows
-from raycdc.epochs.parked_targets import Parks
+from raycdc.core.failpoints import FailpointError
+from raycdc.delivery.targets.parked_targets import Parks
 from raycdc.errors import ConfigError, SchemaError
-from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.model.routes import Route
-from raycdc.model.transform import Transform
-from raycdc.schema import AlterColumnTypeEvent, CreateTableEvent, TruncateTableEvent
+from raycdc.model.evolution import AlterColumnTypeEvent, CreateTableEvent, TruncateTableEvent
+from raycdc.model.rules.routes import Route
+from raycdc.model.rules.transform import Transform
+from raycdc.state.bad_row_counts import bad_rows
 from raycdc.testing.epochs import ScriptedTable
 from tests.epochs.transform_world import TransformedWorld, new_world
 
@@ -140,6 +140,7 @@ def shards(kind: str, root: Path) -> TransformedWorld:
     return world
 
 
+@pytest.mark.long_variants("int64-*-parquet", "int64-*-jsonl", "binary-*-parquet", suite="sinks")
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "delta-upsert"])
 @pytest.mark.parametrize(
     ("first", "value", "second"),
@@ -189,6 +190,7 @@ def begin_again(table: ScriptedTable) -> None:
     table.changes += first
 
 
+@pytest.mark.long_variants("*-fail", suite="sinks")
 @pytest.mark.parametrize("policy", ["skip", "fail"])
 @pytest.mark.parametrize("cause", ["came back", "may not fit", "changed under fail"])
 def test_tables_that_are_read_anew_as_the_message_says_are_whole(cause: str, policy: str, tmp_path: Path) -> None:

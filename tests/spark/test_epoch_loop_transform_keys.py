@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raycdc.errors import DataError
-from raycdc.model.transform import Transform
+from raycdc.model.rules.transform import Transform
 from tests.epochs.transform_world import new_world, play_names
 
 pytestmark = [

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from raycdc.epochs.outcomes import Recovery
+from raycdc.core.failpoints import FailpointError
+from raycdc.delivery.outcomes import Recovery
 from raycdc.errors import DataError, SinkError
-from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.model.routes import Route
-from raycdc.model.transform import Transform
+from raycdc.model.rules.routes import Route
+from raycdc.model.rules.transform import Transform
 from tests.epochs.sink_world import COLLECTIONS, DATABASES, TOPICS, world_of
 from tests.epochs.transform_world import TransformedWorld, new_world, play, play_names, play_shards
 
@@ -36,15 +36,15 @@ UPSERTS = (
 DEATHS = [
     *((kind, "in_commit") for kind in ("kafka", "postgres-upsert", "postgres-changelog", "mysql-upsert", *COLLECTIONS)),
     *(
-        pytest.param(kind, at, marks=pytest.mark.long)
+        pytest.param(kind, at, marks=pytest.mark.long(suite="sinks"))
         for kind in ("kafka", "postgres-upsert")
         for at in ("before_commit", "after_last_commit")
     ),
 ]
 #: Two rows with one key: within an epoch that is found before a sink has a part in it, so that one kind shows it;
-#: ``make test-sinks`` plays all.
+#: the suite ``sinks`` plays all.
 CLASHES = [
-    pytest.param(kind, together, marks=[pytest.mark.long] if together and kind != "delta-upsert" else [])
+    pytest.param(kind, together, marks=[pytest.mark.long(suite="sinks")] if together and kind != "delta-upsert" else [])
     for kind in UPSERTS
     for together in (True, False)
 ]
@@ -63,6 +63,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, spark: Any) -> Make:
     return made
 
 
+@pytest.mark.long_variants("kafka-parts", "*-changelog", "mongodb-parts-*", suite="sinks")
 @pytest.mark.parametrize("kind", [*TOPICS, *DATABASES, *COLLECTIONS, "mysql-changelog"])
 def test_rows_are_computed_and_filtered_and_a_later_column_flows(kind: str, make: Make) -> None:
     world = make(kind)
@@ -72,6 +73,7 @@ def test_rows_are_computed_and_filtered_and_a_later_column_flows(kind: str, make
     assert world.restart() == Recovery(4)
 
 
+@pytest.mark.long_variants("*-changelog-*", "mysql-*", "mongodb-parts-*", suite="sinks")
 @pytest.mark.parametrize(("kind", "point"), DEATHS)
 def test_an_epoch_that_is_staged_again_has_the_same_rows(
     kind: str, point: str, make: Make, fail_at: Callable[[str, int], None]
@@ -85,6 +87,7 @@ def test_an_epoch_that_is_staged_again_has_the_same_rows(
     world.check_table(orders)
 
 
+@pytest.mark.long_variants("mysql-*", "mongodb-*", suite="sinks")
 @pytest.mark.parametrize("kind", UPSERTS)
 def test_deleted_rows_are_marked_behind_a_filter_and_live_again(kind: str, make: Make) -> None:
     soft = Transform(table="shop.orders", filter="qty > 0", on_delete="soft", deleted_column="gone")
@@ -114,6 +117,7 @@ def key_of(kind: str, name: str) -> str | int:
     return int(name[1:]) if kind.startswith("mysql") else name
 
 
+@pytest.mark.long_variants("mysql-*", "mongodb-*", suite="sinks")
 @pytest.mark.parametrize("kind", UPSERTS)
 def test_rows_are_updated_by_another_key(kind: str, make: Make) -> None:
     world = make(kind, BY_NUMBER if kind.startswith("mysql") else BY_NAME)
@@ -123,6 +127,7 @@ def test_rows_are_updated_by_another_key(kind: str, make: Make) -> None:
     assert found == {key_of(kind, f"N{name}"): qty for name, qty in ((0, 7), (8, 1), (2, 20), (3, 3))}
 
 
+@pytest.mark.long_variants("mysql-*", "mongodb-*", suite="sinks")
 @pytest.mark.parametrize(("kind", "together"), CLASHES)
 def test_two_rows_with_one_new_key_are_refused(kind: str, together: bool, make: Make) -> None:
     world = make(kind, BY_NUMBER if kind.startswith("mysql") else BY_NAME)
@@ -136,6 +141,7 @@ def test_two_rows_with_one_new_key_are_refused(kind: str, together: bool, make: 
         world.loop().run()
 
 
+@pytest.mark.long_variants("mysql-*", "mongodb-*", suite="sinks")
 @pytest.mark.parametrize("kind", UPSERTS)
 def test_transformed_shards_are_merged_and_go_to_a_second_target(kind: str, make: Make) -> None:
     shard = r"shop\.orders_(\d)"
@@ -153,6 +159,7 @@ NOTHING = Transform(table="shop.nothing")
 SHARDS = r"shop\.orders_(\d)"
 
 
+@pytest.mark.long_variants("mysql-*", "mongodb-*", suite="sinks")
 @pytest.mark.parametrize(("kind", "together"), CLASHES)
 def test_a_key_of_two_shards_is_refused_before_a_row_of_it_is_written(kind: str, together: bool, make: Make) -> None:
     world = make(kind, NOTHING)
@@ -168,6 +175,7 @@ def test_a_key_of_two_shards_is_refused_before_a_row_of_it_is_written(kind: str,
     assert [row["name"] for row in world.target_rows("shop.all")] == ([] if together else ["one"])
 
 
+@pytest.mark.long_variants("mysql-*", "mongodb-*", suite="sinks")
 @pytest.mark.parametrize("kind", UPSERTS)
 def test_rows_move_between_shards_and_others_stay(kind: str, make: Make) -> None:
     world = make(kind, NOTHING)
@@ -188,6 +196,7 @@ def test_rows_move_between_shards_and_others_stay(kind: str, make: Make) -> None
     assert held == {0: "old", 1: "moved", 2: "old", 3: "old", 4: "old", 5: "old", 7: "old"}
 
 
+@pytest.mark.long_variants("postgres-*", "mysql-*", "mongodb-*", suite="sinks")
 @pytest.mark.parametrize("kind", ["jsonl", "kafka", "postgres-changelog", "mysql-changelog", "mongodb-changelog"])
 def test_in_a_changelog_another_key_makes_an_update_a_deletion_and_an_insert(kind: str, make: Make) -> None:
     by = Transform(table="shop.orders", projection="qty % 10 AS id, name", primary_keys=("id",))

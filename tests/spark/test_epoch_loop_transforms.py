@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from raycdc.config import LookupOptions
-from raycdc.epochs.outcomes import Recovery
+from raycdc.core.failpoints import FailpointError
+from raycdc.delivery.outcomes import Recovery
 from raycdc.errors import ConfigError, DataError, SchemaError, StateError
-from raycdc.failpoints import FailpointError
-from raycdc.model.routes import Route
-from raycdc.model.transform import Transform
-from raycdc.schema import DropColumnEvent, RenameColumnEvent
+from raycdc.model.evolution import DropColumnEvent, RenameColumnEvent
+from raycdc.model.rules.routes import Route
+from raycdc.model.rules.transform import Transform
+from raycdc.sandbox.servers import MongoDb
 from raycdc.spark import derive
-from raycdc.testing.servers import MongoDb
 from tests.epochs.transform_world import ORDERS, add_column, new_world, play, play_shards
 
 pytestmark = [
@@ -33,12 +33,12 @@ WORKERS = "in Python workers"
 
 
 def ways() -> Iterator[Any]:
-    """Each kind with what is derived here, and two with what workers derive: ``make test-sinks`` plays the others, as
+    """Each kind with what is derived here, and two with what workers derive: the suite ``sinks`` plays the others, as
     no sink knows where its rows were derived.
     """
     for kind in KINDS:
         yield kind, "in this process"
-        marks = () if kind in ("delta-upsert", "jsonl") else (pytest.mark.long,)
+        marks = () if kind in ("delta-upsert", "jsonl") else (pytest.mark.long(suite="sinks"),)
         yield pytest.param(kind, WORKERS, marks=marks)
 
 
@@ -72,12 +72,12 @@ def test_columns_stand_where_the_projection_puts_them(tmp_path: Path, spark: Any
 
 
 def deaths() -> Iterator[Any]:
-    """Delta's at each point, the others' in a commit; ``make test-sinks`` plays all."""
+    """Delta's at each point, the others' in a commit; the suite ``sinks`` plays all."""
     for kind, point in product(
         ("delta-upsert", "iceberg-upsert", "jsonl"), ("before_commit", "in_commit", "after_last_commit")
     ):
         long = kind != "delta-upsert" and point != "in_commit"
-        yield pytest.param(kind, point, marks=[pytest.mark.long] if long else [])
+        yield pytest.param(kind, point, marks=[pytest.mark.long(suite="sinks")] if long else [])
 
 
 @pytest.mark.parametrize(("kind", "point"), list(deaths()))

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from raycdc.bridge import StageTask
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.epochs.epoch_loop import EpochLoop
-from raycdc.epochs.ports import EpochPorts
+from raycdc.delivery.epoch_loop import EpochLoop
+from raycdc.delivery.ports import EpochPorts
 from raycdc.errors import ConfigError, SinkError, StateError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
+from raycdc.segments import StageTask
 from raycdc.sinks.api import SinkContext
-from raycdc.sinks.delta import rewrite as delta_rewrite
 from raycdc.sinks.delta import sink as delta_sink
+from raycdc.sinks.delta import small_merge as delta_rewrite
 from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.sink import DeltaSink
@@ -27,6 +26,7 @@ from raycdc.spark import session as session_module
 from raycdc.spark.frames import changelog_frame
 from raycdc.spark.session import effective_master, parallelism, spark_session
 from raycdc.spark.stage import SparkTaskRunner
+from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, Row
 
 pytestmark = [
@@ -67,7 +67,7 @@ def script(tmp_path: Path) -> EpochScript:
 def run(script: EpochScript, spark: Any, lake: Path, *, write: str = "upsert", order_by: str = "") -> None:
     """All sealed epochs into a Delta lake, every task in a Spark worker."""
     sink = DeltaSink(DeltaSinkConfig(path=str(lake)))
-    runner = SparkTaskRunner(spark, in_process_bytes_max=0)
+    runner = SparkTaskRunner(spark, from_bytes=0)
     context = SinkContext(script.store.app_id, write, runner, parallelism=parallelism(spark), session=lambda: spark)
     sink.open(replace(context, order_by=order_by))
     ports = EpochPorts(
@@ -212,13 +212,14 @@ def test_an_error_of_ours_in_a_task_keeps_its_kind(spark: Any, script: EpochScri
 @dataclass(frozen=True, slots=True)
 class Listing(StageTask[list[str]]):
     path: str
+    input_bytes = 1
 
     def run(self) -> list[str]:
         return [path.name for path in Path(self.path).iterdir()]
 
 
 def test_any_other_error_is_tried_again_and_then_told_by_kind_and_place(spark: Any, tmp_path: Path) -> None:
-    runner = SparkTaskRunner(spark, in_process_bytes_max=-1)
+    runner = SparkTaskRunner(spark, from_bytes=0)
     with pytest.raises(
         SinkError, match=r'Staging failed in Spark: FileNotFoundError \(File "[^"]+", line \d+, in \w+\)'
     ) as told:

@@ -10,7 +10,7 @@ import pytest
 
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.transform import Transform, Transforms
+from raycdc.model.rules.transform import Transform, Transforms
 from raycdc.spark.transforms import SparkResolver, TransformSession
 from raycdc.transform import PlainResolver, ResolvedTransform
 

@@ -23,8 +23,8 @@ from raycdc.cli.tables import change_table
 from raycdc.config import config_from_dict
 from raycdc.errors import SchemaError
 from raycdc.pipeline import Pipeline
-from raycdc.testing.servers import DatabaseServer, KafkaServer, MariaDbServer, MongoDbServer, MySqlServer
-from raycdc.testing.simulation import Settings, Simulation, TableKind, Visibility
+from raycdc.sandbox.servers import DatabaseServer, KafkaServer, MariaDbServer, MongoDbServer, MySqlServer
+from tests.support.simulation import Settings, Simulation, TableKind, Visibility
 
 #: What of a state folder is not kept.
 LEFT_OUT = ("spool", "lease")
@@ -133,6 +133,28 @@ def of_paused_tables(server: DatabaseServer, folder: Path) -> Path:
     return folder / "state"
 
 
+def of_temporary_tables(server: DatabaseServer, folder: Path) -> Path:
+    """A table whose name a temporary table hides from a session that is still there."""
+    with server.fresh_database("kept") as database, server.connect(database=database) as session:
+        config = caught_up_with(server, database, folder, ("live",))
+        with session.cursor() as cursor:
+            cursor.execute("SET SESSION binlog_format = STATEMENT")
+            cursor.execute("CREATE TEMPORARY TABLE live (id INT)")
+            cursor.execute("TRUNCATE TABLE live")
+        server.execute("INSERT INTO live VALUES (3, 'c')", database=database)
+        catch_up(config)
+    return folder / "state"
+
+
+def of_described_targets(server: DatabaseServer, folder: Path) -> Path:
+    """Targets whose columns a record describes, one with a default that it was given."""
+    with server.fresh_database("kept") as database:
+        config = caught_up_with(server, database, folder, ("live", "altered"))
+        server.execute("ALTER TABLE altered DROP COLUMN name, ADD COLUMN qty INT DEFAULT 3", database=database)
+        catch_up(config)
+    return folder / "state"
+
+
 def of_topics(server: KafkaServer, folder: Path) -> Path:
     """Two partitions of one topic, with a schema that a statement changed."""
     from confluent_kafka import Producer
@@ -214,8 +236,10 @@ def main(folder: Path) -> None:
     with MariaDbServer() as mariadb:
         archive(of_server(mariadb, work / "mariadb"), folder / "mariadb.tar.gz")
         archive(of_paused_tables(mariadb, work / "mariadb_paused"), folder / "mariadb_paused.tar.gz")
+        archive(of_temporary_tables(mariadb, work / "mariadb_temporary"), folder / "mariadb_temporary.tar.gz")
+        archive(of_described_targets(mariadb, work / "mariadb_described"), folder / "mariadb_described.tar.gz")
     with MySqlServer(version="8.0") as mysql:
-        archive(of_server(mysql, work / "mysql80"), folder / "mysql80.tar.gz")
+        archive(of_server(mysql, work / "mysql80"), folder / "mysql80_marked.tar.gz")
     with MongoDbServer() as mongodb:
         archive(of_collections(mongodb, work / "mongodb"), folder / "mongodb.tar.gz")
     with KafkaServer() as kafka:

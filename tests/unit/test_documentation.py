@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import re
 import tomllib
@@ -11,15 +12,17 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
-from raycdc.checkpoint.record_bases import COMMIT_VERSION
-from raycdc.checkpoint.sealed_state import CHANGE_VERSION
 from raycdc.cli.app import app
-from raycdc.cli.explain import LINES, LISTED, MANUAL, WEBHOOK, print_page, topics
+from raycdc.cli.docs import LINES, LISTED, MANUAL, WEBHOOK, print_page, topics
 from raycdc.cli.pages import GENERATED_PAGES
-from raycdc.cli.plan_file import VERSION as PLAN_VERSION
+from raycdc.cli.planning.plan_file import VERSION as PLAN_VERSION
 from raycdc.config import config_from_dict, load_config
 from raycdc.errors import ExitCode
+from raycdc.state.commits.record_bases import COMMIT_VERSION
+from raycdc.state.manifests.sealed_state import CHANGE_VERSION
+from tests.long import SUITES
 from tests.manual_commands import ELSEWHERE, ENDLESS, PAGES_ELSEWHERE, PLAYED, shown_commands
 
 COMMANDS = typer.main.get_command(app)
@@ -105,15 +108,15 @@ def test_a_command_that_is_shown_exists_with_its_options(command: str) -> None:
         assert words[0] in known, f"raycdc has no command {words[0]!r}"
         current = known[words.pop(0)]
     if getattr(current, "context_settings", {}).get("ignore_unknown_options"):
-        return  # Its options are read by a parser of its own, which `make test-demos` meets.
+        return  # Its options are read by a parser of its own, which `make test-long SUITE=demos` meets.
     options = {"--help"} | {name for parameter in getattr(current, "params", []) for name in parameter.opts}
     assert [word for word in words if word.startswith("-") and word not in options] == []
 
 
-@pytest.mark.parametrize("command", [each for each in commands() if each.startswith("make ")])
-def test_a_make_target_in_the_readme_exists(command: str) -> None:
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert command.split()[1] in targets
+def test_make_targets_that_pages_name_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z-]+)[^`]*`", " ".join(PAGES.values())))
+    assert {"demo", "test"} <= named <= targets
 
 
 def test_links_lead_to_files_and_sections() -> None:
@@ -128,7 +131,7 @@ def test_links_lead_to_files_and_sections() -> None:
 
 
 def test_each_page_of_the_manual_is_named_in_the_readme_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    named = set(re.findall(r"`raycdc explain (\w+)`", " ".join(PAGES.values())))
+    named = set(re.findall(r"`raycdc docs ([\w-]+)`", " ".join(PAGES.values())))
     assert named == {*topics(), LISTED}
     for name in named:
         assert print_page(name) == 0
@@ -163,7 +166,7 @@ def test_each_page_is_in_the_contents_of_the_site() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:
-    listed = [int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)]
+    listed = [int(code) for code in re.findall(r"^\| (\d+) \|", (MANUAL / "errors.md").read_text(), re.MULTILINE)]
     assert listed == sorted(code.value for code in ExitCode)
 
 
@@ -172,8 +175,15 @@ def test_continuous_integration_runs_exactly_make_test() -> None:
     assert lines == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "exec make test"]
 
 
+def test_suites_that_pages_and_the_workflow_name_exist() -> None:
+    named = set(re.findall(r"SUITE=([a-z-]+)", " ".join(PAGES.values()))) - {"help"}
+    assert {"certificates", "leaks"} <= named <= SUITES.keys()
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
+    assert workflow["jobs"]["long"]["strategy"]["matrix"]["suite"] == list(SUITES)
+
+
 def test_readme_and_architecture_are_read_at_one_sitting() -> None:
-    assert len(README.splitlines()) <= 250
+    assert len(README.splitlines()) <= 130
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 300
 
 
@@ -217,6 +227,16 @@ def test_modules_that_developers_are_pointed_to_exist(page: str) -> None:
     assert sorted(name for name in named if not any(file.endswith(f"/{name}") for file in files)) == []
     targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
     assert [target for target in targets if not ((ROOT / page).parent / target).exists()] == []
+
+
+def test_the_nouns_of_flink_lead_to_what_is_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    nouns = text[text.index("## Flink's nouns") : text.index("## The hand-off")]
+    names = re.findall(r"`((?:[a-z_]+\.)+[a-z_]+)(?:\.([A-Z]\w+))?`", nouns)
+    assert len(names) > 15
+    for module, name in names:
+        found = importlib.import_module(f"raycdc.{module}")
+        assert not name or hasattr(found, name), f"{module}.{name}"
 
 
 def _python(folder: str) -> list[Path]:

@@ -14,9 +14,9 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from raycdc.checkpoint.kinds import KINDS, kind_of
-from raycdc.testing.jobs import Job
+from raycdc.state.documents import KINDS, kind_of
 from tests.leaks import leaks, nothing_shows
+from tests.support.jobs import Job
 
 WORD, NUMBER = "planted-värde-word", 1_938_475_611
 
@@ -79,8 +79,9 @@ def test_every_kind_of_file_of_a_state_that_may_show_rows_is_swept() -> None:
 
 
 def test_every_file_that_the_code_puts_into_a_state_is_of_a_kind() -> None:
-    parts = ("", "checkpoint", "epochs", "spark", "runtime", "lookup", "datasource")
-    places = [path for part in parts for path in (ROOT / "raycdc" / part).glob("*.py")]
+    parts = ("driver", "state", "delivery", "spark", "runtime", "segments", "datasource")
+    places = [path for part in parts for path in (ROOT / "raycdc" / part).rglob("*.py")]
+    places.append(ROOT / "raycdc" / "pipeline.py")
     found = {"".join(names) for path in places for names in _PLACED.findall(path.read_text())}
     assert found >= {"spool", "dead_letters", "known", "looked_up", "retyped.json", "names.json"}
     assert [

@@ -7,7 +7,7 @@ from graphlib import TopologicalSorter
 import grimp
 
 #: The compiler is loaded only where something is not compiled yet: one thing in two files, for the time of a start.
-_ONE_THING = {("raycdc.compiled", "raycdc.compiled_build")}
+_ONE_THING = {("raycdc.core.compiled", "raycdc.core.compiled_build")}
 
 
 def test_no_file_needs_one_that_needs_it() -> None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from raycdc.bridge.access import HERE
-from raycdc.bridge.bad_rows import BadRecords
-from raycdc.checkpoint.configured import configured_keys, write_configured
-from raycdc.checkpoint.parked import ParkedTarget
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.config import PipelineConfig, config_from_dict
-from raycdc.consumer import Ledger
+from raycdc.driver.consumer import Ledger
+from raycdc.driver.fitting import require_fitting
 from raycdc.errors import ConfigError, ParkReason
-from raycdc.preflight import require_fitting
+from raycdc.segments.access import HERE
+from raycdc.segments.bad_rows import BadRecords
+from raycdc.state.configured import configured_keys, write_configured
+from raycdc.state.parked import ParkedTarget
+from raycdc.state.store import CheckpointStore, CommitRecord, RoutedTarget
 from raycdc.testing.epochs import EpochScript
 
 

@@ -19,13 +19,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = ("os", "socket", "select", "signal", "fcntl", "resource", "time", "mmap", "threading", "multiprocessing")
 #: Only servers of demos and tests, which are Linux' own programs.
-LEFT_OUT = ROOT / "raycdc" / "testing"
+LEFT_OUT = ROOT / "raycdc" / "sandbox"
 #: Where a kernel's files are named, and what becomes of it where there are none.
 KERNEL_FILES = {
-    "checkpoint/holder.py": "macOS is asked for the same by another name",
-    "connectors/mysql/planning_costs.py": "the server's CPU seconds are not told",
+    "state/drivers/holder.py": "macOS is asked for the same by another name",
+    "connectors/mysql/source.py": "the server's CPU seconds are not told",
     "datasource/bounded.py": "Spark's process is the parent then",
-    "startup_checks.py": "a path that is refused",
+    "driver/startup_checks.py": "a path that is refused",
 }
 #: Runs a command where Python says that it is macOS, and without the names; libraries were built for Linux.
 WITHOUT = """

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig
 from raycdc.config.load import config_from_dict
+from raycdc.driver.resolve import OutputMode, resolve
+from raycdc.driver.startup_checks import START_CHECKS, Start, require_known_rows
 from raycdc.errors import ConfigError
-from raycdc.model.until import Until
-from raycdc.preflight import Taker, settle_start
-from raycdc.startup_checks import START_CHECKS, Start, require_known_rows
+from raycdc.model.rules.until import Until
+from raycdc.state.store import CheckpointStore
 
 
 def config_of(folder: Path, *, mode: str = "continuous", source: dict[str, Any]) -> PipelineConfig:
@@ -44,14 +44,14 @@ def test_the_mode_that_is_asked_for_says_where_a_run_ends(
     assert config_of(tmp_path, mode=mode, source=source).until is until
 
 
-@pytest.mark.parametrize("taker", [Taker.SINK, Taker.HAND_FOR_SINK])
+@pytest.mark.parametrize("taker", [OutputMode.SINK, OutputMode.HAND_FOR_SINK])
 def test_epochs_taken_by_hand_of_a_file_that_names_a_sink_have_the_rows_that_the_sink_would_get(
-    tmp_path: Path, taker: Taker
+    tmp_path: Path, taker: OutputMode
 ) -> None:
     config = config_of(tmp_path, source={"type": "datagen", "tables": ["shop.orders"]})
     store = CheckpointStore(tmp_path / "state", pipeline="shop")
-    settled = settle_start(config, store, warn=lambda _: None, taker=taker)
-    context = settled.make_source().context
+    resolved = resolve(Start(config, local=True), store, warn=lambda _: None, taker=taker)
+    context = resolved.make_source().context
     assert (context.sink, context.rules.upsert) == ("delta", True)
 
 
@@ -65,7 +65,7 @@ def test_known_rows_are_refused_in_a_folder_whose_name_deltas_library_reads_as_a
 def test_a_store_that_does_not_answer_is_asked_once_for_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raycdc.startup_checks.STORE_TRIES_FOR_S", 0.5)
+    monkeypatch.setattr("raycdc.driver.startup_checks.STORE_TRIES_FOR_S", 0.5)
     keys = {"access_key_id": "AK", "secret_access_key": "any", "region": "us-east-1", "allow_http": True}
     config = config_from_dict(
         {

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from raycdc.bridge.access import SegmentAccess
-from raycdc.bridge.reading import segment_schema
-from raycdc.checkpoint.manifest import Segment
 from raycdc.config import config_from_dict
+from raycdc.driver.source_side import limits_of
+from raycdc.driver.startup_checks import START_CHECKS, Start
 from raycdc.errors import ConfigError, SegmentUnavailableError
 from raycdc.model import TableId
 from raycdc.plugins import PluginGroup, list_plugins, load_plugin
 from raycdc.runtime.scaling import SeenNode
+from raycdc.segments.access import SegmentAccess
+from raycdc.segments.reading import segment_schema
 from raycdc.sinks.api import Sink
-from raycdc.source_side import limits_of
-from raycdc.startup_checks import START_CHECKS, Start
+from raycdc.state.manifests.manifest import Segment
 
 PACKAGE = Path(__file__).resolve().parents[2] / "raycdc"
 ERRORS = set(re.findall(r"class (\w+Error)\(", (PACKAGE / "errors.py").read_text()))
@@ -33,27 +33,28 @@ ERRORS = set(re.findall(r"class (\w+Error)\(", (PACKAGE / "errors.py").read_text
 #: The modules that a start goes through before its first epoch, and of each the functions that only run later.
 STARTUP = {
     "pipeline.py": {"Pipeline.ledger", "_end_of"},
-    "data_side.py": set[str](),
-    "source_side.py": set[str](),
-    "preflight.py": {"rows_judge.require_rows"},
-    "startup_checks.py": set[str](),
-    "checkpoint/changelog.py": set[str](),
+    "driver/data_side.py": set[str](),
+    "driver/source_side.py": set[str](),
+    "driver/fitting.py": set[str](),
+    "driver/resolve.py": {"ResolvedRun.require_rows"},
+    "driver/startup_checks.py": set[str](),
+    "state/full_changelog.py": set[str](),
     "spark/session.py": set[str](),
     "spark/lifecycle.py": {"SparkThread.look", "SparkThread.again", "MemoryEnds.require_few"},
-    "runtime/ray_environment.py": set[str](),
-    "runtime/ray_launcher.py": set[str](),
+    "runtime/ray/ray_private.py": set[str](),
+    "runtime/ray/ray_launcher.py": set[str](),
     "sinks/targets.py": set[str](),
     "sinks/steps.py": set[str](),
     "sinks/delta/sink.py": set[str](),
     "sinks/delta/target.py": set[str](),
-    "sinks/delta/upkeep.py": set[str](),
+    "sinks/delta/maintenance.py": set[str](),
     "sinks/files/sink.py": set[str](),
-    "sinks/files/target.py": set[str](),
+    "sinks/files/folder_target.py": set[str](),
     "sinks/iceberg/sink.py": set[str](),
     "sinks/iceberg/target.py": set[str](),
     "sinks/jdbc/sink.py": set[str](),
     "sinks/jdbc/target.py": set[str](),
-    "sinks/kafka/topics.py": {
+    "sinks/kafka/sink.py": {
         "Topics.__contains__",
         "Topics.partitions",
         "Topics.create",
@@ -62,13 +63,13 @@ STARTUP = {
     },
     "sinks/mongodb/sink.py": set[str](),
     "sinks/mongodb/target.py": set[str](),
-    "epochs/epoch_recovery.py": set[str](),
-    "epochs/holdings.py": {"Holdings.check_ours"},
+    "delivery/epoch_recovery.py": set[str](),
+    "delivery/targets/target_records.py": {"TargetRecords.check_ours"},
     "connectors/mysql/source.py": set[str](),
-    "connectors/mysql/table_options.py": set[str](),
+    "connectors/mysql/table_probe.py": {"_looked_at"},
     "connectors/mongodb/source.py": {"MongoDbSource.require_rows"},
-    "connectors/mongodb/stream/opening.py": set[str](),
-    "connectors/kafka/source.py": set[str](),
+    "connectors/mongodb/stream/raw_stream.py": {"RawStream.__init__", "_react"},
+    "connectors/kafka/source.py": {"KafkaTrialReader.read"},
     "source/as_begun.py": set[str](),
     "source/log_owner.py": set[str](),
 }
@@ -79,44 +80,44 @@ OF_SINKS = re.compile(
 
 #: Where each error is raised → the check that finds it: a name of `START_CHECKS`, or a function of the command.
 FOUND_BY = {
-    "startup_checks.py: _plug_ins": "plug-ins",
-    "startup_checks.py: _listening": "control",
-    "startup_checks.py: _traces": "traces",
-    "startup_checks.py: require": "every one",
-    "startup_checks.py: order_by": "options",
-    "startup_checks.py: _options": "options",
-    "startup_checks.py: require_known_rows": "check_changelog",
+    "driver/startup_checks.py: _plug_ins": "plug-ins",
+    "driver/startup_checks.py: _listening": "control",
+    "driver/startup_checks.py: _traces": "traces",
+    "driver/startup_checks.py: require": "every one",
+    "driver/startup_checks.py: order_by": "options",
+    "driver/startup_checks.py: _options": "options",
+    "driver/startup_checks.py: require_known_rows": "check_changelog",
     "spark/session.py: check_java": "java",
     "spark/session.py: check_pyspark": "java",
     "spark/session.py: delta_jars": "java",
     "spark/session.py: fetch_delta_jars": "spark",
     "spark/session.py: check_settings": "spark",
     "spark/session.py: spark_session": "check_transforms",
-    "epochs/epoch_recovery.py: EpochRecovery.run": "check_targets",
-    "epochs/epoch_recovery.py: EpochRecovery.look": "check_targets",
-    "epochs/epoch_recovery.py: EpochRecovery._check_record": "check_targets",
-    "epochs/holdings.py: Holdings.check_record": "check_targets",
+    "delivery/epoch_recovery.py: EpochRecovery.run": "check_targets",
+    "delivery/epoch_recovery.py: EpochRecovery.look": "check_targets",
+    "delivery/epoch_recovery.py: EpochRecovery._check_record": "check_targets",
+    "delivery/targets/target_records.py: TargetRecords.check_record": "check_targets",
     "sinks/targets.py: check_write": "options",
     "sinks/targets.py: taken_by_others": "check_targets",
-    "sinks/delta/upkeep.py: Upkeep.__init__": "options",
+    "sinks/delta/maintenance.py: DeltaMaintenance.__init__": "options",
     "sinks/jdbc/sink.py: JdbcSink._connect": "check_sink",
-    "sinks/kafka/topics.py: Topics.require": "check_sink",
+    "sinks/kafka/sink.py: Topics.require": "check_sink",
     "sinks/mongodb/sink.py: MongoDbSink.look": "check_sink",
     "sinks/delta/target.py: DeltaSteps.standing": "check_targets",
     "sinks/jdbc/target.py: JdbcSteps.standing": "check_targets",
-    "sinks/files/target.py: FilesTarget.taken": "check_targets",
-    "preflight.py: require_fitting": "check_fitting",
-    "preflight.py: require_nothing_written": "check_targets",
-    "preflight.py: selection_of": "check_selection",
-    "preflight.py: selection_changes": "check_start",
-    "preflight.py: refused_at_start": "check_start",
-    "checkpoint/changelog.py: begun_with": "check_start",
+    "sinks/files/folder_target.py: FilesTarget.taken": "check_targets",
+    "driver/fitting.py: require_fitting": "FITTING",
+    "driver/fitting.py: require_nothing_written": "check_targets",
+    "driver/resolve.py: resolve": "every one",
+    "driver/resolve.py: _selection_changes": "check_start",
+    "driver/resolve.py: ResolvedRun.refused": "check_start",
+    "state/full_changelog.py: begun_with": "check_start",
     "source/log_owner.py: LogOwner.require_again": "check_start",
-    "connectors/mysql/table_options.py: TableOptions.require_fitting": "check_start",
-    "connectors/mysql/table_options.py: _captured": "check_start",
+    "connectors/mysql/table_probe.py: TableOptions.require_fitting": "check_start",
+    "connectors/mysql/table_probe.py: _captured": "check_start",
     "source/as_begun.py: require_as_begun": "check_start",
-    "connectors/mongodb/stream/opening.py: require_same_set": "check_start",
-    "connectors/mongodb/stream/opening.py: StreamOpener.open": "check_start",
+    "connectors/mongodb/stream/raw_stream.py: require_same_set": "check_start",
+    "connectors/mongodb/stream/raw_stream.py: StreamOpener.open": "check_start",
     "connectors/kafka/source.py: KafkaSource.preflight": "check_start",
 }
 
@@ -132,7 +133,7 @@ def raised(module: str) -> set[str]:
                 continue
             if isinstance(child, ast.Raise) and isinstance(child.exc, ast.Call):
                 called = ast.unparse(child.exc.func)
-                if called in ERRORS or called in ("no_order", "result.error", "_not_started"):
+                if called in ERRORS or called in ("no_order", "result.error", "refused[0].error", "_not_started"):
                     found.add(".".join(inside))
             if module.startswith("sinks/") and isinstance(child, ast.Call) and ast.unparse(child.func) in ERRORS:
                 found.add(".".join(inside))
@@ -148,13 +149,16 @@ def raised(module: str) -> set[str]:
 def test_every_error_of_a_start_is_found_by_check() -> None:
     found = {place for module in STARTUP for place in raised(module)}
     only_run = sorted(found - FOUND_BY.keys())
-    assert not only_run, f"{only_run} end a start, and check does not know: make it a check of raycdc/startup_checks.py"
+    assert not only_run, (
+        f"{only_run} end a start, and check does not know: make it a check of raycdc/driver/startup_checks.py"
+    )
     assert sorted(FOUND_BY.keys() - found) == [], "no error is raised there any more"
 
 
 def test_the_checks_of_the_table_are_ones_that_check_makes() -> None:
-    source = "\n".join((PACKAGE / "cli" / name).read_text() for name in ("check.py", "check_targets.py"))
+    source = "\n".join((PACKAGE / "cli" / "planning" / name).read_text() for name in ("check.py", "check_targets.py"))
     made = {check.name for check in START_CHECKS} | {"every one"}
+    made |= {name for name in ("FITTING", "SELECTED", "BEGUN") if f"{name}.results(run)" in source}
     made |= {name for name in re.findall(r"^def (check_\w+)", source, re.MULTILINE) if source.count(f"{name}(") > 1}
     assert set(FOUND_BY.values()) <= made
 
@@ -181,8 +185,8 @@ def test_every_sink_that_remembers_says_what_it_holds_before_a_run() -> None:
 
 
 def test_check_and_run_begin_with_the_same_list() -> None:
-    assert "for check in START_CHECKS" in (PACKAGE / "cli" / "check.py").read_text()
-    assert "for check in START_CHECKS" in (PACKAGE / "startup_checks.py").read_text()
+    assert "for check in START_CHECKS" in (PACKAGE / "cli" / "planning" / "check.py").read_text()
+    assert "for check in START_CHECKS" in (PACKAGE / "driver" / "startup_checks.py").read_text()
     pipeline = (PACKAGE / "pipeline.py").read_text()
     assert pipeline.index("begin(start)") < pipeline.index("= take(stack, store")
 
@@ -273,7 +277,7 @@ def test_traces_without_their_packages_are_refused_before_anything_starts(
     assert (found.ok, found.text) == (True, "Traces of epochs go to http://127.0.0.1:4318, which is not asked here.")
     (found,) = results(endpoint="https://127.0.0.1:4318", ca=__file__)
     assert (found.ok, found.required) == (False, False)
-    monkeypatch.setattr("raycdc.startup_checks.TRACES_MODULE", "opentelemetry.of_nothing")
+    monkeypatch.setattr("raycdc.driver.startup_checks.TRACES_MODULE", "opentelemetry.of_nothing")
     (found,) = results(endpoint="http://127.0.0.1:4318")
     assert (found.ok, found.required, found.error) == (False, True, ConfigError)
     assert found.text == (
@@ -282,7 +286,7 @@ def test_traces_without_their_packages_are_refused_before_anything_starts(
     # Packages of versions that do not go together.
     (tmp_path / "odd_exporter.py").write_text("raise TypeError('no descriptor')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("raycdc.startup_checks.TRACES_MODULE", "odd_exporter")
+    monkeypatch.setattr("raycdc.driver.startup_checks.TRACES_MODULE", "odd_exporter")
     (found,) = results(endpoint="http://127.0.0.1:4318")
     assert (found.ok, found.required) == (False, False)
     assert "OpenTelemetry cannot be loaded (TypeError: no descriptor)" in found.text

@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from raycdc.stores.silence import SILENT_S, Silences
+from raycdc.storage.silence import SILENT_S, Silences
 
 
 class Asked:

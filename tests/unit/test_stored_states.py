@@ -15,35 +15,44 @@ from typing import Any, cast
 
 import pytest
 
-from raycdc.checkpoint.configured import read_configured
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.cli.check import told_of_state
+from raycdc.cli.planning.check import told_of_state
 from raycdc.cli.tables import table_list
 from raycdc.config import config_from_dict
-from raycdc.connectors.kafka.enumerator import KafkaEnumerator
+from raycdc.connectors.kafka.enumeration.enumerator import KafkaEnumerator
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.connectors.mongodb.stream.position import StreamPosition
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.source.parking import Requests, TableRequest, with_requests
+from raycdc.connectors.mongodb.stream.resume_token import StreamPosition
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState, StoredHistory
+from raycdc.delivery.targets.described_targets import DescribedTargets
+from raycdc.driver.resolve import next_run
+from raycdc.model import TableId
 from raycdc.source.protocol.api import EnumeratorStart, ReaderOutput
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.enumerator import restore_or_create
-from raycdc.source.snapshot.key_index import KeyOrder
-from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
-from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect
-from raycdc.source.snapshot.stream_state import StreamState, stream_of
+from raycdc.source.snapshot.enumerator.incremental_enumerator import restore_or_create
+from raycdc.source.snapshot.enumerator.snapshot_plan import EnumeratorDialect
+from raycdc.source.snapshot.handoff.open_chunk import KeyOrder
+from raycdc.source.snapshot.log.log_reader import LogReader, LogReaderSettings
+from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
 from raycdc.source.split import STREAM_SPLIT_ID, StreamSplit
-from raycdc.source.table_life import AsOf, Behind, CatchingUp, InSnapshot, Live, Parked, TableState
-from raycdc.source.table_requests import ask
+from raycdc.source.tables.parking import Requests, TableRequest, with_requests
+from raycdc.source.tables.table_life import AsOf, Behind, CatchingUp, InSnapshot, Live, Parked, TableState
+from raycdc.source.tables.table_requests import ask
+from raycdc.state.configured import read_configured
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import EnumeratorState, SealedSplit
+from raycdc.state.store import CheckpointStore, RoutedTarget
+from raycdc.transform import TransformedTables
 from tests.unit.source.enumerator_context import KeptContext
 
 STATES = Path(__file__).parent.parent / "states"
-LOGS = ["mariadb", "mysql80", "mongodb"]
+LOGS = ["mariadb", "mysql80", "mongodb", "mysql80_marked"]
 #: Tables that are paused, and that go on.
 PAUSED = "mariadb_paused"
+#: A table whose name a session's temporary table hides.
+TEMPORARY = "mariadb_temporary"
+#: Targets whose columns the commit record says.
+DESCRIBED = "mariadb_described"
 
 
 class Dialect:
@@ -118,7 +127,7 @@ def documents_of(store: CheckpointStore, state: StreamState) -> dict[str, Any]:
     return {name: store.document(name) for name in names if name is not None}
 
 
-@pytest.mark.parametrize("store", [*LOGS, PAUSED, "kafka"], indirect=True)
+@pytest.mark.parametrize("store", [*LOGS, PAUSED, TEMPORARY, DESCRIBED, "kafka"], indirect=True)
 def test_every_manifest_and_record_of_a_folder_is_read(store: CheckpointStore) -> None:
     manifests = {manifest.epoch: manifest for manifest in store.manifests(after=0)}
     files = sorted((store.path / "epochs").glob("*.json"))
@@ -131,10 +140,43 @@ def test_every_manifest_and_record_of_a_folder_is_read(store: CheckpointStore) -
 
 
 @pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        (DESCRIBED, {"altered": ("id", "qty"), "live": ("id", "name")}),
+        # Nothing is described here, but the log knows its tables: one is parked, and of one that is gone nobody knows.
+        (
+            "mariadb",
+            {
+                "again": ("id", "name"),
+                "away": (),
+                "large": ("id", "name"),
+                "live": ("id", "name", "qty"),
+                "unfit": ("id", "name"),
+            },
+        ),
+        (PAUSED, {"live": ("id", "name", "qty"), "paused": ("id", "name"), "resuming": ("id", "name")}),
+    ],
+    indirect=["store"],
+)
+def test_the_columns_of_targets_are_known_whoever_wrote_the_record(
+    store: CheckpointStore, expected: dict[str, tuple[str, ...]]
+) -> None:
+    record = store.last_commit()
+    assert record is not None
+    routes = {TableId.parse(name): route for name, route in record.routes.items()}
+    targets = DescribedTargets(store, TransformedTables(), routes.get)
+    known = {name: routes.get(name, RoutedTarget((str(name),), "")) for name in map(TableId.parse, record.tables)}
+    targets.start(known, stream_of(store.manifest(record.epoch)))
+    assert {name.table: targets.columns_of(name) for name in targets} == expected
+
+
+@pytest.mark.parametrize(
     ("store", "kinds", "phases"),
     [
         *((name, {InSnapshot, Live, Parked}, {"snapshot", "stream"}) for name in LOGS),
         (PAUSED, {Live, Parked, CatchingUp}, {"stream", "paused", "resuming"}),
+        (TEMPORARY, {Live}, {"stream"}),
+        (DESCRIBED, {Live}, {"stream"}),
     ],
     indirect=["store"],
 )
@@ -152,6 +194,17 @@ def test_a_stored_log_goes_on_where_it_was(
     assert place.of(state.position).sealed() == state.position
     assert kinds <= kinds_of([state])
     assert {table["phase"] for table in table_list(store)} >= phases
+
+
+@pytest.mark.parametrize("store", [TEMPORARY], indirect=True)
+def test_a_stored_name_stays_hidden(store: CheckpointStore) -> None:
+    state = stream_of(store.last_manifest())
+    assert state is not None
+    history = HistoryState.from_json(cast("StoredHistory", state.notes.to_json()))
+    (names,) = history.temporary.sessions.values()
+    assert names == frozenset(state.followed)
+    assert history.temporary.file == state.position.to_json()["file"]
+    assert history.to_json() == state.notes.to_json()
 
 
 @pytest.mark.parametrize("store", [PAUSED], indirect=True)
@@ -188,11 +241,23 @@ def test_a_plan_foresees_that_a_table_cannot_go_on_beside_its_log(
     config = config_from_dict({"pipeline": pipeline, "source": source | {"server_id": server_id}, "sink": sink})
 
     def told() -> list[str]:
-        return [text.partition(" does not go on")[0] for text in told_of_state(config, store) if "a run parks" in text]
+        texts = told_of_state(next_run(config))
+        return [text.partition(" does not go on")[0] for text in texts if "a run parks" in text]
 
     assert told() == ([str(resuming)] if is_told else [])
     ask(store, [str(paused)], TableRequest.RESUME)
     assert told() == (sorted([str(resuming), str(paused)]) if is_told else [])
+
+
+@pytest.mark.parametrize(("store", "is_marked"), [("mysql80", False), ("mysql80_marked", True)], indirect=["store"])
+def test_a_stored_position_of_a_log_has_what_it_is_known_by_where_that_was_kept(
+    store: CheckpointStore, is_marked: bool
+) -> None:
+    state = stream_of(store.last_manifest())
+    assert state is not None
+    offset = BinlogOffset.of(state.position)
+    assert (offset.mark is not None and offset.mark.at > 0) is is_marked
+    assert ("mark" in offset.to_json()) is is_marked
 
 
 @pytest.mark.parametrize("store", [*LOGS, PAUSED], indirect=True)

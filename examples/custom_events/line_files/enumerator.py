@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raycdc.checkpoint.manifest import TableEpoch
-from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
 from raycdc.errors import ProtocolError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import CreateTableEvent
-from raycdc.source.parking import Refusal
+from raycdc.model.evolution import CreateTableEvent
 from raycdc.source.partitions.assigner import PartitionAssigner
 from raycdc.source.protocol.api import (
+    EnumeratorPart,
     EnumeratorStart,
     EnumeratorStatistics,
-    EpochShare,
     SplitEnumeratorContext,
     TableCounts,
     TableProgress,
@@ -24,6 +21,9 @@ from raycdc.source.protocol.api import (
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit, SourceSplit
+from raycdc.source.tables.parking import Refusal
+from raycdc.state.manifests.manifest import TableEpoch
+from raycdc.state.opaque import EnumeratorState, SealedSplit
 
 TABLE = TableId("files", "lines")
 SCHEMA = TableSchema(
@@ -110,7 +110,7 @@ class LineFilesEnumerator:
             case _:
                 raise ProtocolError(f"The enumerator does not know the event {type(event).__name__}")
 
-    def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EpochShare:
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EnumeratorPart:
         """The first manifest creates the table; a bounded run's last one holds all that was there at its start."""
         self._sealed.update({name: bytes_read(state) for name, state in splits.items()})
         self._assigner.balance()
@@ -118,10 +118,10 @@ class LineFilesEnumerator:
         fingerprint = SCHEMA.fingerprint()
         documents = {fingerprint: SchemaDocument.of(SCHEMA)}
         if self._announced:
-            return EpochShare(final=self._final)
+            return EnumeratorPart(final=self._final)
         self._announced = True
         created = TableEpoch(fingerprint, snapshot=False, changes=(CreateTableEvent(TABLE, SCHEMA),))
-        return EpochShare({TABLE: created}, documents, final=self._final)
+        return EnumeratorPart({TABLE: created}, documents, final=self._final)
 
     @property
     def wants_seal(self) -> bool:

@@ -15,18 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from line_files.enumerator import SCHEMA, TABLE, FileGrown, FileRead, bytes_read, sealed
-from raycdc.checkpoint.manifest import TableEpoch
-from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.model import RowKind, changelog_schema
+from raycdc.source.partitions.partition_source_reader import PartitionSourceReader
 from raycdc.source.protocol.api import ReaderOutput
 from raycdc.source.protocol.source_event import SourceEvent
-from raycdc.source.reader.context import ReaderContext
 from raycdc.source.reader.fetcher_manager import FetcherManager
-from raycdc.source.reader.partition_source_reader import PartitionSourceReader
 from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords, check_begin
-from raycdc.source.reader.source_reader_base import ReaderReport
+from raycdc.source.reader.source_reader_base import ReaderCheckpoint, ReaderContext
 from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
 from raycdc.source.split import PartitionSplit
+from raycdc.state.manifests.manifest import TableEpoch
+from raycdc.state.opaque import SealedSplit
 
 #: Bytes of a file that are read at once; a longer line is read as a whole.
 BYTES_AT_ONCE = 4 << 20
@@ -152,8 +151,8 @@ class LineFilesReader(PartitionSourceReader[FileRange, Lines, FileState]):
             case _:
                 super().handle_source_event(event)
 
-    def report(self) -> ReaderReport:
+    def report(self) -> ReaderCheckpoint:
         for name, state in self.splits.active():
             self.send_event(FileRead(name, state.position))
         tables = {str(TABLE): TableEpoch(SCHEMA.fingerprint(), snapshot=False)} if self.dirty else {}
-        return ReaderReport(splits=self.splits.states(), tables=tables)
+        return ReaderCheckpoint(splits=self.splits.states(), tables=tables)

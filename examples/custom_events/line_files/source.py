@@ -5,14 +5,14 @@ from __future__ import annotations
 from line_files.enumerator import SCHEMA, TABLE, LineFilesEnumerator, bytes_read, sizes_of
 from line_files.plugin import LineFilesConfig
 from line_files.reader import LineFilesReader, LinesEmitter, LineSplitReader
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.config.checks import CheckResult
 from raycdc.errors import LogLostError
 from raycdc.model import TableId
-from raycdc.source.checks import CheckResult
 from raycdc.source.connector import Source, SourceFindings, SourceTable
 from raycdc.source.protocol.api import EnumeratorStart, SplitEnumeratorContext
-from raycdc.source.reader.context import ReaderContext
 from raycdc.source.reader.fetcher_manager import Sequential
+from raycdc.source.reader.source_reader_base import ReaderContext
+from raycdc.state.manifests.manifest import Manifest
 
 
 class LineFilesSource(Source[LineFilesConfig]):

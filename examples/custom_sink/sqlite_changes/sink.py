@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from raycdc.errors import SinkError, SinkUnavailableError, TargetTouchedError, ValueRefusedError
-from raycdc.failpoints import reach
+from raycdc.core.failpoints import reach
+from raycdc.errors import SinkError, SinkUnavailableError, TargetModifiedError, ValueRefusedError
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, CommitVector, TableWork
+from raycdc.sinks.api import CHANGELOG, CommitVector, TableCommit
 from raycdc.sinks.lines_sink import LinesSink, StagedLines, staged_rows
 from raycdc.sinks.rows import changelog_names
-from raycdc.sinks.steps import Missing, Ours, Stamp, Standing, Taken, Target
+from raycdc.sinks.steps import CommitMetadata, ForeignTarget, MissingTarget, OwnTarget, Target, TargetState
 from sqlite_changes.plugin import SqliteChangesConfig
 
 #: How long a transaction waits for others before raycdc says that it waits, and tries again.
@@ -35,18 +35,18 @@ class SqliteTable(Target):
         self._db, self._key, self._quoted = db, (app_id, str(name)), _quoted(name)
         self._mark = f"raycdc {app_id} {name}"
 
-    def standing(self, epoch: int | None = None) -> Standing:
+    def standing(self, epoch: int | None = None) -> TargetState:
         asked = "SELECT epoch, step, generation, touched FROM raycdc_commit WHERE (app, target) = (?, ?)"
         *numbers, self._touched = self._db.execute(asked, self._key).fetchone() or (False,)
         vector = CommitVector(*numbers) if numbers else None
         if not self._columns():
-            return Missing(lost=vector) if self._touched else Missing(vector=vector)
+            return MissingTarget(lost=vector) if self._touched else MissingTarget(vector=vector)
         marked = "SELECT 1 FROM sqlite_master WHERE type = 'trigger' AND name = ?"
         if self._touched:
-            return Ours(vector) if self._db.execute(marked, (self._mark,)).fetchone() else Taken()
-        return Taken(vector)
+            return OwnTarget(vector) if self._db.execute(marked, (self._mark,)).fetchone() else ForeignTarget()
+        return ForeignTarget(vector)
 
-    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
         """Give the table all columns of the rows to come; those that went stay, null from here on."""
         for name in map(_quoted, (name for name in changelog_names(work.schema) if name not in self._columns())):
             made = f"ALTER TABLE {self._quoted} ADD COLUMN {name}"
@@ -57,31 +57,31 @@ class SqliteTable(Target):
 
     create = adopt = evolve
 
-    def replace(self, work: TableWork, stamp: Stamp) -> None:
+    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self._db.execute(f"DROP TABLE {self._quoted}")
         self._db.execute("DELETE FROM raycdc_commit WHERE target = ?", self._key[1:])  # No other pipeline goes on here.
         self.evolve(work, stamp)
 
-    def steps(self, work: TableWork, staged: StagedLines) -> Sequence[int]:
+    def steps(self, work: TableCommit, staged: StagedLines) -> Sequence[int]:
         """A single one, where the table still has all columns."""
         if gone := sorted(set(changelog_names(work.schema)).difference(self._columns())):
-            raise TargetTouchedError(
+            raise TargetModifiedError(
                 f"{self.place} lost its column {gone[0]}: somebody dropped or renamed it. Nothing more was written. "
                 "Drop the table, and read its source table anew."
             )
         return ()
 
-    def write(self, work: TableWork, staged: StagedLines, step: int, stamp: Stamp) -> None:
+    def write(self, work: TableCommit, staged: StagedLines, step: int, stamp: CommitMetadata) -> None:
         names = changelog_names(work.schema)
         into = f"INSERT INTO {self._quoted} ({', '.join(map(_quoted, names))}) VALUES ({', '.join('?' * len(names))})"
         self._db.executemany(into, staged_rows(staged, names))
         self._hold(stamp, touched=True)
         reach("in_commit")  # Where tests of exactly-once stop us.
 
-    def bar(self, work: TableWork, stamp: Stamp) -> None:
+    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self._hold(stamp, touched=self._touched)
 
-    def _hold(self, stamp: Stamp, *, touched: bool) -> None:
+    def _hold(self, stamp: CommitMetadata, *, touched: bool) -> None:
         vector = stamp.vector
         record = (*self._key, vector.epoch, vector.step, vector.generation, touched)
         self._db.execute("INSERT OR REPLACE INTO raycdc_commit VALUES (?, ?, ?, ?, ?, ?)", record)

@@ -2,7 +2,8 @@
 
 The lines of all files are one log: a position is how many bytes of each file were read, and its ordinal is their sum.
 That sum is enough only because tables have no snapshot: the log alone brings all rows, and no chunk has to say which of
-them it saw (`raycdc.source.snapshot.reading.HighWatermark`). A line counts once it ends; no value has a line break.
+them it saw (`raycdc.source.snapshot.reader.reading.HighWatermark`). A line counts once it ends; no value has a line
+break.
 
 A parked table that is to begin again (``raycdc tables resnapshot``) has its lines told once more, up to its position.
 """
@@ -22,31 +23,31 @@ import pyarrow as pa
 import pyarrow.csv
 
 from csv_files.plugin import CsvFilesConfig
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import PlannerState, Position
+from raycdc.config.checks import CheckResult
 from raycdc.errors import LogLostError
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind, changelog_schema
-from raycdc.schema import CreateTableEvent
-from raycdc.source.checks import CheckResult
+from raycdc.model.evolution import CreateTableEvent
 from raycdc.source.connector import IncrementalSource, SourceContext, SourceFindings, SourceTable
-from raycdc.source.new_beginnings import Place, TableVersion, begin, without_chunks
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_key import ChunkKey
-from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import (
-    LogPlace,
+from raycdc.source.snapshot.enumerator.snapshot_plan import PlanChunks, PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.key_intervals import ChunkKey
+from raycdc.source.snapshot.log.log_rows import LogRows
+from raycdc.source.snapshot.log.log_unit import (
+    AlterTableUpdate,
+    LogPosition,
+    LogProgress,
+    LogTransactions,
     LogUnit,
-    Progress,
+    ParkTableUpdate,
     SchemaChange,
-    TableAltered,
-    TableParked,
     TransactionPart,
-    Transactions,
 )
-from raycdc.source.snapshot.snapshot_plan import PlanChunks, PlannedChunks, StartPoint, TablePlan
-from raycdc.source.snapshot.stream_state import stream_of
+from raycdc.source.snapshot.log.stream_state import stream_of
 from raycdc.source.split import StreamSplit
-from raycdc.source.table_life import Parking
+from raycdc.source.tables.resnapshots import StatementPosition, TableVersion, begin, without_chunks
+from raycdc.source.tables.table_life import ParkingCause
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import PlannerState, Position
 
 #: Bytes of a file that are read at once.
 BYTES_AT_ONCE = 4 << 20
@@ -87,7 +88,9 @@ class CsvFilesSource(IncrementalSource[CsvFilesConfig]):
 
 
 class CsvFilesDialect:
-    """`raycdc.source.snapshot.snapshot_plan.EnumeratorDialect`: the tables and the place where the log begins."""
+    """`raycdc.source.snapshot.enumerator.snapshot_plan.EnumeratorDialect`: the tables and the place where the log
+    begins.
+    """
 
     chunk_readers_max = 0
     failover = None
@@ -120,7 +123,7 @@ class CsvFilesDialect:
 
 
 class CsvFilesKeyOrder:
-    """`raycdc.source.snapshot.key_index.KeyOrder`: nothing is ever compared, because no table has chunks."""
+    """`raycdc.source.snapshot.handoff.open_chunk.KeyOrder`: nothing is ever compared, because no table has chunks."""
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
         """Nothing is remembered of a table."""
@@ -136,8 +139,8 @@ class CsvFilesKeyOrder:
 
 
 class CsvFilesLog:
-    """`raycdc.source.snapshot.reading.BlockingLog`: a fetcher's thread calls `fetch` again and again, and may block in
-    it.
+    """`raycdc.source.snapshot.reader.reading.BlockingLog`: a fetcher's thread calls `fetch` again and again, and may
+    block in it.
     """
 
     def __init__(self, config: CsvFilesConfig, context: SourceContext, split: StreamSplit) -> None:
@@ -184,7 +187,7 @@ class CsvFilesLog:
             return
         self._parked.remove(table)
         version = TableVersion(schema, SchemaDocument.of(schema))
-        here = Place(place.position, place.ordinal, place.fetched_ms or 0)
+        here = StatementPosition(place.position, place.ordinal, place.fetched_ms or 0)
         begun = begin(table, version, without_chunks(), here, seq=self._rows)
         self._rows += 1
         yield SchemaChange(place, (begun.update,), begun.rows, in_transaction=True)
@@ -194,31 +197,31 @@ class CsvFilesLog:
             rows = self._lines_as_rows(table, file, lines, first, place)
             first += len(lines)
             yield TransactionPart(place, (rows,), bytes=rows.batch.nbytes)
-        yield Transactions(place)
+        yield LogTransactions(place)
 
     def _new_table(self, table: TableId, file: Path) -> LogUnit:
         self._read[file.name] = _header_bytes(file)
         schema = _schema(file)
         if why := self._rules.refusal(table, schema):
             return self._parking(table, why)
-        created = TableAltered(table, (CreateTableEvent(table, schema),), SchemaDocument.of(schema))
+        created = AlterTableUpdate(table, (CreateTableEvent(table, schema),), SchemaDocument.of(schema))
         return SchemaChange(self._place(), (created,))
 
     def _parking(self, table: TableId, why: str) -> LogUnit:
         self._parked.add(table)
         place = self._place()
-        return SchemaChange(place, (TableParked(table, Parking(why, place.position, place.fetched_ms or 0)),))
+        return SchemaChange(place, (ParkTableUpdate(table, ParkingCause(why, place.position, place.fetched_ms or 0)),))
 
     def _new_rows(self, table: TableId, file: Path, lines: bytes) -> LogUnit:
         first = self._read[file.name]
         self._read[file.name] += len(lines)
         place = self._place()
         if table in self._parked:
-            return Progress(place)
+            return LogProgress(place)
         rows = self._lines_as_rows(table, file, lines, first, place)
-        return Transactions(place, (rows,), bytes=rows.batch.nbytes)
+        return LogTransactions(place, (rows,), bytes=rows.batch.nbytes)
 
-    def _lines_as_rows(self, table: TableId, file: Path, lines: bytes, first: int, place: LogPlace) -> LogRows:
+    def _lines_as_rows(self, table: TableId, file: Path, lines: bytes, first: int, place: LogPosition) -> LogRows:
         """Lines of the file from its byte `first` on, as inserts at `place`."""
         schema = _schema(file)
         names = [column.name for column in schema.columns]
@@ -239,9 +242,9 @@ class CsvFilesLog:
         batch = pa.RecordBatch.from_arrays(columns, schema=changelog_schema(schema))
         return LogRows(table, batch, np.full(count, place.ordinal, np.int64))
 
-    def _place(self) -> LogPlace:
+    def _place(self) -> LogPosition:
         now_ms = time.time_ns() // 1_000_000
-        return LogPlace(Position.from_json(dict(self._read)), sum(self._read.values()), now_ms, now_ms)
+        return LogPosition(Position.from_json(dict(self._read)), sum(self._read.values()), now_ms, now_ms)
 
 
 def bytes_read(position: Position) -> dict[str, int]:

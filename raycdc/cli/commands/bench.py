@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from raycdc.cli.commands.options import OWN_OPTIONS, ConfigPath, Json, command_group
+from raycdc.cli.commands.groups import OWN_OPTIONS, ConfigPath, Json, command_group
 
 #: The benchmarks of a source checkout, whatever their names.
 _CHECKOUT = "checkout"
@@ -66,9 +66,9 @@ def bench_splits(
     read the partitions, and say how many readers to take. It reads only, at the pace of source.rows_per_second, and
     says beforehand how much.
     """
-    from raycdc.cli.bench_splits import ROWS_MAX, Asked, compare_generated, compare_splits
+    from raycdc.cli.bench.bench_splits import ROWS_MAX, BenchSplitsOptions, compare_generated, compare_splits
 
-    asked = Asked(tuple(names or ()), strategies, rows or ROWS_MAX, readers, html, json, yes)
+    asked = BenchSplitsOptions(tuple(names or ()), strategies, rows or ROWS_MAX, readers, html, json, yes)
     return compare_generated(asked, cases=cases, server=server) if config is None else compare_splits(config, asked)
 
 
@@ -92,14 +92,14 @@ def bench_run(
     """Run your pipeline from its beginning into a folder of its own, which is removed, and say where the time goes and
     what other settings would do. The real target and state are not touched; the source is read as by a run.
     """
-    from raycdc.cli.bench_run import Asked, measure_run
+    from raycdc.cli.bench.bench_run import BenchRunOptions, measure_run
 
-    return measure_run(config, Asked(seconds, rows, tuple(tries or ()), into, local, json))
+    return measure_run(config, BenchRunOptions(seconds, rows, tuple(tries or ()), into, local, json))
 
 
 @bench.command(_CHECKOUT, hidden=True, context_settings=OWN_OPTIONS)
 def bench_checkout(context: typer.Context) -> int:
     """Run `python -m bench` with these words."""
-    from raycdc.cli import bench as bench_command
+    from raycdc.cli.bench import checkout as bench_command
 
     return bench_command.run(context.args)

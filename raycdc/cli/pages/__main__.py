@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raycdc.cli.explain import MANUAL
+from raycdc.cli.docs import MANUAL
 from raycdc.cli.pages import GENERATED_PAGES
 
 for name, page in GENERATED_PAGES.items():

@@ -5,31 +5,49 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 
-from raycdc.checkpoint.parked import WAYS_OUT
 from raycdc.cli.pages.markdown import table
 from raycdc.errors import ExitCode, ParkReason, RaycdcError, TableRefusedError
+from raycdc.state.parked import WAYS_OUT
 
 #: The modules that have named errors.
 PLACES = (
     "raycdc.errors",
-    "raycdc.checkpoint.record_bases",
-    "raycdc.connectors.mysql.checks",
+    "raycdc.state.commits.record_bases",
+    "raycdc.connectors.mysql.binlog.wire.log_dump",
+    "raycdc.connectors.mysql.server.checks",
     "raycdc.connectors.mysql.ddl.alter",
-    "raycdc.connectors.mysql.ddl.refusal",
-    "raycdc.connectors.mysql.snapshot.chunks",
+    "raycdc.connectors.mysql.ddl.follow.history",
+    "raycdc.connectors.mysql.server.mariadb_log",
+    "raycdc.connectors.mysql.snapshot.planning.chunks",
     "raycdc.formats.api",
     "raycdc.sinks.mongodb.documents",
-    "raycdc.sinks.mongodb.own_types",
+    "raycdc.sinks.mongodb.bson_types",
     "raycdc.spark.artifacts",
 )
 
-_BEGIN = """# Errors: what each means, and what to do
+_BEGIN = """# Errors and exit codes
 
 A command that fails prints one paragraph: what happened, where, and what to do. That text knows more than this page,
 which has the classes behind the texts: `raycdc run --json` names them (`"event": "error"`), and so does a log. The exit
 code is the command's. *Again* says that a run tries it again by itself, for up to five minutes, before it ends.
 
-`raycdc explain trouble` begins at what one sees, and has what raycdc does by itself."""
+`raycdc docs troubleshooting` begins at what one sees, and has what raycdc does by itself.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | done; also ended in order by SIGTERM, as systemd and Kubernetes do |
+| 1 | a bug in raycdc; the traceback is shown |
+| 2 | the configuration is wrong; all its problems are listed |
+| 3 | the source cannot be reached, or does not permit what is needed |
+| 4 | data or a schema that cannot be handled |
+| 5 | the sink refused |
+| 6 | the state cannot be used; also ended because another driver took it over (`FencedError`) |
+| 7 | Ray was lost, or did not start; the next run goes on from what was sealed |
+| 8 | `verify` found rows that differ |
+| 9 | `verify` found none, but could not compare a table |
+| 130 | interrupted with Ctrl-C; nothing is lost |"""
 
 _PARKED = """## Errors that park a table
 

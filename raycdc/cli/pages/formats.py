@@ -9,12 +9,12 @@ from raycdc.formats.plugins import load_format
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.plugins import PluginGroup, list_plugins
 
-_BEGIN = """# Formats of messages, with their options
+_BEGIN = """# Message formats and their options
 
-Messages of Kafka's topics (`raycdc explain topics`) are in one of these formats. `format = "maxwell-json"` takes one as
+Messages of Kafka's topics (`raycdc docs kafka`) are in one of these formats. `format = "maxwell-json"` takes one as
 it is, `format = { type = "maxwell-json", on_error = "skip" }` with options; it stands in `[source]` where messages are
 read, and in `[sink]` where they are written. `raycdc inspect messages --format FORMAT FILE` prints what messages mean,
-and `raycdc explain types` how values look in each."""
+and `raycdc docs types` how values look in each."""
 
 _KEY = LogicalType(TypeKind.INT32)
 

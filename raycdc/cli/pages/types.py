@@ -20,25 +20,26 @@ from deltalake import Schema as DeltaSchema
 
 from raycdc.cli.pages.formats import is_written
 from raycdc.cli.pages.markdown import code, table
-from raycdc.config.mongodb_types import parse_type, type_names
+from raycdc.config.mongodb import parse_type, type_names
 from raycdc.connectors.mysql.values.types import MySqlColumn, TypeOptions, column_types
 from raycdc.formats.decoding.sql_types import parse_type as declared
 from raycdc.formats.decoding.sql_types import type_words
 from raycdc.formats.plugins import load_format
 from raycdc.model import META_FIELDS, Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.rules.names import LIMITS, NAMES, TargetLimits
 from raycdc.model.types import wide_decimal
 from raycdc.plugins import PluginGroup, PluginListing, list_plugins
 from raycdc.sinks.iceberg.files import type_text
 from raycdc.sinks.jdbc.types import mysql_type, postgres_type
-from raycdc.sinks.json_lines import json_lines
 from raycdc.sinks.mongodb.types import form_of
+from raycdc.sinks.tasks import json_lines
 
 _BEGIN = """# Types: from the source to each target
 
 How columns look on their way: from the source's type to Arrow (which Spark and Python see), and to the column of each
 target. A value arrives as it is, or its table is parked with an error that names the column. Where a name of a type
-has numbers, they are an example. `raycdc explain mysql` and `raycdc explain mongodb` say what can be chosen about a
-source's types, `raycdc explain targets` what each target refuses, and `raycdc plan` prints the columns of one's own
+has numbers, they are an example. `raycdc docs mysql` and `raycdc docs mongodb` say what can be chosen about a
+source's types, `raycdc docs targets` what each target refuses, and `raycdc plan` prints the columns of one's own
 tables."""
 
 _JSON = """## As JSON
@@ -50,12 +51,20 @@ their names as text."""
 _KAFKA = """## Topics whose columns are given
 
 Messages of Kafka have the types of their format where that says any, else whole numbers, doubles, texts, booleans and
-JSON. `columns = "…"` of a format (`raycdc explain formats`) takes the words below, in the spellings of MySQL, Spark and
+JSON. `columns = "…"` of a format (`raycdc docs formats`) takes the words below, in the spellings of MySQL, Spark and
 Flink, with the parameters that those have; from there on they are as the same types above."""
 
 _NOTES = """Where more digits than 38 are text in lakes, databases have an exact number. A key of a MySQL target has the
 length of the source's column, up to 768; where that is not known, the table is refused by name. A moment that is no
 `timestamp` of MySQL is a `datetime(6)` in UTC there, because MySQL's `timestamp` has the years 1970 to 2038 only."""
+
+_LIMITS = """## How much a target holds
+
+What a target can hold of one table. More columns, or a larger key, park the table before its first row, and at the
+change of its schema that makes them too many. One of the columns of a database's table is raycdc's own (two where
+several tables share an upsert target), because changed rows are marked in a table beside it. What the server says when
+a target is made or changed parks the table, too. A single row that is too large is refused by the server;
+`pipeline.on_bad_record` says what becomes of it."""
 
 #: Spellings of a MySQL type where its parameters decide; any other one stands for itself.
 _SPELLED: Mapping[str, tuple[str, ...]] = {
@@ -145,8 +154,31 @@ def types_page() -> str:
         _texts("MongoDB", mongodb),
         _KAFKA,
         _lakes("a word of `columns`", topics),
+        _LIMITS,
+        _limits(),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _limits() -> str:
+    head = (
+        "a table in",
+        "columns",
+        "columns in its key",
+        "bytes in its key",
+        "name of a column",
+        "said by the server, or by the row",
+    )
+    return table(head, [_limit_cells(kind, limits) for kind, limits in LIMITS.items()])
+
+
+def _limit_cells(kind: str, limits: TargetLimits) -> tuple[str, ...]:
+    numbers = (limits.columns_max, limits.key_columns_max, limits.key_bytes_max)
+    rules = NAMES[kind]
+    named = (
+        f"{rules.bytes_max} bytes" if rules.bytes_max else f"{rules.length_max} characters" if rules.length_max else ""
+    )
+    return (code(kind), *(f"{number:,}" if number else "" for number in numbers), named, limits.told)
 
 
 def _mysql_types() -> Iterator[_Source]:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from raycdc.connectors.datagen.plugin import DatagenSourceConfig
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
-from raycdc.schema.events import AddColumnEvent, DropColumnEvent, SchemaChangeEvent
+from raycdc.model.evolution.events import AddColumnEvent, DropColumnEvent, SchemaChangeEvent
 
 Numbers = npt.NDArray[np.int64]
 
@@ -38,7 +38,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class GeneratedChanges:
     """Rows of a table's log: what each did, to which key, the version it shows, and in which transaction."""
 
     kinds: npt.NDArray[np.int8]
@@ -106,7 +106,7 @@ class Generator:
             versions[keys[here] - lower] = np.where(deleted[here], ABSENT, numbers[here])
         return versions
 
-    def changes(self, table: TableId, first: int, last: int, versions: Numbers) -> Changes:
+    def changes(self, table: TableId, first: int, last: int, versions: Numbers) -> GeneratedChanges:
         """The table's log in transactions [first, last); `versions` of all its keys are moved on from first to last."""
         numbers, keys, deleted = self._written(table, first, last)
         after = np.where(deleted, ABSENT, numbers)
@@ -120,7 +120,7 @@ class Generator:
         shown = np.stack([there, stays], axis=1).ravel()
         was = np.where(stays, np.int8(RowKind.UPDATE_BEFORE), np.int8(RowKind.DELETE))
         becomes = np.where(there, np.int8(RowKind.UPDATE_AFTER), np.int8(RowKind.INSERT))
-        return Changes(
+        return GeneratedChanges(
             np.stack([was, becomes], axis=1).ravel()[shown],
             np.repeat(keys, 2)[shown],
             np.stack([before, after], axis=1).ravel()[shown],

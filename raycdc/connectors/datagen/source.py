@@ -23,14 +23,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
-from raycdc.checkpoint.opaque import PlannerState, Position
-from raycdc.connectors.datagen.generator import ABSENT, Changes, Generator, Numbers
+from raycdc.config.checks import CheckResult
+from raycdc.connectors.datagen.generator import ABSENT, GeneratedChanges, Generator, Numbers
 from raycdc.connectors.datagen.plugin import DatagenSourceConfig
 from raycdc.errors import LogLostError, SourceUnavailableError
 from raycdc.model import RowKind, TableId, TableSchema, as_inserts, changelog_schema
 from raycdc.model.batch import BATCH_ROWS_MAX
-from raycdc.source.checks import CheckResult
 from raycdc.source.connector import (
     IncrementalSource,
     Restart,
@@ -38,27 +36,36 @@ from raycdc.source.connector import (
     SourceFindings,
     SourceTable,
 )
-from raycdc.source.new_beginnings import Fit, Place, TableVersion, Unfit, begin, unread
-from raycdc.source.parked_tables import ParkedTables, ParkingTerms
 from raycdc.source.protocol.api import EnumeratorStart, SplitEnumerator, SplitEnumeratorContext
 from raycdc.source.reader.fetcher_manager import Sequential, ThreadingModel
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.selection import Selection
-from raycdc.source.snapshot.chunk_key import ChunkKey
-from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import (
-    LogPlace,
+from raycdc.source.selection import TableSelection
+from raycdc.source.snapshot.enumerator.snapshot_plan import EnumeratorDialect, PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.key_intervals import ChunkKey
+from raycdc.source.snapshot.log.log_rows import LogRows
+from raycdc.source.snapshot.log.log_unit import (
+    AlterTableUpdate,
+    LogPosition,
+    LogTransactions,
     LogUnit,
+    ParkTableUpdate,
     SchemaChange,
     SchemaUpdate,
-    TableAltered,
-    TableParked,
-    Transactions,
 )
-from raycdc.source.snapshot.reading import HighWatermark
-from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, PlannedChunks, StartPoint, TablePlan
-from raycdc.source.snapshot.stream_state import stream_of
+from raycdc.source.snapshot.log.stream_state import stream_of
+from raycdc.source.snapshot.reader.reading import HighWatermark
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.tables.parked_tables import ParkedTables, ParkingSetup
+from raycdc.source.tables.resnapshots import (
+    FollowableTable,
+    StatementPosition,
+    TableVersion,
+    UnfollowableTable,
+    begin,
+    unread,
+)
+from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.state.opaque import PlannerState, Position
 
 #: Transactions of one unit of the log: some hundred kilobytes.
 _UNIT = 5_000
@@ -111,8 +118,8 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
         chunks = -(-self._generator.keys // self.config.chunk_rows)
         return {table: SourceTable(self._generator.schema(0), self.config.rows, chunks) for table in self._tables}
 
-    def selection(self) -> Selection:
-        return Selection("source.tables", self._tables, self._tables, self._tables)
+    def selection(self) -> TableSelection:
+        return TableSelection("source.tables", self._tables, self._tables, self._tables)
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:
         if self.config.faults.acknowledged and STREAM_SPLIT_ID in positions:
@@ -154,7 +161,7 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
 
 
 class DatagenDialect(EnumeratorDialect):
-    """`raycdc.source.snapshot.snapshot_plan.EnumeratorDialect`."""
+    """`raycdc.source.snapshot.enumerator.snapshot_plan.EnumeratorDialect`."""
 
     #: Every reader may read chunks.
     chunk_readers_max = 0
@@ -190,7 +197,7 @@ class DatagenDialect(EnumeratorDialect):
 
 
 class DatagenLog:
-    """`raycdc.source.snapshot.reading.BlockingLog` of the log's units."""
+    """`raycdc.source.snapshot.reader.reading.BlockingLog` of the log's units."""
 
     def __init__(self, config: DatagenSourceConfig, context: SourceContext, split: StreamSplit) -> None:
         self._config = config
@@ -200,7 +207,7 @@ class DatagenLog:
         self._first = self._next = start.transactions
         self._versions = {table: self._versions_of(table) for table in split.state.followed}
         parked = {table: state for table, state in split.state.parked.items() if config.captures(table)}
-        terms = ParkingTerms(parked, self._look_at, context.rules)
+        terms = ParkingSetup(parked, self._look_at, context.rules)
         self._parked = ParkedTables(terms, followed=split.state.followed)
         self._woken = threading.Event()
 
@@ -231,9 +238,9 @@ class DatagenLog:
             rows.append(LogRows(table, batch, changes.transactions + 1))
         self._next = last
         size = sum(each.batch.nbytes for each in rows)
-        return Transactions(self._place(), tuple(each for each in rows if each.ordinals.size), bytes=size)
+        return LogTransactions(self._place(), tuple(each for each in rows if each.ordinals.size), bytes=size)
 
-    def _batch(self, table: TableId, changes: Changes) -> pa.RecordBatch:
+    def _batch(self, table: TableId, changes: GeneratedChanges) -> pa.RecordBatch:
         values = self._generator.columns(table, changes.keys, changes.versions, self._next)
         # Four numbers for each transaction: a row before, one after, and room for a truncation ahead of them.
         is_after = np.isin(changes.kinds, (RowKind.UPDATE_AFTER, RowKind.INSERT))
@@ -254,7 +261,7 @@ class DatagenLog:
                 del self._versions[table]
                 updates.append(self._parked.park(table, why, self._here()))
             else:
-                updates.append(TableAltered(table, (event,), SchemaDocument.of(after)))
+                updates.append(AlterTableUpdate(table, (event,), SchemaDocument.of(after)))
         self._next += 1
         return SchemaChange(self._place(), tuple(updates))
 
@@ -264,9 +271,9 @@ class DatagenLog:
         truncations: list[LogRows] = []
         for table, look in self._parked.looked_at(self._here()):
             match look:
-                case TableParked():
+                case ParkTableUpdate():
                     updates.append(look)
-                case Fit(schema, _, snapshot):
+                case FollowableTable(schema, _, snapshot):
                     self._parked.follow(table)
                     self._versions[table] = self._versions_of(table)
                     version = TableVersion(schema, SchemaDocument.of(schema))
@@ -276,20 +283,20 @@ class DatagenLog:
                     truncations += change.rows
         return SchemaChange(self._place(), tuple(updates), tuple(truncations))
 
-    def _look_at(self, table: TableId) -> Fit[TableSchema] | Unfit:
+    def _look_at(self, table: TableId) -> FollowableTable[TableSchema] | UnfollowableTable:
         """The table as it is now: a server would be asked."""
         schema = self._generator.schema(self._next)
         if why := self._parked.objection(table, None, schema, ()):
-            return Unfit(why, self._next)
-        return Fit(schema, self._next, unread("id"))
+            return UnfollowableTable(why, self._next)
+        return FollowableTable(schema, self._next, unread("id"))
 
-    def _here(self) -> Place:
-        return Place(self._position(), self._next, self._generator.time_ms(self._began_ms, self._next))
+    def _here(self) -> StatementPosition:
+        return StatementPosition(self._position(), self._next, self._generator.time_ms(self._began_ms, self._next))
 
-    def _place(self) -> LogPlace:
+    def _place(self) -> LogPosition:
         """Where the log is now."""
         event_ms = self._generator.time_ms(self._began_ms, self._next)
-        return LogPlace(self._position(), self._next, event_ms, time.time_ns() // 1_000_000)
+        return LogPosition(self._position(), self._next, event_ms, time.time_ns() // 1_000_000)
 
     def _position(self) -> Position:
         return DatagenPosition(self._next, self._began_ms).sealed()
@@ -299,7 +306,7 @@ class DatagenLog:
 
 
 class DatagenChunks:
-    """`raycdc.source.snapshot.reading.ChunkReader`."""
+    """`raycdc.source.snapshot.reader.reading.ChunkReader`."""
 
     def __init__(self, config: DatagenSourceConfig) -> None:
         self._config = config
@@ -344,7 +351,7 @@ class DatagenChunks:
 
 
 class DatagenKeyOrder:
-    """`raycdc.source.snapshot.hand_off.KeyOrder`: whole numbers, whatever the table."""
+    """`raycdc.source.snapshot.handoff.hand_off.KeyOrder`: whole numbers, whatever the table."""
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
         """Nothing is remembered of a table."""

@@ -8,7 +8,7 @@
 | `WatermarksReached` | reader → enumerator | what the partitions of this reader have reached |
 | `CheckKeys` | enumerator → reader | from now on, tell which keys come from which partition |
 | `KeysRead` | reader → enumerator | keys of a table that were read of a partition for the first time |
-| `TableHome` | reader → enumerator | a table's rows were met in a partition |
+| `TablePartition` | reader → enumerator | a table's rows were met in a partition |
 | `TableEmptied` | reader → enumerator | a message removed all rows of a table |
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raycdc.model import TableId, TableSchema
-from raycdc.schema import DropTableEvent, TruncateTableEvent
+from raycdc.model.evolution import DropTableEvent, TruncateTableEvent
 from raycdc.source.protocol.source_event import SourceEvent
 
 
@@ -71,7 +71,7 @@ class KeysRead(SourceEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class TableHome(SourceEvent):
+class TablePartition(SourceEvent):
     """Sent before the reader's seal is reported."""
 
     table: TableId
@@ -89,6 +89,6 @@ class TableEmptied(SourceEvent):
 
 
 #: The events that the enumerator acts on.
-EnumeratorEvent = SchemaChangeRequest | WatermarksReached | KeysRead | TableHome | TableEmptied
+EnumeratorEvent = SchemaChangeRequest | WatermarksReached | KeysRead | TablePartition | TableEmptied
 #: The events that readers act on.
 ReaderEvent = SchemasInForce | AlignWatermarks | CheckKeys

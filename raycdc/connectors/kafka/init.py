@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raycdc.config.init_page import Answers, InitPage, Question, toml_line, toml_list, toml_text
-from raycdc.connectors.kafka.client import Cluster
+from raycdc.config.init_questions import Answers, InitQuestions, Question, toml_line, toml_list, toml_text
+from raycdc.connectors.kafka.cluster.client import KafkaCluster
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import SourceError
 from raycdc.plugins import PluginGroup, list_plugins
 
 
-class KafkaInitPage(InitPage):
+class KafkaInitQuestions(InitQuestions):
     """Lists the topics of the cluster."""
 
     noun = "Topics"
@@ -29,7 +29,7 @@ class KafkaInitPage(InitPage):
         config = KafkaSourceConfig.model_validate(
             {"type": "kafka", **{key: answers[key] for key in ("bootstrap_servers", "format")}, "topic_pattern": ".*"}
         )
-        names = [topic.name for topic in Cluster(config).topics() if not topic.name.startswith("__")]
+        names = [topic.name for topic in KafkaCluster(config).topics() if not topic.name.startswith("__")]
         missing = sorted(set(wanted) - set(names))
         if missing or not names:
             raise SourceError(

@@ -268,5 +268,5 @@ PLUGIN = Plugin(
     summary="Kafka topics that carry changes, in any of the formats",
     config=KafkaSourceConfig,
     factory="raycdc.connectors.kafka.source:KafkaSource",
-    init="raycdc.connectors.kafka.init:KafkaInitPage",
+    init="raycdc.connectors.kafka.init:KafkaInitQuestions",
 )

@@ -1,41 +1,168 @@
-"""The Kafka source: made from its configuration in every process, it hands out that process's part."""
+"""The Kafka source: made from its configuration in every process, it hands out that process's part.
+
+How long the brokers keep the messages of topics that were not read yet.
+
+A topic's partitions read as a job's reader reads them, for ``raycdc bench splits``: rows go nowhere, no offset is
+committed, and all is read that the topics hold, wherever the configuration would begin.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import Position
-from raycdc.connectors.kafka.checks import check_source, tables_of_last_messages
-from raycdc.connectors.kafka.client import Cluster
+from raycdc.connectors.kafka.cluster.checks import check_source, tables_of_last_messages
+from raycdc.connectors.kafka.cluster.client import KafkaCluster
+from raycdc.connectors.kafka.cluster.discovery import ANOTHER_POSITION
+from raycdc.connectors.kafka.cluster.identities import Identities, TopicQuestions
+from raycdc.connectors.kafka.cluster.offsets import in_range
 from raycdc.connectors.kafka.decoding import keeps_dead_letters, open_format
-from raycdc.connectors.kafka.discovery import ANOTHER_POSITION
-from raycdc.connectors.kafka.enumerator import KafkaEnumerator
-from raycdc.connectors.kafka.held import ReaderSettings
-from raycdc.connectors.kafka.identities import Identities, TopicQuestions
-from raycdc.connectors.kafka.offsets import in_range
-from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
+from raycdc.connectors.kafka.enumeration.enumerator import KafkaEnumerator
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
-from raycdc.connectors.kafka.reader import KafkaReader
-from raycdc.connectors.kafka.room import log_room
+from raycdc.connectors.kafka.reading.held_partitions import KafkaReaderSettings
+from raycdc.connectors.kafka.reading.messages import Fetched, PartitionStart, within
+from raycdc.connectors.kafka.reading.partition_reader import KafkaPartitionReader
+from raycdc.connectors.kafka.reading.reader import KafkaReader
+from raycdc.connectors.kafka.reading.statements import DdlMessages
 from raycdc.connectors.kafka.split import PartitionState, offset_of, partition_of
-from raycdc.connectors.kafka.statements import Statements
-from raycdc.connectors.kafka.trial import KafkaTrial
 from raycdc.errors import SourceError
 from raycdc.formats.options import DEAD_LETTERS
 from raycdc.formats.warm_up import compile_all
 from raycdc.model import TableId
 from raycdc.source.connector import (
-    LogRoom,
+    LogRetention,
     Source,
     SourceFindings,
     SourceTable,
 )
 from raycdc.source.protocol.api import EnumeratorStart, SplitEnumeratorContext
-from raycdc.source.reader.context import ReaderContext
 from raycdc.source.reader.fetcher_manager import Multiplexed
+from raycdc.source.reader.source_reader_base import ReaderContext
+from raycdc.source.reader.split_reader import SplitsAddition, SplitsRemoval
+from raycdc.source.trials import Piece, TrialPartition
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import Position
+
+Partition = tuple[str, int]
+
+#: Each halves the time in which the oldest unread message may have been written: a week to three minutes.
+_QUESTIONS = 12
+
+
+class Brokers(Protocol):
+    """What is asked (`raycdc.connectors.kafka.cluster.client.KafkaCluster`)."""
+
+    def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]: ...
+    def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]: ...
+    def retention_ms(self, topics: Iterable[str]) -> dict[str, int | None]: ...
+
+
+def log_room(brokers: Brokers, offsets: Mapping[Partition, int], now_ms: int) -> LogRetention | None:
+    """The room of the partition that has the least, behind `offsets`; None where one is deleted by its size.
+
+    Brokers delete a segment so long after its newest message was written (``retention.ms``), so a message is there for
+    that time at least. Of the oldest unread one the time is found by asking which offsets times have.
+    """
+    retention = brokers.retention_ms({topic for topic, _ in offsets})
+    if any(time_ms is None for time_ms in retention.values()):
+        return None
+    ends = brokers.latest(offsets)
+    finite = {topic: time_ms for topic, time_ms in retention.items() if time_ms is not None and time_ms >= 0}
+    kept_s = [time_ms / 1000 for time_ms in finite.values()]
+    if not finite:
+        return LogRetention(forever=True)
+    behind = [p for p, offset in offsets.items() if p[0] in finite and offset < ends.get(p, offset)]
+    # Of each the oldest unread message is written at `low` or later, and before `high`.
+    low, high = {p: now_ms - finite[p[0]] for p in behind}, dict.fromkeys(behind, now_ms)
+    for _ in range(_QUESTIONS if behind else 0):
+        for time_ms, asked in _by_time({p: (low[p] + high[p]) // 2 for p in behind}).items():
+            found = brokers.at_time(asked, time_ms)
+            for partition in asked:
+                first = found.get(partition)
+                older = first is None or first > offsets[partition]
+                (high if older else low)[partition] = time_ms
+    kept_s += [max(0, finite[p[0]] - (now_ms - low[p])) / 1000 for p in behind]
+    return LogRetention(kept_s=min(kept_s))
+
+
+def _by_time(times: Mapping[Partition, int]) -> dict[int, list[Partition]]:
+    asked: dict[int, list[Partition]] = {}
+    for partition, time_ms in times.items():
+        asked.setdefault(time_ms, []).append(partition)
+    return asked
+
+
+#: A partition that gives nothing for so long is not waited for any more.
+SILENT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPartitionTrial:
+    """`raycdc.source.trials.PartitionTrial` of the topics of `config`."""
+
+    config: KafkaSourceConfig
+
+    def partitions(self) -> Sequence[TrialPartition]:
+        cluster = KafkaCluster(self.config)
+        found = [(topic.name, number) for topic in cluster.topics() for number in topic.partitions]
+        first, end = cluster.earliest(found), cluster.latest(found)
+        return [TrialPartition(f"{t}:{n}", t, n, first[t, n], end[t, n]) for t, n in sorted(found)]
+
+    def reader(self) -> KafkaTrialReader:
+        return KafkaTrialReader(self.config)
+
+    def warm_up(self) -> None:
+        compile_all()
+
+
+class KafkaTrialReader:
+    """One consumer, and a decoder for each partition. For one thread."""
+
+    def __init__(self, config: KafkaSourceConfig) -> None:
+        self._format = open_format(config.format)
+        self._where = config.bootstrap_servers
+        self._reader = KafkaPartitionReader(config)
+
+    def read(self, places: Mapping[TrialPartition, int]) -> Iterator[Piece]:
+        """See `TrialReader.read`."""
+        ends = {partition.name: min(partition.first + count, partition.end) for partition, count in places.items()}
+        wanted = {partition.name: partition for partition in places if ends[partition.name] > partition.first}
+        decoders = {name: self._format.decoder(positions=True) for name in wanted}
+        starts = (PartitionStart(p.topic, p.number, p.first) for p in wanted.values())
+        self._reader.handle_splits_changes(SplitsAddition(tuple(starts)))
+        yield from (
+            Piece(partition.name, 0, 0, 0, 0.0, done=True) for partition in places if partition.name not in wanted
+        )
+        heard_s = time.monotonic()
+        while wanted:
+            records = self._reader.fetch()
+            fetched = [] if records is None else [r.batch for r in records.records if isinstance(r.batch, Fetched)]
+            for each in fetched:
+                if each.split_id not in wanted:
+                    continue
+                heard_s = time.monotonic()
+                mine = within(each, first=wanted[each.split_id].first, end=ends[each.split_id])
+                done = mine.next_offset >= ends[each.split_id]
+                if done:
+                    del wanted[each.split_id]
+                    self._reader.handle_splits_changes(SplitsRemoval((each.split_id,)))
+                rows = 0
+                if mine.batch is not None:
+                    decoded = decoders[each.split_id].decode(mine.batch)
+                    if decoded.failure is not None:
+                        raise decoded.failure
+                    rows = decoded.rows
+                share = 0 if mine.batch is None else len(mine.batch)
+                size = mine.bytes * share // max(1, 0 if each.batch is None else len(each.batch))
+                yield Piece(each.split_id, share, rows, size, time.monotonic() - heard_s, done)
+            if time.monotonic() > heard_s + SILENT_S:
+                raise SourceError(f"{min(wanted)} of {self._where} gave no message for {SILENT_S:g} seconds.")
+
+    def close(self) -> None:
+        self._reader.close()
 
 
 class KafkaSource(Source[KafkaSourceConfig]):
@@ -58,22 +185,22 @@ class KafkaSource(Source[KafkaSourceConfig]):
         schemas = tables_of_last_messages(self.config)
         return {table: SourceTable(schema) for table, schema in sorted(schemas.items())}
 
-    def partition_trial(self) -> KafkaTrial:
-        return KafkaTrial(self.config)
+    def partition_trial(self) -> KafkaPartitionTrial:
+        return KafkaPartitionTrial(self.config)
 
-    def log_room(self, last: Manifest) -> LogRoom | None:
+    def log_room(self, last: Manifest) -> LogRetention | None:
         states = [PartitionState.of(state) for state in last.to_splits.values()]
         offsets = {(state.topic, state.partition): state.offset for state in states}
-        return log_room(Cluster(self.config), offsets, time.time_ns() // 1_000_000) if offsets else None
+        return log_room(KafkaCluster(self.config), offsets, time.time_ns() // 1_000_000) if offsets else None
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Set the group's offsets, which show others the progress."""
         if self.config.group_id is not None:
             offsets = {partition_of(split_id): offset_of(position) for split_id, position in positions.items()}
-            Cluster(self.config).commit(offsets)
+            KafkaCluster(self.config).commit(offsets)
 
     def preflight(self, last: Manifest | None) -> None:
-        cluster = Cluster(self.config)
+        cluster = KafkaCluster(self.config)
         topics = cluster.topics()
         missing = [name for name in self.config.topics if name not in {topic.name for topic in topics}]
         if missing:
@@ -97,7 +224,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         )
 
     def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> KafkaEnumerator:
-        enumerator = KafkaEnumerator(context, self.config, cluster=lambda: Cluster(self.config), until=start.until)
+        enumerator = KafkaEnumerator(context, self.config, cluster=lambda: KafkaCluster(self.config), until=start.until)
         if start.last is not None:
             enumerator.restore(start.last, document=start.document)
         return enumerator
@@ -114,7 +241,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
                 where=self.config.bootstrap_servers,
                 now_s=context.now_s,
             ),
-            settings=ReaderSettings(
+            settings=KafkaReaderSettings(
                 idle_after_s=alignment.idle_after.total_seconds(),
                 aligned=alignment.max_drift is not None,
                 dead_letters=keeps_dead_letters(self.config.format),
@@ -124,10 +251,10 @@ class KafkaSource(Source[KafkaSourceConfig]):
             ),
         )
 
-    def _statements(self) -> Statements:
+    def _statements(self) -> DdlMessages:
         section = self.config.format
         tables = section.get("tables") or {}
-        return Statements(
+        return DdlMessages(
             self.context.read_statement,
             given=lambda table: bool(section.get("columns")) or str(table) in tables,
             left_out=self.context.left_out,

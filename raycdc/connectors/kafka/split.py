@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from raycdc.checkpoint.opaque import Opaque, Position, SealedSplit
 from raycdc.errors import StateError
+from raycdc.state.opaque import Opaque, Position, SealedSplit
 
 #: Version of the state below.
 STATE_VERSION = 1
@@ -33,9 +33,9 @@ class PartitionState:
     Offsets are positions, not counts: aborted and compacted messages and transaction markers leave gaps. `identity` is
     the topic's id in the cluster. `decoder` is what the format's decoder knows after the last message read. `resets`
     counts how often the topic did not have the position, and a policy said another, maybe earlier one. `dropped` are
-    columns that statements dropped (`raycdc.connectors.kafka.statements`). `last` is the place behind the last message
-    read and the leader's epoch it was written in, by which a log that was cut off before that place is known again;
-    `offset` is further on where markers or aborted messages follow.
+    columns that statements dropped (`raycdc.connectors.kafka.reading.statements`). `last` is the place behind the last
+    message read and the leader's epoch it was written in, by which a log that was cut off before that place is known
+    again; `offset` is further on where markers or aborted messages follow.
     """
 
     topic: str

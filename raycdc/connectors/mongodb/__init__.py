@@ -11,7 +11,7 @@ answer), and the documents are then read from the collection by its UUID. A docu
 since, and the stream says so before it passes the time of that reading. This is checked (`stream/document_reads.py`):
 such a change waits in the stream's state. If nothing in the stream settles it, its document is read again; if it is
 still not found, the change is a *missing row*. A missing row becomes the deletion of its key, with an entry in the
-stream's state of that epoch (`raycdc.checkpoint.missing`), and the epoch loop treats the entry as a bad row before the
+stream's state of that epoch (`raycdc.state.missing`), and the epoch loop treats the entry as a bad row before the
 commits. The ordinal stays before whatever waits, so no run ends on it. If megabytes wait, because much was changed and
 then deleted, the log is read ahead once with lean answers. *Rejected:* holding the unit back, because everything up to
 the deletion would be held with it.
@@ -38,9 +38,10 @@ the schema change. Inside an open transaction that waits.
 
 **For a MongoDB sink** (`SourceConfig.for_sink`) the layout is spelled in BSON: a column takes values of its own type
 only, other values and nulls stand in `_rest`, and NULL means a missing field. By `LogicalType.native` the sink makes
-the same values again (`sinks/mongodb/own_types.py`). Several rows whose keys have different types may be one key for
+the same values again (`sinks/mongodb/bson_types.py`). Several rows whose keys have different types may be one key for
 the server, so deletions come first, in a round of their own. Replies are joined by a compiled loop
-(`stream/raw_cursors.py`), because the driver's raw cursors make an object of each document on the way.
+(`connectors/mongodb/stream/raw_stream.py`), because the driver's raw cursors make an object of each document on the
+way.
 """
 
 

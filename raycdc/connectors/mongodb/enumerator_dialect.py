@@ -1,6 +1,11 @@
 """The questions of the split enumerator to MongoDB.
 
 Each call has a client of its own, because the server may be away between two of them; a `planning` has one, too.
+
+How a collection looks now, proven to hold at a place of the change stream, and how its snapshot begins.
+
+For the collections that begin again while others stream (`raycdc.source.tables.resnapshots`); runs in the thread that
+reads the change stream, or the quiet log.
 """
 
 from __future__ import annotations
@@ -8,32 +13,43 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from raycdc.checkpoint.opaque import PlannerState
-from raycdc.connectors.mongodb.catalog import discover, layout_of, require_followable
-from raycdc.connectors.mongodb.client import Client, ServerInfo, connect, probe
-from raycdc.connectors.mongodb.layout import ID
+from raycdc.connectors.mongodb.field_masks import require_hidden
+from raycdc.connectors.mongodb.layout import ID, REST, CollectionLayout, Spelling
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.catalog import discover, found, layout_of, require_followable
+from raycdc.connectors.mongodb.server.client import Client, MongoDbServerInfo, connect, probe
 from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG
 from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.connectors.mongodb.snapshot.keys import bound_to_json
 from raycdc.connectors.mongodb.stream.causal import log_end, seen_by
-from raycdc.connectors.mongodb.stream.position import NoLogPosition, StreamPosition
+from raycdc.connectors.mongodb.stream.drift import Widening
+from raycdc.connectors.mongodb.stream.resume_token import NoLogPosition, StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError, TableLockedError
 from raycdc.model import TableId
-from raycdc.source.new_beginnings import unread
+from raycdc.source.connector import SourceContext
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, PlanChunks, PlannedChunks, StartPoint, TablePlan
+from raycdc.source.snapshot.enumerator.snapshot_plan import (
+    EnumeratorDialect,
+    PlanChunks,
+    PlannedChunks,
+    StartPoint,
+    TablePlan,
+)
 from raycdc.source.split import SnapshotSplit
-from raycdc.transform.followed import TargetRules
+from raycdc.source.tables.resnapshots import FollowableTable, UnfollowableTable, unread
+from raycdc.state.opaque import PlannerState
+from raycdc.transform.target_rules import TargetRules
 
 _log = logging.getLogger(__name__)
 
 
 class MongoDbEnumeratorDialect(EnumeratorDialect):
-    """`raycdc.source.snapshot.snapshot_plan.EnumeratorDialect` of a snapshot, and of a change stream."""
+    """`raycdc.source.snapshot.enumerator.snapshot_plan.EnumeratorDialect` of a snapshot, and of a change stream."""
 
     #: Every reader may read chunks.
     chunk_readers_max = 0
@@ -88,7 +104,7 @@ class MongoDbEnumeratorDialect(EnumeratorDialect):
 
     def _planned(
         self,
-        server: tuple[Client, ServerInfo],
+        server: tuple[Client, MongoDbServerInfo],
         document: SchemaDocument,
         table: TableId,
         planner: PlannerState,
@@ -116,6 +132,65 @@ class MongoDbEnumeratorDialect(EnumeratorDialect):
         return self._selector.matches(table)
 
     @contextmanager
-    def _server(self) -> Iterator[tuple[Client, ServerInfo]]:
+    def _server(self) -> Iterator[tuple[Client, MongoDbServerInfo]]:
         with connect(self._config.uri) as client:
             yield client, probe(client)
+
+
+#: Times a collection is looked at while others take its name.
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionProbes:
+    """See the module's docstring. Each look has a client of its own, and blocks.
+
+    `context` has the rules of targets, and says whether images must be the rows that targets have.
+    """
+
+    config: MongoDbSourceConfig
+    context: SourceContext
+
+    def layout_now(self, table: TableId) -> CollectionLayout | None:
+        """The layout of the collection; None where there is no such collection. For a source that follows no log."""
+        with connect(self.config.uri) as client:
+            uuid = found(client, table)
+            return None if uuid is None else layout_of(client, self.config, table, uuid)
+
+    def look_at(self, table: TableId) -> FollowableTable[CollectionLayout] | UnfollowableTable | None:
+        """The collection, its layout, the collection again: where it is the same one, that was it at the time after.
+
+        None: there is no such collection.
+        """
+        config, rules = self.config, self.context.rules
+        with connect(config.uri) as client:
+            for _ in range(_TRIES):
+                uuid = found(client, table)
+                if uuid is None:
+                    return None
+                try:
+                    require_followable(client, [table])
+                    require_hidden(client, config, [table], rules.masks)
+                    layout = layout_of(client, config, table, uuid)
+                except SourceUnavailableError:
+                    raise
+                except (ConfigError, SourceError) as refused:
+                    return UnfollowableTable(str(refused), log_end(client))
+                if why := rules.refusal(table, layout.schema()):
+                    return UnfollowableTable(why, log_end(client))
+                if found(client, table) == uuid:
+                    return FollowableTable(layout, log_end(client), unread(ID))
+        # The source asks for this collection again later, and reads the others meanwhile.
+        raise TableLockedError(f"{table} was another collection each time it was looked at.")
+
+    def widening(self, table: TableId) -> Widening | None:
+        """How a collection gets more columns; None where it does not, or where its targets would not have them.
+
+        Nor where somebody works with what is in the rest, which it would leave, or puts documents together again, or
+        where images must be the rows that targets have.
+        """
+        options, rules = self.config.schema_, self.context.rules
+        fixed = self.config.spelling is Spelling.BSON or self.context.demands_before
+        if fixed or not self.config.infers(table) or not rules.gets_added or rules.speaks_of(table, REST):
+            return None
+        return Widening(options.fields_max, options.on_conflict, rules)

@@ -1,24 +1,78 @@
-"""The questions of ``raycdc init`` to people and to a MongoDB: its collections, and the columns that they show."""
+"""The questions of ``raycdc init`` to people and to a MongoDB: its collections, and the columns that they show.
+
+What stands inside the nested values of sampled documents, in words: columns of JSON say it for people. Pure.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bson.raw_bson import RawBSONDocument
+
 from raycdc.config import Secret
-from raycdc.config.init_page import Answers, InitPage, Question, require_reference, toml_line, toml_list, toml_text
-from raycdc.config.mongodb_uri import parse_mongodb_uri
-from raycdc.connectors.mongodb.catalog import discover, layout_of, sample_of
-from raycdc.connectors.mongodb.client import address_of, connect, probe
-from raycdc.connectors.mongodb.nested import nested_types
+from raycdc.config.init_questions import (
+    Answers,
+    InitQuestions,
+    Question,
+    require_reference,
+    toml_line,
+    toml_list,
+    toml_text,
+)
+from raycdc.config.mongodb import parse_mongodb_uri
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.catalog import discover, kind_of, layout_of, sample_of
+from raycdc.connectors.mongodb.server.client import address_of, connect, probe
+from raycdc.core.secrets import ReferenceResolver, has_reference
+from raycdc.core.terminal_text import printable
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import LogicalType, TypeKind
-from raycdc.model.selector import TableSelector, plain_name
-from raycdc.printable import printable
-from raycdc.references import Resolver, has_reference
+from raycdc.model.rules.selector import TableSelector, plain_name
+
+#: Levels below a column, and fields of a document, that are told.
+_DEPTH_MAX, _FIELDS_MAX = 3, 12
+_VALUES_MAX = 200
+
+
+def nested_types(documents: Iterable[RawBSONDocument]) -> dict[str, str]:
+    """The fields that hold documents or arrays, and what these hold: ``{city: string, zip: string}``, ``[string]``."""
+    values: dict[str, list[object]] = {}
+    for document in documents:
+        for name, value in document.items():
+            values.setdefault(name, []).append(value)
+    return {
+        name: _types(met, 0)
+        for name, met in values.items()
+        if any(isinstance(value, RawBSONDocument | list) for value in met[:_VALUES_MAX])
+    }
+
+
+def _types(values: Sequence[object], depth: int) -> str:
+    """All types of `values`, with ``or`` between them."""
+    seen = values[:_VALUES_MAX]
+    types = sorted({kind_of(v) for v in seen if v is not None and not isinstance(v, RawBSONDocument | list)})
+    documents = [value for value in seen if isinstance(value, RawBSONDocument)]
+    if documents:
+        types.append(_document(documents, depth))
+    items = [item for value in seen if isinstance(value, list) for item in value]
+    if items or any(isinstance(value, list) for value in seen):
+        types.append(f"[{_types(items, depth + 1) if depth < _DEPTH_MAX else '...'}]")
+    return " or ".join(types) or "null"
+
+
+def _document(documents: Sequence[RawBSONDocument], depth: int) -> str:
+    if depth >= _DEPTH_MAX:
+        return "{...}"
+    fields: dict[str, list[object]] = {}
+    for document in documents:
+        for name, value in document.items():
+            fields.setdefault(name, []).append(value)
+    told = [f"{name}: {_types(met, depth + 1)}" for name, met in list(fields.items())[:_FIELDS_MAX]]
+    return f"{{{', '.join(told)}{', ...' if len(fields) > _FIELDS_MAX else ''}}}"
+
 
 #: Collections of which columns are shown, and columns of each.
 _COLLECTIONS_SHOWN, _COLUMNS_SHOWN = 20, 60
@@ -27,7 +81,7 @@ _NESTED_SAMPLE = 100
 _URI_VARIABLE = "MONGODB_URI"
 
 
-class MongoDbInitPage(InitPage):
+class MongoDbInitQuestions(InitQuestions):
     """Lists the collections that the account sees, and shows the columns that a sample of each has."""
 
     noun = "Collections"
@@ -83,7 +137,7 @@ class MongoDbInitPage(InitPage):
 
 def _resolved(text: str) -> Secret:
     """The connection string itself; refuses one whose password is written out."""
-    resolver = Resolver(os.environ)
+    resolver = ReferenceResolver(os.environ)
     resolved = str(resolver.resolve(text, ("--uri",)))
     if resolver.problems:
         raise ConfigError(resolver.problems[0])

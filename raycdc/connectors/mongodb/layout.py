@@ -32,14 +32,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from raycdc.config.mongodb_types import parse_type, subtype_of
+from raycdc.config.mongodb import parse_type, subtype_of
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.source.new_beginnings import TableVersion
 from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.tables.resnapshots import TableVersion
 
 __all__ = [
-    "COLLECTION", "FIELDS", "ID", "METADATA_FIELDS", "REST", "UNFIT_NAME", "VALUE", "WHOLE", "Layout", "OnMisfit",
-    "Spelling", "declared", "parse_type", "subtype_of", "whole_documents", "with_metadata",
+    "COLLECTION", "FIELDS", "ID", "METADATA_FIELDS", "REST", "UNFIT_NAME", "VALUE", "WHOLE", "CollectionLayout",
+    "OnTypeMismatch", "Spelling", "declared", "parse_type", "subtype_of", "whole_documents", "with_metadata",
 ]  # fmt: skip
 
 #: The kind of collection that is read, and the noun for it; the server has views and time series, too.
@@ -60,7 +60,7 @@ class Spelling(StrEnum):
     BSON = "bson"
 
 
-class OnMisfit(StrEnum):
+class OnTypeMismatch(StrEnum):
     """The treatment of a value that its column cannot hold exactly."""
 
     FAIL = "fail"
@@ -81,7 +81,7 @@ VALUE = LogicalType(TypeKind.BINARY, native="bson")
 FIELDS = LogicalType(TypeKind.BINARY, native="bson document")
 #: How types of columns begin that are filled from the event, and from no document.
 METADATA = "metadata "
-#: The fields of such columns (`raycdc.connectors.mongodb.stream.metadata`).
+#: The fields of such columns (`raycdc.connectors.mongodb.stream.events`).
 METADATA_FIELDS: Mapping[str, LogicalType] = {
     "database": LogicalType(TypeKind.STRING),
     "collection": LogicalType(TypeKind.STRING),
@@ -97,7 +97,7 @@ _DIGITS_MAX = 34
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CollectionLayout:
     """Columns in order, `ID` first and never NULL. `rest`, `whole` and `others` say which of them are no field.
 
     `others` are pairs of a field and the column of JSON beside it, which has the values that the field's cannot hold.
@@ -107,7 +107,7 @@ class Layout:
 
     columns: tuple[Column, ...]
     json: Spelling = Spelling.RELAXED
-    on_misfit: OnMisfit = OnMisfit.FAIL
+    on_misfit: OnTypeMismatch = OnTypeMismatch.FAIL
     whole: bool = False
     uuid: str = ""
     asked: str = ""
@@ -120,7 +120,7 @@ class Layout:
     @property
     def rest(self) -> bool:
         """Whether a column holds the fields that have no other one."""
-        return self.on_misfit is OnMisfit.REST and not self.whole
+        return self.on_misfit is OnTypeMismatch.REST and not self.whole
 
     @property
     def rest_at(self) -> int:
@@ -161,33 +161,33 @@ class Layout:
         return SchemaDocument.from_json({**body, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]})
 
     @classmethod
-    def from_document(cls, document: SchemaDocument) -> Layout:
+    def from_document(cls, document: SchemaDocument) -> CollectionLayout:
         """Inverse of `document`."""
         how = document.own("mongodb")
         columns = document.schema.columns
-        json_, misfit = Spelling(how["json"]), OnMisfit(how["on_misfit"])
+        json_, misfit = Spelling(how["json"]), OnTypeMismatch(how["on_misfit"])
         others = tuple(how.get("others", {}).items())
         return cls(columns, json_, misfit, how["whole"], document.own("uuid"), document.own("asked"), others)
 
 
-def declared(types: dict[str, LogicalType], *, json: Spelling, on_misfit: OnMisfit) -> Layout:
+def declared(types: dict[str, LogicalType], *, json: Spelling, on_misfit: OnTypeMismatch) -> CollectionLayout:
     """The layout of listed fields, `ID` among them, and of the rest where that is kept."""
     names = [ID, *(name for name in types if name != ID)]
     columns = [Column(name, _spelled(types[name], json), nullable=name != ID) for name in names]
-    if on_misfit is OnMisfit.REST:
+    if on_misfit is OnTypeMismatch.REST:
         columns.append(Column(REST, FIELDS if json is Spelling.BSON else parse_type("json")))
-    return Layout(tuple(columns), json, on_misfit)
+    return CollectionLayout(tuple(columns), json, on_misfit)
 
 
-def whole_documents(key: LogicalType | None, *, json: Spelling) -> Layout:
+def whole_documents(key: LogicalType | None, *, json: Spelling) -> CollectionLayout:
     """The layout of the mode ``document``: the key, and the document as text or as it is."""
     ident = _spelled(key or parse_type("json"), json)
     whole = FIELDS if json is Spelling.BSON else parse_type("json")
     columns = (Column(ID, ident, nullable=False), Column(WHOLE, whole, nullable=False))
-    return Layout(columns, json, OnMisfit.FAIL, whole=True)
+    return CollectionLayout(columns, json, OnTypeMismatch.FAIL, whole=True)
 
 
-def with_metadata(layout: Layout, wanted: Mapping[str, str]) -> Layout:
+def with_metadata(layout: CollectionLayout, wanted: Mapping[str, str]) -> CollectionLayout:
     """`layout` with a column for each of the `wanted` fields, which are given with the names of their columns.
 
     They stand behind the key, so that columns that come later are behind them.

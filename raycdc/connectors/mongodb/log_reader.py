@@ -3,57 +3,74 @@
 | part | decides |
 |---|---|
 | `ReopenedStream` | when the stream is opened anew, and with which documents |
-| `WholeTransactions` | which events are whole transactions |
+| `MongoDbTransactionAssembler` | which events are whole transactions |
 | `FollowedCollections` | the effect of events about collections |
 | `ChangeRows`, `DocumentReads` | the rows of all other events, and the documents that these came without |
 
 The reader makes units of all that, each with its place. The log's ordinal is the cluster time. Where a transaction is
 longer than an answer, its parts are units that leave it open.
+
+A log in which nothing happens but that collections begin again: on request, or because rows of an epoch were lost.
+
+A snapshot without a change stream has it for a log. A collection that is to begin again
+(`raycdc.source.tables.parking`) is looked at when the log is opened: there is no place to wait for, so its new
+beginning comes at once, with the columns that the configuration now gives it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 import numpy as np
 
-from raycdc.checkpoint.missing import MissingRow
-from raycdc.checkpoint.opaque import LogNotes
 from raycdc.connectors.mongodb.bson import code_loops as codes
+from raycdc.connectors.mongodb.layout import COLLECTION, ID, CollectionLayout
+from raycdc.connectors.mongodb.snapshot.chunk_reader import NO_LOG
 from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
 from raycdc.connectors.mongodb.stream.document_reads import DocumentReads
-from raycdc.connectors.mongodb.stream.events import Batch, Scanner
+from raycdc.connectors.mongodb.stream.events import EventBatch, Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.reopened_stream import ReopenedStream
-from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
+from raycdc.connectors.mongodb.stream.resume_token import NoLogPosition, ResumeToken
 from raycdc.connectors.mongodb.stream.token import seconds_of
-from raycdc.connectors.mongodb.stream.whole_transactions import Part, Reached, Whole, WholeTransactions
-from raycdc.source.new_beginnings import Place, TableChange
-from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import (
-    LogPlace,
-    LogUnit,
-    Progress,
-    SchemaChange,
-    TableAltered,
-    TableParked,
-    TransactionPart,
-    Transactions,
+from raycdc.connectors.mongodb.stream.whole_transactions import (
+    ClusterTimeReached,
+    MongoDbTransactionAssembler,
+    PartialTransaction,
+    Whole,
 )
+from raycdc.model import TableId
+from raycdc.source.snapshot.log.log_rows import LogRows
+from raycdc.source.snapshot.log.log_unit import (
+    AlterTableUpdate,
+    LogPosition,
+    LogProgress,
+    LogTransactions,
+    LogUnit,
+    ParkTableUpdate,
+    SchemaChange,
+    TransactionPart,
+)
+from raycdc.source.tables.parked_tables import ended
+from raycdc.source.tables.resnapshots import StatementPosition, TableChange, begin, unread
+from raycdc.source.tables.table_life import ParkedPhase, ParkingCause
+from raycdc.state.missing import MissingRow
+from raycdc.state.opaque import LogNotes
 
 
 class ChangeStreamReader:
-    """`raycdc.source.snapshot.reading.BlockingLog` of a stream split; see the module's docstring."""
+    """`raycdc.source.snapshot.reader.reading.BlockingLog` of a stream split; see the module's docstring."""
 
     def __init__(
         self,
         stream: ReopenedStream,
         *,
-        transactions: WholeTransactions,
+        transactions: MongoDbTransactionAssembler,
         scanner: Scanner,
         followed: FollowedCollections,
         document_reads: DocumentReads,
@@ -69,7 +86,7 @@ class ChangeStreamReader:
         self._position = stream.start
         self._told = self._ordinal
         #: Events about collections of a transaction whose end has not come.
-        self._late: list[tuple[Batch, int]] = []
+        self._late: list[tuple[EventBatch, int]] = []
         #: The last unit left a transaction open.
         self._open = False
         self._units: list[LogUnit] = []
@@ -87,7 +104,7 @@ class ChangeStreamReader:
         if not self._units and not self._open and (self._told < self._ordinal or self._document_reads.changed):
             # Whoever waits for a change to be settled hears of that where no row does.
             notes = _notes(self._document_reads)
-            self._units.append(Progress(LogPlace(self._position.sealed(), self._ordinal, notes=notes)))
+            self._units.append(LogProgress(LogPosition(self._position.sealed(), self._ordinal, notes=notes)))
         if not self._units:
             return None
         unit = self._units.pop(0)
@@ -111,7 +128,7 @@ class ChangeStreamReader:
         answer = self._stream.next(self._transactions.read_to(self._position))
         if answer is None:
             return
-        ready: list[Whole | Part | Reached] = []
+        ready: list[Whole | PartialTransaction | ClusterTimeReached] = []
         if answer.data:
             events = self._scanner.scan(answer.data)
             ready = self._transactions.take(events, answer.token, after=self._position.cluster_time)
@@ -121,30 +138,30 @@ class ChangeStreamReader:
             match one:
                 case Whole():
                     self._pass(one)
-                case Part():
+                case PartialTransaction():
                     self._pass_part(one)
-                case Reached():
+                case ClusterTimeReached():
                     self._move(one)
                 case _:
                     assert_never(one)
 
-    def _move(self, reached: Reached) -> None:
+    def _move(self, reached: ClusterTimeReached) -> None:
         before = self._position.cluster_time
         moved_to = max(reached.cluster_time, before)
         self._position = replace(self._position, token=reached.token, cluster_time=moved_to)
         if moved_to != before:
             notes = _notes(self._document_reads)
-            place = LogPlace(self._position.sealed(), self._ordinal, fetched_ms=_now_ms(), notes=notes)
-            self._units.append(Progress(place))
+            place = LogPosition(self._position.sealed(), self._ordinal, fetched_ms=_now_ms(), notes=notes)
+            self._units.append(LogProgress(place))
 
     # -- passing on
 
-    def _pass_part(self, part: Part) -> None:
+    def _pass_part(self, part: PartialTransaction) -> None:
         self._late += _abouts(part.batch)
         rows = self._rows_of(part.batch, rank=part.rank)
         if rows:
             self._open = True
-            place = LogPlace(self._position.sealed(), self._ordinal, fetched_ms=_now_ms())
+            place = LogPosition(self._position.sealed(), self._ordinal, fetched_ms=_now_ms())
             self._units.append(TransactionPart(place, rows, _bytes(rows)))
 
     def _pass(self, whole: Whole) -> None:
@@ -161,23 +178,23 @@ class ChangeStreamReader:
             self._pass_up_to(part, whole.token if stop == len(batch) else batch.token(stop - 1), rank=rank)
             first, rank = stop, 0
 
-    def _pass_up_to(self, part: Batch, behind: ResumeToken, *, rank: int) -> None:
+    def _pass_up_to(self, part: EventBatch, behind: ResumeToken, *, rank: int) -> None:
         """Events whose place `behind` is the next one between two transactions."""
         moment, event_ms = int(part.times[-1]), _event_ms(part)
-        place = Place(self._position.sealed(), moment, event_ms)
-        parked: list[TableParked] = []
+        place = StatementPosition(self._position.sealed(), moment, event_ms)
+        parked: list[ParkTableUpdate] = []
         abouts, self._late = [*self._late, *_abouts(part)], []
         for batch, number in abouts:
             changes = self._followed.change(batch.collection_event(number), place, whole=not self._open)
             if self._open:
-                parked += [change.update for change in changes if isinstance(change.update, TableParked)]
+                parked += [change.update for change in changes if isinstance(change.update, ParkTableUpdate)]
             else:
                 self._changed(changes, event_ms)
         rows = self._rows_of(part, rank=rank)
         self._position = replace(self._position, token=behind, cluster_time=moment)
         self._append(rows, event_ms=event_ms, parked=parked)
 
-    def _next_stop(self, batch: Batch, first: int) -> int:
+    def _next_stop(self, batch: EventBatch, first: int) -> int:
         """Up to where events are passed in one go: an open transaction, or one with events about collections, alone."""
         times = batch.times
         about = np.flatnonzero(batch.events[first:, codes.E_KIND] == codes.OTHER)
@@ -190,23 +207,23 @@ class ChangeStreamReader:
         rows: tuple[LogRows, ...],
         *,
         event_ms: int | None,
-        parked: Sequence[TableParked] = (),
+        parked: Sequence[ParkTableUpdate] = (),
         missing: tuple[MissingRow, ...] = (),
     ) -> None:
         """Pass on rows with which no transaction is open any more."""
         self._open = False
         new = self._rows.take_parked(self._place(event_ms or _now_ms()))
         notes = _notes(self._document_reads)
-        place = LogPlace(self._position.sealed(), self._ordinal, event_ms, _now_ms(), notes)
-        self._units.append(Transactions(place, rows, (*parked, *new), missing, _bytes(rows)))
+        place = LogPosition(self._position.sealed(), self._ordinal, event_ms, _now_ms(), notes)
+        self._units.append(LogTransactions(place, rows, (*parked, *new), missing, _bytes(rows)))
 
     def _changed(self, changes: Sequence[TableChange], event_ms: int | None) -> None:
         """Pass on changes of collections, where the stream is now."""
         for change in changes:
             update = change.update
-            if not isinstance(update, TableAltered):
+            if not isinstance(update, AlterTableUpdate):
                 self._document_reads.forget(update.table)
-            place = LogPlace(self._position.sealed(), self._ordinal, event_ms, _now_ms())
+            place = LogPosition(self._position.sealed(), self._ordinal, event_ms, _now_ms())
             self._units.append(SchemaChange(place, (update,), change.rows))
 
     def _begin_again(self) -> None:
@@ -233,7 +250,7 @@ class ChangeStreamReader:
             self._document_reads.settled(settled)
             self._append(rows, event_ms=None, missing=tuple(told))
 
-    def _rows_of(self, batch: Batch, *, rank: int) -> tuple[LogRows, ...]:
+    def _rows_of(self, batch: EventBatch, *, rank: int) -> tuple[LogRows, ...]:
         """Rows of changes. Columns that these show to be wanting are passed on before them, or behind a transaction
         that is open already.
         """
@@ -248,11 +265,11 @@ class ChangeStreamReader:
         """Between two transactions: collections have the columns from here on that were wanting."""
         self._changed(self._followed.widenings(self._place(_now_ms())), None)
 
-    def _place(self, ts_ms: int) -> Place:
-        return Place(self._position.sealed(), self._position.cluster_time, ts_ms)
+    def _place(self, ts_ms: int) -> StatementPosition:
+        return StatementPosition(self._position.sealed(), self._position.cluster_time, ts_ms)
 
 
-def _abouts(batch: Batch) -> list[tuple[Batch, int]]:
+def _abouts(batch: EventBatch) -> list[tuple[EventBatch, int]]:
     """The events about collections, each as a batch and its number there."""
     return [(batch, int(n)) for n in np.flatnonzero(batch.events[:, codes.E_KIND] == codes.OTHER)]
 
@@ -261,7 +278,7 @@ def _bytes(rows: Sequence[LogRows]) -> int:
     return sum(part.batch.nbytes for part in rows)
 
 
-def _event_ms(batch: Batch) -> int:
+def _event_ms(batch: EventBatch) -> int:
     wall = int(batch.events[-1, codes.E_WALL])
     return wall if wall >= 0 else seconds_of(int(batch.times[-1]))[0] * 1000
 
@@ -274,3 +291,52 @@ def _notes(reads: DocumentReads) -> LogNotes | None:
     """Documents that are still to be read; None where they are as they were when last asked for."""
     state = reads.state()
     return None if state is None else LogNotes.from_json(state)
+
+
+#: Longest that a log without entries keeps its thread from leaving.
+_IDLE_S = 1.0
+
+
+class QuietLog:
+    """`raycdc.source.snapshot.reader.reading.BlockingLog` of the units that let `wanted` begin again; then silence.
+
+    `look` asks the source for a collection's layout, None where there is none such. It blocks, in the fetcher's thread.
+    `wanted` says of each whether a target may have rows of it.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[TableId], CollectionLayout | None],
+        wanted: Mapping[TableId, bool],
+        position: NoLogPosition,
+    ) -> None:
+        self._look = look
+        self._wanted = wanted
+        self._waiting = deque(wanted)
+        self._position = position.sealed()
+        self._rows = 0
+        self._woken = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"QuietLog({list(map(str, self._waiting))})"
+
+    def fetch(self) -> LogUnit | None:
+        if not self._waiting:
+            self._woken.wait(_IDLE_S)
+            return None
+        table = self._waiting.popleft()
+        layout = self._look(table)
+        place = StatementPosition(self._position, NO_LOG, time.time_ns() // 1_000_000)
+        if layout is None:
+            why = ended(table, COLLECTION, had_rows=self._wanted[table])
+            parking = ParkingCause(why, self._position, place.ts_ms, phase=ParkedPhase.ENDED)
+            return SchemaChange(LogPosition(self._position, NO_LOG), (ParkTableUpdate(table, parking),))
+        change = begin(table, layout.version(), unread(ID), place, seq=self._rows)
+        self._rows += 1
+        return SchemaChange(LogPosition(self._position, NO_LOG), (change.update,), change.rows)
+
+    def wake_up(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        """Nothing is open."""

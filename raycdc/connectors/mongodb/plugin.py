@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import field_validator, model_validator
 
 from raycdc.config import Options, Secret, TablePattern, option
-from raycdc.config.mongodb_uri import parse_mongodb_uri
+from raycdc.config.mongodb import parse_mongodb_uri
 from raycdc.connectors.mongodb.layout import (
     COLLECTION,
     ID,
@@ -18,20 +18,24 @@ from raycdc.connectors.mongodb.layout import (
     UNFIT_NAME,
     WHOLE,
     OnConflict,
-    OnMisfit,
+    OnTypeMismatch,
     Spelling,
     parse_type,
 )
-from raycdc.connectors.mongodb.snapshot.selection import Selection, require_fields, require_filter, require_limit
+from raycdc.connectors.mongodb.snapshot.selection import (
+    CollectionSelection,
+    require_fields,
+    require_filter,
+    require_limit,
+)
 from raycdc.model import LogicalType, TableId
 from raycdc.model.batch import reserved_column
-from raycdc.model.selector import TableSelector
+from raycdc.model.rules.selector import TableSelector
 from raycdc.plugins import Plugin
-from raycdc.source.startup import SelectedTablesConfig, StartupOptions
-from raycdc.source.table_options import checked, require_selected
+from raycdc.source.startup import SelectedTablesConfig, StartupOptions, checked, require_selected
 
 
-class Strategy(StrEnum):
+class MongoDbChunkStrategy(StrEnum):
     """How a collection is cut into ranges of a key; each falls back to the next one, and says why."""
 
     AUTO = "auto"
@@ -96,16 +100,16 @@ class SchemaOptions(Options):
     )
 
 
-class SnapshotOptions(Options):
+class MongoDbSnapshotOptions(Options):
     """How collections are cut into chunks."""
 
-    strategy: Strategy = option(
-        Strategy.AUTO,
+    strategy: MongoDbChunkStrategy = option(
+        MongoDbChunkStrategy.AUTO,
         help="sharded: the cluster's own chunks; if the shard key may change, its chunks are read as of one time, "
         "while changes wait. splitVector: the server's cuts, which need a privilege. sample: quantiles of sampled "
         "keys. single: one chunk. auto: the first of these strategies that works without such a wait.",
     )
-    per_collection: dict[str, Strategy] = option(
+    per_collection: dict[str, MongoDbChunkStrategy] = option(
         {}, help="Another strategy per collection.", example={"shop.orders": "single"}
     )
     chunk_mb: int = option(64, help="About this many MiB of documents per chunk.", unit="MiB", ge=1, le=4096)
@@ -158,12 +162,12 @@ class SnapshotOptions(Options):
             "snapshot.limit": list(self.limit),
         }
 
-    def selection_of(self, table: TableId) -> Selection:
+    def selection_of(self, table: TableId) -> CollectionSelection:
         """The selected part of one collection."""
         name = str(table)
-        return Selection(self.filter.get(name, ""), self.fields.get(name, ()), self.limit.get(name, 0))
+        return CollectionSelection(self.filter.get(name, ""), self.fields.get(name, ()), self.limit.get(name, 0))
 
-    def strategy_of(self, table: TableId) -> Strategy:
+    def strategy_of(self, table: TableId) -> MongoDbChunkStrategy:
         """The strategy of one collection."""
         return self.per_collection.get(str(table), self.strategy)
 
@@ -190,8 +194,8 @@ class MongoDbSourceConfig(SelectedTablesConfig):
         "decimal128, date, day, string, objectId, uuid, binData(subtype), json.",
         example={"shop.orders": {"_id": "objectId", "total": "decimal(12,2)"}},
     )
-    on_misfit: OnMisfit = option(
-        OnMisfit.FAIL,
+    on_misfit: OnTypeMismatch = option(
+        OnTypeMismatch.FAIL,
         help="The treatment of a value that its declared column cannot hold exactly. fail: the run ends, and the error "
         "names the document. null: the column is NULL, and a figure counts such values. rest: the column is NULL, and "
         "the value is in the column _rest, together with all fields that have no column. Collections with inferred "
@@ -212,7 +216,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
     startup: MongoDbStartupOptions = option(
         MongoDbStartupOptions(), help="Where to begin.", example={"mode": "snapshot"}
     )
-    snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks.")
+    snapshot: MongoDbSnapshotOptions = option(MongoDbSnapshotOptions(), help="Chunks.")
 
     @field_validator("uri")
     @classmethod
@@ -371,6 +375,6 @@ PLUGIN = Plugin(
     summary="MongoDB 4.0+: collections, read in parallel by ranges of their keys, and their change streams",
     config=MongoDbSourceConfig,
     factory="raycdc.connectors.mongodb.source:MongoDbSource",
-    init="raycdc.connectors.mongodb.init:MongoDbInitPage",
-    places="raycdc.connectors.mongodb.places:place_text",
+    init="raycdc.connectors.mongodb.init:MongoDbInitQuestions",
+    places="raycdc.connectors.mongodb.positions:place_text",
 )

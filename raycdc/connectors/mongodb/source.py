@@ -2,61 +2,111 @@
 
 A snapshot alone has a log that knows of new beginnings only; otherwise it is a change stream. Which of them a state was
 begun with is in its position.
+
+What cutting collections costs a MongoDB server, as it counts for itself (manual, ``serverStatus``).
+
+How long a replica set keeps what was not read yet of its oplog.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import LogNotes, PlannerState
-from raycdc.connectors.mongodb.captured import captured_collections, findings
-from raycdc.connectors.mongodb.catalog import (
-    discover,
-    listed,
-    require_followable,
-    require_selectable,
-)
-from raycdc.connectors.mongodb.client import MONGOS, VERSION_PLACES, Client, connect, probe
-from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
-from raycdc.connectors.mongodb.hidden import require_hidden
-from raycdc.connectors.mongodb.large import LargeDocuments
-from raycdc.connectors.mongodb.layout import COLLECTION, ID, Layout
-from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
-from raycdc.connectors.mongodb.planning_costs import server_costs
-from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
-from raycdc.connectors.mongodb.quiet_log import QuietLog
-from raycdc.connectors.mongodb.room import log_room
-from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
+from bson import Timestamp
+from pymongo.errors import PyMongoError
+
+from raycdc.config import Secret
+from raycdc.connectors.mongodb.enumerator_dialect import CollectionProbes, MongoDbEnumeratorDialect
+from raycdc.connectors.mongodb.field_masks import require_hidden
+from raycdc.connectors.mongodb.large_documents import LargeDocuments
+from raycdc.connectors.mongodb.layout import COLLECTION, ID, CollectionLayout
+from raycdc.connectors.mongodb.log_reader import ChangeStreamReader, QuietLog
+from raycdc.connectors.mongodb.plugin import MongoDbChunkStrategy, MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.catalog import discover, listed, require_followable, require_selectable
+from raycdc.connectors.mongodb.server.checks import captured_collections, findings
+from raycdc.connectors.mongodb.server.client import MONGOS, VERSION_PLACES, Client, connect, probe
+from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader, require_rows
 from raycdc.connectors.mongodb.snapshot.keys import SnapshotKeyOrder, StreamKeyOrder
-from raycdc.connectors.mongodb.snapshot.rows_again import require_rows
 from raycdc.connectors.mongodb.stream.causal import log_end, read_documents
 from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
 from raycdc.connectors.mongodb.stream.document_reads import DocumentReads, is_settled
+from raycdc.connectors.mongodb.stream.drift import Widenings
 from raycdc.connectors.mongodb.stream.events import Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
-from raycdc.connectors.mongodb.stream.opening import StreamOpener, require_same_set
-from raycdc.connectors.mongodb.stream.position import NoLogPosition, StreamPosition, position_of
-from raycdc.connectors.mongodb.stream.raw_stream import stream_options
+from raycdc.connectors.mongodb.stream.raw_stream import StreamOpener, require_same_set, stream_options
 from raycdc.connectors.mongodb.stream.reopened_stream import ReopenedStream
-from raycdc.connectors.mongodb.stream.whole_transactions import WholeTransactions
-from raycdc.connectors.mongodb.stream.widenings import Widenings
-from raycdc.connectors.mongodb.table_look import CollectionLooks
+from raycdc.connectors.mongodb.stream.resume_token import NoLogPosition, StreamPosition, position_of
+from raycdc.connectors.mongodb.stream.token import seconds_of
+from raycdc.connectors.mongodb.stream.whole_transactions import MongoDbTransactionAssembler
 from raycdc.connectors.mongodb.warm_up import compile_all
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
 from raycdc.source.as_begun import require_as_begun
-from raycdc.source.connector import IncrementalSource, LogRoom, Restart, SourceContext, SourceFindings, SourceTable
-from raycdc.source.parked_tables import ParkingTerms
+from raycdc.source.connector import IncrementalSource, LogRetention, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.selection import Selection
-from raycdc.source.snapshot.snapshot_plan import uncut
-from raycdc.source.snapshot.stream_state import stream_of
-from raycdc.source.split import RowsAgain, StreamSplit
-from raycdc.source.split_trial import SplitTrial
+from raycdc.source.selection import TableSelection
+from raycdc.source.snapshot.enumerator.snapshot_plan import uncut
+from raycdc.source.snapshot.log.stream_state import stream_of
+from raycdc.source.split import BackfillRows, StreamSplit
+from raycdc.source.tables.parked_tables import ParkingSetup
+from raycdc.source.tables.table_life import had_rows
+from raycdc.source.trials import ServerCosts, SplitTrial
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import LogNotes, PlannerState
+
+_US_PER_S = 1_000_000
+
+
+def server_costs(uri: Secret) -> ServerCosts:
+    """Of the whole server since it began, whoever asked; of a cluster, of its router alone. Blocks.
+
+    Nothing is known where the account may not ask it (``clusterMonitor``).
+    """
+    with connect(uri) as client:
+        try:
+            status = client.admin.command("serverStatus")
+        except PyMongoError:
+            return ServerCosts()
+    operations = [_number(status, "opcounters", name) for name in ("query", "getmore", "command")]
+    reads = [_number(status, "metrics", "queryExecutor", name) for name in ("scanned", "scannedObjects")]
+    times = [_number(status, "extra_info", name) for name in ("user_time_us", "system_time_us")]
+    cpu_us = _sum(times)
+    return ServerCosts(_sum(operations), _sum(reads), None if cpu_us is None else cpu_us / _US_PER_S)
+
+
+def _number(document: object, *path: str) -> int | None:
+    for name in path:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document if isinstance(document, int) else None
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    """None where one of them is not told."""
+    known = list(numbers)
+    told = [number for number in known if number is not None]
+    return sum(told) if len(told) == len(known) else None
+
+
+def log_room(client: Client, place: StreamPosition) -> LogRetention | None:
+    """The room behind `place`; None where the account may not read ``local.oplog.rs``, or where there is none (mongos).
+
+    The oldest entries go when new ones need their room. So at the rate at which the log is written now, it reaches
+    `place` in the time that lies between its oldest entry and `place`; ``storage.oplogMinRetentionHours`` only adds to
+    that.
+    """
+    try:
+        oldest = client["local"]["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+    except PyMongoError:
+        return None
+    written = None if oldest is None else oldest.get("ts")
+    if not isinstance(written, Timestamp):
+        return None
+    seconds, _ = seconds_of(place.cluster_time)
+    return LogRetention(kept_s=float(max(0, seconds - written.time)))
+
 
 _log = logging.getLogger(__name__)
 
@@ -122,14 +172,14 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         pace = self.config.pace
         return StreamOpener(client, self.config.selector(), demands_images=self.context.demands_before, pace=pace)
 
-    def selection(self) -> Selection:
+    def selection(self) -> TableSelection:
         selector = self.config.selector()
         with connect(self.config.uri) as client:
             every = listed(client, selector)
         there = sorted(table for table, entry in every.items() if entry.kind == COLLECTION)
         others = {table: f"a {entry.kind}" for table, entry in every.items() if entry.kind != COLLECTION}
         selected = filter(selector.matches, there)
-        return Selection.of("source.collections", selector, selected, there, others=others, noun=COLLECTION)
+        return TableSelection.of("source.collections", selector, selected, there, others=others, noun=COLLECTION)
 
     def restart(self, last: Manifest) -> Restart:
         with connect(self.config.uri) as client:
@@ -141,7 +191,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             tables = discover(client, self.config.selector(), complete=False)
             return Restart(position.sealed(), begin, [str(table) for table in tables])
 
-    def log_room(self, last: Manifest) -> LogRoom | None:
+    def log_room(self, last: Manifest) -> LogRetention | None:
         state = stream_of(last)
         place = None if state is None else position_of(state.position)
         if not isinstance(place, StreamPosition):
@@ -156,15 +206,15 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         """Connect and open the change stream where the split says. Blocks; raises `LogLostError`."""
         # Of a collection that was left out nothing is followed, whatever takes its name.
         parked = {table: state for table, state in split.state.parked.items() if self.config.captures(table)}
-        looks = CollectionLooks(self.config, self.context)
+        looks = CollectionProbes(self.config, self.context)
         start = position_of(split.state.position)
         if isinstance(start, NoLogPosition):
-            again = [table for table, state in parked.items() if state.again]
+            again = {table: had_rows(state) for table, state in parked.items() if state.again}
             return QuietLog(looks.layout_now, again, start)
         followed = FollowedCollections(
             layouts_of(split),
             captures=self.config.captures,
-            terms=ParkingTerms(parked, looks.look_at, self.context.rules),
+            terms=ParkingSetup(parked, looks.look_at, self.context.rules),
             widenings=Widenings(looks.widening),
         )
         client = connect(self.config.uri)
@@ -189,7 +239,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         rows = ChangeRows(followed, document_reads, self._large, demands_images=self.context.demands_before)
         return ChangeStreamReader(
             ReopenedStream(self._opener(client).open, start, close=client.close),
-            transactions=WholeTransactions(whole_when_idle=not info.is_mongos),
+            transactions=MongoDbTransactionAssembler(whole_when_idle=not info.is_mongos),
             scanner=Scanner(self.config.captures),
             followed=followed,
             document_reads=document_reads,
@@ -207,7 +257,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
 
     def split_trials(self) -> Sequence[SplitTrial[MongoDbSource]]:
         trials = []
-        for strategy in Strategy:
+        for strategy in MongoDbChunkStrategy:
             snapshot = self.config.snapshot.model_copy(update={"strategy": strategy, "per_collection": {}})
             source = MongoDbSource(self.config.model_copy(update={"snapshot": snapshot}), self.context)
             settings = f'[source.snapshot]\nstrategy = "{strategy}"'
@@ -217,16 +267,16 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState:
         return uncut(ID)
 
-    def require_rows(self, table: TableId, document: SchemaDocument, again: RowsAgain) -> None:
+    def require_rows(self, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
         if self.config.bounded:
             raise ConfigError("A run that reads a snapshot and no change stream has nothing to read rows beside.")
         with connect(self.config.uri) as client:
-            require_rows(client, table, Layout.from_document(document), again)
+            require_rows(client, table, CollectionLayout.from_document(document), again)
 
     def require_as_begun(self, split: StreamSplit) -> None:
         options = "source.schema, source.columns, source.snapshot"
         require_as_begun(
-            split, begun=lambda d: Layout.from_document(d).asked, now=self.config.asked_of, options=options
+            split, begun=lambda d: CollectionLayout.from_document(d).asked, now=self.config.asked_of, options=options
         )
 
     def is_settled(self, notes: LogNotes, up_to: int) -> bool:
@@ -237,7 +287,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         return SnapshotKeyOrder() if no_log else StreamKeyOrder(layouts_of(split))
 
 
-def layouts_of(split: StreamSplit) -> dict[TableId, Layout]:
+def layouts_of(split: StreamSplit) -> dict[TableId, CollectionLayout]:
     """How documents of the collections that a state follows become rows."""
     tables = split.state.followed.items()
-    return {table: Layout.from_document(split.schemas[state.schema]) for table, state in tables}
+    return {table: CollectionLayout.from_document(split.schemas[state.schema]) for table, state in tables}

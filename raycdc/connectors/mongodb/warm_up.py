@@ -9,16 +9,16 @@ import numpy as np
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
 from raycdc.connectors.mongodb.bson.size_loops import larger_than
-from raycdc.connectors.mongodb.layout import OnMisfit, Spelling, declared, parse_type
+from raycdc.connectors.mongodb.layout import OnTypeMismatch, Spelling, declared, parse_type
 from raycdc.connectors.mongodb.stream.events import Scanner
-from raycdc.connectors.mongodb.stream.raw_cursors import reply_of
+from raycdc.connectors.mongodb.stream.raw_stream import reply_of
 
 _DOCUMENT = b"\x10_id\0\x01\0\0\0\x02s\0\x02\0\0\0x\0"
 
 
 def compile_all() -> None:
     """Compile (or find compiled) every loop. Takes about a quarter of a minute the first time."""
-    layout = declared({"_id": parse_type("int")}, json=Spelling.RELAXED, on_misfit=OnMisfit.REST)
+    layout = declared({"_id": parse_type("int")}, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.REST)
     decoder = DocumentDecoder(layout, collection="d.c")
     documents = struct.pack("<i", len(_DOCUMENT) + 5) + _DOCUMENT + b"\0"
     for _ in (*decoder.decode(documents), *decoder.flush()):

@@ -13,39 +13,37 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, PlannerState, Position
 from raycdc.clients.mysql import is_of_changed_table, is_of_locked_table
-from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
-from raycdc.connectors.mysql.cascades import refusal_of
-from raycdc.connectors.mysql.catalog import database_charsets, discover_tables, load_tables
-from raycdc.connectors.mysql.checks import require_source, unfit, unreadable
-from raycdc.connectors.mysql.client import ServerInfo, current_place, probe, start_position
-from raycdc.connectors.mysql.connections import Connections, SharedConnection
-from raycdc.connectors.mysql.ddl.history_state import StoredHistory, begin_state
-from raycdc.connectors.mysql.failover import is_elsewhere, resume_position
-from raycdc.connectors.mysql.hidden_changes import hidden_table
-from raycdc.connectors.mysql.locks import (
+from raycdc.connectors.mysql.binlog.events import LoggedThread
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.ddl.follow.history_state import StoredHistory, begin_state
+from raycdc.connectors.mysql.log.log_filter import hidden_table
+from raycdc.connectors.mysql.log.log_proof import marked
+from raycdc.connectors.mysql.log.startup import PastStart, past_point
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.connectors.mysql.server.catalog import below_merged, database_charsets, discover_tables, load_tables
+from raycdc.connectors.mysql.server.checks import require_source, unfit, unreadable
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_place, probe, start_position
+from raycdc.connectors.mysql.server.connections import Connections, SharedConnection
+from raycdc.connectors.mysql.server.failover import is_elsewhere, resume_position
+from raycdc.connectors.mysql.server.locks import (
     PLANNING_WAIT_S,
     connect_briefly,
     locked_by,
     locked_error,
     short_lock_waits,
 )
-from raycdc.connectors.mysql.plugin import MySqlSourceConfig
-from raycdc.connectors.mysql.snapshot.chunk_plan import ChunkPlan
-from raycdc.connectors.mysql.snapshot.chunk_range import split_of
-from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, NoIndexError
-from raycdc.connectors.mysql.startup import PastStart, past_point
-from raycdc.connectors.mysql.table_look import unread
-from raycdc.connectors.mysql.table_options import TableOptions
+from raycdc.connectors.mysql.server.unlogged import refusal_of, unlogged
+from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkPlan, split_of
+from raycdc.connectors.mysql.snapshot.planning.chunks import ChunkPlanner, NoIndexError
+from raycdc.connectors.mysql.table_probe import TableOptions, unread
 from raycdc.connectors.mysql.values.documents import document_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.connector import SourceContext
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_key import key_names
-from raycdc.source.snapshot.snapshot_plan import (
+from raycdc.source.snapshot.enumerator.snapshot_plan import (
     PLANNED_AHEAD,
     PlanChunks,
     PlannedChunks,
@@ -53,6 +51,8 @@ from raycdc.source.snapshot.snapshot_plan import (
     StartPoint,
     TablePlan,
 )
+from raycdc.source.snapshot.key_intervals import key_names
+from raycdc.state.opaque import NO_NOTES, LogNotes, PlannerState, Position
 
 #: Times the start point is looked for while tables keep changing their shape.
 _START_TRIES = 10
@@ -61,7 +61,7 @@ _SEALED = "sealed"
 
 
 class MySqlEnumeratorDialect:
-    """`raycdc.source.snapshot.snapshot_plan.EnumeratorDialect`, and `FailoverDialect`."""
+    """`raycdc.source.snapshot.enumerator.snapshot_plan.EnumeratorDialect`, and `FailoverDialect`."""
 
     def __init__(self, config: MySqlSourceConfig, connections: Connections, context: SourceContext) -> None:
         self._config = config
@@ -83,15 +83,16 @@ class MySqlEnumeratorDialect:
         with closing(self._connections.connect()) as connection:
             info = probe(connection)
             tables = self._discover(connection)
-            require_source(connection, info, tables)
+            require_source(connection, info, tables, load_tables(connection, tables))
             parks = self._context.rules.parks
             if (start := PastStart.of(self._config.startup)) is not None:
                 open_log = self._connections.open_log
                 then, position = past_point(
                     connection, info, tables, start=start, open_log=open_log, captured=self.captures
                 )
-                notes = _notes(begin_state(database_charsets(connection)))
-                plans = self._plans(connection, info, then)
+                notes = _notes(begin_state(database_charsets(connection), self._newest_session(info)))
+                others = [_other_table(table, why) for table, why in sorted(then.other.items())]
+                plans = (*self._plans(connection, info, dict(then.tables)), *others)
                 return StartPoint(position.sealed(), ordinal_of(position), plans, notes, parks)
             for _ in range(_START_TRIES):
                 before, databases = load_tables(connection, tables), database_charsets(connection)
@@ -100,14 +101,20 @@ class MySqlEnumeratorDialect:
                 alike = before == after and databases == database_charsets(connection)
                 tables_now = self._discover(connection)
                 if alike and sorted(before) == tables_now == tables:
+                    position = marked(partial(self._connections.connect_to, position), info, position)
                     plans = self._plans(connection, info, before)
-                    notes = _notes(begin_state(databases))
+                    notes = _notes(begin_state(databases, self._newest_session(info)))
                     return StartPoint(position.sealed(), ordinal_of(position), plans, notes, parks)
                 tables = tables_now
             raise SourceError(
                 f"The tables on {info.address} changed their shape each time they were looked at. "
                 "Start again when no schema change is under way."
             )
+
+    def _newest_session(self, info: MySqlServerInfo) -> LoggedThread:
+        """One that begins now: all that are in the server's log before are older."""
+        with closing(self._connections.connect()) as connection:
+            return LoggedThread(info.server_id, int(connection.thread_id()))
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
         """The next chunks of a table; `planner` holds only the key at first."""
@@ -195,7 +202,8 @@ class MySqlEnumeratorDialect:
             info = probe(connection)
             if not is_elsewhere(info, before):
                 return None  # Whether it still has the place is looked at when the log is opened.
-            require_source(connection, info, self._discover(connection))
+            tables = self._discover(connection)
+            require_source(connection, info, tables, load_tables(connection, tables))
             place = resume_position(connection, info, before)
             end = ordinal_of(current_place(connection, info))
             return ResumePoint(place.sealed(), ordinal_of(place), end)
@@ -211,14 +219,19 @@ class MySqlEnumeratorDialect:
         return tables
 
     def _plans(
-        self, connection: Connection[Any], info: ServerInfo, tables: dict[TableId, MySqlTable]
+        self, connection: Connection[Any], info: MySqlServerInfo, tables: dict[TableId, MySqlTable]
     ) -> tuple[TablePlan, ...]:
         plans = []
         options, rules = self._options, self._context.rules
         with short_lock_waits(connection):
-            unfits = {table: unfit(described) or unreadable(connection, table) for table, described in tables.items()}
+            below = below_merged(connection, tables)
+            unfits = {
+                table: unfit(described) or below.get(table) or unreadable(connection, table)
+                for table, described in tables.items()
+            }
+            gaps = unlogged(connection, info, list(tables))
         for table_id, described in sorted(tables.items()):
-            why = unfits[table_id]
+            why = unfits[table_id] or gaps.get(table_id, "")
             if why := why or ("" if options.accept_cascades else refusal_of(connection, info, table_id)):
                 plans.append(TablePlan(table_id, "", SchemaDocument({}), None, why))
                 continue
@@ -230,6 +243,11 @@ class MySqlEnumeratorDialect:
             state = unread(connection, table, options.chunks(table_id)) if snapshot else None
             plans.append(TablePlan(table_id, document.fingerprint, document, state, refused))
         return tuple(plans)
+
+
+def _other_table(table: TableId, why: str) -> TablePlan:
+    """A table that was another one where the log begins."""
+    return TablePlan(table, "", SchemaDocument({}), None, why)
 
 
 def _notes(state: StoredHistory | None) -> LogNotes:

@@ -10,14 +10,14 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import connect
-from raycdc.config.init_page import Answers, InitPage, Question, secret_in, toml_line, toml_list, toml_text
-from raycdc.connectors.mysql.catalog import discover_tables
+from raycdc.config.init_questions import Answers, InitQuestions, Question, secret_in, toml_line, toml_list, toml_text
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.connectors.mysql.server.catalog import discover_tables
 from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
-from raycdc.model.selector import TableSelector, plain_name
+from raycdc.model.rules.selector import TableSelector, plain_name
 
 
-class MySqlInitPage(InitPage):
+class MySqlInitQuestions(InitQuestions):
     """Lists the tables that the account sees."""
 
     trial = "mariadb"

@@ -13,10 +13,9 @@ from raycdc.config import Duration, Options, Secret, Size, TablePattern, option
 from raycdc.config.tls import TlsOptions
 from raycdc.connectors.mysql.values.types import TypeOptions
 from raycdc.model import TableId
-from raycdc.model.selector import TableSelector
+from raycdc.model.rules.selector import TableSelector
 from raycdc.plugins import Plugin
-from raycdc.source.startup import SelectedTablesConfig, StartupMode, StartupOptions
-from raycdc.source.table_options import require_selected
+from raycdc.source.startup import SelectedTablesConfig, StartupMode, StartupOptions, require_selected
 
 #: Server ids are 32-bit and 0 means "no replica" (MySQL manual, "Replication and Binary Logging Options").
 _SERVER_ID_MAX = 2**32 - 1
@@ -75,7 +74,7 @@ class MySqlStartupOptions(StartupOptions):
         return self
 
 
-class SnapshotOptions(Options):
+class MySqlSnapshotOptions(Options):
     """How the initial snapshot is cut into chunks."""
 
     strategy: Literal["auto", "even", "uneven", "sampled"] = option(
@@ -141,16 +140,16 @@ class TypesOptions(Options):
     invalid_dates: Literal["null", "error", "text"] = option(
         "null",
         help="The treatment of zero, partial and impossible dates (0000-00-00, 2024-00-10). null: NULL, and a figure "
-        "counts them. error: the run ends. text: all DATE, DATETIME and TIMESTAMP columns become text as the server "
+        "counts them. error: the table parks. text: all DATE, DATETIME and TIMESTAMP columns become text as the server "
         "prints it.",
     )
     invalid_text: Literal["replace", "error"] = option(
         "replace",
         help="The treatment of bytes that are no characters of their set: U+FFFD in their place, and a figure counts "
-        "them, or error.",
+        "them. error: the table parks.",
     )
     tinyint1: Literal["integer", "boolean"] = option(
-        "integer", help="TINYINT(1), alias BOOLEAN. As boolean, a value other than 0 and 1 is an error."
+        "integer", help="TINYINT(1), alias BOOLEAN. As boolean, a value other than 0 and 1 parks its table."
     )
     geometry: Literal["wkb", "geojson"] = option(
         "wkb", help="wkb: the server's bytes, SRID (4, little-endian) and WKB. geojson: GeoJSON text."
@@ -188,7 +187,7 @@ class MySqlSourceConfig(SelectedTablesConfig):
     types: TypesOptions = option(
         TypesOptions(), help="Types that can be read in more than one way.", example={"invalid_dates": "text"}
     )
-    snapshot: SnapshotOptions = option(SnapshotOptions(), help="Chunks of the snapshot.")
+    snapshot: MySqlSnapshotOptions = option(MySqlSnapshotOptions(), help="Chunks of the snapshot.")
     on_cascade: Literal["refuse", "accept"] = option(
         "refuse",
         help="The treatment of a captured table whose rows a foreign key changes by cascade without the server logging "
@@ -256,7 +255,7 @@ PLUGIN = Plugin(
     summary="MySQL 5.7+ and MariaDB 10.4+: lock-free snapshot, then the binlog",
     config=MySqlSourceConfig,
     factory="raycdc.connectors.mysql.source:MySqlSource",
-    init="raycdc.connectors.mysql.init:MySqlInitPage",
+    init="raycdc.connectors.mysql.init:MySqlInitQuestions",
     statements="raycdc.connectors.mysql.ddl.messages:events_of_statement",
-    places="raycdc.connectors.mysql.places:place_text",
+    places="raycdc.connectors.mysql.positions:place_text",
 )

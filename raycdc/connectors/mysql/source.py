@@ -5,49 +5,218 @@
 | coordinator | `enumerator_dialect` |
 | reader with the stream split | `log_reader`, `key_order` |
 | every reader | `chunk_reader` |
+
+The questions of ``raycdc check`` and ``raycdc plan`` to a MySQL or MariaDB about its captured tables. Changes
+nothing.
+
+What cutting tables costs a MySQL or MariaDB server, as its sessions count it (manual, "Server Status Variables").
+
+How much of its binlog a server has that was not read yet, and how long it keeps that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import PlannerState
-from raycdc.connectors.mysql.binlog.position import BinlogOffset, ordinal_of
-from raycdc.connectors.mysql.captured import captured_tables, findings
-from raycdc.connectors.mysql.cascades import unfollowable
-from raycdc.connectors.mysql.catalog import all_tables, discover_tables, load_tables
-from raycdc.connectors.mysql.checks import require_source
-from raycdc.connectors.mysql.client import log_files, probe, start_position
-from raycdc.connectors.mysql.connections import Connections
+import pymysql
+from pymysql.connections import Connection
+
+from raycdc.clients.mysql import connect, query
+from raycdc.config.checks import CheckResult
+from raycdc.config.tls import is_loopback
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
-from raycdc.connectors.mysql.failover import resume_position
-from raycdc.connectors.mysql.locks import READING_WAIT_S, connect_briefly
-from raycdc.connectors.mysql.log_opening import LogOpening, chunk_keys_of, tables_of
-from raycdc.connectors.mysql.log_reader import MySqlLogReader
-from raycdc.connectors.mysql.planning_costs import MeteredConnections
+from raycdc.connectors.mysql.log.log_opening import LogOpening, snapshots_of, tables_of
+from raycdc.connectors.mysql.log.log_proof import marked, prove, read_ahead
+from raycdc.connectors.mysql.log.log_reader import MySqlLogReader
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
-from raycdc.connectors.mysql.room import log_room
+from raycdc.connectors.mysql.server.catalog import (
+    all_tables,
+    discover_tables,
+    load_tables,
+    selected_tables,
+    table_sizes,
+)
+from raycdc.connectors.mysql.server.checks import check_source, require_source, rows_in_the_open
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, log_files, probe, start_position
+from raycdc.connectors.mysql.server.connections import Connections
+from raycdc.connectors.mysql.server.failover import resume_position
+from raycdc.connectors.mysql.server.locks import READING_WAIT_S, connect_briefly
+from raycdc.connectors.mysql.server.unlogged import unfollowable, unlogged_at_start
 from raycdc.connectors.mysql.snapshot.chunk_reader import MySqlChunkReader
-from raycdc.connectors.mysql.snapshot.chunks import Strategy
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
 from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
+from raycdc.connectors.mysql.snapshot.planning.chunk_keys import prefix_note
+from raycdc.connectors.mysql.snapshot.planning.chunks import MySqlChunkStrategy
 from raycdc.connectors.mysql.snapshot.rows_again import require_rows
-from raycdc.connectors.mysql.table_look import unread
-from raycdc.connectors.mysql.table_options import TableOptions
+from raycdc.connectors.mysql.table_probe import TableOptions, unread
 from raycdc.connectors.mysql.values.documents import capture_of, table_of
 from raycdc.connectors.mysql.warm_up import compile_all
+from raycdc.errors import SourceError
 from raycdc.model import TableId
 from raycdc.source.as_begun import require_as_begun
-from raycdc.source.connector import IncrementalSource, LogRoom, Restart, SourceContext, SourceFindings, SourceTable
-from raycdc.source.parking import Refusal
+from raycdc.source.connector import IncrementalSource, LogRetention, Restart, SourceContext, SourceFindings, SourceTable
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.selection import Selection, known_tables
-from raycdc.source.snapshot.snapshot_plan import uncut
-from raycdc.source.snapshot.stream_state import StreamState, stream_of
-from raycdc.source.split import RowsAgain, StreamSplit
-from raycdc.source.split_trial import SplitTrial
+from raycdc.source.selection import TableSelection, known_tables, pattern_results
+from raycdc.source.snapshot.enumerator.snapshot_plan import uncut
+from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
+from raycdc.source.split import BackfillRows, StreamSplit
+from raycdc.source.tables.parking import Refusal
+from raycdc.source.trials import ServerCosts, SplitTrial
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import PlannerState
+
+_LATER = "Tables that match it and are created while the pipeline runs are followed."
+
+
+def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFindings:
+    """All findings, and the tables that are captured; `known` are those that the state has had.
+
+    Raises `SourceError` when the server cannot be asked at all.
+    """
+    selector = config.selector()
+    with closing(connect(config.settings())) as connection:
+        info = probe(connection)
+        tables = discover_tables(connection, selector, named=selector.plain_names)
+        server_ids = range(config.server_id.first, config.server_id.last + 1)
+        results = [
+            CheckResult(
+                "connection", f"Connected to {info.flavor_name} {info.version_text} at {info.address}.", ok=True
+            ),
+            *rows_in_the_open(config.settings()),
+            *pattern_results("source.tables", selector.patterns, tables, noun="table", fix=_LATER),
+            # Plain names are checked whether they were found or not: a missing one is an error, not a surprise later.
+            # One that was followed and is gone was dropped, which the log says.
+            *check_source(
+                connection,
+                info,
+                {*tables, *(name for name in selector.plain_names if str(name) not in known)},
+                server_ids=server_ids,
+                accept_cascades=TableOptions(config).accept_cascades,
+            ),
+        ]
+    return SourceFindings(results, sorted(tables))
+
+
+def captured_tables(config: MySqlSourceConfig) -> dict[TableId, SourceTable]:
+    """The tables that are captured, as they are now. Raises `SourceError`."""
+    selector, options = config.selector(), TableOptions(config)
+    with closing(connect(config.settings())) as connection:
+        names = discover_tables(connection, selector, named=selector.plain_names)
+        described, sizes = load_tables(connection, names), table_sizes(connection, names)
+        notes = {
+            table: prefix_note(connection, columns, options.named_key(table)) for table, columns in described.items()
+        }
+    tables = {}
+    for table, columns in sorted(described.items()):
+        rows, size = (sizes[table].rows, sizes[table].bytes) if table in sizes else (0, 0)
+        schema = options.capture(table).narrowed(options.types.treat_table(columns)).schema()
+        chunks = 1 if "one piece" in notes[table] else max(1, -(-rows // config.snapshot.chunk_rows))
+        tables[table] = SourceTable(schema, rows, chunks, notes[table], size)
+    return tables
+
+
+#: What a session counts when it reads a row, by an index or by walking the table.
+_ROW_READS = (
+    "Handler_read_first",
+    "Handler_read_key",
+    "Handler_read_last",
+    "Handler_read_next",
+    "Handler_read_prev",
+    "Handler_read_rnd",
+    "Handler_read_rnd_next",
+)
+_COUNTERS = "SHOW SESSION STATUS WHERE Variable_name IN ({})".format(
+    ", ".join(f"'{name}'" for name in ("Questions", *_ROW_READS))
+)
+
+
+class MeteredConnections(Connections):
+    """Connections that are asked, before they close, what their statements cost. For one thread.
+
+    What others do at the server meanwhile does not count, but for its CPU.
+    """
+
+    def __init__(self, config: MySqlSourceConfig) -> None:
+        super().__init__(config)
+        self._queries = 0
+        self._rows_read = 0
+
+    def connect(self) -> Connection[Any]:
+        connection: Any = super().connect()
+        close = connection.close
+
+        def counted() -> None:
+            if connection.open:
+                self._add(connection)
+            close()
+
+        connection.close = counted
+        return connection
+
+    def costs(self) -> ServerCosts:
+        """Of all connections that were closed. Blocks on one more, which does not count."""
+        with closing(super().connect()) as connection:
+            pid = _local_pid(connection, self._config.host)
+        return ServerCosts(self._queries, self._rows_read, None if pid is None else _cpu_s(pid))
+
+    def _add(self, connection: Connection[Any]) -> None:
+        # The costs are not known where the connection is no good any more; what made it so is told by whoever used it.
+        with suppress(SourceError, pymysql.Error, OSError, LookupError, ValueError):
+            found = {str(name): int(value) for name, value in query(connection, _COUNTERS)}
+            # But for this question.
+            self._queries += found["Questions"] - 1
+            self._rows_read += sum(found[name] for name in _ROW_READS)
+
+
+def _cpu_s(pid: int) -> float | None:
+    """CPU seconds of a process of this machine, all its threads (proc(5)); None when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _local_pid(connection: Connection[Any], host: str) -> int | None:
+    """The server's process where it is one of this machine that can be looked at."""
+    if not is_loopback(host):
+        return None
+    ((name, folder),) = query(connection, "SELECT @@pid_file, @@datadir")
+    try:
+        pid = int((Path(str(folder)) / str(name)).read_text(encoding="ascii"))
+        command = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return pid if command in ("mysqld", "mariadbd") else None
+
+
+def log_room(
+    place: BinlogOffset, info: MySqlServerInfo, files: Sequence[tuple[str, int]], event_ms: int | None
+) -> LogRetention | None:
+    """The room behind `place`, whose last event is of `event_ms`; None where none of the server's `files` has it.
+
+    A server deletes a file so long after something was written to it the last time (``binlog_expire_logs_seconds``,
+    ``expire_logs_days``), and never the newest one. The file of `place` was written to at `event_ms`, or later.
+    """
+    names = [name for name, _ in files]
+    if place.file not in names:
+        return None
+    number = names.index(place.file)
+    unread = max(0, files[number][1] - place.pos) + sum(size for _, size in files[number + 1 :])
+    if not info.expire_logs_s:
+        return LogRetention(unread, forever=True)
+    if number == len(files) - 1:
+        return LogRetention(unread, info.expire_logs_s)
+    if event_ms is None:
+        return LogRetention(unread)
+    return LogRetention(unread, max(0.0, info.expire_logs_s - (time.time() - event_ms / 1000)))
 
 
 class MySqlSource(IncrementalSource[MySqlSourceConfig]):
@@ -93,25 +262,32 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             info = probe(connection)
             selector = self.config.selector()
             tables = discover_tables(connection, selector, named=selector.plain_names)
-            require_source(connection, info, tables)
-            self._options.require_fitting(load_tables(connection, tables))
+            loaded = load_tables(connection, tables)
+            require_source(connection, info, tables, loaded)
+            self._options.require_fitting(loaded)
             if (state := stream_of(last)) is not None:
-                resume_position(connection, info, BinlogOffset.of(state.position))
+                place = resume_position(connection, info, BinlogOffset.of(state.position))
+                connect = partial(self._connections.connect_to, place)
+                prove(connect, info, place)
+                read_ahead(connect, info, place)
 
     def unfollowable(self, stream: StreamState) -> list[Refusal]:
-        if self._options.accept_cascades:
-            return []
+        followed = list(filter(self.config.captures, stream.followed))
         with closing(self._connections.connect()) as connection:
-            return unfollowable(connection, stream, filter(self.config.captures, stream.followed))
+            refused = unlogged_at_start(connection, probe(connection), stream, followed)
+            if self._options.accept_cascades:
+                return refused
+            lacking = {refusal.table for refusal in refused}
+            return [*refused, *unfollowable(connection, stream, [table for table in followed if table not in lacking])]
 
-    def selection(self) -> Selection:
+    def selection(self) -> TableSelection:
         selector = self.config.selector()
         with closing(self._connections.connect()) as connection:
             every = all_tables(connection)
-            tables = discover_tables(connection, selector, named=selector.plain_names)
-        return Selection.of("source.tables", selector, tables, every)
+        tables = selected_tables(every, selector, named=selector.plain_names)
+        return TableSelection.of("source.tables", selector, tables, every)
 
-    def log_room(self, last: Manifest) -> LogRoom | None:
+    def log_room(self, last: Manifest) -> LogRetention | None:
         if (state := stream_of(last)) is None:
             return None
         with closing(self._connections.connect()) as connection:
@@ -125,6 +301,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             if state is not None and not info.is_mariadb:
                 info.owner.require_again(BinlogOffset.of(state.position).server)
             position = start_position(connection, info)
+            position = marked(partial(self._connections.connect_to, position), info, position)
             tables = discover_tables(connection, self.config.selector(), named=self.config.selector().plain_names)
             return Restart(position.sealed(), ordinal_of(position), [str(table) for table in tables])
 
@@ -155,9 +332,9 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         return uncut(state.key)
 
     def split_trials(self) -> Sequence[SplitTrial[MySqlSource]]:
-        return [_trial(self, strategy) for strategy in Strategy]
+        return [_trial(self, strategy) for strategy in MySqlChunkStrategy]
 
-    def require_rows(self, table: TableId, document: SchemaDocument, again: RowsAgain) -> None:
+    def require_rows(self, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
         require_rows(self._connections.connect, table_of(document), again, self.context.hiding)
 
     def require_as_begun(self, split: StreamSplit) -> None:
@@ -166,13 +343,13 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
 
     def key_order(self, split: StreamSplit) -> MySqlKeyOrder:
         order = MySqlKeyOrder(self._connections.connect, tables_of(split), self.context.hiding)
-        for table, key in chunk_keys_of(split).items():
+        for table, key in snapshots_of(split).items():
             order.use(table, key)
         self._snapshots_over = order.over
         return order
 
 
-def _trial(configured: MySqlSource, strategy: Strategy) -> SplitTrial[MySqlSource]:
+def _trial(configured: MySqlSource, strategy: MySqlChunkStrategy) -> SplitTrial[MySqlSource]:
     snapshot = configured.config.snapshot.model_copy(update={"strategy": strategy.value})
     config = configured.config.model_copy(update={"snapshot": snapshot})
     connections = MeteredConnections(config)

@@ -9,15 +9,17 @@ import struct
 
 import numpy as np
 
-from raycdc.connectors.mysql.binlog import packet_loops
+from raycdc.connectors.mysql.binlog import transaction_loops
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog.gtid import gtid_text
+from raycdc.connectors.mysql.binlog.event_types import LogKind
 from raycdc.connectors.mysql.binlog.index_loops import complete_events
-from raycdc.connectors.mysql.binlog.log_kind import LogKind
-from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
-from raycdc.connectors.mysql.snapshot import resultset, sort_keys
+from raycdc.connectors.mysql.binlog.positions.gtid import gtid_text
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
+from raycdc.connectors.mysql.binlog.tables.table_decoding import BatchForm
+from raycdc.connectors.mysql.binlog.wire import packet_loops
+from raycdc.connectors.mysql.snapshot import sort_keys
+from raycdc.connectors.mysql.snapshot.wire import resultset
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 
@@ -26,7 +28,7 @@ _TABLE = MySqlTable(TableId("d", "t"), (MySqlColumn("id", "int"),), ("id",))
 
 def compile_all() -> None:
     """Compile (or find compiled) every loop of the connector. Takes about a minute the first time."""
-    events = _event(19, struct.pack("<IHH", 1, 0, 0) + b"\x01d\x00\x01t\x00\x01\x03\x00\x00")
+    events = _event(19, struct.pack("<IHH", 1, 0, 0) + b"\x01d\x00\x01t\x00\x01\x03\x00\x01")
     events += _event(30, struct.pack("<IHHH", 1, 0, 0, 2) + b"\x01\x01\x00\x07\x00\x00\x00") + _event(16, b"\0" * 8)
     data = np.frombuffer(events, np.uint8)
     decoder = BinlogDecoder(
@@ -38,6 +40,11 @@ def compile_all() -> None:
     )
     complete_events(data, 0, decoder.cut(data))
     decoder.feed(data)
+    look = np.zeros(transaction_loops.L_SIZE, np.int64)
+    transaction_loops.look_ahead(data, 0, len(data), look)
+    transaction_loops.first_of_a_transaction(data, 0, len(data))
+    transaction_loops.next_savepoint(data, 0, len(data), 0, 0)
+    transaction_loops.some_events(data, 0, len(data), 1, 1)
     compressed = _event(40, b"\x01\x01" + bytes([len(events)]) + b"\x02\x03\xfc\xff\x00\x00" + events)
     for _ in decoder.pieces(compressed):
         pass

@@ -10,8 +10,9 @@ from raycdc.formats.api import (
     CorruptMessageError,
     MessageBatch,
     MissingBeforeImageError,
-    UnfitValueError,
+    PartialRowError,
     UnknownTypeError,
+    UnrepresentableValueError,
 )
 from raycdc.formats.decoding import describe
 from raycdc.formats.decoding.arena import WireColumn
@@ -83,10 +84,20 @@ def no_row(message: MessageAt) -> BadMessageError:
     return _error(CorruptMessageError, message, "corrupt message: it holds no row")
 
 
+def partial_row(message: MessageAt, table: TableId, column: WireColumn, advice: str) -> BadMessageError:
+    """The error of a message that tells a part of its row."""
+    why = (
+        f"table {table}: the row lacks the field {column.name!r}, which rows before it had. The message tells a part "
+        f"of the row, and the rest must not become NULL. {advice} Where the column is gone at the source, give those "
+        "that are left: columns or tables in source.format."
+    )
+    return _error(PartialRowError, message, why)
+
+
 def unfit_value(message: MessageAt, table: TableId, column: WireColumn, code: int) -> BadMessageError:
     """The error of a value that does not fit its column, for the reason `code`."""
     why = f"{describe.value_problem(code)} (expected {column.type.native or column.type.kind.value})"
-    return _error(UnfitValueError, message, f"table {table}, column {column.name!r}: a value {why}")
+    return _error(UnrepresentableValueError, message, f"table {table}, column {column.name!r}: a value {why}")
 
 
 def table_of_ours(message: MessageAt) -> BadMessageError:

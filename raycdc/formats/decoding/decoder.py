@@ -29,17 +29,19 @@ from raycdc.formats.decoding.bad_messages import (
     MessageAt,
     no_before_image,
     no_row,
+    partial_row,
     scan_error,
     table_of_ours,
     too_many_fields,
     unfit_value,
 )
-from raycdc.formats.decoding.named_tables import Dialect, NamedTables, Shape
+from raycdc.formats.decoding.named_tables import EnvelopeDialect, NamedTables, Shape
 from raycdc.formats.decoding.pieces import TableDecoder
 from raycdc.formats.decoding.work import Chunk, Workspace, cut
 from raycdc.formats.loops import envelope_loops as envelope
+from raycdc.formats.loops.code_loops import PARTIAL
 from raycdc.formats.options import FormatOptions
-from raycdc.schema import SchemaChangeEvent
+from raycdc.model.evolution import SchemaChangeEvent
 
 #: Bytes of messages that are tokenized before their rows are decoded: few enough for the tokens to stay in a cache,
 #: enough for the work of Python per chunk not to count.
@@ -49,7 +51,9 @@ CHUNK_BYTES = 1 << 20
 class EnvelopeDecoder:
     """A `FormatDecoder` for one ordered stream of messages."""
 
-    def __init__(self, dialect: Dialect, options: FormatOptions, *, keep_null_columns: bool, positions: bool) -> None:
+    def __init__(
+        self, dialect: EnvelopeDialect, options: FormatOptions, *, keep_null_columns: bool, positions: bool
+    ) -> None:
         self.statistics = FormatStatistics()
         self._dialect = dialect
         self._options = options
@@ -88,7 +92,7 @@ class EnvelopeDecoder:
 
     def snapshot_state(self) -> dict[str, Any]:
         """See `FormatDecoder.snapshot_state`."""
-        return {"version": FORMAT_VERSION, "tables": [table.state.to_json() for table in self._tables]}
+        return {"version": FORMAT_VERSION, "tables": [table.sealed() for table in self._tables]}
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """See `FormatDecoder.restore_state`."""
@@ -177,6 +181,8 @@ class EnvelopeDecoder:
             return no_before_image(message, self._dialect.before_fix(message.raw))
         if code == envelope.NO_ROWS:
             return no_row(message)
+        if code == PARTIAL:
+            return partial_row(message, decoder.state.id, decoder.unfit(), self._dialect.spec.whole_images)
         return unfit_value(message, decoder.state.id, decoder.unfit(), code)
 
     def _ddl(self, message: MessageAt) -> None:
@@ -191,10 +197,12 @@ class EnvelopeDecoder:
             named.flush(self._items)
         if defined is not None:
             was_announced = table.state.announced
-            events += table.state.define(*defined)
+            events += table.state.define(*defined, had=True)
             if not was_announced:
                 events += table.announce()
             table.rebuild()
+        elif message.does(envelope.DDL):
+            table.changed()
         more, statement = self._dialect.changes(message.raw, table.state.id)
         self._items.append(ChangeItem(table.state.id, (*events, *more), message.in_batch, statement))
 

@@ -17,18 +17,18 @@ from raycdc.formats.decoding.bad_messages import MessageAt
 from raycdc.formats.decoding.pieces import TableDecoder
 from raycdc.formats.decoding.tables import TableState, TableStateJson
 from raycdc.formats.decoding.work import Chunk
-from raycdc.formats.envelope import EnvelopeSpec, KnownTables, Layout, RepeatedTexts
+from raycdc.formats.envelope import EnvelopeLayout, EnvelopeSpec, KnownTables, RepeatedTexts
 from raycdc.formats.loops import envelope_loops as envelope
 from raycdc.formats.loops.tape_loops import ABSENT
 from raycdc.formats.options import DEAD_LETTERS, FormatOptions
 from raycdc.model import LogicalType, TableId
-from raycdc.schema import SchemaChangeEvent
+from raycdc.model.evolution import SchemaChangeEvent
 
 #: The fields that name a message's table.
 _NAMES = (envelope.DATABASE, envelope.SCHEMA, envelope.TABLE)
 
 
-class Dialect(Protocol):
+class EnvelopeDialect(Protocol):
     """The knowledge of a format beyond its envelope; each question is asked once per table, schema text or DDL
     message.
     """
@@ -79,8 +79,10 @@ class Shape:
 class NamedTables:
     """See the module's docstring. One thread at a time."""
 
-    def __init__(self, dialect: Dialect, options: FormatOptions, *, keep_null_columns: bool, positions: bool) -> None:
-        self.layout = Layout(dialect.spec)
+    def __init__(
+        self, dialect: EnvelopeDialect, options: FormatOptions, *, keep_null_columns: bool, positions: bool
+    ) -> None:
+        self.layout = EnvelopeLayout(dialect.spec)
         self.shapes: list[Shape] = []
         self._dialect = dialect
         self._options = options

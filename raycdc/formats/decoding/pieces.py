@@ -12,20 +12,20 @@ import pyarrow.compute as pc
 from raycdc.errors import DataError
 from raycdc.formats.api import ChangeItem, MessageBatch, RowsItem
 from raycdc.formats.decoding.arena import ROWS_MAX, Arena, WireColumn
-from raycdc.formats.decoding.tables import TableState
+from raycdc.formats.decoding.tables import TableState, TableStateJson
 from raycdc.formats.decoding.work import Chunk
-from raycdc.formats.envelope import Layout, packed
+from raycdc.formats.envelope import EnvelopeLayout, packed
 from raycdc.formats.loops import row_loops as loops
 from raycdc.formats.loops.envelope_loops import REMEMBERED_KEYS
 from raycdc.formats.options import FormatOptions
 from raycdc.model.batch import BATCH_BYTES_MAX, META_FIELDS
-from raycdc.schema import SchemaChangeEvent
+from raycdc.model.evolution import SchemaChangeEvent
 
 
 class TableDecoder:
     """A table of one decoder. `begin` says which batch the rows belong to; `flush` hands them over."""
 
-    def __init__(self, state: TableState, layout: Layout, options: FormatOptions, *, positions: bool) -> None:
+    def __init__(self, state: TableState, layout: EnvelopeLayout, options: FormatOptions, *, positions: bool) -> None:
         self.state = state
         self._with_positions = positions
         spec = layout.spec
@@ -40,8 +40,11 @@ class TableDecoder:
         self._flags[loops.FLAG_UNAVAILABLE] = spec.unavailable
         self._flags[loops.FLAG_FOLD] = not options.case_sensitive
         self._flags[loops.FLAG_TIME] = int(spec.time_unit)
+        self._flags[loops.FLAG_WHOLE] = bool(spec.whole_images)
         self._followed: list[WireColumn] | None = None
         self._batch: MessageBatch | None = None
+        self._names: list[str] = []
+        self._plan = self._make_plan(self._names)
         self.rebuild()
 
     def begin(self, batch: MessageBatch) -> None:
@@ -49,12 +52,24 @@ class TableDecoder:
         assert self._arena.rows == 0
         self._batch = batch
 
+    def sealed(self) -> TableStateJson:
+        """The state of the table, for a checkpoint."""
+        self._note_had()
+        return self.state.to_json()
+
+    def changed(self) -> None:
+        """See `TableState.changed`."""
+        self.state.changed()
+        self._plan.cells[:, loops.HAD] = 0
+
     def rebuild(self) -> None:
         """Make arena and plan anew for the state's columns; the arena must be empty."""
+        self._note_had()
         columns = [WireColumn(c.name, c.type, c.wire) for c in self.state.visible()]
         self._schema = self.state.schema(self._extra)
         self._arena = Arena([*columns, *self._extra])
-        self._plan = self._make_plan([c.name for c in columns])
+        self._names = [c.name for c in columns]
+        self._plan = self._make_plan(self._names)
 
     def announce(self) -> list[SchemaChangeEvent]:
         """The event that creates the table, if it was not sent."""
@@ -66,10 +81,13 @@ class TableDecoder:
             return
         self._followed = columns
         before = self._schema
-        wires = [c.wire for c in self.state.columns]
+        self._note_had()
+        wires, had = [c.wire for c in self.state.columns], self.state.had
         events = self.state.embed(columns, only_wires=self.state.fixed)
         if wires != [c.wire for c in self.state.columns] or self.state.schema(self._extra) != before:
             self._change(events, items, message)
+        elif had != self.state.had:
+            self._plan = self._make_plan(self._names)
 
     def observe(
         self, chunk: Chunk, wanted: npt.NDArray[np.int64], items: list[RowsItem | ChangeItem]
@@ -162,6 +180,13 @@ class TableDecoder:
         if events:
             items.append(ChangeItem(self.state.id, tuple(events), message))
 
+    def _note_had(self) -> None:
+        """Remember of which columns a row was seen."""
+        by_name = {column.name: column for column in self.state.columns}
+        for name, had in zip(self._names, self._plan.cells[:, loops.HAD].tolist(), strict=False):
+            if had and name in by_name:
+                by_name[name].had = True
+
     def _times(self, millis: npt.NDArray[np.int64], messages: npt.NDArray[np.int64]) -> pa.Array:
         """The envelope's times; where it has none, the broker's."""
         assert self._batch is not None
@@ -193,12 +218,14 @@ class TableDecoder:
             names.append(key.decode())
         return names
 
-    def _make_plan(self, names: list[str]) -> loops.Plan:
+    def _make_plan(self, names: list[str]) -> loops.RowPlan:
         data, off = packed([name.encode() for name in names])
-        cells = np.zeros((max(len(names), 1), 4), np.int64)
+        cells = np.zeros((max(len(names), 1), loops.CELLS), np.int64)
+        had = self.state.had
+        cells[: len(names), loops.HAD] = [name in had for name in names]
         keys = np.zeros((REMEMBERED_KEYS, 3), np.int64)
         keys[:, loops.KEY_LENGTH] = -1
-        return loops.Plan(
+        return loops.RowPlan(
             names=data,
             name_off=off,
             slots=np.array(self._slots, np.int64),

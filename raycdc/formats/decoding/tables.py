@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
@@ -17,15 +17,15 @@ from raycdc.formats.decoding.sql_types import same_type
 from raycdc.formats.loops import code_loops as cells
 from raycdc.formats.loops import row_loops as rows
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.types import TypeJson
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AddColumnEvent,
     AlterColumnTypeEvent,
     CreateTableEvent,
     DropColumnEvent,
     SchemaChangeEvent,
 )
-from raycdc.schema.events import After, First
+from raycdc.model.evolution.events import After, First
+from raycdc.model.types import TypeJson
 
 _STRING = LogicalType(TypeKind.STRING)
 _NUMBERS = rows.SEEN_SMALL | rows.SEEN_INT64 | rows.SEEN_BIG | rows.SEEN_DOUBLE | rows.SEEN_EXACT
@@ -33,13 +33,16 @@ _NUMBERS = rows.SEEN_SMALL | rows.SEEN_INT64 | rows.SEEN_BIG | rows.SEEN_DOUBLE 
 
 @dataclass(slots=True)
 class TableColumn:
-    """A column and where it comes from: `mask` (classes of values seen) counts where it is `inferred`."""
+    """A column and where it comes from: `mask` (classes of values seen) counts where it is `inferred`. `had`: a row or
+    a description had it, so that a row without it is a part of one, where a format's rows are whole.
+    """
 
     name: str
     type: LogicalType
     wire: int = cells.WIRE_PLAIN
     inferred: bool = False
     mask: int = 0
+    had: bool = False
 
     @property
     def visible(self) -> bool:
@@ -55,6 +58,7 @@ class TableColumnJson(TypedDict):
     wire: int
     inferred: bool
     mask: int
+    had: NotRequired[bool]
 
 
 class TableStateJson(TypedDict):
@@ -109,9 +113,10 @@ class TableState:
             known = present.get(wanted.name)
             if known is None:
                 if not only_wires:
-                    present[wanted.name] = added = TableColumn(wanted.name, wanted.type, wanted.wire)
+                    present[wanted.name] = added = TableColumn(wanted.name, wanted.type, wanted.wire, had=True)
                     events.append(self._add(added))
                 continue
+            known.had = True
             known.wire = _wire_for(known.type, wanted) if only_wires else wanted.wire
             if only_wires or same_type(known.type, wanted.type):
                 continue
@@ -122,8 +127,12 @@ class TableState:
                 events.append(AlterColumnTypeEvent(self.id, known.name, merged))
         return events if self.announced else []
 
-    def define(self, columns: Sequence[WireColumn], primary_key: Sequence[str]) -> list[SchemaChangeEvent]:
-        """The columns are exactly these from now on, as a DDL message says."""
+    def define(
+        self, columns: Sequence[WireColumn], primary_key: Sequence[str], *, had: bool = False
+    ) -> list[SchemaChangeEvent]:
+        """The columns are exactly these from now on, as a DDL message says, whose rows then `had` them; or as the user
+        says, who may name more.
+        """
         events: list[SchemaChangeEvent] = []
         wanted = {column.name for column in columns}
         for gone in [c for c in self.columns if c.name not in wanted]:
@@ -133,7 +142,7 @@ class TableState:
         for index, column in enumerate(columns):
             known = self._known(column.name)
             if known is None:
-                self.columns.insert(index, TableColumn(column.name, column.type, column.wire))
+                self.columns.insert(index, TableColumn(column.name, column.type, column.wire, had=had))
                 position = After(self.columns[index - 1].name) if index else First()
                 events.append(AddColumnEvent(self.id, Column(column.name, column.type), position))
                 continue
@@ -143,9 +152,19 @@ class TableState:
                 )
             elif not same_type(known.type, column.type):
                 events.append(AlterColumnTypeEvent(self.id, column.name, column.type))
-            known.type, known.wire, known.inferred = column.type, column.wire, False
+            known.type, known.wire, known.inferred, known.had = column.type, column.wire, False, had
         self.primary_key = tuple(primary_key)
         return events if self.announced else []
+
+    @property
+    def had(self) -> set[str]:
+        """The columns that a row or a description has had."""
+        return {column.name for column in self.columns if column.had}
+
+    def changed(self) -> None:
+        """A statement changed the table, and does not say how: the next description or row tells what rows have now."""
+        for column in self.columns:
+            column.had = False
 
     def field_appeared(self, name: str) -> None:
         """A field without a column; its type follows from `observed`."""
@@ -173,10 +192,7 @@ class TableState:
         return {
             "db": self.id.db,
             "table": self.id.table,
-            "columns": [
-                {"name": c.name, "type": c.type.to_json(), "wire": c.wire, "inferred": c.inferred, "mask": c.mask}
-                for c in self.columns
-            ],
+            "columns": [_column_json(column) for column in self.columns],
             "primary_key": list(self.primary_key),
             "fixed": self.fixed,
             "announced": self.announced,
@@ -186,7 +202,9 @@ class TableState:
     @classmethod
     def from_json(cls, data: TableStateJson, *, keep_nulls: bool) -> TableState:
         columns = [
-            TableColumn(c["name"], LogicalType.from_json(c["type"]), c["wire"], c["inferred"], c["mask"])
+            TableColumn(
+                c["name"], LogicalType.from_json(c["type"]), c["wire"], c["inferred"], c["mask"], c.get("had", False)
+            )
             for c in data["columns"]
         ]
         return cls(
@@ -212,6 +230,19 @@ class TableState:
             if self.columns[before].visible or self.keep_nulls:
                 return After(self.columns[before].name)
         return First()
+
+
+def _column_json(column: TableColumn) -> TableColumnJson:
+    document = TableColumnJson(
+        name=column.name,
+        type=column.type.to_json(),
+        wire=column.wire,
+        inferred=column.inferred,
+        mask=column.mask,
+    )
+    if column.had:
+        document["had"] = True
+    return document
 
 
 def inferred_type(mask: int) -> LogicalType:

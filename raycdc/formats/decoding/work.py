@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from raycdc.formats.api import MessageBatch
 from raycdc.formats.loops import envelope_loops as envelope
-from raycdc.formats.loops.envelope_loops import INFO_COLUMNS, MESSAGE_ROWS, Messages
+from raycdc.formats.loops.envelope_loops import INFO_COLUMNS, MESSAGE_ROWS, ScannedMessages
 from raycdc.formats.loops.tape_loops import (
     ARRAY,
     AT,
@@ -68,11 +68,11 @@ class Chunk:
         self.count = count
         info = np.zeros((count, INFO_COLUMNS), np.int64)
         info[:, BEGIN], info[:, STOP] = bounds[:-1], bounds[1:]
-        self.messages = Messages(info=info, found=np.full((count, slots), -1, np.int32))
+        self.messages = ScannedMessages(info=info, found=np.full((count, slots), -1, np.int32))
         self.seqs = np.zeros(count, np.int64)
 
     def column(self, column: int) -> npt.NDArray[np.int64]:
-        """A column of `Messages.info`."""
+        """A column of `ScannedMessages.info`."""
         return self.messages.info[:, column]
 
     def message(self, number: int) -> bytes:

@@ -23,8 +23,8 @@ from raycdc.formats.encoding import spelling
 from raycdc.formats.json.debezium_schema import connect_schema
 from raycdc.formats.options import FormatOptions
 from raycdc.model import RowKind, TableId, TableSchema
+from raycdc.model.evolution import SchemaChangeEvent, TruncateTableEvent
 from raycdc.model.table import quoted
-from raycdc.schema import SchemaChangeEvent, TruncateTableEvent
 
 _INSERT, _UPDATE, _DELETE = 0, 1, 2
 
@@ -32,7 +32,7 @@ Spell = Callable[[pa.Array, Any], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class EncoderChanges:
     """The messages of a batch, one per element: what happened, and the images as JSON objects.
 
     `old` holds what changed only, ``{}`` where there is no update; `millis` is the time as text.
@@ -55,7 +55,7 @@ class Notation:
     """
 
     spell: Spell
-    compose: Callable[[Changes], pa.Array]
+    compose: Callable[[EncoderChanges], pa.Array]
     key_head: str
     key_prefix: str = ""
     truncate: Callable[[int], bytes] | None = None
@@ -92,7 +92,7 @@ class RowEncoder:
         previous = np.where(kind[at] == _UPDATE, at - 1, at)
         after, before = images.take(pa.array(at)), images.take(pa.array(previous))
         old = self._changed(names, cells, at, previous)
-        values = self._notation.compose(Changes(kind[at], after, before, old, millis[at])).cast(pa.binary())
+        values = self._notation.compose(EncoderChanges(kind[at], after, before, old, millis[at])).cast(pa.binary())
         keys = self._keys(key_cells, rows).take(pa.array(at))
         if not self._tombstones or not self._schema.primary_key:
             return EncodedBatch(keys, values)
@@ -156,7 +156,7 @@ def maxwell_encoder(table: TableId, schema: TableSchema, options: FormatOptions)
     where = f'"database":{spelling.text(table.db)},"table":{spelling.text(table.table)}'
     keys = f'"primary_key_columns":{json.dumps(list(schema.primary_key), ensure_ascii=False)},'
 
-    def compose(changes: Changes) -> pa.Array:
+    def compose(changes: EncoderChanges) -> pa.Array:
         kinds = pa.array(["insert", "update", "delete"]).take(pa.array(changes.kind))
         seconds = pa.array(changes.millis // 1000).cast(pa.string())
         update = pa.array(changes.kind == _UPDATE)
@@ -187,7 +187,7 @@ def canal_encoder(table: TableId, schema: TableSchema, options: FormatOptions) -
             f',"id":0,"isDdl":{ddl},"mysqlType":{described},"old":',
         ]
 
-    def compose(changes: Changes) -> pa.Array:
+    def compose(changes: EncoderChanges) -> pa.Array:
         kinds = pa.array(["INSERT", "UPDATE", "DELETE"]).take(pa.array(changes.kind))
         millis = pa.array(changes.millis).cast(pa.string())
         listed = pc.binary_join_element_wise("[", changes.old, "]", "")
@@ -215,7 +215,7 @@ def debezium_encoder(table: TableId, schema: TableSchema, options: FormatOptions
     def source(millis: Any) -> list[Any]:
         return [',"source":{"version":"1","connector":"raycdc","name":"raycdc","ts_ms":', millis, f",{where}}}"]
 
-    def compose(changes: Changes) -> pa.Array:
+    def compose(changes: EncoderChanges) -> pa.Array:
         kinds = pa.array(["c", "u", "d"]).take(pa.array(changes.kind))
         millis = pa.array(changes.millis).cast(pa.string())
         before = pc.if_else(pa.array(changes.kind == _INSERT), "null", changes.before)

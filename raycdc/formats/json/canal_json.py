@@ -18,7 +18,7 @@ from raycdc.formats.envelope import FLAG, NESTED, NUMBER, TEXT, Action, Envelope
 from raycdc.formats.json.dialect import OPTIONAL_FIX, JsonDialect, names, parsed
 from raycdc.formats.loops import code_loops as cells
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
+from raycdc.model.evolution import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
 
 _DDL = ("CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "DINDEX", "QUERY", "INIT", "DBQUERY")
 
@@ -33,6 +33,7 @@ SPEC = EnvelopeSpec(
     is_ddl="isDdl",
     ddl="sql",
     patch=True,
+    whole_images="Set binlog_row_image = FULL at the server.",
     actions={
         "INSERT": Action.INSERT,
         "UPDATE": Action.UPDATE,

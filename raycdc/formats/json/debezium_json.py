@@ -20,7 +20,7 @@ from raycdc.formats.json.dialect import NO_DATABASE, OPTIONAL_FIX, JsonDialect, 
 from raycdc.formats.loops import code_loops as cells
 from raycdc.formats.options import FormatOptions
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
+from raycdc.model.evolution import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
 
 
 class DebeziumOptions(FormatOptions):

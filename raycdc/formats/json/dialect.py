@@ -13,8 +13,8 @@ from raycdc.formats.envelope import EnvelopeSpec
 from raycdc.formats.loops import code_loops as cells
 from raycdc.formats.options import FormatOptions
 from raycdc.model import LogicalType, TableId, TableSchema
+from raycdc.model.evolution import SchemaChangeEvent
 from raycdc.plugins import did_you_mean
-from raycdc.schema import SchemaChangeEvent
 
 
 class JsonDialect:

@@ -17,7 +17,7 @@ from raycdc.formats.decoding.sql_types import parse_type
 from raycdc.formats.envelope import FLAG, NESTED, NUMBER, TEXT, Action, EnvelopeSpec, MetadataField, TimeUnit
 from raycdc.formats.json.dialect import OPTIONAL_FIX, JsonDialect, names, parsed
 from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import DropTableEvent, SchemaChangeEvent
+from raycdc.model.evolution import DropTableEvent, SchemaChangeEvent
 
 SPEC = EnvelopeSpec(
     type="type",
@@ -28,6 +28,7 @@ SPEC = EnvelopeSpec(
     time="ts",
     time_unit=TimeUnit.SECONDS,
     patch=True,
+    whole_images="Set binlog_row_image = FULL at the server, and leave output_nulls as it is in Maxwell (true).",
     actions={
         "insert": Action.INSERT,
         "bootstrap-insert": Action.INSERT,

@@ -11,7 +11,7 @@ from typing import ClassVar
 from raycdc.formats.envelope import NESTED, TEXT, Action, EnvelopeSpec, MetadataField, TimeUnit
 from raycdc.formats.json.dialect import NO_DATABASE, OPTIONAL_FIX, JsonDialect, names, parsed
 from raycdc.model import TableId
-from raycdc.schema import SchemaChangeEvent, TruncateTableEvent
+from raycdc.model.evolution import SchemaChangeEvent, TruncateTableEvent
 
 SPEC = EnvelopeSpec(
     type="op_type",
@@ -21,6 +21,8 @@ SPEC = EnvelopeSpec(
     time="op_ts",
     time_unit=TimeUnit.TEXT,
     overlay=True,
+    whole_images="Add supplemental logging of all columns (ADD TRANDATA … ALLCOLS), and have extract and handler write "
+    "whole rows (LOGALLSUPCOLS, NOCOMPRESSUPDATES, NOCOMPRESSDELETES).",
     actions={"I": Action.INSERT, "U": Action.UPDATE, "D": Action.DELETE, "T": Action.TRUNCATE},
     repeats=("primary_keys",),
     metadata={

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import copy
+from raycdc.core.compiled import copy
 from raycdc.formats.loops.code_loops import (
     AMBIGUOUS_DECIMAL,
     C_BASE,

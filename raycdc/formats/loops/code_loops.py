@@ -28,6 +28,8 @@ WRONG_KIND, OUT_OF_RANGE, TOO_PRECISE, NOT_A_NUMBER, NOT_A_TIME, NOT_BASE64 = 40
 #: A number that is not 0 would become 0.
 TOO_SMALL = 39
 HALF_SURROGATE, AMBIGUOUS_DECIMAL, UNAVAILABLE, NOT_LATIN1, NOT_HEX, TOO_LONG = 46, 47, 48, 49, 50, 51
+#: A row lacks a field that the rows before it had.
+PARTIAL = 52
 
 #: Indices into `ArenaView.counters`.
 FULL_SLOT, FULL_NEED, ZERO_DATES, ERROR_COLUMN, ROWS = range(5)

@@ -1,4 +1,5 @@
-"""How the formats' loops are compiled: as `raycdc.compiled`, without reference counts and with calls that are none.
+"""How the formats' loops are compiled: as `raycdc.core.compiled`, without reference counts and with calls that are
+none.
 
 numba passes a tuple of arrays by value, some eighty machine words for each call, and counts references around it. In
 loops over the cells of a row both cost more than the work. Nothing here owns memory, so `helper` and `njit` switch the
@@ -11,13 +12,13 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from raycdc.compiled import CompiledFunction
+from raycdc.core.compiled import CompiledFunction
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _dispatcher(function: Callable[..., Any], *, inline: bool) -> Any:
-    from raycdc import compiled_build
+    from raycdc.core import compiled_build
 
     options = {**compiled_build._OPTIONS, "_nrt": False, "forceinline": inline}
     dispatcher = compiled_build.numba.njit(**options)(function)

@@ -1,8 +1,14 @@
-"""The shortest text that reads back as the same double, in the server's form, compiled.
+"""The shortest text that reads back as the same double, compiled.
 
-The server prints the doubles of JSON with ``my_gcvt`` (strings/dtoa.cc): shortest digits, positional between 1e-15
-and 1e15, otherwise ``1.5e-20``, and ``.0`` after a whole number. Digits: numbers of up to 15 digits are found by
-exact integer arithmetic; others by asking the C library for 15, 16, then 17 digits until they read back the same.
+`double_text` is the form of this program: positional between 1e-15 and 1e15, otherwise ``1.5e-20``, and ``.0`` after a
+whole number. Digits: numbers of up to 15 digits are found by exact integer arithmetic; others by asking the C library
+for 15, 16, then 17 digits until they read back the same.
+
+`server_double_text` is what MySQL prints for a double of a JSON document, which differs in three ways. Its ``my_gcvt``
+(strings/dtoa.cc) stays positional where that shows a fraction (2662411633882185.5). Its digits are those of David Gay's
+mode 4: where a power of two has no nearest text of 16 digits that reads back, the next one above does, as the doubles
+above it are farther apart than those below. And MySQL 5.7 prints whole numbers without ``.0``
+(``Json_wrapper::to_string`` of sql/json_dom.cc).
 """
 
 from __future__ import annotations
@@ -11,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import external, helper
+from raycdc.core.compiled import external, helper
 
 #: Room a caller must leave: the longest text, and the C library's digits behind it.
 DOUBLE_TEXT_MAX = 80
@@ -22,6 +28,7 @@ _strtod = external("strtod", "float64(voidptr, int64)")
 _EXACT = 9007199254740992.0  # 2**53
 _POINT_MAX = 15  # MAX_DECPT_FOR_F_FORMAT of dtoa.cc
 _SUBNORMAL = 2.2250738585072014e-308
+_FRACTION_BITS = (1 << 52) - 1
 _TENS = np.array([10.0**i for i in range(23)])
 
 
@@ -74,9 +81,9 @@ def _parse(out: Any, at: Any) -> Any:
 
 
 @helper
-def _place(out: Any, at: Any, digits: Any, point: Any, to: Any) -> Any:
+def _place(out: Any, at: Any, digits: Any, point: Any, to: Any, servers: Any, point_zero: Any) -> Any:
     """Write `digits` digits found at `at` with the point after the first `point` of them."""
-    if point < -_POINT_MAX + 1 or point > _POINT_MAX:
+    if point < -_POINT_MAX + 1 or (point > _POINT_MAX and not (servers and digits > point)):
         out[to] = out[at]
         to += 1
         if digits > 1:
@@ -110,7 +117,7 @@ def _place(out: Any, at: Any, digits: Any, point: Any, to: Any) -> Any:
             to += 1
         out[to] = out[at + i] if i < digits else 48
         to += 1
-    if digits <= point:
+    if digits <= point and point_zero:
         out[to] = 46
         out[to + 1] = 48
         to += 2
@@ -118,8 +125,27 @@ def _place(out: Any, at: Any, digits: Any, point: Any, to: Any) -> Any:
 
 
 @helper
+def _last_digit(out: Any, at: Any) -> Any:
+    """Where the last digit before the exponent stands in the C library's text at `at`."""
+    while out[at + 1] != 0 and out[at + 1] != 101:
+        at += 1
+    return at
+
+
+@helper
 def double_text(bits: Any, out: Any, to: Any) -> Any:
     """Write the double with these IEEE bits into ``out[to:]``; returns the end of the text."""
+    return _written(bits, out, to, False, True)
+
+
+@helper
+def server_double_text(bits: Any, out: Any, to: Any, point_zero: Any) -> Any:
+    """`double_text` as MySQL prints it; `point_zero`: whole numbers end in ``.0``."""
+    return _written(bits, out, to, True, point_zero)
+
+
+@helper
+def _written(bits: Any, out: Any, to: Any, servers: Any, point_zero: Any) -> Any:
     value = np.int64(bits).view(np.float64)
     if bits < 0:
         out[to] = 45
@@ -134,6 +160,8 @@ def double_text(bits: Any, out: Any, to: Any) -> Any:
                 number = np.int64(scaled)
                 power = np.int64(_TENS[decimals])
                 to = _whole(number // power, out, to, 1)
+                if decimals == 0 and not point_zero:
+                    return to
                 out[to] = 46
                 return _whole(number % power, out, to + 1, max(decimals, 1))
     scratch = to + _SCRATCH_AT
@@ -143,5 +171,14 @@ def double_text(bits: Any, out: Any, to: Any) -> Any:
         if precision == 17 or _strtod(out[scratch:].ctypes, np.int64(0)) == value:
             break
         precision += 1
+    if servers and precision == 17 and bits & _FRACTION_BITS == 0:
+        # The text of 16 digits above it.
+        last = _last_digit(out, scratch)
+        digit = out[last]
+        out[last] = 48
+        out[last - 1] += 1
+        if out[last - 1] > 57 or _strtod(out[scratch:].ctypes, np.int64(0)) != value:
+            out[last] = digit
+            out[last - 1] -= 1
     digits, point = _parse(out, scratch)
-    return _place(out, scratch, digits, point, to)
+    return _place(out, scratch, digits, point, to, servers, point_zero)

@@ -80,7 +80,7 @@ MEANING = 2
 FLAG_DEFAULT_ACTION, FLAG_DOCUMENTS, FLAG_ROW, FLAG_VERSION_NAME = range(4)
 
 
-class Tables(NamedTuple):
+class EnvelopeTables(NamedTuple):
     """Known tables. A row of `entry`: where database, schema and name lie in `data` one after the other, the length of
     each, the number of the repeated text that tells its version, and Python's number for it, negative where it is
     filtered out. `bucket` is a hash table of rows; its last element is the table found last.
@@ -91,11 +91,11 @@ class Tables(NamedTuple):
     bucket: npt.NDArray[np.int64]
 
 
-#: Columns of `Tables.entry` after the three lengths.
+#: Columns of `EnvelopeTables.entry` after the three lengths.
 VERSION, INDEX = 4, 5
 
 
-class Messages(NamedTuple):
+class ScannedMessages(NamedTuple):
     """A chunk's messages. A row of `info`: begin and end in the work buffer in, the rest out. `found` holds the token
     of each field of each message, or -1.
     """
@@ -104,7 +104,7 @@ class Messages(NamedTuple):
     found: npt.NDArray[np.int32]
 
 
-#: Columns of `Messages.info` after begin and end; `MESSAGE_ROWS` is how many rows a message has at most.
+#: Columns of `ScannedMessages.info` after begin and end; `MESSAGE_ROWS` is how many rows a message has at most.
 ACTION, TABLE_NUMBER, ERROR, ERROR_AT, MESSAGE_ROWS = 2, 3, 4, 5, 6
 INFO_COLUMNS = 7
 

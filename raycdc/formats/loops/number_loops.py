@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import external
+from raycdc.core.compiled import external
 from raycdc.formats.loops.code_loops import (
     NOT_A_NUMBER,
     NOT_BASE64,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raycdc.formats.loops.cell_loops import extended, is_unavailable, put_cell
-from raycdc.formats.loops.code_loops import ERROR_COLUMN, FULL, FULL_NEED, OK, ROWS, UNAVAILABLE
+from raycdc.formats.loops.code_loops import ERROR_COLUMN, FULL, FULL_NEED, OK, PARTIAL, ROWS, UNAVAILABLE
 from raycdc.formats.loops.compiling import helper, inlined, njit
 from raycdc.formats.loops.envelope_loops import (
     ACTION,
@@ -51,7 +51,7 @@ STOP_END, STOP_ROWS, STOP_TEXT, STOP_BAD = 0, 1, 2, 3
 #: Why `observe` stopped: all done, a field it does not know.
 STOP_FIELD = 1
 
-#: Indices into `Plan.flags`.
+#: Indices into `RowPlan.flags`.
 (
     FLAG_PATCH,  # `before` holds the changed fields only
     FLAG_OVERLAY,  # an update's images complete each other
@@ -60,8 +60,9 @@ STOP_FIELD = 1
     FLAG_UNAVAILABLE,  # Debezium's stand-in for values it does not have
     FLAG_FOLD,  # names that differ in case only are the same
     FLAG_TIME,  # unit of the time field: 0 seconds, 1 milliseconds, 2 microseconds, 3 text
-) = range(7)
-FLAGS = 7
+    FLAG_WHOLE,  # a row that lacks a field which rows before it had is refused
+) = range(8)
+FLAGS = 8
 
 
 class ArenaView(NamedTuple):
@@ -81,12 +82,13 @@ class ArenaView(NamedTuple):
 META_OP, META_SEQ, META_MS, META_MESSAGE, META_PART = range(5)
 
 
-class Plan(NamedTuple):
+class RowPlan(NamedTuple):
     """How a table's rows are found. Columns before ``len(name_off) - 1`` are the table's, by name; those after come
     from the envelope's fields `slots`.
 
     `cells` has a row for each column: its token in the new and in the old image, whether it was found by its exact
-    name, and the union of the classes seen. `keys` remembers the row before: where keys were, how long, which column.
+    name, the union of the classes seen, and whether a row has had it. `keys` remembers the
+    row before: where keys were, how long, which column.
     """
 
     names: npt.NDArray[np.uint8]
@@ -97,8 +99,9 @@ class Plan(NamedTuple):
     keys: npt.NDArray[np.int64]
 
 
-#: Columns of `Plan.cells` and of `Plan.keys`.
-NEW, OLD, EXACT, MASK = range(4)
+#: Columns of `RowPlan.cells` and of `RowPlan.keys`.
+NEW, OLD, EXACT, MASK, HAD = range(5)
+CELLS = 5
 KEY_AT, KEY_LENGTH, KEY_COLUMN = range(3)
 
 
@@ -208,6 +211,9 @@ _PLUS_I, _MINUS_U, _PLUS_U, _MINUS_D = 0, 1, 2, 3
 def _images(tape: Any, plan: Any, action: Any, after: Any, before: Any) -> Any:
     """Gather what one change needs: (error, first row kind, last row kind)."""
     patch = plan.flags[FLAG_PATCH] == 1
+    if before >= 0 and plan.flags[FLAG_OVERLAY] == 1 and np.int64(tape.tok[before, NEXT]) == before + 1:
+        # An object without a field is no row: of a delete or an update nobody wrote the one before.
+        before = np.int64(-1)
     if action == DELETE and patch:
         before = after
         if before < 0:
@@ -248,6 +254,11 @@ def _cell(tape: Any, plan: Any, column: Any, op: Any) -> Any:
         if op != _PLUS_U or other < 0 or is_unavailable(tape, other):
             return UNAVAILABLE, token
         token = other
+    if plan.flags[FLAG_WHOLE] == 1:
+        if token >= 0:
+            plan.cells[column, HAD] = 1
+        elif plan.cells[column, HAD] == 1 and (op != _MINUS_D or plan.flags[FLAG_BEFORE_OPTIONAL] == 0):
+            return PARTIAL, token
     return OK, token
 
 

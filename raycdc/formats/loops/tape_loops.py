@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from raycdc.compiled import load
+from raycdc.core.compiled import load
 from raycdc.formats.loops.compiling import helper, inlined
 
 OBJECT, ARRAY, STRING, ESCAPED, INTEGER, FRACTION, TRUE, FALSE, NULL = range(9)

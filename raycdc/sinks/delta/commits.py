@@ -6,14 +6,19 @@ made against. Two things are done here, because delta-rs does not do them:
 
 * It sees no conflict between replacing all rows and another writer's commit meanwhile (an OPTIMIZE would bring the old
   rows back), so those commits are for the very next version or fail, and are tried again.
-* It keeps minima and maxima of decimals as 64-bit floats. Our tables have none (`raycdc.sinks.statistics`), and a merge
-  by a key of more than `EXACT_DIGITS` digits looks at every file, whoever made the table.
+* It keeps minima and maxima of decimals as 64-bit floats. Our tables have none (`raycdc.sinks.lakes.statistics`), and a
+  merge by a key of more than `EXACT_DIGITS` digits looks at every file, whoever made the table.
+
+Whether rows may go into a Delta table, and with which columns: as the table is laid out, and as it demands.
+
+Called by `commits`, on its thread; looks at the snapshot of the last refresh.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,30 +35,85 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from raycdc.failpoints import reach
-from raycdc.model.layout import ANY_LAYOUT, TableLayout
-from raycdc.sinks.absence import is_absent, is_refused
-from raycdc.sinks.delta.admission import Admission
-from raycdc.sinks.delta.demands import Demands
+from raycdc.core.failpoints import reach
+from raycdc.errors import TargetModifiedError
+from raycdc.model.rules.layout import ANY_LAYOUT, TableLayout
 from raycdc.sinks.delta.layout import set_by_us
-from raycdc.sinks.delta.places import is_table, storage_options
-from raycdc.sinks.delta.reading import Rewritten, rewritten_batches, staged_batches
-from raycdc.sinks.delta.rewrite import rewrite
+from raycdc.sinks.delta.location import is_table, storage_options
+from raycdc.sinks.delta.row_reading import RewrittenColumn, rewritten_batches, staged_batches
+from raycdc.sinks.delta.small_merge import in_types, rewrite
 from raycdc.sinks.delta.table import (
     CREATED_BY,
+    NOT_NOTED,
     DeltaTarget,
     is_the_tables,
+    listed,
     mark_of,
     number_of,
     vector_to_version,
 )
-from raycdc.sinks.ownership import nothing_left
+from raycdc.sinks.delta.table_constraints import TableConstraints
+from raycdc.sinks.lakes.ownership import nothing_left
+from raycdc.sinks.lakes.statistics import for_table, properties
+from raycdc.sinks.lakes.unreachable import is_absent, is_refused
 from raycdc.sinks.rows import DELETED
-from raycdc.sinks.statistics import for_table, properties
-from raycdc.sinks.steps import Stamp, holds
+from raycdc.sinks.steps import CommitMetadata, holds
 from raycdc.sinks.targets import absent, lost_files
 from raycdc.sinks.tasks import DataFile
-from raycdc.stores.files import delete, reading, relative
+from raycdc.storage.files import delete, reading, relative
+
+
+class WriteChecks:
+    """See the module's docstring; of one table."""
+
+    def __init__(self, target: DeltaTarget) -> None:
+        self._target = target
+
+    def demands(self) -> TableConstraints:
+        """The demands of the table. `SinkError` for one that nobody but Spark can meet."""
+        demands = TableConstraints.of(self._target.table)
+        if demands.identity:
+            raise TargetModifiedError(
+                f"{self._target.place} has the identity column {demands.identity[0]!r}, whose values are Spark's to "
+                "give. Make the table without it, or route the source table to another name."
+            )
+        return demands
+
+    def check_merge(self) -> None:
+        """`SinkError` where rows cannot be updated as the table demands it."""
+        if generated := self.demands().generated:
+            raise TargetModifiedError(
+                f"{self._target.place} has the generated column {generated[0]!r}, which delta-rs does not compute anew "
+                "where rows are updated. Make the table without it, or route the source table to another name."
+            )
+
+    def check_files(self, files: Sequence[DataFile]) -> None:
+        """`SinkError` where staged files are not simply its rows: its columns are mapped, or the files were written for
+        other partitions than the table has by now.
+        """
+        if self._target.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+            raise TargetModifiedError(
+                f"{self._target.place} maps its columns, and files of rows cannot be added to it. Delete the folder "
+                "and read its source table anew, or route the table to another name."
+            )
+        if odd := next((file for file in files if [*file.partition] != self._target.partition_columns), None):
+            raise TargetModifiedError(
+                f"{self._target.place} is partitioned by {listed(self._target.partition_columns)}, and rows were "
+                f"written by {listed([*odd.partition])}: somebody made the table anew. Start again."
+            )
+
+    def whole(self, rows: pa.Table) -> pa.Table:
+        """`rows` with the table's columns in their order, but those that delta-rs computes."""
+        return in_types(rows, self.written(self.demands(), rows.column_names))
+
+    def written(self, demands: TableConstraints, names: Collection[str]) -> pa.Schema:
+        """The columns that rows which have those called `names` are written with: not those that delta-rs computes.
+        Each may have nulls here, so that it is delta-rs that says what the table demands.
+        """
+        present = self._target.arrow()
+        fields = [field for field in present if field.name in names or field.name not in demands.generated]
+        return pa.schema([field.with_nullable(nullable=True) for field in fields])
+
 
 #: How often a commit that lost against another writer of the table (OPTIMIZE, say) is tried again.
 CONFLICT_RETRIES = 5
@@ -72,19 +132,19 @@ class DeltaCommits:
 
     def __init__(self, target: DeltaTarget) -> None:
         self._target = target
-        self._admission = Admission(target)
+        self._admission = WriteChecks(target)
 
     def create(
-        self, schema: pa.Schema, stamp: Stamp, layout: TableLayout = ANY_LAYOUT, *, replace: bool = False
+        self, schema: pa.Schema, stamp: CommitMetadata, layout: TableLayout = ANY_LAYOUT, *, replaces: bool = False
     ) -> None:
-        """Make an empty table of `schema`; with `replace` what was there is removed in the same commit."""
+        """Make an empty table of `schema`; with `replaces` what was there is removed in the same commit."""
 
         def run() -> None:
             DeltaTable.create(
                 str(self._target.path),
                 storage_options=storage_options(self._target.path),
                 schema=schema,
-                mode="overwrite" if replace else "error",
+                mode="overwrite" if replaces else "error",
                 partition_by=list(layout.columns),
                 configuration={
                     **set_by_us(layout),
@@ -92,7 +152,7 @@ class DeltaCommits:
                     **self._configuration(schema, layout.columns),
                 },
                 raise_if_key_not_exists=False,
-                commit_properties=self._properties(stamp, next_version=True, made=True),
+                commit_properties=self._properties(stamp, next_version=True, made=True, replaces=replaces),
             )
 
         for attempt in range(CONFLICT_RETRIES + 1):
@@ -110,7 +170,7 @@ class DeltaCommits:
         self._target.forget()
         self._target.refresh()
 
-    def add_columns(self, fields: Sequence[pa.Field], stamp: Stamp) -> None:
+    def add_columns(self, fields: Sequence[pa.Field], stamp: CommitMetadata) -> None:
         """Add nullable columns at the end. Commits without a vector: whoever is interrupted here simply adds what is
         still missing, and the vector is written when all of the change is done.
         """
@@ -141,7 +201,7 @@ class DeltaCommits:
                 lambda: not self._target.lacking(changed),
             )
 
-    def fill(self, defaults: Mapping[str, str], stamp: Stamp) -> None:
+    def fill(self, defaults: Mapping[str, str], stamp: CommitMetadata) -> None:
         """Give each column (just added, null everywhere) its value, as SQL by column name, in one commit."""
         values = {quote(column): sql for column, sql in defaults.items()}
         empty = " AND ".join(f"{column} IS NULL" for column in values)
@@ -156,12 +216,14 @@ class DeltaCommits:
             ),
         )
 
-    def rewrite(self, columns: Sequence[Rewritten], stamp: Stamp, *, empty: bool) -> None:
+    def rewrite(self, columns: Sequence[RewrittenColumn], stamp: CommitMetadata, *, empty: bool) -> None:
         """Write the table anew with `columns`, batch by batch, in one commit; with `empty` without its rows."""
 
         def run() -> None:
-            schema, partition_by = pa.schema([column.field for column in columns]), self._target.partition_columns
-            batches = iter(()) if empty else rewritten_batches(self._target.table, columns)
+            schema = _placed(pa.schema([column.field for column in columns]), self._target.arrow(), stamp)
+            placed = [replace(column, field=field) for column, field in zip(columns, schema, strict=True)]
+            partition_by = self._target.partition_columns
+            batches = iter(()) if empty else rewritten_batches(self._target.table, placed)
             write_deltalake(
                 self._target.table,
                 pa.RecordBatchReader.from_batches(schema, batches),
@@ -177,7 +239,7 @@ class DeltaCommits:
 
         self._committed(stamp, "cannot be written with its new columns", run)
 
-    def append(self, files: Sequence[DataFile], stamp: Stamp) -> None:
+    def append(self, files: Sequence[DataFile], stamp: CommitMetadata) -> None:
         """Add staged Parquet files; none is an empty commit. Rows of which the table demands something are written anew
         by delta-rs, which sees to that, and the files go.
         """
@@ -214,7 +276,7 @@ class DeltaCommits:
         if gone := absent(file.path for file in files):
             raise lost_files(self._target.place, stamp.vector.epoch, gone)
 
-    def merge(self, source: pa.Table, key: Sequence[str], stamp: Stamp, *, order_by: str = "") -> None:
+    def merge(self, source: pa.Table, key: Sequence[str], stamp: CommitMetadata, *, order_by: str = "") -> None:
         """Upsert and delete compacted rows (`rows.last_per_key`) held in memory.
 
         With `order_by` a row of the table with a greater value of that column stays as it is.
@@ -259,7 +321,7 @@ class DeltaCommits:
 
         self._committed(stamp, "cannot be merged into", run)
 
-    def add_rows(self, rows: pa.Table, stamp: Stamp) -> None:
+    def add_rows(self, rows: pa.Table, stamp: CommitMetadata) -> None:
         """Append rows held in memory; columns that they lack are null."""
         whole = self._admission.whole(rows)
         self._committed(
@@ -274,7 +336,7 @@ class DeltaCommits:
             ),
         )
 
-    def overwrite(self, rows: pa.Table, stamp: Stamp) -> None:
+    def overwrite(self, rows: pa.Table, stamp: CommitMetadata) -> None:
         """Replace all rows by `rows` in one commit: a truncation and what came after it. Columns that they lack, as the
         table kept them (lenient), are null.
         """
@@ -292,7 +354,7 @@ class DeltaCommits:
             ),
         )
 
-    def mark(self, stamp: Stamp) -> None:
+    def mark(self, stamp: CommitMetadata) -> None:
         """Commit nothing but the vector, unless the table is there already."""
         self._target.refresh()
         if not self._holds(stamp):
@@ -300,7 +362,7 @@ class DeltaCommits:
 
     # -- helpers
 
-    def _append_rows(self, files: Sequence[DataFile], demands: Demands, stamp: Stamp) -> None:
+    def _append_rows(self, files: Sequence[DataFile], demands: TableConstraints, stamp: CommitMetadata) -> None:
         """Add the rows of staged files, file by file, in one commit."""
 
         def run() -> None:
@@ -317,7 +379,7 @@ class DeltaCommits:
         self._committed(stamp, "cannot take an append", run)
         delete(file.path for file in files)
 
-    def _committed(self, stamp: Stamp, what: str, run: Callable[[], Any]) -> None:
+    def _committed(self, stamp: CommitMetadata, what: str, run: Callable[[], Any]) -> None:
         """Run a commit until it is in the table, unless its vector is already; a lost race is tried again.
 
         What comes between the snapshot and the commit is found by delta-rs: also another commit of this pipeline.
@@ -342,12 +404,12 @@ class DeltaCommits:
             # A merge or update that changes nothing commits nothing; the vector must be written all the same.
             self.append([], stamp)
 
-    def _is_made(self, stamp: Stamp) -> bool:
+    def _is_made(self, stamp: CommitMetadata) -> bool:
         """Whether a table is there that this commit made."""
         self._target.forget()
         return self._target.refresh() and self._target.ownership.created_by_us and self._holds(stamp)
 
-    def _holds(self, stamp: Stamp) -> bool:
+    def _holds(self, stamp: CommitMetadata) -> bool:
         return holds(self._target.vector(), stamp.vector, self._target.name)
 
     def _guarded(self, what: str, run: Callable[[], Any], done: Callable[[], bool]) -> None:
@@ -371,12 +433,16 @@ class DeltaCommits:
         """Properties of a table that we make."""
         return {CREATED_BY: self._target.app_id, **properties(schema, partition_by)}
 
-    def _properties(self, stamp: Stamp, *, next_version: bool = False, made: bool = False) -> CommitProperties:
+    def _properties(
+        self, stamp: CommitMetadata, *, next_version: bool = False, made: bool = False, replaces: bool = False
+    ) -> CommitProperties:
         """With `next_version` the commit fails where another one came between the snapshot and it; with `made` it makes
-        the table, whose id is not known yet.
+        the table, whose id is not known yet. Where it `replaces` another one, the mark of that one must not stay.
         """
         here = "" if made else self._target.id
         marks = [Transaction(mark_of(self._target.app_id), number_of(here))] if here else []
+        if replaces:
+            marks = [Transaction(mark_of(self._target.app_id), NOT_NOTED)]
         return CommitProperties(
             max_commit_retries=0 if next_version else None,
             app_transactions=[Transaction(self._target.app_id, vector_to_version(stamp.vector)), *marks],
@@ -394,6 +460,24 @@ def hooks(table: DeltaTable) -> PostCommitHookProperties:
     makes_checkpoint = (table.version() + 2) % every == 0
     # None leaves it to the table's `delta.enableExpiredLogCleanup`.
     return PostCommitHookProperties(cleanup_expired_logs=None if makes_checkpoint else False)
+
+
+#: Metadata of a column: the epoch and generation whose change moved columns.
+MOVED = b"raycdc.moved"
+
+
+def _placed(wanted: pa.Schema, present: pa.Schema, stamp: CommitMetadata) -> pa.Schema:
+    """`wanted`, such that delta-rs sees that it is not `present`: it takes the same columns in another order for the
+    same schema, and leaves the table's as it is. The first column that is at another place says so in its metadata.
+    """
+    fields = list(wanted)
+    moved = next((i for i, (new, old) in enumerate(zip(wanted, present, strict=False)) if new.name != old.name), None)
+    if moved is None or set(wanted.names) != set(present.names):
+        return wanted
+    metadata = fields[moved].metadata or {}
+    told = f"{stamp.vector.epoch}.{stamp.vector.generation}".encode()
+    fields[moved] = fields[moved].with_metadata({**metadata, MOVED: told})
+    return pa.schema(fields)
 
 
 def _is_conflict(cause: Exception) -> bool:

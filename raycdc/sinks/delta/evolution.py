@@ -1,12 +1,16 @@
 """Schema changes carried out on a Delta table: what ``pipeline.schema_change`` makes of them, in one commit.
 
-Called by `sink`. `raycdc.sinks.lake_columns` plans the columns. New columns at the end are
+Called by `sink`. `raycdc.sinks.lakes.lake_columns` plans the columns. New columns at the end are
 added as metadata, anything else (a wider type, a new name, place or absence of a column) writes the table anew,
 streamed through this process: Delta without column mapping knows no other way that every reader understands.
 
 Within its epoch a change is done once: a rewriting commit carries the vector, an added column that is there already
 begins anew, and its values are set before the vector says so. Names that were exchanged under one epoch must not come
-again under another, which recovery sees to (`raycdc.checkpoint.recovery`).
+again under another, which recovery sees to (`raycdc.state.recovery`).
+
+The names, types and defaults that a Delta table can have; each refusal says the way out.
+
+Called by `sink` and `evolution`.
 """
 
 from __future__ import annotations
@@ -15,21 +19,87 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from raycdc.errors import ChangeRefusedError
+from raycdc.errors import ChangeRefusedError, TargetExistsError
 from raycdc.model import Column, TableId
-from raycdc.schema.events import AddColumnEvent, SchemaChangeEvent
-from raycdc.sinks.api import TableWork
+from raycdc.model.evolution.events import AddColumnEvent, SchemaChangeEvent
+from raycdc.model.rules.names import NAMES
+from raycdc.model.types import TypeKind
+from raycdc.sinks.api import TableCommit
 from raycdc.sinks.change_rules import ChangeRules
-from raycdc.sinks.delta.columns import FORMAT, default_sql
+from raycdc.sinks.changes import check_constant, check_names
 from raycdc.sinks.delta.commits import DeltaCommits
 from raycdc.sinks.delta.layout import unfit
-from raycdc.sinks.delta.reading import Rewritten
+from raycdc.sinks.delta.row_reading import RewrittenColumn
 from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.sinks.lake_columns import LakeColumn, constant_of, plan_columns
-from raycdc.sinks.steps import Stamp
+from raycdc.sinks.lakes.lake_columns import LakeColumn, LakeFormat, constant_of, plan_columns, type_error
+from raycdc.sinks.steps import CommitMetadata
+from raycdc.sinks.targets import check_names as check_names_held
+
+FORMAT = LakeFormat("Delta")
+
+_SQL_TYPES: dict[TypeKind, str] = {
+    TypeKind.BOOLEAN: "BOOLEAN",
+    TypeKind.INT8: "TINYINT",
+    TypeKind.INT16: "SMALLINT",
+    TypeKind.INT32: "INT",
+    TypeKind.INT64: "BIGINT",
+    TypeKind.UINT64: "DECIMAL(20, 0)",
+    TypeKind.FLOAT32: "REAL",
+    TypeKind.FLOAT64: "DOUBLE",
+    TypeKind.STRING: "VARCHAR",
+    TypeKind.DATE: "DATE",
+    TypeKind.TIME: "VARCHAR",
+    TypeKind.YEAR: "SMALLINT",
+    TypeKind.ENUM: "VARCHAR",
+    TypeKind.SET: "VARCHAR",
+    TypeKind.JSON: "VARCHAR",
+}
 
 
-def evolve(target: DeltaTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp, rules: ChangeRules) -> None:
+def check_columns(work: TableCommit, wanted: pa.Schema) -> None:
+    """`SinkError` for column names that Delta cannot have."""
+    check_names_held(NAMES["delta"], work.target, wanted.names)
+    check_names(work, wanted)
+
+
+def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
+    """`SinkError` when a column of the existing table has another type than ours, or partitions it in odd ways."""
+    for field in target.arrow():
+        if field.name in target.partition_columns and (odd := unfit(field.name, field.type)):
+            raise TargetExistsError(
+                f"{target.name}: the Delta table that is there is partitioned by a {odd} Choose another path, or "
+                'empty it with pipeline.on_existing = "replace".'
+            )
+    there = {f.name.casefold(): f for f in target.arrow()}
+    for want in wanted:
+        have = there.get(want.name.casefold())
+        if have is not None and (have.type != want.type or have.name != want.name):
+            raise type_error(FORMAT, target.name, have, want)
+
+
+def default_sql(target: TableId, column: Column) -> str:
+    """A constant default as delta-rs's SQL. `SinkError` where it is no value of the column's type."""
+    assert column.default is not None
+    check_constant(target, column)
+    text = column.default.replace("'", "''")
+    match column.type.kind:
+        case TypeKind.DECIMAL:
+            return f"CAST('{text}' AS DECIMAL({column.type.precision}, {column.type.scale}))"
+        case TypeKind.BINARY:
+            return f"X'{column.default.encode().hex()}'"
+        case TypeKind.BIT:
+            return f"CAST('{text}' AS {'BIGINT' if column.type.length <= 63 else 'DECIMAL(20, 0)'})"
+        case TypeKind.DATETIME | TypeKind.TIMESTAMP as kind:
+            # A CAST would go through nanoseconds, which end in the year 2262.
+            zone = "None" if kind is TypeKind.DATETIME else 'Some("UTC")'
+            return f"arrow_cast('{text}', 'Timestamp(Microsecond, {zone})')"
+        case kind:
+            return f"CAST('{text}' AS {_SQL_TYPES[kind]})"
+
+
+def evolve(
+    target: DeltaTarget, work: TableCommit, wanted: pa.Schema, stamp: CommitMetadata, rules: ChangeRules
+) -> None:
     """Carry ``work.changes`` out on the table, and write the vector of `stamp` with them."""
     commits, present = DeltaCommits(target), target.arrow()
     plan = plan_columns(FORMAT, present, work, wanted, rules)
@@ -44,13 +114,14 @@ def evolve(target: DeltaTarget, work: TableWork, wanted: pa.Schema, stamp: Stamp
         if added:
             commits.add_columns([p.field for p in added if p.field.name not in present.names], stamp)
     else:
-        columns = [Rewritten(p.field, p.origin, constant_of(target.name, p) if rules.upsert else None) for p in planned]
+        columns = [
+            RewrittenColumn(p.field, p.origin, constant_of(target.name, p) if rules.upsert else None) for p in planned
+        ]
         commits.rewrite(columns, stamp, empty=plan.emptied)
     if plan.emptied:
         commits.overwrite(target.arrow().empty_table(), stamp)
     elif rules.upsert:
-        added_columns = [event.column for event in plan.events if isinstance(event, AddColumnEvent)]
-        _fill(commits, target.name, [column for column in added_columns if column.name in plan.names], stamp)
+        _fill(commits, target.name, [p.added for p in planned if p.added is not None], stamp)
     commits.mark(stamp)
 
 
@@ -77,7 +148,7 @@ def _check_partitions(target: DeltaTarget, planned: Sequence[LakeColumn], events
             raise ChangeRefusedError(f"{target.name}: {odd}")
 
 
-def _fill(commits: DeltaCommits, name: TableId, added: Sequence[Column], stamp: Stamp) -> None:
+def _fill(commits: DeltaCommits, name: TableId, added: Sequence[Column], stamp: CommitMetadata) -> None:
     """Give the rows that exist what the source's have: the constant default of an added column.
 
     Judged by the changes and not by what was missing: an earlier try may have added the column and died before this.

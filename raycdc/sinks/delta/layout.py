@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from raycdc.errors import RowRefusedError
 from raycdc.model import TableSchema
-from raycdc.model.layout import TableLayout
+from raycdc.model.arrays import beyond_calendar
+from raycdc.model.rules.layout import TableLayout
 from raycdc.plugins import did_you_mean
 
 #: The folder of rows that have no value, as Hive, Spark and delta-rs call it.
@@ -122,8 +123,17 @@ def partition_values(names: Sequence[str], values: Sequence[Any], target: str) -
     return {name: value_text(value) for name, value in zip(names, values, strict=True)}
 
 
+def check_days(rows: pa.Table, names: Sequence[str], target: str) -> None:
+    """`DataError` where a row has a day that no partition may have in one of the columns `names`."""
+    for name in names:
+        is_day = name in rows.column_names and pa.types.is_date(rows.schema.field(name).type)
+        if is_day and beyond_calendar(rows.column(name)):
+            raise _refused(target, name, "a day outside the years 1 to 9999, which not every reader has")
+
+
 def check_values(rows: pa.Table, names: Sequence[str], target: str) -> None:
     """`DataError` where a row has such a value in one of the columns `names`, as far as it has them."""
+    check_days(rows, names, target)
     for name in names:
         if name not in rows.column_names or not pa.types.is_string(rows.schema.field(name).type):
             continue

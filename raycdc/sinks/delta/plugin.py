@@ -12,11 +12,11 @@ from pydantic import field_validator
 
 from raycdc.config import Duration, FolderOrUrl, PipelineOptions, SinkConfig, option
 from raycdc.model import TableSchema
-from raycdc.model.layout import TableLayout
-from raycdc.model.names import NAMES, NameRules, misread
+from raycdc.model.rules.layout import TableLayout
+from raycdc.model.rules.names import NAMES, NameRules, misread
 from raycdc.plugins import Plugin
-from raycdc.sinks.lake_options import OptimizeOptions
-from raycdc.stores.url import is_url
+from raycdc.sinks.lakes.lake_options import OptimizeOptions
+from raycdc.storage.url import is_url
 
 NO_SPARK_ORDER = "sink.optimize.z_order: Spark puts rows in order, and --local runs without it."
 NO_SPARK_AT_STORES = (

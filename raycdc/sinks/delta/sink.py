@@ -14,35 +14,80 @@ tasks and merged in this process, which takes a tenth of a second and more; and 
 | upsert, of several source tables | merge, if the table lacks the new keys | the same |
 
 An epoch with both is two commits, append before merge. A truncation replaces all rows by those after it in one commit.
+
+The place of a lake, as a sink of files holds it: a folder of this machine or a URL, and how tasks may reach that.
 """
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
-from raycdc.checkpoint.manifest import STATE_NODE
 from raycdc.errors import ColumnsRefusedError
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableWork, TargetShape
+from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableCommit, TargetShape
 from raycdc.sinks.changes import check_key, check_unmerged, fitted_to
-from raycdc.sinks.delta.columns import check_columns
+from raycdc.sinks.delta.evolution import check_columns
+from raycdc.sinks.delta.maintenance import DeltaMaintenance
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.table import DeltaTarget, told_of
-from raycdc.sinks.delta.target import DeltaSteps, Staged, columns_of, order_column
+from raycdc.sinks.delta.target import DeltaSteps, StagedDelta, columns_of, order_column
 from raycdc.sinks.delta.tasks import WritePartitioned
-from raycdc.sinks.delta.upkeep import Upkeep
-from raycdc.sinks.lakes import Lake
-from raycdc.sinks.origins import Origins
-from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
-from raycdc.sinks.statements import spark_statement
-from raycdc.sinks.steps import Batch, ExactlyOnceSink
-from raycdc.sinks.targets import table_folder
-from raycdc.sinks.tasks import Compact, WriteParquet
-from raycdc.stores.files import AnyPath, delete, delete_table, names_in
+from raycdc.sinks.source_tables import MergedTarget
+from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
+from raycdc.sinks.targets import spark_statement, table_folder
+from raycdc.sinks.task_plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
+from raycdc.sinks.tasks import CompactToParquet, WriteParquet
+from raycdc.state.files.folder import private_file
+from raycdc.state.manifests.manifest import STATE_NODE
+from raycdc.storage.files import (
+    Access,
+    AnyPath,
+    StorePath,
+    any_path,
+    as_text,
+    delete,
+    delete_table,
+    has_secrets,
+    names_in,
+)
+from raycdc.storage.settings import LIKE_ANYBODY, StorageSettings
+
+
+class Lake:
+    """See the module's docstring. `root` may be joined to names; in tasks' arguments it says no secrets once they are
+    kept.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._settings = LIKE_ANYBODY
+        self._secrets: Path | None = None
+        self.root = any_path(path, Access(LIKE_ANYBODY))
+
+    def reach(self, settings: StorageSettings) -> None:
+        """From here on a store is reached so."""
+        self._settings = settings
+        self.root = any_path(self._path, Access(settings))
+
+    def keep_secrets(self, folder: str) -> None:
+        """Write keys of a store into a file of this user's in `folder` (empty: the system's), for tasks to read."""
+        if isinstance(self.root, StorePath) and has_secrets(self._settings):
+            told = as_text(self._settings)
+            self._secrets = private_file(Path(folder or tempfile.gettempdir()), told)
+            self.root = any_path(self._path, Access(self._settings, str(self._secrets), written=told))
+
+    def close(self) -> None:
+        """Delete that file."""
+        if self._secrets is not None:
+            self._secrets.unlink(missing_ok=True)
+            self._secrets = None
+
 
 #: Log rows of a table, as they are in segments, up to this size are read and compacted only when they are merged. A
 #: segment has some kilobytes for a single row; a file in between costs as much as reading a megabyte.
@@ -79,7 +124,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self._config = config
         self._lake = Lake(config.path)
         self.small_bytes_max = SMALL_BYTES_MAX
-        self._upkeep: Upkeep | None = None
+        self._upkeep: DeltaMaintenance | None = None
         self._targets: dict[TableId, DeltaTarget] = {}
         #: Asked while another thread may be committing to the target.
         self._takes: dict[TableId, _Takes] = {}
@@ -89,7 +134,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self.look(context)
         self._lake.keep_secrets(context.private)
         if self._config.optimize is not None:
-            self._upkeep = Upkeep(
+            self._upkeep = DeltaMaintenance(
                 self._config.optimize, upsert=self._upsert, session=context.session, warn=context.warn
             )
 
@@ -110,34 +155,35 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         with told_of(table):
             yield DeltaSteps(table, self._context, self._with_options)
 
-    def check_work(self, work: TableWork) -> None:
+    def check_work(self, work: TableCommit) -> None:
         check_columns(work, columns_of(work, self._context))
         if self._upsert:
             check_key(work)
             check_unmerged(work, self._context.on_existing)
         self._takes.pop(work.target, None)
 
-    def apply_schema(self, work: TableWork) -> None:
+    def apply_schema(self, work: TableCommit) -> None:
         super().apply_schema(work)
         # Nobody commits to the target now, and opening a table once more is most of the work of a small one.
         if self._reached.of(work.target) is not None:
             self._takes[work.target] = _Takes.of(self._target(work.target))
 
-    def prepare(self, work: TableWork, batch: Batch) -> Staged:
-        work, staged = self._fitted(work), Staged()
+    def prepare(self, work: TableCommit, batch: StageBatch) -> StagedDelta:
+        work, staged = self._fitted(work), StagedDelta()
         may_append = self._upsert and not work.merged and self._taken(work.target).appended
         appended, merged = split(work.segments, upsert=self._upsert, may_append=may_append)
         file_bytes_max = MERGED_FILE_BYTES_MAX if self._upsert else TASK_BYTES_MAX
         for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
             self._append(work, inputs, staged, batch)
-        if not work.merged and _are_small(merged, self.small_bytes_max):
-            staged.small = [entry for inputs in merged for entry in inputs]
+        inputs_to_merge = [entry for inputs in merged for entry in inputs]
+        if not work.merged and _are_small(inputs_to_merge, self.small_bytes_max, self._context):
+            staged.small = inputs_to_merge
         else:
             for inputs in merged:
                 batch.add(self._merge_task(work, inputs), staged.merge.append)
         return staged
 
-    def after_commit(self, work: TableWork, staged: Staged) -> None:
+    def after_commit(self, work: TableCommit, staged: StagedDelta) -> None:
         if work.target not in self._takes:
             self._takes[work.target] = _Takes.of(self._target(work.target))
         delete(file.path for file in staged.merge)
@@ -161,7 +207,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self._targets.clear()
         self._lake.close()
 
-    def _fitted(self, work: TableWork) -> TableWork:
+    def _fitted(self, work: TableCommit) -> TableCommit:
         """`work` with the columns that the target takes."""
         if not self._context.rules.may_lack:
             return work
@@ -185,11 +231,11 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
             self._takes[target] = _Takes.of(handle)
         return self._takes[target]
 
-    def _partition_by(self, work: TableWork) -> Sequence[str]:
+    def _partition_by(self, work: TableCommit) -> Sequence[str]:
         """The columns that the target is partitioned by; those asked for, where it is asked."""
         return work.layout.columns if work.layout.partitions else self._taken(work.target).partitions
 
-    def _append(self, work: TableWork, inputs: list[Input], staged: Staged, batch: Batch) -> None:
+    def _append(self, work: TableCommit, inputs: list[Input], staged: StagedDelta, batch: StageBatch) -> None:
         path = self._target(work.target).path / f"part-{work.epoch:010d}-{uuid.uuid4()}.snappy.parquet"
         table, changelog = self._context.table_input(work, inputs), not self._upsert
         if partition_by := self._partition_by(work):
@@ -198,11 +244,11 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         else:
             batch.add(WriteParquet(table, path, changelog), staged.append.append)
 
-    def _merge_task(self, work: TableWork, inputs: list[Input]) -> Compact:
+    def _merge_task(self, work: TableCommit, inputs: list[Input]) -> CompactToParquet:
         path = self._target(work.target).path / "_raycdc" / f"merge-{work.epoch:010d}-{uuid.uuid4()}.parquet"
         # Rows of several tables have no order between them.
         order_by = "" if work.merged else order_column(work, self._context)
-        return Compact(self._context.table_input(work, inputs), path, order_by, Origins.of(work))
+        return CompactToParquet(self._context.table_input(work, inputs), path, order_by, MergedTarget.of(work))
 
     def _handle(self, target: TableId) -> DeltaTarget:
         return DeltaTarget(table_folder(self.root, target), target, self._context.app_id)
@@ -216,8 +262,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         return self._targets[target]
 
 
-def _are_small(merged: list[list[Input]], bytes_max: int) -> bool:
+def _are_small(inputs: Sequence[Input], bytes_max: int, context: SinkContext) -> bool:
     """Whether rows to merge are few, and here: another node may be away when they are committed."""
-    inputs = [entry for group in merged for entry in group]
     here = all(entry.segment.node == STATE_NODE for entry in inputs)
-    return here and sum(entry.bytes for entry in inputs) <= bytes_max
+    return here and context.without_tasks(sum(entry.bytes for entry in inputs), bytes_max)

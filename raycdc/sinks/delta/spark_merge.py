@@ -12,16 +12,16 @@ from typing import Any
 
 from deltalake.exceptions import CommitFailedError
 
-from raycdc.errors import ColumnsRefusedError, SinkError, TargetTouchedError
+from raycdc.errors import ColumnsRefusedError, SinkError, TargetModifiedError
 from raycdc.model import TableSchema
 from raycdc.sinks import jvm_end
-from raycdc.sinks.absence import is_absent
 from raycdc.sinks.delta.commits import DeltaCommits
-from raycdc.sinks.delta.demands import without_values
 from raycdc.sinks.delta.table import DeltaTarget, vector_to_version
+from raycdc.sinks.delta.table_constraints import without_values
+from raycdc.sinks.lakes.unreachable import is_absent
 from raycdc.sinks.rows import DELETED
-from raycdc.sinks.steps import Stamp
-from raycdc.stores.files import StorePath
+from raycdc.sinks.steps import CommitMetadata
+from raycdc.storage.files import StorePath
 
 #: Two commits of Delta's own library for Spark may overwrite each other at an object store.
 NOT_AT_STORES = "Spark does not write to an object store here, where its commits are not safe"
@@ -33,7 +33,13 @@ _RIVALS = ("DELTA_CONCURRENT", "io.delta.exceptions.Concurrent")
 
 
 def merge(
-    spark: Any, target: DeltaTarget, schema: TableSchema, files: Sequence[str], stamp: Stamp, *, order_by: str = ""
+    spark: Any,
+    target: DeltaTarget,
+    schema: TableSchema,
+    files: Sequence[str],
+    stamp: CommitMetadata,
+    *,
+    order_by: str = "",
 ) -> None:
     """Upsert and delete the compacted rows in Parquet `files`, atomically with the vector of `stamp`.
 
@@ -70,12 +76,12 @@ def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_by
     that pays. Another writer that takes the same files out meanwhile wins.
     """
     if isinstance(target.path, StorePath):
-        raise TargetTouchedError(
+        raise TargetModifiedError(
             f"{target.place} has more than plain files, deletion vectors say: only Spark can optimise it, and "
             f"{NOT_AT_STORES}. Leave sink.optimize out, or rewrite the table without them."
         )
     if spark is None:
-        raise TargetTouchedError(
+        raise TargetModifiedError(
             f"{target.place} has more than plain files, deletion vectors say: only "
             "Spark can optimise it. Leave sink.optimize out, or run without --local."
         )
@@ -93,11 +99,11 @@ def _of_spark(
     target: DeltaTarget,
     what: str,
     *,
-    refusal: type[SinkError] = TargetTouchedError,
+    refusal: type[SinkError] = TargetModifiedError,
     rivals_win: bool = False,
 ) -> Iterator[None]:
     """Has what Spark raises inside told: the table `what`. That is a `refusal` where Delta or Spark's analysis says so,
-    and another writer's doing a `TargetTouchedError`, or with `rivals_win` a `CommitFailedError`. Else it is Spark's
+    and another writer's doing a `TargetModifiedError`, or with `rivals_win` a `CommitFailedError`. Else it is Spark's
     trouble or the disk's, and a `SinkError`; a `SparkLostError` where the JVM of `spark` is gone. Whatever else is
     raised, statements that are no SQL among it, is a bug.
     """
@@ -116,7 +122,7 @@ def _of_spark(
             raise CommitFailedError(str(cause)) from cause
         kind = SinkError
         if (isinstance(cause, PySparkException) or any(s in str(cause) for s in _TABLES_OWN)) and not is_absent(cause):
-            kind = TargetTouchedError if rival else refusal
+            kind = TargetModifiedError if rival else refusal
         raise kind(f"{target.place} {what}: {without_values(str(cause))}") from cause
 
 

@@ -29,21 +29,21 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from raycdc.errors import SinkError, TargetGoneError, TargetTouchedError
+from raycdc.errors import SinkError, TargetDroppedError, TargetModifiedError
 from raycdc.model import META_COLUMNS, TableId, key_hashes
-from raycdc.model.layout import TableLayout
-from raycdc.sinks.absence import is_absent, is_refused, refusal_of
+from raycdc.model.arrays import python_rows
+from raycdc.model.rules.layout import TableLayout
 from raycdc.sinks.api import CommitVector
-from raycdc.sinks.delta.demands import Demands, without_values
 from raycdc.sinks.delta.layout import ABSENT
-from raycdc.sinks.delta.log import LogWatch, Losses
-from raycdc.sinks.delta.places import is_table, opened_with, storage_options
-from raycdc.sinks.delta.reading import key_batches
-from raycdc.sinks.library_errors import raised_in
-from raycdc.sinks.origins import Key
-from raycdc.sinks.ownership import Ownership
+from raycdc.sinks.delta.location import is_table, opened_with, storage_options
+from raycdc.sinks.delta.log_inspection import LogWatch, Losses
+from raycdc.sinks.delta.row_reading import key_batches
+from raycdc.sinks.delta.table_constraints import TableConstraints, without_values
+from raycdc.sinks.lakes.ownership import Ownership
+from raycdc.sinks.lakes.unreachable import is_absent, is_refused, raised_in, refusal_of
+from raycdc.sinks.source_tables import Key
 from raycdc.sinks.targets import lost_files
-from raycdc.stores.files import AnyPath, keys_change
+from raycdc.storage.files import AnyPath, keys_change
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created_by"
@@ -76,6 +76,10 @@ def number_of(table_id: str) -> int:
     return int.from_bytes(hashlib.sha256(table_id.encode()).digest()[:8]) >> 1
 
 
+#: The version of that transaction in a commit that puts a table in the place of another: its id is not known yet.
+NOT_NOTED = 0
+
+
 @dataclass(frozen=True, slots=True)
 class _Record:
     """The vector of the pipeline, and the `number_of` the table that it is for, where that is noted."""
@@ -88,13 +92,13 @@ class _Record:
         """From all commits since the last checkpoint, and that: delta-rs reads them anew for each question."""
         version = table.transaction_version(app_id)
         noted = None if version is None else table.transaction_version(mark_of(app_id))
-        return cls(None if version is None else version_to_vector(version), noted)
+        return cls(None if version is None else version_to_vector(version), noted or None)
 
     def after(self, transactions: Mapping[str, int], app_id: str) -> _Record:
         """That behind commits with these app transactions."""
         version = transactions.get(app_id)
         vector = self.vector if version is None else version_to_vector(version)
-        return _Record(vector, None if vector is None else transactions.get(mark_of(app_id), self.table))
+        return _Record(vector, None if vector is None else transactions.get(mark_of(app_id), self.table) or None)
 
 
 class DeltaTarget:
@@ -167,7 +171,7 @@ class DeltaTarget:
         """`SinkError` when the table is not the one that this handle, or a commit of the pipeline, was for."""
         here, record = self.id, self._held()
         if (self._id and self._id != here) or (record.table is not None and record.table != number_of(here)):
-            raise TargetGoneError(
+            raise TargetDroppedError(
                 f"{self.place} is not the one that this pipeline wrote to: somebody deleted or replaced that one and "
                 "made it anew. Nothing more was written. Delete the folder, or route the table to another name, and "
                 "read its source table anew."
@@ -180,21 +184,21 @@ class DeltaTarget:
         rows of a table that they made.
         """
         if losses.restored:
-            raise TargetGoneError(
+            raise TargetDroppedError(
                 f"{self.place} was restored to an older version after this pipeline had written to it: rows are "
                 "missing that will not come again. Delete the folder, and read its source table anew."
             )
         if is_ours_alone(self):
-            raise TargetTouchedError(
+            raise TargetModifiedError(
                 f"{self.place} lost rows after this pipeline had written to it: another writer deleted or overwrote "
                 "them. Restore the version before that, or delete the folder, and read its source table anew."
             )
 
     @property
     def table(self) -> DeltaTable:
-        """As of the last `refresh`, or a commit since. `TargetGoneError` where that found none."""
+        """As of the last `refresh`, or a commit since. `TargetDroppedError` where that found none."""
         if self._table is None:
-            raise TargetGoneError(
+            raise TargetDroppedError(
                 f"{self.place} disappeared while it was being written to. Read its source table anew."
             )
         return self._table
@@ -248,7 +252,7 @@ class DeltaTarget:
     def check_layout(self, layout: TableLayout) -> None:
         """`SinkError` when the table has other partitions than those asked for."""
         if layout.partitions and (there := self.partition_columns) != list(layout.columns):
-            raise TargetTouchedError(
+            raise TargetModifiedError(
                 f"{self.place} is partitioned by {listed(there)}, and partition_by asks "
                 f"for {listed(layout.columns)}: a table keeps the partitions that it was made with. Take partition_by "
                 "back, or delete the table and take a new snapshot of its source table."
@@ -269,8 +273,8 @@ class DeltaTarget:
             found = np.flatnonzero(np.isin(key_hashes(batch, names), hashes))
             if found.size:
                 # Equal hashes are equal keys but for one in billions.
-                wanted = {tuple(row.values()) for row in keys.to_pylist()}
-                rows: list[Key] = batch.take(pa.array(found)).to_pylist()
+                wanted = {tuple(row.values()) for row in python_rows(keys)}
+                rows: Sequence[Key] = python_rows(pa.Table.from_batches([batch.take(pa.array(found))]))
                 if same := next((row for row in rows if tuple(row.values()) in wanted), None):
                     return same
         return None
@@ -285,10 +289,10 @@ class DeltaTarget:
         kind = (
             refusal_of(cause, keys_change=keys_change(self.path))
             if is_absent(cause) or is_refused(cause)
-            else TargetTouchedError
+            else TargetModifiedError
         )
         text = without_values(str(cause))
-        demands = str(Demands.of(self.table)) if text != str(cause) and self._table else ""
+        demands = str(TableConstraints.of(self.table)) if text != str(cause) and self._table else ""
         return kind(f"{self.place} {what}: {text}{demands and f' The table demands: {demands}.'}")
 
 

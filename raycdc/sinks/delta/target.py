@@ -1,11 +1,13 @@
 """The verbs of `raycdc.sinks.steps` for a Delta table. `table` shows it, and `commits` makes each commit.
 
 Log rows of an upsert table are merged in one of three ways, as `raycdc.sinks.delta.sink` says.
+
+What others did to rows of a Delta table since this pipeline's last commit. Called by `target` before each commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,27 +16,46 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
-from raycdc.bridge.access import HERE
-from raycdc.errors import TargetTakenError, TargetTouchedError
-from raycdc.failpoints import reach
-from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableWork
+from raycdc.core.failpoints import reach
+from raycdc.errors import TargetExistsError, TargetModifiedError
+from raycdc.segments.access import HERE
+from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableCommit
 from raycdc.sinks.changes import fitted_to
 from raycdc.sinks.delta import spark_merge
-from raycdc.sinks.delta.columns import check_mergeable
 from raycdc.sinks.delta.commits import DeltaCommits
-from raycdc.sinks.delta.evolution import evolve
+from raycdc.sinks.delta.evolution import check_mergeable, evolve
 from raycdc.sinks.delta.layout import BY_SPARK, check_values, set_by_us
-from raycdc.sinks.delta.others import check_unchanged
-from raycdc.sinks.delta.places import foreign, is_table
-from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.sinks.origins import CLAIMED, Key, same_key
-from raycdc.sinks.plan import Input
+from raycdc.sinks.delta.location import foreign, is_table
+from raycdc.sinks.delta.table import DeltaTarget, is_ours_alone
 from raycdc.sinks.rows import DELETED, Compacted, alive, changelog_arrow
-from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
+from raycdc.sinks.source_tables import CLAIMED, Key, same_key
+from raycdc.sinks.steps import (
+    CommitMetadata,
+    ForeignTarget,
+    MissingTarget,
+    OwnTarget,
+    Target,
+    TargetState,
+    UnfinishedTarget,
+)
 from raycdc.sinks.table_input import TableInput
 from raycdc.sinks.targets import absent, taken_by_others
+from raycdc.sinks.task_plan import Input
 from raycdc.sinks.tasks import CompactedFile, DataFile, compacted_rows
-from raycdc.stores.files import FileName, delete, reading
+from raycdc.storage.files import FileName, delete, reading
+
+
+def check_unchanged(target: DeltaTarget, source: Collection[str]) -> None:
+    """`SinkError` where others changed rows of a table that holds epochs, in columns of the `source`. Rows that they
+    took away are noticed by each `DeltaTarget.refresh`.
+    """
+    if is_ours_alone(target) and (operation := target.log.changed(source)):
+        raise TargetModifiedError(
+            f"{target.place} has other rows than this pipeline had written: another writer changed them "
+            f"({operation}). Nothing more was written. Restore the version before that, or delete the folder, and "
+            "read its source table anew."
+        )
+
 
 #: Compacted rows up to this size (in memory) are merged in this process. Measured into 5 M rows: 655,000 rows in 6 s
 #: with 1.1 GB of memory where Spark's MERGE took 43 s; 20,000 rows in 1.4 s, and 0.13 s into a small table.
@@ -42,7 +63,7 @@ MERGE_IN_PROCESS_BYTES_MAX = 128 << 20
 
 
 @dataclass(slots=True)
-class Staged:
+class StagedDelta:
     """Results of a table's stage tasks: files to append, and compacted files to merge; or what is small to merge."""
 
     append: list[DataFile] = field(default_factory=list)
@@ -62,28 +83,28 @@ class DeltaSteps(Target):
         self._context = context
         self._with_options = with_options
 
-    def standing(self, epoch: int | None = None) -> Standing:
+    def standing(self, epoch: int | None = None) -> TargetState:
         table = self._table
         if not table.refresh():
             if theirs := foreign(table.path):
                 odd = f"{table.path} holds files that are not a Delta table ({theirs}); choose another path."
-                return Taken(unusable=TargetTakenError(odd))
-            return Missing()
+                return ForeignTarget(unusable=TargetExistsError(odd))
+            return MissingTarget()
         vector = table.vector()
         if vector is not None or table.ownership.created_by_us:
-            return Ours(vector)
-        return Begun() if table.left_empty() else Taken()
+            return OwnTarget(vector)
+        return UnfinishedTarget() if table.left_empty() else ForeignTarget()
 
     def is_alone(self) -> bool:
         return self._table.ownership.created_by_us
 
-    def create(self, work: TableWork, stamp: Stamp) -> None:
+    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self._commits.create(columns_of(work, self._context), stamp, work.layout)
 
-    def replace(self, work: TableWork, stamp: Stamp) -> None:
-        self._commits.create(columns_of(work, self._context), stamp, work.layout, replace=True)
+    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
+        self._commits.create(columns_of(work, self._context), stamp, work.layout, replaces=True)
 
-    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
         wanted = columns_of(work, self._context)
         self._table.check_layout(work.layout)
         check_mergeable(self._table, wanted)
@@ -92,18 +113,18 @@ class DeltaSteps(Target):
             self._commits.add_columns(missing, stamp)
         self._commits.mark(stamp)
 
-    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
         check_unchanged(self._table, work.schema.arrow().names)
         evolve(self._table, work, columns_of(work, self._context), stamp, self._context.rules)
 
-    def steps(self, work: TableWork, staged: Staged) -> Sequence[int]:
+    def steps(self, work: TableCommit, staged: StagedDelta) -> Sequence[int]:
         self._table.check_layout(work.layout)
         if str(self.name) not in self._with_options:
             self._set_options(work)
         there = ((STEP_APPEND, staged.append), (STEP_MERGE, staged.merge or staged.small))
         return [step for step, rows in there if rows]
 
-    def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:
+    def write(self, work: TableCommit, staged: StagedDelta, step: int, stamp: CommitMetadata) -> None:
         check_unchanged(self._table, work.schema.arrow().names)
         reach("in_commit")
         if step == STEP_LAST:
@@ -113,7 +134,7 @@ class DeltaSteps(Target):
         work = fitted_to(work, self._context, names)
         there = {name.casefold() for name in names}
         if missing := [column.name for column in work.schema.columns if column.name.casefold() not in there]:
-            raise TargetTouchedError(
+            raise TargetModifiedError(
                 f"{self._table.place} lacks the column {missing[0]!r} of the rows to "
                 "come: somebody else changed the table."
             )
@@ -126,7 +147,7 @@ class DeltaSteps(Target):
         else:
             self._merge_files(work, staged.merge, stamp)
 
-    def vanished(self, staged: Staged, step: int) -> Sequence[str]:
+    def vanished(self, staged: StagedDelta, step: int) -> Sequence[str]:
         if step == STEP_APPEND:
             columns = self._table.partition_columns
             # Staged before somebody's table, with its own partitions, was taken over.
@@ -135,29 +156,29 @@ class DeltaSteps(Target):
         paths = [file.path for file in (staged.append if step == STEP_APPEND else staged.merge)]
         return absent(paths) if step in (STEP_APPEND, STEP_MERGE) else ()
 
-    def skip(self, staged: Staged, step: int) -> None:
+    def skip(self, staged: StagedDelta, step: int) -> None:
         if step == STEP_APPEND:
             delete(file.path for file in staged.append)
 
-    def abandon(self, staged: Staged) -> None:
+    def abandon(self, staged: StagedDelta) -> None:
         with suppress(OSError, DeltaError):
             # Of a table that is there, a version that somebody brings back may name them.
             if not is_table(self._table.path):
                 delete(file.path for file in staged.append)
                 delete(file.path for file in staged.merge)
 
-    def bar(self, work: TableWork, stamp: Stamp) -> None:
+    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
         if self._table.refresh():
             self._commits.mark(stamp)
         else:
             self.create(work, stamp)
 
-    def taken(self) -> TargetTakenError:
+    def taken(self) -> TargetExistsError:
         return taken_by_others(f"The Delta table {self._table.path}", "choose another sink.path")
 
     # -- rows
 
-    def _merge_files(self, work: TableWork, staged: Sequence[CompactedFile], stamp: Stamp) -> None:
+    def _merge_files(self, work: TableCommit, staged: Sequence[CompactedFile], stamp: CommitMetadata) -> None:
         table, context = self._table, self._context
         files = [file.path for file in staged]
         emptied = any(file.truncated for file in staged)
@@ -180,7 +201,7 @@ class DeltaSteps(Target):
         else:
             self._merge(work, Compacted(rows, emptied), stamp)
 
-    def _merge(self, work: TableWork, compacted: Compacted, stamp: Stamp) -> None:
+    def _merge(self, work: TableCommit, compacted: Compacted, stamp: CommitMetadata) -> None:
         if names := self._table.partition_columns:
             check_values(alive(compacted.rows), names, str(work.target))
         if compacted.truncated:
@@ -191,11 +212,11 @@ class DeltaSteps(Target):
             self._commits.merge(compacted.rows, work.schema.primary_key, stamp, order_by=order_by)
 
     def _already_there(self, files: Sequence[FileName], key: Sequence[str]) -> Key | None:
-        """The key of a claimed row (`raycdc.sinks.origins`) that the table has from another source table."""
+        """The key of a claimed row (`raycdc.sinks.source_tables`) that the table has from another source table."""
         claims = pa.concat_tables([_read(path, [*key, CLAIMED]) for path in files])
         return self._table.first_of(claims.filter(claims.column(CLAIMED)).select(list(key)))
 
-    def _set_options(self, work: TableWork) -> None:
+    def _set_options(self, work: TableCommit) -> None:
         options, table = set_by_us(work.layout), self._table
         if self._context.upsert:
             options |= table.ownership.note(table.arrow().names, work.schema.arrow().names)
@@ -210,11 +231,11 @@ def _read(path: FileName, columns: Sequence[str]) -> pa.Table:
         return pq.read_table(source, columns=list(columns))
 
 
-def columns_of(work: TableWork, context: SinkContext) -> pa.Schema:
+def columns_of(work: TableCommit, context: SinkContext) -> pa.Schema:
     """The columns of the rows to come, as the table has them."""
     return work.schema.arrow() if context.upsert else changelog_arrow(work.schema)
 
 
-def order_column(work: TableWork, context: SinkContext) -> str:
+def order_column(work: TableCommit, context: SinkContext) -> str:
     """The column that says which of a key's rows wins; the source has seen to it that its tables have it."""
     return context.order_by if context.order_by in [column.name for column in work.schema.columns] else ""

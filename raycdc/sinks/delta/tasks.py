@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from raycdc.sinks.delta.layout import folder_of, partition_values
-from raycdc.sinks.partitioning import gathered
+from raycdc.sinks.delta.layout import check_days, folder_of, partition_values
+from raycdc.sinks.lakes.partitioning import gathered
 from raycdc.sinks.table_input import TableTask
 from raycdc.sinks.tasks import DataFile, write_parquet_file
-from raycdc.stores.files import AnyPath
+from raycdc.storage.files import AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ def write_files(
     """
 
     def keys(rows: pa.Table) -> list[pa.Array | pa.ChunkedArray]:
+        check_days(rows, partition_by, target)
         nothing = pa.nulls(rows.num_rows)
         return [rows.column(name) if name in rows.column_names else nothing for name in partition_by]
 

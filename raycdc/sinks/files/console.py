@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from raycdc.model import TableId
 from raycdc.model.table import file_name
-from raycdc.sinks.api import CHANGELOG, CommitVector, Sink, SinkContext, TableWork
+from raycdc.sinks.api import CHANGELOG, CommitVector, Sink, SinkContext, TableCommit
 from raycdc.sinks.files.plugin import ConsoleSinkConfig
 from raycdc.sinks.targets import check_write
 from raycdc.sinks.tasks import WriteJsonLines
@@ -42,27 +42,27 @@ class ConsoleSink(Sink):
     def committed(self, target: TableId) -> CommitVector | None:
         return None
 
-    def apply_schema(self, work: TableWork) -> None:
+    def apply_schema(self, work: TableCommit) -> None:
         """Lines carry their own names."""
 
-    def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
+    def stage(self, works: Sequence[TableCommit]) -> Mapping[TableId, Any]:
         written = [work for work in works if work.segments]
         results = self._context.run_tasks([self._task(work) for work in written]) if written else []
         paths = {work.target: result.path for work, result in zip(written, results, strict=True)}
         return {work.target: paths.get(work.target) for work in works}
 
-    def commit(self, work: TableWork, staged: Any) -> None:
+    def commit(self, work: TableCommit, staged: Any) -> None:
         if staged is not None:
             sys.stdout.write(Path(staged).read_text(encoding="utf-8"))
             sys.stdout.flush()
             Path(staged).unlink()
 
-    def tombstone(self, work: TableWork) -> None:
+    def tombstone(self, work: TableCommit) -> None:
         """Nothing printed can be taken back or barred."""
 
     def close(self) -> None:
         self._folder.cleanup()
 
-    def _task(self, work: TableWork) -> WriteJsonLines:
+    def _task(self, work: TableCommit) -> WriteJsonLines:
         path = Path(self._folder.name) / f"{work.epoch}-{file_name(str(work.target))}.jsonl"
         return WriteJsonLines(self._context.table_input(work), str(path))

@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from raycdc.sinks.api import TableWork
+from raycdc.sinks.api import TableCommit
 from raycdc.sinks.files.sink import FileSink
-from raycdc.sinks.plan import Input, share_out
 from raycdc.sinks.table_input import TableInput
+from raycdc.sinks.task_plan import Input, share_out
 from raycdc.sinks.tasks import WriteJsonLines
-from raycdc.stores.files import FileName
+from raycdc.storage.files import FileName
 
 
 class JsonlSink(FileSink):
@@ -21,13 +21,13 @@ class JsonlSink(FileSink):
     kind = "jsonl"
     spark_format = "JSON"
 
-    def shares(self, work: TableWork) -> list[list[Input]]:
+    def shares(self, work: TableCommit) -> list[list[Input]]:
         return share_out(work.segments, parallelism=self._context.parallelism)
 
     def task(self, table: TableInput, path: FileName) -> WriteJsonLines:
         return WriteJsonLines(table, path)
 
-    def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:
+    def join(self, parts: Sequence[Path], whole: Path, work: TableCommit) -> None:
         if len(parts) == 1:
             parts[0].rename(whole)
             return

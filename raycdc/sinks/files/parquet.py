@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from raycdc.sinks.api import TableWork
+from raycdc.sinks.api import TableCommit
 from raycdc.sinks.files.sink import FileSink
-from raycdc.sinks.plan import Input
 from raycdc.sinks.rows import changelog_arrow
 from raycdc.sinks.table_input import TableInput
+from raycdc.sinks.task_plan import Input
 from raycdc.sinks.tasks import WriteParquet, write_parquet_file
-from raycdc.stores.files import FileName
+from raycdc.storage.files import FileName
 
 
 class ParquetSink(FileSink):
@@ -20,13 +20,13 @@ class ParquetSink(FileSink):
     kind = "parquet"
     spark_format = "PARQUET"
 
-    def shares(self, work: TableWork) -> list[list[Input]]:
+    def shares(self, work: TableCommit) -> list[list[Input]]:
         return [[Input(segment) for segment in work.segments]] if work.segments else []
 
     def task(self, table: TableInput, path: FileName) -> WriteParquet:
         return WriteParquet(table, path, changelog=True)
 
-    def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:
+    def join(self, parts: Sequence[Path], whole: Path, work: TableCommit) -> None:
         if parts:
             parts[0].rename(whole)
         else:

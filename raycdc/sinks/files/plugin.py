@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator
 
 from raycdc.config import FolderOrUrl, PipelineOptions, SinkConfig, appends_only, option
-from raycdc.model.behavior import SchemaChangeBehavior
+from raycdc.model.evolution.effects import SchemaChangeBehavior
 from raycdc.plugins import Plugin
-from raycdc.stores.url import is_url
+from raycdc.storage.url import is_url
 
 #: Changes that every file has, because it has the columns of its rows.
 _OF_COLUMNS = frozenset({"add_column", "drop_column", "rename_column", "alter_column_type"})

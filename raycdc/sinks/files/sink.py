@@ -6,7 +6,7 @@ PATH/DB/TABLE/_raycdc/epoch-0000000012.3-1a2b3c4d-g1.json  what generation 1 wan
                                                        positions, generation, inode; written just before
 PATH/DB/TABLE/_raycdc/newest-1a2b3c4d.json             the note about the newest file that became visible, so that
                                                        whoever loads the files may take that one, too
-PATH/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-…   who writes here (`raycdc.sinks.files.writers`)
+PATH/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-…   who writes here (`raycdc.sinks.files.folder_target`)
 PATH/DB/TABLE/_raycdc/stage/…                          staged files, removed when they became visible
 ```
 
@@ -25,23 +25,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from raycdc.bridge.tasks import StageTask
-from raycdc.checkpoint.folder import private_file
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, SinkContext, TableWork, TargetShape
+from raycdc.segments.tasks import StageTask
+from raycdc.sinks.api import CHANGELOG, SinkContext, TableCommit, TargetShape
+from raycdc.sinks.files.folder_target import FilesTarget, FileSteps, Part
 from raycdc.sinks.files.plugin import JsonlSinkConfig, ParquetSinkConfig
 from raycdc.sinks.files.store_target import StoreSteps
-from raycdc.sinks.files.target import FilesTarget, FileSteps, Part
-from raycdc.sinks.plan import Input
-from raycdc.sinks.statements import spark_statement
-from raycdc.sinks.steps import Batch, ExactlyOnceSink
+from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
 from raycdc.sinks.table_input import TableInput
-from raycdc.sinks.targets import table_folder
-from raycdc.stores.api import StoreError
-from raycdc.stores.files import Access, FileName, StorePath, any_path, as_text, has_secrets
-from raycdc.stores.settings import LIKE_ANYBODY
-from raycdc.stores.url import is_url
+from raycdc.sinks.targets import spark_statement, table_folder
+from raycdc.sinks.task_plan import Input
+from raycdc.state.files.folder import private_file
+from raycdc.storage.api import StoreError
+from raycdc.storage.files import Access, FileName, StorePath, any_path, as_text, has_secrets
+from raycdc.storage.settings import LIKE_ANYBODY
+from raycdc.storage.url import is_url
 
 
 class FileSink(ExactlyOnceSink[FilesTarget]):
@@ -85,7 +84,7 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
         except StoreError as cause:
             raise (SinkError if cause.lasting else SinkUnavailableError)(str(cause)) from cause
 
-    def prepare(self, work: TableWork, batch: Batch) -> list[Part]:
+    def prepare(self, work: TableCommit, batch: StageBatch) -> list[Part]:
         staged: list[Part] = []
         target = self._target(work.target)
         shares = self.shares(work)
@@ -96,7 +95,7 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
             batch.add(self.task(self._context.table_input(work, inputs), target.part(work, index)), staged.append)
         return staged
 
-    def after_commit(self, work: TableWork, staged: list[Part]) -> None:
+    def after_commit(self, work: TableCommit, staged: list[Part]) -> None:
         self._target(work.target).unstage(work.epoch)
 
     def forget(self, target: TableId) -> None:
@@ -104,7 +103,7 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
         self._accepted.discard(target)
 
     @abstractmethod
-    def shares(self, work: TableWork) -> Sequence[list[Input]]:
+    def shares(self, work: TableCommit) -> Sequence[list[Input]]:
         """The inputs of each of the tasks that write the parts of `work`."""
 
     @abstractmethod
@@ -112,7 +111,7 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
         """The task that writes one part, as `path`."""
 
     @abstractmethod
-    def join(self, parts: Sequence[Path], whole: Path, work: TableWork) -> None:
+    def join(self, parts: Sequence[Path], whole: Path, work: TableCommit) -> None:
         """Make one durable file of `parts` (none: an empty one of the work's schema); they may be consumed."""
 
     def _target(self, target: TableId) -> FilesTarget:

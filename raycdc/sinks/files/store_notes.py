@@ -1,26 +1,29 @@
 """Small documents about a target's files on an object store: commit records, and notes about who writes there.
 
 Called by `store_target`, by one thread at a time. Raises `StoreError`.
+
+The pipelines that write files to an object store, as `raycdc.sinks.files.folder_target` has them in a folder.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from raycdc.errors import SinkError
+from raycdc.errors import SinkError, TargetDroppedError
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector
-from raycdc.stores.api import Stored, Taken, Written
-from raycdc.stores.files import StorePath, names_after
-from raycdc.stores.object_store import ObjectStore
+from raycdc.storage.api import ObjectWritten, PreconditionFailed, Stored
+from raycdc.storage.files import StorePath, names_after, names_in
+from raycdc.storage.object_store import ObjectStore
 
 _VERSION = 1
 _RECORD = re.compile(r"commit-(\d{10})-([0-9a-f]{8})\.json")
 
 
 @dataclass(frozen=True, slots=True)
-class CommitRecord:
+class StoreCommitRecord:
     """An epoch of a target as it was committed: who did it, how many rows it has, and the name of the staged object
     that has them (empty where there are none). A `tombstone` has none and bars its epoch. `positions` are the source's,
     as JSON text, for people to see.
@@ -42,7 +45,7 @@ class CommitRecord:
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, place: object) -> CommitRecord:
+    def from_json(cls, data: bytes, place: object) -> StoreCommitRecord:
         """`SinkError` for a version that this raycdc does not know."""
         record = json.loads(data)
         if (version := record.pop("version", 0)) != _VERSION:
@@ -61,16 +64,16 @@ class StoreNotes:
         self.identity = identity
         self._store = ObjectStore(folder.place, folder.access.settings)
 
-    def commit(self, record: CommitRecord) -> bool:
+    def commit(self, record: StoreCommitRecord) -> bool:
         """Make `record` the one of its epoch; False where there is another one."""
         # The staged object's name, and the generation where there is none, are nobody else's.
-        return not isinstance(self._store.put_if_absent(self._name(record.epoch), record.to_json()), Taken)
+        return not isinstance(self._store.put_if_absent(self._name(record.epoch), record.to_json()), PreconditionFailed)
 
-    def newest_done(self) -> CommitRecord | None:
+    def newest_done(self) -> StoreCommitRecord | None:
         """The newest record that is known to be carried out: its rows are visible, or were."""
         return self._read(f"newest-{self.identity}.json")
 
-    def done(self, record: CommitRecord) -> None:
+    def done(self, record: StoreCommitRecord) -> None:
         """The rows of a record are visible, and whoever loads them may take them away from here on. A driver that slept
         takes no newer note back.
         """
@@ -81,11 +84,11 @@ class StoreNotes:
                 outcome = self._store.put_if_absent(name, record.to_json())
             else:
                 outcome = self._store.replace_if_match(name, record.to_json(), there.version)
-            if isinstance(outcome, Written):
+            if isinstance(outcome, ObjectWritten):
                 return
             there = outcome.current
 
-    def open_ones(self, done: CommitRecord | None) -> list[CommitRecord]:
+    def open_ones(self, done: StoreCommitRecord | None) -> list[StoreCommitRecord]:
         """The records behind `done`, which may not be carried out, the oldest first."""
         after = "" if done is None else self._name(done.epoch)
         found = (_RECORD.fullmatch(name) for name in names_after(self._folder, "commit-", after))
@@ -106,9 +109,63 @@ class StoreNotes:
     def _name(self, epoch: int) -> str:
         return f"commit-{epoch:010d}-{self.identity}.json"
 
-    def _read(self, name: str) -> CommitRecord | None:
+    def _read(self, name: str) -> StoreCommitRecord | None:
         stored = self._store.read(name)
         return None if stored is None else self._parsed(name, stored)
 
-    def _parsed(self, name: str, stored: Stored) -> CommitRecord:
-        return CommitRecord.from_json(stored.data, f"{self._folder}/{name}")
+    def _parsed(self, name: str, stored: Stored) -> StoreCommitRecord:
+        return StoreCommitRecord.from_json(stored.data, f"{self._folder}/{name}")
+
+
+_FILE = re.compile(r"epoch-\d{10}\.\d-([0-9a-f]{8})\.")
+_WRITER = re.compile(r"writer-([0-9a-f]{8})\.json")
+_BARRED = re.compile(r"barred-([0-9a-f]{8})\.json")
+
+
+class StoreWriters:
+    """Those of the target `folder`, as the pipeline `app_id` reads and writes their `notes`."""
+
+    def __init__(self, folder: StorePath, notes: StoreNotes, app_id: str) -> None:
+        self._folder = folder
+        self._notes = notes
+        self._app_id = app_id
+
+    def enter(self) -> None:
+        """Note that this pipeline begins here."""
+        self._notes.mark(f"writer-{self._notes.identity}.json", self._app_id)
+
+    def has_entered(self) -> bool:
+        """Whether this pipeline began here."""
+        return self._notes.has(f"writer-{self._notes.identity}.json")
+
+    def require_not_barred(self) -> None:
+        """`SinkError` when another pipeline replaced what this one had written."""
+        if self._notes.has(f"barred-{self._notes.identity}.json"):
+            raise TargetDroppedError(
+                f"{self._folder} was taken over by another pipeline, which replaced the files of this one "
+                '(pipeline.on_existing = "replace"). Nothing more was written. Let only one of the two write there: '
+                "choose another sink.path, or delete what is there, and read the source table anew."
+            )
+
+    def bar_others(self) -> None:
+        """Nothing of another pipeline that ever began here is to be visible from now on."""
+        ever = _identity_of(_FILE, self.visible()) | _identity_of(_WRITER, self._notes.names("writer-"))
+        for identity in ever - {self._notes.identity}:
+            self._notes.mark(f"barred-{identity}.json", self._app_id)
+
+    def foreign(self) -> list[str]:
+        """The visible files that this pipeline did not write."""
+        return [name for name in self.visible() if _identity_of(_FILE, [name]) != {self._notes.identity}]
+
+    def of_barred(self) -> list[str]:
+        """The visible files that a pipeline which is barred did not live to take back."""
+        barred = _identity_of(_BARRED, self._notes.names("barred-"))
+        return [name for name in self.visible() if _identity_of(_FILE, [name]) & barred] if barred else []
+
+    def visible(self) -> list[str]:
+        """The files that readers see."""
+        return [name for name in names_in(self._folder) if not name.startswith(("_", "."))]
+
+
+def _identity_of(pattern: re.Pattern[str], names: Iterable[str]) -> set[str]:
+    return {match[1] for match in map(pattern.match, names) if match}

@@ -21,20 +21,19 @@ import json
 import uuid
 from collections.abc import Sequence
 
-from raycdc.errors import FencedError, TargetGoneError
-from raycdc.failpoints import reach
+from raycdc.core.failpoints import reach
+from raycdc.errors import FencedError, TargetDroppedError
 from raycdc.model import TableId
-from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, SinkContext, TableWork
-from raycdc.sinks.files.store_notes import CommitRecord, StoreNotes
-from raycdc.sinks.files.store_writers import StoreWriters
-from raycdc.sinks.files.target import FilesTarget, Part, committed_by_another
-from raycdc.sinks.steps import Missing, Ours, Stamp, Standing, Taken
+from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, SinkContext, TableCommit
+from raycdc.sinks.files.folder_target import FilesTarget, Part, committed_by_another
+from raycdc.sinks.files.store_notes import StoreCommitRecord, StoreNotes, StoreWriters
+from raycdc.sinks.steps import CommitMetadata, ForeignTarget, MissingTarget, OwnTarget, TargetState
 from raycdc.sinks.targets import absent, lost_files
-from raycdc.stores.files import StorePath, copy, delete, is_there, names_in
+from raycdc.storage.files import StorePath, copy, delete, is_there, names_in
 
 
 class StoreSteps(FilesTarget):
-    """The objects of one target; `accepted` as in `raycdc.sinks.files.target.FileSteps`."""
+    """The objects of one target; `accepted` as in `raycdc.sinks.files.folder_target.FileSteps`."""
 
     def __init__(
         self, name: TableId, folder: StorePath, context: SinkContext, *, kind: str, accepted: set[TableId]
@@ -48,12 +47,12 @@ class StoreSteps(FilesTarget):
         self._notes = StoreNotes(folder / "_raycdc", self._identity)
         self._writers = StoreWriters(folder, self._notes, context.app_id)
 
-    def standing(self, epoch: int | None = None) -> Standing:
+    def standing(self, epoch: int | None = None) -> TargetState:
         self._writers.require_not_barred()
         if self.name in self._accepted and not self._writers.has_entered():
             if self._writers.visible():
                 raise self.disappeared()
-            return Missing()
+            return MissingTarget()
         done = self._notes.newest_done()
         vector = None if done is None else done.vector
         if (
@@ -62,10 +61,10 @@ class StoreSteps(FilesTarget):
             and not self._writers.has_entered()
             and self._writers.foreign()
         ):
-            return Taken()
-        return Ours(vector)
+            return ForeignTarget()
+        return OwnTarget(vector)
 
-    def recover(self, stamp: Stamp) -> bool:
+    def recover(self, stamp: CommitMetadata) -> bool:
         found = self._notes.open_ones(self._notes.newest_done())
         for record in found:
             if record.generation > stamp.vector.generation:
@@ -73,25 +72,25 @@ class StoreSteps(FilesTarget):
             self._carry_out(record)
         return bool(found)
 
-    def create(self, work: TableWork, stamp: Stamp) -> None:
+    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self.evolve(work, stamp)
 
-    def replace(self, work: TableWork, stamp: Stamp) -> None:
+    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
         # First, so that no file of theirs comes after those that are deleted; who makes one visible looks once more.
         self._writers.bar_others()
         delete(self._folder / name for name in self._writers.foreign())
         self.evolve(work, stamp)
 
-    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self.evolve(work, stamp)
 
-    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
         """Files carry their own schema: all that is needed is a note that this run writes here."""
         if self.name not in self._accepted:
             self._writers.enter()
             self._accepted.add(self.name)
 
-    def write(self, work: TableWork, staged: Sequence[Part], step: int, stamp: Stamp) -> None:
+    def write(self, work: TableCommit, staged: Sequence[Part], step: int, stamp: CommitMetadata) -> None:
         delete(self._folder / name for name in self._writers.of_barred())
         self.evolve(work, stamp)
         written = [part for part in staged if part.rows]
@@ -102,11 +101,11 @@ class StoreSteps(FilesTarget):
     def vanished(self, staged: Sequence[Part], step: int) -> Sequence[str]:
         return absent(self._folder / "_raycdc" / "stage" / str(part.path).rpartition("/")[2] for part in staged)
 
-    def bar(self, work: TableWork, stamp: Stamp) -> None:
+    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self._commit(work, stamp, staged="", rows=0)
         self.unstage(work.epoch)
 
-    def part(self, work: TableWork, index: int) -> StorePath:
+    def part(self, work: TableCommit, index: int) -> StorePath:
         """A staged object of `work`, which nobody else writes. It ends as no file of rows does."""
         name = f"{self._staged(work.epoch)}{work.generation}-{index}-{uuid.uuid4().hex}.staged"
         return self._folder / "_raycdc" / "stage" / name
@@ -116,17 +115,17 @@ class StoreSteps(FilesTarget):
         folder = self._folder / "_raycdc" / "stage"
         delete(folder / name for name in names_in(folder) if name.startswith(self._staged(epoch)))
 
-    def _commit(self, work: TableWork, stamp: Stamp, *, staged: str, rows: int) -> None:
+    def _commit(self, work: TableCommit, stamp: CommitMetadata, *, staged: str, rows: int) -> None:
         barred = stamp.vector.step == STEP_TOMBSTONE
         positions = json.dumps(dict(stamp.positions))
-        record = CommitRecord(self._context.app_id, work.epoch, work.generation, rows, barred, staged, positions)
+        record = StoreCommitRecord(self._context.app_id, work.epoch, work.generation, rows, barred, staged, positions)
         reach("in_commit")
         if not self._notes.commit(record):
             raise committed_by_another(work)
         self._writers.require_not_barred()
         self._carry_out(record)
 
-    def _carry_out(self, record: CommitRecord) -> None:
+    def _carry_out(self, record: StoreCommitRecord) -> None:
         """Make the rows of a record visible; done once more it is the same."""
         if record.staged:
             visible = self._folder / f"epoch-{record.epoch:010d}.{STEP_LAST}-{self._identity}.{self._kind}"
@@ -138,7 +137,7 @@ class StoreSteps(FilesTarget):
                     raise lost_files(self.place, record.epoch, [record.staged]) from cause
             try:
                 self._writers.require_not_barred()
-            except TargetGoneError:
+            except TargetDroppedError:
                 delete([visible])
                 raise
         self._notes.done(record)

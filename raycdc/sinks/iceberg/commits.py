@@ -31,20 +31,19 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
 
-from raycdc.checkpoint.disk import sync_folder
-from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile
-from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema
-from raycdc.sinks.iceberg.places import TableFiles, sync_file
-from raycdc.sinks.iceberg.reopened import ReopenedCatalog
-from raycdc.sinks.iceberg.updates import updated
-from raycdc.stores.files import StorePath
+from raycdc.sinks.iceberg.catalog import ReopenedCatalog
+from raycdc.sinks.iceberg.files import IcebergColumn, WrittenFile
+from raycdc.sinks.iceberg.location import TableFiles, sync_file
+from raycdc.sinks.iceberg.metadata import data_file, iceberg_schema, updated
+from raycdc.state.files.folder import sync_folder
+from raycdc.storage.files import StorePath
 
 #: Manifests are merged up to this size: Iceberg's own default.
 MANIFEST_BYTES_MAX = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CommitContent:
     """The content of one commit: files in and out (`add` as tasks wrote them), columns, properties; with `alone` no
     other pipeline has a record in the table any more, and with `same_rows` those that come in have the rows of those
     that go.
@@ -52,7 +51,7 @@ class Change:
 
     add: Sequence[WrittenFile] = ()
     delete: Sequence[DataFile] = ()
-    columns: Sequence[StoredColumn] | None = None
+    columns: Sequence[IcebergColumn] | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     alone: bool = False
     same_rows: bool = False
@@ -63,7 +62,7 @@ def _none(_snapshot: int) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CommitProperties:
     """What a commit says beside its change: `note` are properties of the snapshot; of the table `properties`, which may
     name the snapshot, are set, and those that are `moot` go; the snapshots that are `left_out` are named no more.
     """
@@ -114,7 +113,9 @@ class _Replace(_Overwrite):
         return Summary(Operation.REPLACE, **counted.additional_properties)
 
 
-def publish(catalog: ReopenedCatalog, table: Table, files: TableFiles, change: Change, told: Told) -> None:
+def publish(
+    catalog: ReopenedCatalog, table: Table, files: TableFiles, change: CommitContent, told: CommitProperties
+) -> None:
     """Commit `change` to `table` as it was read. `CommitFailedException` where it is another one now."""
     metadata = table.metadata
     staged = _Staged(table)
@@ -159,7 +160,7 @@ def publish(catalog: ReopenedCatalog, table: Table, files: TableFiles, change: C
         Catalog._delete_old_metadata(table.io, metadata, response.metadata)
 
 
-def _producer(staged: _Staged, table: Table, change: Change, told: Told) -> Any:
+def _producer(staged: _Staged, table: Table, change: CommitContent, told: CommitProperties) -> Any:
     """What makes the snapshot, of the operation that the change is."""
     note = dict(told.note)
     if not change.delete:
@@ -168,7 +169,7 @@ def _producer(staged: _Staged, table: Table, change: Change, told: Told) -> Any:
     return kind(Operation.OVERWRITE, staged, table.io, snapshot_properties=note)
 
 
-def _set_columns(staged: Any, columns: Sequence[StoredColumn]) -> None:
+def _set_columns(staged: Any, columns: Sequence[IcebergColumn]) -> None:
     metadata = staged.table_metadata
     wanted = iceberg_schema(columns, number=max(schema.schema_id for schema in metadata.schemas) + 1)
     same = next((schema.schema_id for schema in metadata.schemas if schema == wanted), None)

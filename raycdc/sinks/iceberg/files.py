@@ -2,9 +2,9 @@
 
 Called inside stage tasks and by `table`; imports no pyiceberg, which takes a worker seconds.
 
-A manifest's bounds are used here to leave out files that cannot have a changed key (`Bounds`), and by every reader to
-leave out files that cannot match a filter. So they are exact or on the safe side (long texts are cut, the upper one is
-then the next greater text), and absent where that cannot be said: floating point (NaN, -0.0) and booleans have none.
+A manifest's bounds are used here to leave out files that cannot have a changed key (`KeyBounds`), and by every reader
+to leave out files that cannot match a filter. So they are exact or on the safe side (long texts are cut, the upper one
+is then the next greater text), and absent where that cannot be said: floating point (NaN, -0.0) and booleans have none.
 Method: the Iceberg table specification, "Data Files" and "Appendix D: Single-value serialization".
 """
 
@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycdc.errors import TargetTouchedError
+from raycdc.errors import TargetModifiedError
 from raycdc.sinks.tasks import write_parquet
-from raycdc.stores.files import FileName, delete, reading
+from raycdc.storage.files import FileName, delete, reading
 
 #: Texts and bytes are cut to so many characters in bounds: Iceberg's own default.
 BOUND_LENGTH_MAX = 16
@@ -51,7 +51,7 @@ _NAMES = {arrow: name for name, arrow in _TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class StoredColumn:
+class IcebergColumn:
     """A column of a table: its field id, name, and type as Iceberg writes it (``"decimal(10, 2)"``)."""
 
     id: int
@@ -116,14 +116,14 @@ def stored(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, arrow_type(type_text(field.type))) for field in schema])
 
 
-def as_stored(batch: pa.RecordBatch, columns: Sequence[StoredColumn]) -> pa.RecordBatch:
+def as_stored(batch: pa.RecordBatch, columns: Sequence[IcebergColumn]) -> pa.RecordBatch:
     """The columns of `batch` in the order and with the types of `columns`."""
     arrays = [batch.column(column.name).cast(column.arrow) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([column.field() for column in columns]))
 
 
 def write_data_file(
-    path: FileName, columns: Sequence[StoredColumn], batches: Iterable[pa.RecordBatch]
+    path: FileName, columns: Sequence[IcebergColumn], batches: Iterable[pa.RecordBatch]
 ) -> WrittenFile | None:
     """Write `batches` (`as_stored`) and describe the file for `table`; None when it has no row."""
     schema = pa.schema([column.field() for column in columns])
@@ -136,7 +136,7 @@ def write_data_file(
 
 
 def read_columns(
-    path: FileName, columns: Sequence[StoredColumn], *, rows: int, only: bool = False
+    path: FileName, columns: Sequence[IcebergColumn], *, rows: int, only: bool = False
 ) -> Iterable[pa.RecordBatch]:
     """The batches of a data file with `columns`, found by their ids and cast; null where the file lacks one.
 
@@ -182,7 +182,7 @@ def read_whole(path: FileName, columns: Sequence[str] | None = None) -> pa.Table
 
 def _names_by_id(schema: pa.Schema, path: FileName) -> dict[int, str]:
     if any(_ID not in (field.metadata or {}) for field in schema):
-        raise TargetTouchedError(
+        raise TargetModifiedError(
             f"The data file {path} has no field ids, so its columns cannot be told for certain: somebody added it to "
             "the table as it was. Have it rewritten (Spark's rewrite_data_files with rewrite-all) and start again."
         )
@@ -196,7 +196,7 @@ def _splits(footer: Any) -> list[int]:
     )
 
 
-def _statistics(footer: Any, columns: Sequence[StoredColumn]) -> Statistics:
+def _statistics(footer: Any, columns: Sequence[IcebergColumn]) -> Statistics:
     groups = range(footer.num_row_groups)
     told = Statistics()
     for index, column in enumerate(columns):
@@ -271,10 +271,10 @@ def _cut(value: bytes, *, text: bool, upper: bool) -> bytes | None:
     return None
 
 
-class Bounds:
+class KeyBounds:
     """Which data files may have one of an epoch's changed keys, by their bounds. `keys` has the key columns."""
 
-    def __init__(self, columns: Sequence[StoredColumn], keys: pa.Table) -> None:
+    def __init__(self, columns: Sequence[IcebergColumn], keys: pa.Table) -> None:
         self._ranges: list[tuple[int, str, Any, Any]] = []
         self._numbers: tuple[int, np.ndarray] | None = None
         for column in columns:

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from raycdc.errors import RowRefusedError
 from raycdc.model import TableSchema
-from raycdc.model.layout import Kind, PartitionField, TableLayout
-from raycdc.sinks.iceberg.files import StoredColumn, WrittenFile, stored, type_text, write_data_file
-from raycdc.sinks.partitioning import Values, gathered
-from raycdc.stores.files import FileName, StorePath
+from raycdc.model.arrays import beyond_calendar
+from raycdc.model.rules.layout import Kind, PartitionField, TableLayout
+from raycdc.sinks.iceberg.files import IcebergColumn, WrittenFile, stored, type_text, write_data_file
+from raycdc.sinks.lakes.partitioning import Values, gathered
+from raycdc.storage.files import FileName, StorePath
 
 _WHOLE = ("int", "long", "string")
 _TIMES = ("timestamp", "timestamptz")
@@ -113,11 +115,13 @@ def _numbers(column: pa.Array) -> pa.Array:
 
 def write_data_files(
     path: FileName,
-    columns: Sequence[StoredColumn],
+    columns: Sequence[IcebergColumn],
     batches: Iterable[pa.RecordBatch],
     partitions: Sequence[StoredPartition],
 ) -> list[WrittenFile]:
     """Write `batches` (`as_stored`) and describe the files (`write_data_file`), none when there is no row.
+
+    `RowRefusedError` for a moment that no partition may have.
 
     With `partitions` each value has files of its own, in folders below that of `path`, and ``partition`` says
     which. The partitions of a column that is missing are null.
@@ -128,6 +132,14 @@ def write_data_files(
     names = {column.id: column.name for column in columns}
 
     def keys(rows: pa.Table) -> list[pa.Array]:
+        for one in partitions:
+            name = names.get(one.source, "")
+            if name and pa.types.is_temporal(rows.schema.field(name).type) and beyond_calendar(rows.column(name)):
+                raise RowRefusedError(
+                    "A row has a moment outside the years 1 to 9999, which not every reader has, in column "
+                    f"{name!r}, which the Iceberg table is partitioned by. Make something else of it in the "
+                    "projection, or partition by another column."
+                )
         return [
             one.of(_one_chunk(rows.column(names[one.source]))) if one.source in names else pa.nulls(rows.num_rows)
             for one in partitions

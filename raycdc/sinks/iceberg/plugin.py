@@ -17,13 +17,13 @@ from raycdc.config import (
     flattened_texts,
     option,
 )
-from raycdc.config.pipeline import EPOCHS_PER_HOUR
+from raycdc.config.sections.pipeline import EPOCHS_PER_HOUR
+from raycdc.core.secrets import Renewed, newest
 from raycdc.model import TableSchema
-from raycdc.model.layout import TableLayout
+from raycdc.model.rules.layout import TableLayout
 from raycdc.plugins import Plugin
-from raycdc.references import Renewed, newest
-from raycdc.sinks.lake_options import OptimizeOptions
-from raycdc.stores.url import check_place, is_url
+from raycdc.sinks.lakes.lake_options import OptimizeOptions
+from raycdc.storage.url import check_place, is_url
 
 #: So many snapshots make a commit no dearer than people mind.
 CHEAP_SNAPSHOTS = 2_000

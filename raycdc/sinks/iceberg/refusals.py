@@ -4,7 +4,7 @@
 |---|---|
 | REST: 401 and 419, and a token that the OAuth server refuses; SQL: the database lets nobody in, or ended \
 the session; Glue: a code of `_LOGIN` | the login |
-| REST: 403; Glue: `_FORBIDDEN` | the table, unless the catalog lets us in no more (`raycdc.sinks.iceberg.reopened`) |
+| REST: 403; Glue: `_FORBIDDEN` | the table, unless the catalog lets us in no more (`raycdc.sinks.iceberg.catalog`) |
 | REST: 400; Glue: `_TABLES` | the table |
 | no answer, or one that was cut off; REST: 429 and all from 500 on; SQL: a database that is not there, ended the \
 session, or has a lock for somebody else; Glue: 429, all from 500 on, and `_LATER` | the catalog, which is away |
@@ -42,8 +42,8 @@ from requests.exceptions import ChunkedEncodingError, SSLError, Timeout
 from requests.exceptions import ConnectionError as NoAnswer
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 
-from raycdc.sinks.library_errors import raised_in
-from raycdc.stores.api import StoreError
+from raycdc.sinks.lakes.unreachable import raised_in
+from raycdc.storage.api import StoreError
 
 _LOGIN = frozenset(
     {

@@ -14,37 +14,81 @@ A *merge* is a copy-on-write: tasks compact the log rows to the last of each key
 files whose bounds allow one of these keys are read by their key columns, those that have one are written anew without
 these rows, and the commit takes the old ones out and the new ones in. No delete files are made, which not every reader
 knows. An epoch with both is two commits, append before merge. A truncation replaces all files in one commit.
+
+The findings of ``raycdc check`` about an Iceberg sink: the catalog answers, and its folder can be written.
+
+Changes nothing, but that a SQL catalog makes its own tables when it is opened for the first time.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
+from raycdc.config.checks import CheckResult
+from raycdc.errors import SinkError
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableWork, TargetShape
+from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TableCommit, TargetShape
 from raycdc.sinks.changes import check_key, check_names, check_unmerged, fitted_to
-from raycdc.sinks.iceberg.checks import check_sink
-from raycdc.sinks.iceberg.descent import Seen
-from raycdc.sinks.iceberg.expiry import NO_EXPIRY, Expiry, Retention
-from raycdc.sinks.iceberg.files import StoredColumn, stored
-from raycdc.sinks.iceberg.places import Reach
+from raycdc.sinks.iceberg.catalog import ReopenedCatalog
+from raycdc.sinks.iceberg.files import IcebergColumn, stored
+from raycdc.sinks.iceberg.location import Reach, is_in_store, local_path
+from raycdc.sinks.iceberg.maintenance import IcebergMaintenance
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions, IcebergSinkConfig
-from raycdc.sinks.iceberg.reopened import ReopenedCatalog
+from raycdc.sinks.iceberg.snapshot_lineage import NO_EXPIRY, Expiry, Retention, SnapshotLineage
 from raycdc.sinks.iceberg.table import IcebergTarget
-from raycdc.sinks.iceberg.target import KEYS, IcebergSteps, Staged, beside, columns_of, place_of, rows_of
-from raycdc.sinks.iceberg.tasks import Compact, WriteRows
-from raycdc.sinks.iceberg.upkeep import Upkeep
-from raycdc.sinks.origins import Origins
-from raycdc.sinks.plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
-from raycdc.sinks.statements import spark_statement
-from raycdc.sinks.steps import Batch, ExactlyOnceSink
-from raycdc.sinks.targets import table_folder
-from raycdc.source.checks import CheckResult
-from raycdc.stores.files import delete, names_in
+from raycdc.sinks.iceberg.target import KEYS, IcebergSteps, StagedIceberg, beside, columns_of, place_of, rows_of
+from raycdc.sinks.iceberg.tasks import CompactToDataFiles, WriteRows
+from raycdc.sinks.source_tables import MergedTarget
+from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
+from raycdc.sinks.targets import spark_statement, table_folder
+from raycdc.sinks.task_plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
+from raycdc.storage.files import delete, names_in
+from raycdc.storage.settings import StorageSettings
+
+#: At most so many tables are looked at.
+_TABLES_MAX = 50
+
+
+def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId], storage: StorageSettings) -> list[CheckResult]:
+    """All findings; `tables` are the targets that are known now."""
+    place = config.place()
+    # Where it is a store, `raycdc.driver.startup_checks` has looked at that.
+    is_folder = place.type != "rest" and not is_in_store(place.warehouse) and bool(place.warehouse)
+    folder = [_folder(Path(place.warehouse).absolute())] if is_folder else []
+    if any(not found.ok for found in folder):
+        return folder  # Opening a SQL catalog would make its folder.
+    try:
+        catalog = ReopenedCatalog(place, storage)
+        catalog.open()
+        there = {table: _found(catalog, table, storage) for table in tables[:_TABLES_MAX]}
+    except SinkError as cause:
+        return [*folder, CheckResult("sink", str(cause), "Correct the [sink] section or the catalog.")]
+    answered = CheckResult("sink", f"The {place.type} catalog of Iceberg tables answers.", ok=True)
+    return [*folder, answered, *(found for found in there.values() if found is not None)]
+
+
+def _found(catalog: ReopenedCatalog, table: TableId, storage: StorageSettings) -> CheckResult | None:
+    """The findings about a table that is there already."""
+    target = IcebergTarget(catalog, table, "", seen=SnapshotLineage(), reach=Reach(storage), expiry=NO_EXPIRY)
+    if not target.refresh():
+        return None
+    target.columns()
+    target.check_plain()
+    location = target.table.location()
+    return None if is_in_store(location) else _folder(local_path(location))
+
+
+def _folder(folder: Path) -> CheckResult:
+    """Whether files can be made in `folder`, or it in the nearest folder that is there."""
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    ok = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    text = f"{folder} can be written." if ok else f"{folder} cannot be written ({nearest} refuses)."
+    return CheckResult("sink folder", text, "Choose another folder, or let this user write there.", ok=ok)
 
 
 class IcebergSink(ExactlyOnceSink[IcebergSteps]):
@@ -59,10 +103,10 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self._config = config
         self._catalog = ReopenedCatalog(self._options, self.storage)
         self._targets: dict[TableId, IcebergTarget] = {}
-        self._seen = Seen()
+        self._seen = SnapshotLineage()
         self._reach = Reach(self.storage)
         self._expiry = NO_EXPIRY
-        self._upkeep: Upkeep | None = None
+        self._upkeep: IcebergMaintenance | None = None
 
     @property
     def _options(self) -> IcebergCatalogOptions:
@@ -76,7 +120,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         private = Path(context.private or tempfile.gettempdir())
         self._reach = Reach(context.storage, private, login_changes=self._options.changes)
         if self._config.optimize is not None:
-            self._upkeep = Upkeep(self._config.optimize, context)
+            self._upkeep = IcebergMaintenance(self._config.optimize, context)
         # Who is here for the first time hears at once that the address is wrong: only a start that has a state waits.
         self._catalog.open()
 
@@ -96,20 +140,20 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
     def opened(self, target: TableId, *, writes: bool) -> Iterator[IcebergSteps]:
         yield IcebergSteps(self._target(target) if writes else self._handle(target), self._context)
 
-    def check_work(self, work: TableWork) -> None:
+    def check_work(self, work: TableCommit) -> None:
         check_names(work, stored(rows_of(work, self._context)))
         if self._upsert:
             check_key(work)
             check_unmerged(work, self._context.on_existing)
 
-    def prepare(self, work: TableWork, batch: Batch) -> Staged:
+    def prepare(self, work: TableCommit, batch: StageBatch) -> StagedIceberg:
         self._target(work.target)  # Before there are files of this driver in the staging folder.
         # A handle of its own: refreshing the shared one would move the metadata that a commit under way has read.
         table = self._handle(work.target)
         if not table.refresh():
             raise IcebergSteps(table, self._context).disappeared()
         work = fitted_to(work, self._context, table.arrow().names)
-        staged = Staged(columns=columns_of(work, table, self._context), partitions=table.partitions())
+        staged = StagedIceberg(columns=columns_of(work, table, self._context), partitions=table.partitions())
         may_append = not work.merged and table.ownership.created_by_us
         appended, merged = split(work.segments, upsert=self._upsert, may_append=may_append)
         file_bytes_max = MERGED_FILE_BYTES_MAX if self._upsert else TASK_BYTES_MAX
@@ -119,7 +163,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
             batch.add(self._merge_task(work, table, staged.columns, inputs), staged.merge.append)
         return staged
 
-    def after_commit(self, work: TableWork, staged: Staged) -> None:
+    def after_commit(self, work: TableCommit, staged: StagedIceberg) -> None:
         delete([*(result.keys for result in staged.merge), *staged.beside])
         if self._upkeep is not None:
             self._upkeep.after_commit(self._target(work.target), work.generation)
@@ -134,16 +178,16 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self._catalog.close()
 
     def _append_task(
-        self, work: TableWork, table: IcebergTarget, columns: list[StoredColumn], inputs: list[Input]
+        self, work: TableCommit, table: IcebergTarget, columns: list[IcebergColumn], inputs: list[Input]
     ) -> WriteRows:
         given = self._context.table_input(work, inputs)
         return WriteRows(given, place_of(work, table, columns), changelog=not self._upsert)
 
     def _merge_task(
-        self, work: TableWork, table: IcebergTarget, columns: list[StoredColumn], inputs: list[Input]
-    ) -> Compact:
+        self, work: TableCommit, table: IcebergTarget, columns: list[IcebergColumn], inputs: list[Input]
+    ) -> CompactToDataFiles:
         given = self._context.table_input(work, inputs)
-        return Compact(given, place_of(work, table, columns), beside(table, work), Origins.of(work))
+        return CompactToDataFiles(given, place_of(work, table, columns), beside(table, work), MergedTarget.of(work))
 
     def _handle(self, target: TableId) -> IcebergTarget:
         table_folder(Path(), target)  # Refuses names that would leave the warehouse.

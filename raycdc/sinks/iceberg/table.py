@@ -33,34 +33,34 @@ from raycdc.errors import (
     ChangeRefusedError,
     SinkError,
     SinkUnavailableError,
-    TargetGoneError,
-    TargetTouchedError,
+    TargetDroppedError,
+    TargetModifiedError,
 )
 from raycdc.model import TableId
-from raycdc.model.layout import TableLayout
-from raycdc.model.untold import without_quotations
-from raycdc.sinks.absence import is_absent, is_refused, refusal_of
+from raycdc.model.redaction import without_quotations
+from raycdc.model.rules.layout import TableLayout
 from raycdc.sinks.api import CommitVector
-from raycdc.sinks.iceberg.commits import Change, Told, publish
-from raycdc.sinks.iceberg.descent import (
+from raycdc.sinks.iceberg.catalog import ReopenedCatalog
+from raycdc.sinks.iceberg.commits import CommitContent, CommitProperties, publish
+from raycdc.sinks.iceberg.files import IcebergColumn, is_known, type_text
+from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
+from raycdc.sinks.iceberg.location import Reach
+from raycdc.sinks.iceberg.metadata import iceberg_schema, partition_spec
+from raycdc.sinks.iceberg.refusals import is_away, is_forbidden, is_login, is_the_catalogs, is_the_tables
+from raycdc.sinks.iceberg.snapshot_lineage import (
     CONFIRMED,
-    Seen,
+    Expiry,
+    SnapshotLineage,
     TableRecord,
     check_descent,
     record_of,
     records_of_others,
     vector_property,
 )
-from raycdc.sinks.iceberg.expiry import Expiry
-from raycdc.sinks.iceberg.files import StoredColumn, is_known, type_text
-from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
-from raycdc.sinks.iceberg.metadata import iceberg_schema, partition_spec
-from raycdc.sinks.iceberg.places import Reach
-from raycdc.sinks.iceberg.refusals import is_away, is_forbidden, is_login, is_the_catalogs, is_the_tables
-from raycdc.sinks.iceberg.reopened import ReopenedCatalog
-from raycdc.sinks.ownership import Ownership, nothing_left
-from raycdc.sinks.steps import Stamp, holds
-from raycdc.stores.files import AnyPath
+from raycdc.sinks.lakes.ownership import Ownership, nothing_left
+from raycdc.sinks.lakes.unreachable import is_absent, is_refused, refusal_of
+from raycdc.sinks.steps import CommitMetadata, holds
+from raycdc.storage.files import AnyPath
 
 #: Table property that says which pipeline created (or emptied) the table, so that plain appends are right.
 CREATED_BY = "raycdc.created-by"
@@ -95,7 +95,14 @@ class IcebergTarget:
     """See the module's docstring. Errors of pyiceberg become `SinkError` naming the table."""
 
     def __init__(
-        self, catalog: ReopenedCatalog, name: TableId, app_id: str, *, seen: Seen, reach: Reach, expiry: Expiry
+        self,
+        catalog: ReopenedCatalog,
+        name: TableId,
+        app_id: str,
+        *,
+        seen: SnapshotLineage,
+        reach: Reach,
+        expiry: Expiry,
     ) -> None:
         self.name = name
         self._seen = seen
@@ -168,16 +175,16 @@ class IcebergTarget:
         """Whether the table is an earlier start's of this pipeline, with another state, which wrote no row."""
         return self.ownership.created_by_pipeline and not self.data_files()
 
-    def columns(self) -> list[StoredColumn]:
+    def columns(self) -> list[IcebergColumn]:
         """The table's columns. `SinkError` for a type that this sink does not write."""
         fields = self.table.metadata.schema().fields
         for one in fields:
             if not isinstance(one.field_type, PrimitiveType) or not is_known(str(one.field_type)):
-                raise TargetTouchedError(
+                raise TargetModifiedError(
                     f"The Iceberg table {self.name} has a column {one.name!r} of type {one.field_type}, which raycdc "
                     "does not write. Remove the column, or route the table to another name."
                 )
-        return [StoredColumn(one.field_id, one.name, str(one.field_type)) for one in fields]
+        return [IcebergColumn(one.field_id, one.name, str(one.field_type)) for one in fields]
 
     def arrow(self) -> pa.Schema:
         return pa.schema([pa.field(column.name, column.arrow) for column in self.columns()])
@@ -198,7 +205,7 @@ class IcebergTarget:
         if layout.partitions and there != [(field.column, transform_text(field)) for field in layout.partitions]:
             shown = ", ".join(f"{transform}({column})" for column, transform in there) or "nothing"
             asked = ", ".join(f"{transform_text(field)}({field.column})" for field in layout.partitions)
-            raise TargetTouchedError(
+            raise TargetModifiedError(
                 f"The Iceberg table {self.name} is partitioned by {shown}, and partition_by asks for {asked}: a table "
                 "keeps the partitions that it was made with. Take partition_by back, change the table (ALTER TABLE … "
                 "REPLACE PARTITION FIELD), or drop it and take a new snapshot of its source table."
@@ -212,7 +219,7 @@ class IcebergTarget:
         if metadata.format_version not in (1, 2):
             special.append(f"has format version {metadata.format_version}")
         if special:
-            raise TargetTouchedError(
+            raise TargetModifiedError(
                 f"The Iceberg table {self.name} {' and '.join(special)}, and files of rows cannot be added to it. "
                 "Route the table to another name, or drop it and let raycdc make it anew."
             )
@@ -226,7 +233,7 @@ class IcebergTarget:
         for manifest in snapshot.manifests(self.table.io) if snapshot else ():
             entries = manifest.fetch_manifest_entry(self.table.io, discard_deleted=True)
             if manifest.content == ManifestContent.DELETES and entries:
-                raise TargetTouchedError(
+                raise TargetModifiedError(
                     f"The Iceberg table {self.name} has delete files: another writer deleted or updated rows with "
                     "merge-on-read. Have them applied (rewrite_data_files with delete-file-threshold = 1, then "
                     "rewrite_position_delete_files), and set write.delete.mode, write.update.mode and "
@@ -241,9 +248,9 @@ class IcebergTarget:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
-    def create(self, columns: pa.Schema, stamp: Stamp, layout: TableLayout) -> None:
+    def create(self, columns: pa.Schema, stamp: CommitMetadata, layout: TableLayout) -> None:
         """Make an empty table; the vector is in it from the beginning."""
-        numbered = [StoredColumn(at, f.name, type_text(f.type)) for at, f in enumerate(columns, 1)]
+        numbered = [IcebergColumn(at, f.name, type_text(f.type)) for at, f in enumerate(columns, 1)]
         noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=None)}
         ours = {CREATED_BY: self._app_id, **nothing_left(self._app_id)}
         properties = {**dict(layout.options), **PROPERTIES, **self._expiry.of_new_tables, **ours, **noted}
@@ -262,14 +269,14 @@ class IcebergTarget:
             raise self.error("cannot be created", cause) from cause
         self.refresh()
 
-    def commit(self, stamp: Stamp, plan: Callable[[], Change]) -> None:
+    def commit(self, stamp: CommitMetadata, plan: Callable[[], CommitContent]) -> None:
         """Do what `plan` says of the table as it is, with the vector, in one commit; nothing when the table holds it.
 
         `plan` is called again when another writer was faster. `FencedError` when that was a newer driver.
         """
         for attempt in range(CONFLICT_RETRIES + 1):
             if not self.refresh():
-                raise TargetGoneError(f"The Iceberg table {self.name} disappeared. Read its source table anew.")
+                raise TargetDroppedError(f"The Iceberg table {self.name} disappeared. Read its source table anew.")
             if holds(self.vector(), stamp.vector, self.name):
                 return
             try:
@@ -286,16 +293,16 @@ class IcebergTarget:
                 self.refresh()
                 return
 
-    def replace_files(self, change: Change) -> None:
+    def replace_files(self, change: CommitContent) -> None:
         """Put files in the place of others that have the same rows, as the table was at the last `refresh`. The commit
         says nothing of epochs, and is not tried again: `CommitFailedException` when another writer was faster.
         """
-        told = Told({UPKEEP_OF_SNAPSHOT: "compaction"})
+        told = CommitProperties({UPKEEP_OF_SNAPSHOT: "compaction"})
         publish(self._catalog, self.table, self.files, change, told)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _publish(self, change: Change, stamp: Stamp) -> None:
+    def _publish(self, change: CommitContent, stamp: CommitMetadata) -> None:
         metadata = self.table.metadata
         moot = [CONFIRMED] if CONFIRMED in metadata.properties else []
         moot += records_of_others(metadata, self._app_id) if change.alone else []
@@ -305,13 +312,13 @@ class IcebergTarget:
             return {**self.options, **change.properties, **noted}
 
         note = {EPOCH_OF_SNAPSHOT: str(stamp.vector.epoch), "raycdc.step": str(stamp.vector.step)}
-        told = Told(note, properties, moot, self._expiry.left_out(self.name, metadata, self._app_id))
+        told = CommitProperties(note, properties, moot, self._expiry.left_out(self.name, metadata, self._app_id))
         publish(self._catalog, self.table, self.files, change, told)
 
     def error(self, what: str, cause: Exception) -> SinkError:
         """The error for people of what a library raised while the table was read or written."""
         absent = is_absent(cause) or is_refused(cause) or is_the_catalogs(cause)
-        kind = refusal_of(cause, keys_change=self._reach.keys_change) if absent else TargetTouchedError
+        kind = refusal_of(cause, keys_change=self._reach.keys_change) if absent else TargetModifiedError
         away = is_away(cause)
         if away or (self._reach.login_changes and is_login(cause)):
             kind = SinkUnavailableError  # Another login may be right soon, and the next try opens the catalog with it.
@@ -323,7 +330,7 @@ class IcebergTarget:
         return kind(told.rstrip(".") + _FORBIDDEN if is_forbidden(cause) else told)
 
 
-def lacks_replaced(target: IcebergTarget, change: Change, before: TableMetadata) -> bool:
+def lacks_replaced(target: IcebergTarget, change: CommitContent, before: TableMetadata) -> bool:
     """Whether no snapshot has the files that `replace_files` was to add to the table as it was `before`, as far as that
     is certain; after its `CommitFailedException`. Refreshes the `target`.
     """
@@ -349,7 +356,7 @@ def earlier(table: Table) -> Iterator[TableMetadata]:
             return
 
 
-def check_sources(table: IcebergTarget, columns: Sequence[StoredColumn]) -> None:
+def check_sources(table: IcebergTarget, columns: Sequence[IcebergColumn]) -> None:
     """`SinkError` unless `columns`, which the table is to have, are still what it is partitioned by."""
     here = {column.id: column for column in table.columns()}
     there = {column.id: column.type for column in columns}

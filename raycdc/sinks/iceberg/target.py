@@ -1,6 +1,15 @@
 """The verbs of `raycdc.sinks.steps` for an Iceberg table: what each commit takes in and out. Commits are `table`'s.
 
 A change is worked out against the table as it is when the commit is tried, and anew where another writer was faster.
+
+Schema changes of an Iceberg table: what ``pipeline.schema_change`` makes of them, planned by field ids. Pure.
+
+Called by `sink`, which carries the plan out in one commit with the vector. A column keeps its id as
+long as it is the same column, under whatever name and at whatever place: then the change is metadata only. The data
+files are written anew where rows get a value that no file has: a constant default, a type that Iceberg does not read
+the old values as (a decimal's scale), a second column with the values of one.
+
+`raycdc.sinks.lakes.lake_columns` plans the columns. A column that begins anew does so under a new id.
 """
 
 from __future__ import annotations
@@ -14,35 +23,135 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.manifest import DataFile, FileFormat
 
-from raycdc.bridge.tasks import ResultT, StageTask, run_in_process
-from raycdc.errors import TargetTakenError, TargetTouchedError
-from raycdc.failpoints import reach
-from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableWork
+from raycdc.core.failpoints import reach
+from raycdc.errors import TargetExistsError, TargetModifiedError
+from raycdc.segments.tasks import ResultT, StageTask, run_in_process
+from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_MERGE, SinkContext, TableCommit
+from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.changes import fitted_to
-from raycdc.sinks.iceberg import evolution
-from raycdc.sinks.iceberg.commits import Change
-from raycdc.sinks.iceberg.evolution import Plan
-from raycdc.sinks.iceberg.files import Bounds, StoredColumn, WrittenFile, read_whole, stored, type_text
+from raycdc.sinks.iceberg.commits import CommitContent
+from raycdc.sinks.iceberg.concurrent_writers import check_files, check_unchanged
+from raycdc.sinks.iceberg.files import IcebergColumn, KeyBounds, WrittenFile, arrow_type, read_whole, stored, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition
-from raycdc.sinks.iceberg.others import check_files, check_unchanged
 from raycdc.sinks.iceberg.table import CREATED_BY, IcebergTarget, check_sources
 from raycdc.sinks.iceberg.tasks import (
     CarriedInto,
     Carry,
     Changed,
     CompactedFiles,
-    Place,
+    FileDestination,
     Rewrite,
-    Rewritten,
+    RewrittenFiles,
     WantedColumn,
 )
-from raycdc.sinks.lake_columns import type_error
-from raycdc.sinks.lake_upkeep import groups_of
-from raycdc.sinks.ownership import nothing_left
+from raycdc.sinks.lakes.lake_columns import LakeFormat, LakePlan, constant_of, plan_columns, type_error
+from raycdc.sinks.lakes.maintenance import groups_of
+from raycdc.sinks.lakes.ownership import nothing_left
 from raycdc.sinks.rows import changelog_arrow
-from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target
+from raycdc.sinks.steps import (
+    CommitMetadata,
+    ForeignTarget,
+    MissingTarget,
+    OwnTarget,
+    Target,
+    TargetState,
+    UnfinishedTarget,
+)
 from raycdc.sinks.targets import absent, lost_files, taken_by_others
-from raycdc.stores.files import AnyPath, FileName, delete
+from raycdc.storage.files import AnyPath, FileName, delete
+
+
+def _stored(arrow: pa.DataType) -> pa.DataType:
+    return arrow_type(type_text(arrow))
+
+
+FORMAT = LakeFormat("Iceberg", _stored)
+
+
+@dataclass(frozen=True, slots=True)
+class EvolvedColumn:
+    """A column as it will be; `origin` is the id of the column whose values it has, None for a new one, whose rows
+    have `constant` (as text) or null.
+    """
+
+    column: IcebergColumn
+    origin: int | None
+    constant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaEvolution:
+    """The table's columns after the changes. `emptied` says that its rows go, `rewritten` that its files must be."""
+
+    columns: tuple[EvolvedColumn, ...]
+    emptied: bool
+    rewritten: bool
+
+
+def plan_evolution(
+    present: Sequence[IcebergColumn],
+    work: TableCommit,
+    wanted: pa.Schema,
+    rules: ChangeRules,
+    *,
+    next_id: int,
+) -> SchemaEvolution:
+    """The plan of ``work.changes`` for a table with the columns `present`.
+
+    `wanted` are the columns of the rows to come (`files.stored`). `SinkError` for what the table cannot follow.
+    """
+    there = pa.schema([pa.field(column.name, column.arrow) for column in present])
+    planned = plan_columns(FORMAT, there, work, wanted, rules)
+    return _numbered(planned, present, work, next_id=next_id, upsert=rules.upsert)
+
+
+def mergeable(
+    present: Sequence[IcebergColumn], wanted: pa.Schema, work: TableCommit, *, next_id: int
+) -> SchemaEvolution:
+    """The columns of a table that was there before, with those that it lacks. `SinkError` where types differ."""
+    there = {column.name.casefold(): column for column in present}
+    for want in wanted:
+        have = there.get(want.name.casefold())
+        if have is not None and (have.arrow != want.type or have.name != want.name):
+            raise type_error(FORMAT, work.target, pa.field(have.name, have.arrow), want)
+    missing = [field for field in wanted if field.name.casefold() not in there]
+    new = [IcebergColumn(next_id + at, field.name, type_text(field.type)) for at, field in enumerate(missing)]
+    kept = [EvolvedColumn(column, column.id) for column in present]
+    return SchemaEvolution((*kept, *(EvolvedColumn(column, None) for column in new)), emptied=False, rewritten=False)
+
+
+def _numbered(
+    lake: LakePlan, present: Sequence[IcebergColumn], work: TableCommit, *, next_id: int, upsert: bool
+) -> SchemaEvolution:
+    """Ids for the columns: a column's own while its values can be read from the files as they are, else new ones."""
+    here = {column.name: column for column in present}
+    kept_by: dict[int, str] = {}
+    #: Of two columns with the values of one the one that keeps its name keeps the id.
+    for column in sorted(lake.columns, key=lambda c: c.field.name != c.origin):
+        if column.origin is not None and _is_read_as(here[column.origin].arrow, column.field.type):
+            kept_by.setdefault(here[column.origin].id, column.field.name)
+    planned: list[EvolvedColumn] = []
+    rewritten = False
+    for column in lake.columns:
+        name, origin = column.field.name, None if column.origin is None else here[column.origin].id
+        checked = constant_of(work.target, column) if upsert else None
+        constant = column.added.default if checked is not None and column.added is not None else None
+        if origin is not None and kept_by.get(origin) == name:
+            number = origin
+        else:
+            number, next_id = next_id, next_id + 1
+            rewritten = rewritten or origin is not None or constant is not None
+        planned.append(EvolvedColumn(IcebergColumn(number, name, type_text(column.field.type)), origin, constant))
+    return SchemaEvolution(tuple(planned), emptied=lake.emptied, rewritten=rewritten and not lake.emptied)
+
+
+def _is_read_as(have: pa.DataType, want: pa.DataType) -> bool:
+    """Iceberg's own promotions: int to long, float to double, a decimal to more digits before the point."""
+    if have == want or (have, want) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64())):
+        return True
+    decimals = pa.types.is_decimal(have) and pa.types.is_decimal(want)
+    return bool(decimals and have.scale == want.scale and have.precision <= want.precision)
+
 
 #: Data files up to this size together are written anew in this process, larger ones by tasks: a Spark job costs more
 #: than reading so much.
@@ -65,12 +174,12 @@ KEYS = "keys-"
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedIceberg:
     """Results of a table's stage tasks, and the field ids and partitions that their files were written for."""
 
     append: list[list[WrittenFile]] = field(default_factory=list)
     merge: list[CompactedFiles] = field(default_factory=list)
-    columns: list[StoredColumn] = field(default_factory=list)
+    columns: list[IcebergColumn] = field(default_factory=list)
     partitions: list[StoredPartition] = field(default_factory=list)
     #: Files that the commit needs and the table never has.
     beside: list[FileName] = field(default_factory=list)
@@ -89,47 +198,47 @@ class IcebergSteps(Target):
         self._table = table
         self._context = context
 
-    def standing(self, epoch: int | None = None) -> Standing:
+    def standing(self, epoch: int | None = None) -> TargetState:
         table = self._table
         if not table.refresh():
-            return Missing()
+            return MissingTarget()
         if table.is_new:
             check_files(table)
         vector = table.vector()
         if vector is not None or table.ownership.created_by_us:
-            return Ours(vector)
-        return Begun() if table.left_empty() else Taken()
+            return OwnTarget(vector)
+        return UnfinishedTarget() if table.left_empty() else ForeignTarget()
 
     def is_alone(self) -> bool:
         return self._table.ownership.created_by_us
 
-    def create(self, work: TableWork, stamp: Stamp) -> None:
+    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self._table.create(stored(rows_of(work, self._context)), stamp, work.layout)
 
-    def replace(self, work: TableWork, stamp: Stamp) -> None:
+    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self._table.check_layout(work.layout)
         wanted = stored(rows_of(work, self._context))
         self._table.commit(stamp, lambda: self._replaced(wanted))
 
-    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
         table, wanted = self._table, stored(rows_of(work, self._context))
         table.check_layout(work.layout)
         table.check_plain()
 
-        def change() -> Change:
-            return self._planned(work, evolution.mergeable(table.columns(), wanted, work, next_id=table.next_id))
+        def change() -> CommitContent:
+            return self._planned(work, mergeable(table.columns(), wanted, work, next_id=table.next_id))
 
         table.commit(stamp, change)
 
-    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self._table.commit(stamp, lambda: self._evolved(work, stored(rows_of(work, self._context))))
 
-    def steps(self, work: TableWork, staged: Staged) -> Sequence[int]:
+    def steps(self, work: TableCommit, staged: StagedIceberg) -> Sequence[int]:
         self._table.check_layout(work.layout)
         self._table.options = dict(work.layout.options)
         return [step for step, rows in ((STEP_APPEND, staged.append), (STEP_MERGE, staged.merge)) if rows]
 
-    def write(self, work: TableWork, staged: Staged, step: int, stamp: Stamp) -> None:
+    def write(self, work: TableCommit, staged: StagedIceberg, step: int, stamp: CommitMetadata) -> None:
         reach("in_commit")
         work = fitted_to(work, self._context, self._table.arrow().names)
         self._table.commit(stamp, lambda: self._noting(work, self._change(work, staged, step)))
@@ -138,60 +247,60 @@ class IcebergSteps(Target):
         if gone := absent(file.path for file in named):
             raise lost_files(self.place, work.epoch, gone)
 
-    def vanished(self, staged: Staged, step: int) -> Sequence[str]:
+    def vanished(self, staged: StagedIceberg, step: int) -> Sequence[str]:
         if step == STEP_LAST:
             return ()
         keys = [result.keys for result in staged.merge] if step == STEP_MERGE else []
         return absent([*(file.path for file in staged.files(step)), *keys])
 
-    def skip(self, staged: Staged, step: int) -> None:
+    def skip(self, staged: StagedIceberg, step: int) -> None:
         delete([file.path for file in staged.files(step)])
 
-    def bar(self, work: TableWork, stamp: Stamp) -> None:
+    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
         if self._table.refresh():
-            self._table.commit(stamp, Change)
+            self._table.commit(stamp, CommitContent)
         else:
             self.create(work, stamp)
 
-    def taken(self) -> TargetTakenError:
+    def taken(self) -> TargetExistsError:
         return taken_by_others(f"The Iceberg table {self.name}", "route the table to another name")
 
     # -- changes, against the table as it is now
 
-    def _noting(self, work: TableWork, change: Change) -> Change:
+    def _noting(self, work: TableCommit, change: CommitContent) -> CommitContent:
         """`change`, with the columns that the source left behind in a table that does not name them yet."""
         if not self._context.upsert:
             return change
         note = self._table.ownership.note(self._table.arrow().names, work.schema.arrow().names)
         return replace(change, properties={**change.properties, **note})
 
-    def _change(self, work: TableWork, staged: Staged, step: int) -> Change:
+    def _change(self, work: TableCommit, staged: StagedIceberg, step: int) -> CommitContent:
         """The rows of one step of an epoch."""
         table = self._table
         if self._context.upsert:
             check_unchanged(table, work.schema.arrow().names)
         if step == STEP_LAST:
-            return Change()
+            return CommitContent()
         table.check_plain()
         if columns_of(work, table, self._context) != staged.columns or table.partitions() != staged.partitions:
-            raise TargetTouchedError(
+            raise TargetModifiedError(
                 f"{work.target}: somebody changed the columns or partitions of the Iceberg table while an epoch was "
                 "written to it. Start again."
             )
         added = staged.files(step)
         if step == STEP_APPEND:
-            return Change(add=added)
+            return CommitContent(add=added)
         if any(result.truncated for result in staged.merge):
             self.require_own(alone=self.is_alone(), on_existing=self._context.on_existing)
-            return Change(add=added, delete=table.data_files())
+            return CommitContent(add=added, delete=table.data_files())
         results = [result for result in staged.merge if result.touched]
         if not results:
-            return Change()
+            return CommitContent()
         keys = [result.keys for result in results]
         key = [column for column in staged.columns if column.name in work.schema.primary_key]
         names = [column.name for column in key]
         touched = pa.concat_tables([read_whole(path, names) for path in keys])
-        bounds = Bounds(key, touched)
+        bounds = KeyBounds(key, touched)
         files = table.data_files()
         many = crumbs(files, table)
         # By their paths: where a table has a file twice, with other bounds even, both go together.
@@ -210,7 +319,7 @@ class IcebergSteps(Target):
         ]
         new = [file for result in written for file in result.files]
         if carried := tuple(result.carried for result in written if result.carried):
-            into = Place("", (*staged.columns, *theirs), tuple(table.partitions()))
+            into = FileDestination("", (*staged.columns, *theirs), tuple(table.partitions()))
             places = [replace(into, path=new_file(table, work)) for _ in added]
             tasks = [
                 CarriedInto(file, tuple(staged.columns), place, changed.key, carried)
@@ -218,14 +327,14 @@ class IcebergSteps(Target):
             ]
             staged.beside.extend([*carried, *(file.path for file in added)])
             added = [file for files in run_in_commit(tasks, self._context) for file in files]
-        return Change(add=[*added, *new], delete=gone)
+        return CommitContent(add=[*added, *new], delete=gone)
 
-    def _evolved(self, work: TableWork, wanted: pa.Schema) -> Change:
+    def _evolved(self, work: TableCommit, wanted: pa.Schema) -> CommitContent:
         """The schema changes of an epoch."""
         if self._context.upsert:
             check_unchanged(self._table, work.schema.arrow().names)
         columns, rules = self._table.columns(), self._context.rules
-        plan = evolution.plan(columns, work, wanted, rules, next_id=self._table.next_id)
+        plan = plan_evolution(columns, work, wanted, rules, next_id=self._table.next_id)
         change = self._planned(work, plan)
         if not self._context.upsert:
             return change
@@ -233,30 +342,30 @@ class IcebergSteps(Target):
         note = self._table.ownership.note_after(work.changes, names, work.schema.arrow().names)
         return replace(change, properties={**change.properties, **note})
 
-    def _planned(self, work: TableWork, plan: Plan) -> Change:
+    def _planned(self, work: TableCommit, plan: SchemaEvolution) -> CommitContent:
         table = self._table
         columns = [planned.column for planned in plan.columns]
         check_sources(table, columns)
         if plan.emptied:
-            return Change(delete=table.data_files(), columns=columns)
+            return CommitContent(delete=table.data_files(), columns=columns)
         if not plan.rewritten:
-            return Change(columns=columns)
+            return CommitContent(columns=columns)
         table.check_plain()
         old = table.data_files()
         wanted = [WantedColumn(p.column, p.origin, p.constant) for p in plan.columns]
         written = self._rewritten(work, [[file] for file in old], wanted)
         new = [file for result in written for file in result.files]
-        return Change(add=new, delete=old, columns=columns)
+        return CommitContent(add=new, delete=old, columns=columns)
 
     def _rewritten(
         self,
-        work: TableWork,
+        work: TableCommit,
         groups: Sequence[Sequence[DataFile]],
         columns: Sequence[WantedColumn],
         changed: Changed | None = None,
         *,
-        carry: Sequence[StoredColumn] = (),
-    ) -> list[Rewritten]:
+        carry: Sequence[IcebergColumn] = (),
+    ) -> list[RewrittenFiles]:
         """Data files written anew by tasks, each group by one."""
         partitions = tuple(self._table.partitions())
         tasks = [
@@ -273,17 +382,17 @@ class IcebergSteps(Target):
         ]
         return run_in_commit(tasks, self._context)
 
-    def _replaced(self, wanted: pa.Schema) -> Change:
+    def _replaced(self, wanted: pa.Schema) -> CommitContent:
         """An empty table of `wanted` in place of what was there; columns that stay the same keep their ids."""
         table = self._table
         table.check_plain()
         here = {(column.name, column.arrow): column for column in table.columns()}
         fresh = iter(range(table.next_id, table.next_id + len(wanted)))
-        columns = [here.get((f.name, f.type)) or StoredColumn(next(fresh), f.name, type_text(f.type)) for f in wanted]
+        columns = [here.get((f.name, f.type)) or IcebergColumn(next(fresh), f.name, type_text(f.type)) for f in wanted]
         check_sources(table, columns)
         app_id = self._context.app_id
         ours = {CREATED_BY: app_id, **nothing_left(app_id)}
-        return Change(delete=table.data_files(), columns=columns, properties=ours, alone=True)
+        return CommitContent(delete=table.data_files(), columns=columns, properties=ours, alone=True)
 
 
 def crumbs(files: Sequence[DataFile], table: IcebergTarget) -> set[DataFile]:
@@ -346,43 +455,43 @@ def run_in_commit(tasks: Sequence[StageTask[ResultT]], context: SinkContext) -> 
     return run_in_process(tasks) if small else context.run_tasks(tasks)
 
 
-def rows_of(work: TableWork, context: SinkContext) -> pa.Schema:
+def rows_of(work: TableCommit, context: SinkContext) -> pa.Schema:
     """The columns of the rows to come."""
     return work.schema.arrow() if context.upsert else changelog_arrow(work.schema)
 
 
-def columns_of(work: TableWork, table: IcebergTarget, context: SinkContext) -> list[StoredColumn]:
+def columns_of(work: TableCommit, table: IcebergTarget, context: SinkContext) -> list[IcebergColumn]:
     """The table's columns that rows of `work` have, in their order."""
     there = {column.name: column for column in table.columns()}
     wanted = stored(rows_of(work, context))
     if missing := [name for name in wanted.names if name not in there]:
-        raise TargetTouchedError(
+        raise TargetModifiedError(
             f"The Iceberg table {work.target} lacks the column {missing[0]!r} of the rows to come: somebody else "
             "changed the table. Add the column again, or take a new snapshot of the table."
         )
     for want in wanted:
         if there[want.name].arrow != want.type:
-            raise type_error(evolution.FORMAT, work.target, pa.field(want.name, there[want.name].arrow), want)
+            raise type_error(FORMAT, work.target, pa.field(want.name, there[want.name].arrow), want)
     return [there[name] for name in wanted.names]
 
 
-def columns_of_others(table: IcebergTarget, work: TableWork) -> list[StoredColumn]:
+def columns_of_others(table: IcebergTarget, work: TableCommit) -> list[IcebergColumn]:
     """The table's columns that are no business of this pipeline's."""
     source = work.schema.arrow().names
     left = table.ownership.left_behind(table.arrow().names, source)
     return [column for column in table.columns() if column.name not in source and column.name not in left]
 
 
-def place_of(work: TableWork, table: IcebergTarget, columns: Sequence[StoredColumn]) -> Place:
+def place_of(work: TableCommit, table: IcebergTarget, columns: Sequence[IcebergColumn]) -> FileDestination:
     """Where a task puts rows of `work` that have these columns."""
-    return Place(new_file(table, work), tuple(columns), tuple(table.partitions()))
+    return FileDestination(new_file(table, work), tuple(columns), tuple(table.partitions()))
 
 
-def new_file(table: IcebergTarget, work: TableWork) -> AnyPath:
+def new_file(table: IcebergTarget, work: TableCommit) -> AnyPath:
     """The path of a data file that nobody else writes."""
     return table.data_folder / f"{work.epoch:010d}-{uuid.uuid4()}.parquet"
 
 
-def beside(table: IcebergTarget, work: TableWork) -> AnyPath:
+def beside(table: IcebergTarget, work: TableCommit) -> AnyPath:
     """The path of a file for a commit that no table is to have. The next start removes those that are left."""
     return table.staging_folder / f"{KEYS}{work.epoch:010d}-{uuid.uuid4()}.parquet"

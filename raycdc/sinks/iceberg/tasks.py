@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycdc.bridge.tasks import StageTask
-from raycdc.errors import TargetTouchedError
+from raycdc.errors import TargetModifiedError
 from raycdc.model import key_hashes
-from raycdc.model.constants import constant
+from raycdc.model.arrays import python_rows
 from raycdc.model.keys import comparable
+from raycdc.model.schema import constant
+from raycdc.segments.tasks import StageTask
 from raycdc.sinks.iceberg.files import (
-    StoredColumn,
+    IcebergColumn,
     WrittenFile,
     as_stored,
     read_columns,
@@ -30,22 +31,22 @@ from raycdc.sinks.iceberg.files import (
     write_data_file,
 )
 from raycdc.sinks.iceberg.layout import StoredPartition, write_data_files
-from raycdc.sinks.origins import CLAIMED, Origins, same_key
 from raycdc.sinks.rows import alive
+from raycdc.sinks.source_tables import CLAIMED, MergedTarget, same_key
 from raycdc.sinks.table_input import TableTask
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows, write_parquet
-from raycdc.stores.files import FileName, delete
+from raycdc.storage.files import FileName, delete
 
 #: Rows of a data file that are in memory at once while it is written anew, at most (`files.BATCH_BYTES_MAX`).
 BATCH_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileDestination:
     """Where a task's data files go: their name, with what columns and partitions of the table."""
 
     path: FileName
-    columns: tuple[StoredColumn, ...]
+    columns: tuple[IcebergColumn, ...]
     partitions: tuple[StoredPartition, ...] = ()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
@@ -71,7 +72,7 @@ class CompactedFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewrittenFiles:
     """Which of the data files `went`, and the files in their place: none when nothing is left or no file goes. What was
     to be `carried` of the rows that went is in a file of that name.
     """
@@ -85,7 +86,7 @@ class Rewritten:
 class WriteRows(TableTask[list[WrittenFile]]):
     """Rows as they are, as events (`changelog`) or as the table's columns (snapshot rows, which are all inserts)."""
 
-    into: Place
+    into: FileDestination
     changelog: bool
 
     def run(self) -> list[WrittenFile]:
@@ -93,16 +94,16 @@ class WriteRows(TableTask[list[WrittenFile]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Compact(TableTask[CompactedFiles]):
+class CompactToDataFiles(TableTask[CompactedFiles]):
     """The last row of each key: those that are there as data files, and all keys as the file `keys`.
 
     `origins` is given for rows of several source tables, or of one under another key; keys that the target must not
     have yet are then marked in `keys`.
     """
 
-    into: Place
+    into: FileDestination
     keys: FileName
-    origins: Origins | None = None
+    origins: MergedTarget | None = None
 
     def run(self) -> CompactedFiles:
         if self.origins is not None:
@@ -125,15 +126,15 @@ class Compact(TableTask[CompactedFiles]):
 class WantedColumn:
     """A column of a rewritten file; `origin` is the id it has in the old one, None for a `constant` or nulls."""
 
-    column: StoredColumn
+    column: IcebergColumn
     origin: int | None
     constant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The keys (files of `Compact`) of rows that go from a data file of `target`; `alone`: all are of one table. Data
-    files that are `crumbs` (the texts of their paths) are written anew even if no row of theirs goes.
+    """The keys (files of `CompactToDataFiles`) of rows that go from a data file of `target`; `alone`: all are of one
+    table. Data files that are `crumbs` (the texts of their paths) are written anew even if no row of theirs goes.
     """
 
     key: tuple[str, ...]
@@ -151,9 +152,11 @@ class Carry:
 
     path: FileName
     key: tuple[str, ...]
-    columns: tuple[StoredColumn, ...]
+    columns: tuple[IcebergColumn, ...]
 
-    def write(self, files: Sequence[FileName], columns: Sequence[StoredColumn], gone: Sequence[np.ndarray]) -> FileName:
+    def write(
+        self, files: Sequence[FileName], columns: Sequence[IcebergColumn], gone: Sequence[np.ndarray]
+    ) -> FileName:
         """Write them of the rows of data `files` with `columns` that are `gone`; returns the path."""
         theirs = {column.id for column in self.columns}
         wanted = [column for column in columns if column.name in self.key or column.id in theirs]
@@ -168,7 +171,7 @@ class Carry:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite(StageTask[Rewritten]):
+class Rewrite(StageTask[RewrittenFiles]):
     """The data files `paths` of `size` bytes together written anew, with the `columns` and without the rows that are
     `changed`: the rows of all of them in one file, in their order, or in one for each partition.
 
@@ -189,32 +192,32 @@ class Rewrite(StageTask[Rewritten]):
     def input_bytes(self) -> int:
         return self.size
 
-    def run(self) -> Rewritten:
-        into = Place(self.into, tuple(wanted.column for wanted in self.columns), self.partitions)
+    def run(self) -> RewrittenFiles:
+        into = FileDestination(self.into, tuple(wanted.column for wanted in self.columns), self.partitions)
         # Lists, as a table may have a data file, and thereby its rows, several times.
         if self.changed is None:
             whole = [(path, np.ones(rows_in(path), np.bool_)) for path in self.paths]
-            return Rewritten([True] * len(self.paths), self._written(into, whole))
-        touched = _Touched(self.changed, into.columns)
+            return RewrittenFiles([True] * len(self.paths), self._written(into, whole))
+        touched = _ChangedKeys(self.changed, into.columns)
         stays = [(path, touched.without(path)) for path in self.paths]
         went = [str(path) in self.changed.crumbs or not rows.all() for path, rows in stays]
         going = list(compress(stays, went))
         if not going:
-            return Rewritten(went, [])
+            return RewrittenFiles(went, [])
         written = self._written(into, going)
         gone = [~rows for _, rows in going]
         carries = self.carry if any(rows.any() for rows in gone) else None
         carried = carries.write([path for path, _ in going], into.columns, gone) if carries is not None else ""
-        return Rewritten(went, written, carried)
+        return RewrittenFiles(went, written, carried)
 
-    def _written(self, into: Place, stays: Sequence[tuple[FileName, np.ndarray]]) -> list[WrittenFile]:
-        """The rows of files that stay, written; `TargetTouchedError` where they are not as many as these."""
+    def _written(self, into: FileDestination, stays: Sequence[tuple[FileName, np.ndarray]]) -> list[WrittenFile]:
+        """The rows of files that stay, written; `TargetModifiedError` where they are not as many as these."""
         batches = (batch for path, rows in stays for batch in _kept(_converted(path, self.columns), rows))
         written = into.write(batches)
         wanted, there = sum(int(rows.sum()) for _, rows in stays), sum(file.rows for file in written)
         if wanted != there:
             delete(file.path for file in written)
-            raise TargetTouchedError(
+            raise TargetModifiedError(
                 f"Of {len(stays)} data files, the first one {stays[0][0]}, {wanted} rows are to stay, but {there} were "
                 "written anew: somebody changed a file meanwhile. No file was taken out of the table. Start again."
             )
@@ -230,7 +233,7 @@ class Together(StageTask[WrittenFile | None]):
     paths: tuple[FileName, ...]
     size: int
     into: FileName
-    columns: tuple[StoredColumn, ...]
+    columns: tuple[IcebergColumn, ...]
     partition: tuple[Any, ...] = ()
 
     @property
@@ -251,8 +254,8 @@ class CarriedInto(StageTask[list[WrittenFile]]):
     """
 
     file: WrittenFile
-    columns: tuple[StoredColumn, ...]
-    into: Place
+    columns: tuple[IcebergColumn, ...]
+    into: FileDestination
     key: tuple[str, ...]
     carried: tuple[FileName, ...]
 
@@ -287,7 +290,7 @@ class CarriedInto(StageTask[list[WrittenFile]]):
 def _converted(path: FileName, wanted: Sequence[WantedColumn]) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([one.column.field() for one in wanted])
     # Under the position as its name, as one column may be read twice.
-    sources = [StoredColumn(one.origin or 0, str(at), one.column.type) for at, one in enumerate(wanted)]
+    sources = [IcebergColumn(one.origin or 0, str(at), one.column.type) for at, one in enumerate(wanted)]
     for batch in read_columns(path, sources, rows=BATCH_ROWS):
         arrays = [
             pa.repeat(constant(one.constant, one.column.arrow), batch.num_rows)
@@ -306,10 +309,10 @@ def _kept(batches: Iterator[pa.RecordBatch], kept: np.ndarray) -> Iterator[pa.Re
         at += batch.num_rows
 
 
-class _Touched:
+class _ChangedKeys:
     """The keys of rows that go from data files; holds them in memory."""
 
-    def __init__(self, changed: Changed, columns: Sequence[StoredColumn]) -> None:
+    def __init__(self, changed: Changed, columns: Sequence[IcebergColumn]) -> None:
         self._changed = changed
         self._key = [column for column in columns if column.name in changed.key]
         self._names = [column.name for column in self._key]
@@ -342,7 +345,7 @@ class _Touched:
     def _require_known(self, rows: pa.Table, new: pa.Table) -> None:
         """`DataError` where one of the `rows` has a key that the target must not have yet."""
         if new.num_rows and (taken := rows.join(new, keys=self._numbers, join_type="left semi")).num_rows:
-            (first,) = taken.select(self._numbers).slice(0, 1).to_pylist()
+            (first,) = python_rows(taken.select(self._numbers).slice(0, 1))
             values = dict(zip(self._names, first.values(), strict=True))
             raise same_key(self._changed.target, values, alone=self._changed.alone)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from pyiceberg.exceptions import CommitFailedException
 
-from raycdc.checkpoint.disk import sync_folder
-from raycdc.stores.api import Store, Taken
+from raycdc.state.files.folder import sync_folder
+from raycdc.storage.api import PreconditionFailed, Store
 
 _VERSION = re.compile(r"v(\d+)(\.gz)?\.metadata\.json")
 _HINT = "version-hint.text"
@@ -167,7 +167,7 @@ class StoreVersions(Versions):
 
     def _put_if_absent(self, name: str, data: bytes) -> bool:
         # The snapshot's number, which is drawn, makes the bytes nobody else's.
-        return not isinstance(self._store.put_if_absent(name, data), Taken)
+        return not isinstance(self._store.put_if_absent(name, data), PreconditionFailed)
 
     def _delete(self, name: str) -> None:
         self._store.delete(name)

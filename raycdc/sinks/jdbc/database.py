@@ -3,25 +3,130 @@
 The parts that all servers have in common are written once (`commits`, `staging`), the others by `postgres` and `mysql`.
 Called by `sink` on the driver, and by `tasks`, which loads rows into staging tables from wherever tasks run. A session
 belongs to one thread.
+
+The records of targets in ``raycdc_commit``, for every kind of server: written over older ones only.
+
+A row per pipeline and target. Whoever is about to commit to a target or to alter it has its row locked until the
+transaction ends.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterable, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from raycdc.errors import SinkError
+from raycdc.errors import FencedError, SinkError, SinkLockedError
 from raycdc.model import Column, TableId
-from raycdc.sinks.columns import Plan
-from raycdc.sinks.jdbc.commits import Commits
+from raycdc.sinks.columns import ColumnsPlan
 from raycdc.sinks.jdbc.plugin import Address
-from raycdc.sinks.jdbc.staging import Staging
-from raycdc.sinks.record import Held
+from raycdc.sinks.jdbc.staging import SqlDialect, Staging, StatementExecutor
+from raycdc.sinks.record import PLACE, TargetRecord
+from raycdc.state.opaque import Positions
+
+
+class CommitTable:
+    """The records of all pipelines on a server, in one transaction. `table` is ``raycdc_commit`` as SQL writes it."""
+
+    def __init__(self, statements: StatementExecutor, dialect: SqlDialect, table: str) -> None:
+        self._statements = statements
+        self._dialect = dialect
+        self._table = table
+        self._names = tuple(map(dialect.quote, TargetRecord.NAMES))
+
+    def held(self, app_id: str, target: TableId, *, marker: Callable[[TableId], str | None]) -> TargetRecord | None:
+        """The record of `target`. `marker` tells whether an intent was carried out (`TargetRecord.known`)."""
+        return self._known(self._found(app_id, target), target, marker)
+
+    def locked(self, app_id: str, target: TableId, *, marker: Callable[[TableId], str | None]) -> TargetRecord | None:
+        """As `held`, and nobody else can commit to `target` or alter it before this transaction ends, even where there
+        is no record yet. `SinkError` when another session has the lock for a minute.
+        """
+        rows = self._found(app_id, target, " FOR UPDATE")
+        if not rows:
+            # A row that is not there cannot be locked: whoever comes second waits here for the first.
+            quote, parameters = self._dialect.quote, self._dialect.parameters(2 + len(PLACE))
+            columns = ", ".join(map(quote, ("app_id", "target", *TargetRecord.NAMES, "positions", "committed_at")))
+            self._statements.run(
+                f"INSERT INTO {self._table} ({columns}) VALUES ({', '.join(parameters)}, '{{}}', {self._dialect.now}) "
+                f"{self._dialect.or_stays('app_id')}",
+                app_id,
+                str(target),
+                *PLACE,
+            )
+            rows = self._found(app_id, target, " FOR UPDATE")
+        return self._known(rows, target, marker)
+
+    def is_free(self, app_id: str, target: TableId) -> bool:
+        """Whether nobody else has the record of `target` locked, as far as this session waits for a lock; the
+        transaction is to be rolled back then.
+        """
+        try:
+            self._found(app_id, target, " FOR UPDATE")
+        except SinkLockedError:
+            return False
+        return True
+
+    def hold(self, app_id: str, target: TableId, held: TargetRecord, positions: Positions) -> None:
+        """Write the record, which is `locked`. `FencedError` where there is one of a newer driver or a later step."""
+        vector, dialect = held.vector, self._dialect
+        given = [*held.row(), json.dumps(dict(positions)), app_id, str(target)]
+        names = [*self._names, dialect.quote("positions")]
+        *sets, app, name, generation, later, same, step = dialect.parameters(len(given) + 4)
+        changed = ", ".join(f"{column} = {value}" for column, value in zip(names, sets, strict=True))
+        written = self._statements.changed(
+            f"UPDATE {self._table} SET {changed}, {dialect.quote('committed_at')} = {dialect.now} "
+            f"WHERE {dialect.quote('app_id')} = {app} AND {dialect.quote('target')} = {name} "
+            f"AND {dialect.quote('generation')} <= {generation} AND ({dialect.quote('epoch')} < {later} "
+            f"OR ({dialect.quote('epoch')} = {same} AND {dialect.quote('step')} <= {step}))",
+            *given,
+            vector.generation,
+            vector.epoch,
+            vector.epoch,
+            vector.step,
+        )
+        if written != 1:
+            raise FencedError(f"The record of {target} was written by a newer driver.")
+
+    def owners(self, target: TableId) -> dict[str, bool]:
+        """The identities whose commits the record has for `target`, and whether each made the table."""
+        quote, (place,) = self._dialect.quote, self._dialect.parameters(1)
+        rows = self._statements.rows(
+            f"SELECT {quote('app_id')}, {quote('created')} FROM {self._table} WHERE {quote('target')} = {place}",
+            str(target),
+        )
+        return {str(app_id): bool(created) for app_id, created in rows}
+
+    def forget_others(self, app_id: str, target: TableId) -> None:
+        """Remove the records of other pipelines: what they wrote to `target` is gone."""
+        quote, (name, app) = self._dialect.quote, self._dialect.parameters(2)
+        self._statements.run(
+            f"DELETE FROM {self._table} WHERE {quote('target')} = {name} AND {quote('app_id')} <> {app}",
+            str(target),
+            app_id,
+        )
+
+    def _found(self, app_id: str, target: TableId, lock: str = "") -> list[tuple[Any, ...]]:
+        quote, (app, name) = self._dialect.quote, self._dialect.parameters(2)
+        return self._statements.rows(
+            f"SELECT {', '.join(self._names)} FROM {self._table} "
+            f"WHERE {quote('app_id')} = {app} AND {quote('target')} = {name}{lock}",
+            app_id,
+            str(target),
+        )
+
+    @staticmethod
+    def _known(
+        rows: list[tuple[Any, ...]], target: TableId, marker: Callable[[TableId], str | None]
+    ) -> TargetRecord | None:
+        held = TargetRecord.from_row(rows[0]) if rows else None
+        return held.known(marker(target)) if held is not None and held.intent is not None else held
+
 
 #: How long to wait for another session that has a lock which we need: a driver that was replaced may be in its last
 #: commit.
@@ -46,7 +151,7 @@ class Made:
     demands: Collection[str] = ()
 
 
-class Tables(Protocol):
+class JdbcTables(Protocol):
     """The targets of a server: whether they are there, and what is made of them."""
 
     def folded(self, app_id: str, target: TableId) -> str | None:
@@ -66,7 +171,7 @@ class Tables(Protocol):
         """Make the target; with `replace` in place of the table that is there."""
 
     def require_adoptable(self, target: TableId) -> None:
-        """`TargetTakenError` where somebody's table would lose or change rows whatever their columns are."""
+        """`TargetExistsError` where somebody's table would lose or change rows whatever their columns are."""
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         """Make somebody's table fit: add the columns it lacks. `SinkError` for what would lose or change rows in it."""
@@ -77,11 +182,11 @@ class Tables(Protocol):
         """
 
     def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
-        """As `there`. `TargetTouchedError` where somebody gave the target what would lose or change the rows that were
+        """As `there`. `TargetModifiedError` where somebody gave the target what would lose or change the rows that were
         written.
         """
 
-    def alter(self, target: TableId, present: Made, plan: Plan, key: Sequence[str], marker: str) -> None:
+    def alter(self, target: TableId, present: Made, plan: ColumnsPlan, key: Sequence[str], marker: str) -> None:
         """Carry `plan` out on the target, which is as `present` says; `key` is the one to come."""
 
     def has_null(self, target: TableId, column: str) -> bool:
@@ -93,7 +198,7 @@ class Tables(Protocol):
     def empty(self, target: TableId) -> None: ...
 
 
-class Session(Protocol):
+class DatabaseSession(Protocol):
     """One transaction; what `commit` was not called for never happened. DDL on MySQL is the exception: it commits what
     was done before it and itself, and `tables` are judged by what the target has, so doing it again is harmless.
     """
@@ -102,11 +207,11 @@ class Session(Protocol):
     transactional_ddl: ClassVar[bool]
 
     @property
-    def commits(self) -> Commits:
+    def commits(self) -> CommitTable:
         """The records of targets."""
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> JdbcTables:
         """The targets."""
 
     @property
@@ -121,7 +226,7 @@ class Session(Protocol):
     def is_prepared(self) -> bool:
         """Whether there is the commit table: before the first run only `tables.there` may be asked."""
 
-    def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
+    def held(self, app_id: str, target: TableId, *, lock: bool = False) -> TargetRecord | None:
         """The record of `target`; with `lock` nobody else can commit to it or alter it before this session ends, even
         where there is no record yet. `SinkError` when another session has the lock for a minute.
         """
@@ -137,7 +242,7 @@ class Session(Protocol):
         """Undo what was done since the last `commit`, and go on."""
 
 
-class Database(Protocol):
+class JdbcDatabase(Protocol):
     """A server and how to speak to it."""
 
     #: Its name in ``sink.url``, for people.
@@ -154,7 +259,7 @@ class Database(Protocol):
     def prepare(self) -> None:
         """Make the commit table and the place of staging tables, where they are missing."""
 
-    def session(self) -> AbstractContextManager[Session]: ...
+    def session(self) -> AbstractContextManager[DatabaseSession]: ...
 
     def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         """`SinkError` by name for what the server cannot have."""
@@ -185,7 +290,7 @@ class Database(Protocol):
         """Close this process's idle connections."""
 
 
-def open_database(address: Address) -> Database:
+def open_database(address: Address) -> JdbcDatabase:
     """The implementation for the kind of server; its driver is imported here."""
     module, _, name = _IMPLEMENTATIONS[address.kind].partition(":")
     try:
@@ -194,5 +299,5 @@ def open_database(address: Address) -> Database:
         raise SinkError(
             f"The jdbc sink needs the package {cause.name} for {address.kind}. Install raycdc[postgresql]."
         ) from cause
-    database: Database = implementation(address)
+    database: JdbcDatabase = implementation(address)
     return database

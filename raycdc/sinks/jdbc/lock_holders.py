@@ -43,7 +43,7 @@ _OF_MYSQL = (
 )
 
 
-class Asking(Protocol):
+class QueryRunner(Protocol):
     """The part of a `database.Session` with which statements are run."""
 
     def run(self, statement: str, *arguments: Any) -> None: ...
@@ -61,7 +61,7 @@ def record_held(end: str) -> str:
     )
 
 
-def postgres_holders(session: Asking, target: TableId, *, wholly: bool) -> str:
+def postgres_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> str:
     """A sentence about who has `target` locked, `wholly`: so that nobody else can write; empty where nobody has."""
     found = [
         f"session {pid} of {user}{f' ({name})' if name else ''}{f', for {seconds} s' if seconds >= 0 else ''} ({mode})"
@@ -73,7 +73,7 @@ def postgres_holders(session: Asking, target: TableId, *, wholly: bool) -> str:
     return f"It is locked by {'; '.join(found[:_HOLDERS_SHOWN])}. SELECT pg_terminate_backend(pid) ends a session."
 
 
-def mysql_holders(session: Asking, target: TableId, *, wholly: bool) -> str:
+def mysql_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> str:
     """`postgres_holders` of MySQL and MariaDB; a lock of rows only is seen where the server tells who has which."""
     locked = False
     session.run("SET SESSION lock_wait_timeout = 1")

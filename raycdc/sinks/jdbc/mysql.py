@@ -15,11 +15,14 @@ transaction of the record, which is written only over an older one.
 *Galera*: the named lock is one node's. Rows and record stay exact whatever node drivers write to, because the record's
 row is certified; DDL is fenced only among drivers that reach the same node, so give ``sink.url`` one node, or a proxy
 that writes to one. Where ``pxc_strict_mode`` forbids ``GET_LOCK`` the sink stops with the server's words.
+
+The privileges of an account of MySQL or MariaDB in a database, by the words of ``SHOW GRANTS``. Pure.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
@@ -28,6 +31,7 @@ import pyarrow as pa
 import pymysql
 
 from raycdc.clients.mysql import MySqlSettings, close_quietly, connect, quote_name, sane_answers
+from raycdc.core.activity import note_statement
 from raycdc.errors import (
     ColumnsRefusedError,
     RaycdcError,
@@ -38,21 +42,58 @@ from raycdc.errors import (
     ValueRefusedError,
 )
 from raycdc.model import Column, TableId, TypeKind
-from raycdc.sinks.jdbc.commits import Commits
-from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S
+from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S, CommitTable
 from raycdc.sinks.jdbc.lock_holders import mysql_holders, record_held
-from raycdc.sinks.jdbc.misfits import mysql_misfits
-from raycdc.sinks.jdbc.mysql_grants import NEEDED, missing, roles
 from raycdc.sinks.jdbc.mysql_tables import EXACT, MySqlTables, best_collation, definition
 from raycdc.sinks.jdbc.mysql_text import ends_in_space, value_lists, widest
 from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, Address
 from raycdc.sinks.jdbc.refusals import advised, mysql_refusal, without_value
-from raycdc.sinks.jdbc.sql import Upsert, match, names, values
-from raycdc.sinks.jdbc.staging import Staging
+from raycdc.sinks.jdbc.staging import Staging, Upsert, match, names, values
 from raycdc.sinks.jdbc.types import mysql_type
-from raycdc.sinks.record import Held
+from raycdc.sinks.jdbc.unrepresentable_values import mysql_misfits
+from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.targets import check_names
-from raycdc.waiting.stages import note_statement
+
+#: The privileges for tables that the sink makes, and for staging tables. Without the last one an account does not see
+#: the triggers of others, which may change its rows.
+NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "DROP", "TRIGGER")
+
+_GRANT = re.compile(r"GRANT (?P<what>.+?) ON (?P<where>\S.*?) TO ", re.DOTALL)
+_ROLE = re.compile(r"GRANT (?P<role>[`'].+?[`'](?:@[`'].*?[`'])?) TO ", re.DOTALL)
+
+
+def missing(grants: Sequence[str], database: str) -> list[str] | None:
+    """Which of `NEEDED` the account lacks in all of `database`; None where its privileges are on single tables, which
+    may be enough.
+    """
+    have: set[str] = set()
+    single = False
+    for grant in grants:
+        found = _GRANT.match(grant)
+        if found is None:
+            continue
+        where = found["where"]
+        if where == "*.*" or (where.endswith(".*") and _matches(where[:-2], database)):
+            have |= {word.strip().upper() for word in found["what"].split(",")}
+        elif _matches(where.partition("`.")[0].strip("`"), database):
+            single = True
+    lacking = [] if "ALL PRIVILEGES" in have else [name for name in NEEDED if name not in have]
+    return None if lacking and single else lacking
+
+
+def roles(grants: Iterable[str]) -> list[str]:
+    """The roles that the account has, as the server writes them."""
+    return [found["role"] for grant in grants if " ON " not in grant and (found := _ROLE.match(grant))]
+
+
+def _matches(pattern: str, database: str) -> bool:
+    """Whether the database part of a grant, with ``_`` and ``%`` as in LIKE, means `database`."""
+    text = pattern.strip("`").replace("``", "`")
+    parts = re.findall(r"\\[_%]|.", text, re.DOTALL)
+    wild = {"_": ".", "%": ".*"}
+    expression = "".join(wild.get(part) or re.escape(part.removeprefix("\\")) for part in parts)
+    return re.fullmatch(expression, database, re.DOTALL) is not None
+
 
 #: Size of a statement with rows: large enough that parsing one row more is all it costs, far below any server's limit.
 STATEMENT_BYTES = 2 << 20
@@ -252,7 +293,7 @@ class MySqlSession:
         self._database = database
         home, dialect = database.address.database, MySqlDialect()
         self.record = quote_name(home, COMMIT_TABLE)
-        self.commits = Commits(self, dialect, self.record)
+        self.commits = CommitTable(self, dialect, self.record)
         self.tables = MySqlTables(self, database, self.record)
         self.staging = Staging(self, dialect, home)
 
@@ -303,7 +344,7 @@ class MySqlSession:
     def is_prepared(self) -> bool:
         return self.tables.there(TableId(self._database.address.database, COMMIT_TABLE)) is not None
 
-    def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
+    def held(self, app_id: str, target: TableId, *, lock: bool = False) -> TargetRecord | None:
         if not lock:
             return self.commits.held(app_id, target, marker=self.tables.marker)
         self._lock(app_id, target)

@@ -13,15 +13,14 @@ import re
 from collections.abc import Sequence
 
 from raycdc.clients.mysql import quote_name
-from raycdc.errors import TargetTakenError, TargetTouchedError
+from raycdc.errors import TargetExistsError, TargetModifiedError
 from raycdc.model import Column, TableId, TypeKind
-from raycdc.sinks.columns import Plan
-from raycdc.sinks.jdbc.adopt import check_mysql
-from raycdc.sinks.jdbc.database import Database, Made
-from raycdc.sinks.jdbc.obstacles import mysql_look
+from raycdc.sinks.columns import ColumnsPlan
+from raycdc.sinks.jdbc.database import JdbcDatabase, Made
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
-from raycdc.sinks.jdbc.sql import Statements
+from raycdc.sinks.jdbc.staging import StatementExecutor
 from raycdc.sinks.jdbc.types import mysql_type
+from raycdc.sinks.jdbc.unsupported_features import check_mysql, mysql_look
 
 #: Collations that tell apart all texts, trailing spaces included, best first; servers have one of them or none.
 EXACT = ("utf8mb4_0900_bin", "utf8mb4_nopad_bin")
@@ -41,7 +40,7 @@ CHANGE_LOCK_TIMEOUT_S = 2
 class MySqlTables:
     """See `database.Tables`. `record` is ``raycdc_commit`` as SQL writes it."""
 
-    def __init__(self, statements: Statements, database: Database, record: str) -> None:
+    def __init__(self, statements: StatementExecutor, database: JdbcDatabase, record: str) -> None:
         self._statements = statements
         self._run, self._rows = statements.run, statements.rows
         self._database = database
@@ -110,7 +109,7 @@ class MySqlTables:
             if have is None:
                 missing.append(f"ADD COLUMN {definition(column, key, best_collation(self._statements))}")
             elif have != wanted and not {have, wanted} <= _MOMENTS:
-                raise TargetTakenError(
+                raise TargetExistsError(
                     f"{target}: column {column.name} is {have} in the table that exists in {self._database.address}, "
                     f"and its values need {wanted}. Change its type, or choose another target."
                 )
@@ -143,20 +142,23 @@ class MySqlTables:
             raise obstacle.touched(target, str(self._database.address))
         return _identity(comment)
 
-    def alter(self, target: TableId, present: Made, plan: Plan, key: Sequence[str], marker: str) -> None:
+    def alter(self, target: TableId, present: Made, plan: ColumnsPlan, key: Sequence[str], marker: str) -> None:
         if plan.emptied:
             self.empty(target)
         if self.marker(target) != marker:
             clauses = self._clauses(target, present, plan, key)
             clauses.append(_comment(self._comment(target) or "", marker))
             self._change(f"ALTER TABLE {_name(target)} {', '.join(clauses)}")
+        same = "".join(f", {quote_name(name)} = {quote_name(name)}" for name in key)
+        if plan.copied:
+            values = ", ".join(f"{quote_name(name)} = {quote_name(old)}" for name, old in plan.copied)
+            self._run(f"UPDATE {_name(target)} SET {values}{same}")
         for column in plan.filled:
             default, value = str(column.default), "%s"
             if column.type.kind is TypeKind.BINARY:
                 default, value = default.encode().hex(), "UNHEX(%s)"
             elif mysql_type(column.type, key=False) == "tinyint(1)":
                 default = {"true": "1", "false": "0"}.get(default.lower(), default)
-            same = "".join(f", {quote_name(name)} = {quote_name(name)}" for name in key)
             self._run(f"UPDATE {_name(target)} SET {quote_name(column.name)} = {value}{same}", default)
 
     def has_null(self, target: TableId, column: str) -> bool:
@@ -167,11 +169,11 @@ class MySqlTables:
         parts = ", ".join(f"MODIFY COLUMN {definition(column, (), collation)}" for column in columns)
         self._change(f"ALTER TABLE {_name(target)} {parts}")
 
-    def _clauses(self, target: TableId, present: Made, plan: Plan, key: Sequence[str]) -> list[str]:
+    def _clauses(self, target: TableId, present: Made, plan: ColumnsPlan, key: Sequence[str]) -> list[str]:
         """The one ALTER that carries the plan out on a table that has the columns of its record."""
         there = self._types(target)
         if missing := [c.name for c in present.columns if c.name not in there]:
-            raise TargetTouchedError(
+            raise TargetModifiedError(
                 f"{target} in {self._database.address} lacks column {missing[0]}, which its record names: somebody "
                 "altered the table. Drop it and take a new snapshot of its source table."
             )
@@ -255,7 +257,7 @@ def definition(column: Column, key: Sequence[str], collation: str, *, is_null: b
     return f"{quote_name(column.name)} {kind}{text}{takes}"
 
 
-def best_collation(statements: Statements) -> str:
+def best_collation(statements: StatementExecutor) -> str:
     """The server's best collation for telling texts apart."""
     rows = statements.rows(
         "SELECT COLLATION_NAME FROM information_schema.COLLATIONS WHERE COLLATION_NAME IN (%s, %s)", *EXACT

@@ -10,11 +10,11 @@ from pydantic import field_validator
 
 from raycdc.config import Secret, SinkConfig, option
 from raycdc.config.tls import TlsMode, TlsOptions
+from raycdc.core.secrets import from_private
+from raycdc.core.task_secrets import private_text
 from raycdc.errors import SinkError
-from raycdc.model.names import NAMES, NameRules
+from raycdc.model.rules.names import NAMES, NameRules
 from raycdc.plugins import Plugin
-from raycdc.private_texts import private_text
-from raycdc.references import from_private
 
 #: Name of the table with the commit records, in the database (PostgreSQL: its schema ``public``) that the URL names.
 COMMIT_TABLE = "raycdc_commit"

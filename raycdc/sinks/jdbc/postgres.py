@@ -18,24 +18,22 @@ import pyarrow as pa
 
 from raycdc.clients.logins import LOGINS, READ_AGAIN
 from raycdc.clients.postgres import certificate_words, connection_url, quote, sends_no_password_as_it_is
+from raycdc.core.activity import note_statement
+from raycdc.core.connection_attempts import TRIES
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import Column, TableId
 from raycdc.model.types import wide_decimal
 from raycdc.sinks.jdbc import pool
-from raycdc.sinks.jdbc.commits import Commits
-from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S
+from raycdc.sinks.jdbc.database import IDLE_TIMEOUT_S, LOCK_TIMEOUT_S, CommitTable
 from raycdc.sinks.jdbc.lock_holders import postgres_holders, record_held
-from raycdc.sinks.jdbc.misfits import postgres_misfits
 from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, STAGE_SCHEMA, Address
 from raycdc.sinks.jdbc.postgres_tables import PostgresTables
 from raycdc.sinks.jdbc.refusals import advised, postgres_grant, postgres_refusal, postgres_unreached, without_quoted
-from raycdc.sinks.jdbc.sql import Upsert, names, values
-from raycdc.sinks.jdbc.staging import Staging
+from raycdc.sinks.jdbc.staging import Staging, Upsert, names, values
 from raycdc.sinks.jdbc.types import postgres_type
-from raycdc.sinks.record import Held
+from raycdc.sinks.jdbc.unrepresentable_values import postgres_misfits
+from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.targets import check_names
-from raycdc.waiting.stages import note_statement
-from raycdc.waiting.tries import TRIES
 
 _RECORD = f'"public"."{COMMIT_TABLE}"'
 
@@ -222,7 +220,7 @@ class PostgresSession:
         self._cursor = cursor
         self._address = address
         dialect = PostgresDialect()
-        self.commits = Commits(self, dialect, _RECORD)
+        self.commits = CommitTable(self, dialect, _RECORD)
         self.tables = PostgresTables(self, address)
         self.staging = Staging(self, dialect, STAGE_SCHEMA)
 
@@ -278,7 +276,7 @@ class PostgresSession:
     def is_prepared(self) -> bool:
         return self.tables.there(TableId("public", COMMIT_TABLE)) is not None
 
-    def held(self, app_id: str, target: TableId, *, lock: bool = False) -> Held | None:
+    def held(self, app_id: str, target: TableId, *, lock: bool = False) -> TargetRecord | None:
         read = self.commits.locked if lock else self.commits.held
         return read(app_id, target, marker=self.tables.marker)
 

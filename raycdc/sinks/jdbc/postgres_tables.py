@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raycdc.clients.postgres import quote
-from raycdc.errors import TargetTakenError
+from raycdc.errors import TargetExistsError
 from raycdc.model import Column, TableId, TypeKind
-from raycdc.sinks.columns import Plan
-from raycdc.sinks.jdbc.adopt import check_postgres
+from raycdc.sinks.columns import ColumnsPlan
 from raycdc.sinks.jdbc.database import Made
-from raycdc.sinks.jdbc.obstacles import postgres_look
 from raycdc.sinks.jdbc.plugin import Address
-from raycdc.sinks.jdbc.sql import Statements
+from raycdc.sinks.jdbc.staging import StatementExecutor
 from raycdc.sinks.jdbc.types import postgres_type
+from raycdc.sinks.jdbc.unsupported_features import check_postgres, postgres_look
 
 #: How long a change of a table's shape waits for those who use the table.
 CHANGE_LOCK_TIMEOUT_S = 2
@@ -22,7 +21,7 @@ CHANGE_LOCK_TIMEOUT_S = 2
 class PostgresTables:
     """See `database.Tables`."""
 
-    def __init__(self, statements: Statements, address: Address) -> None:
+    def __init__(self, statements: StatementExecutor, address: Address) -> None:
         self._run, self._rows = statements.run, statements.rows
         self._address = address
 
@@ -82,7 +81,7 @@ class PostgresTables:
             if have is None:
                 self._change(f"ALTER TABLE {quote(target.db, target.table)} ADD COLUMN {quote(column.name)} {wanted}")
             elif have != wanted:
-                raise TargetTakenError(
+                raise TargetExistsError(
                     f"{target}: column {column.name} is {have} in the table that exists in {self._address}, and its "
                     f"values need {wanted}. Change its type, or choose another target."
                 )
@@ -107,7 +106,7 @@ class PostgresTables:
             raise obstacle.touched(target, str(self._address))
         return identity or None
 
-    def alter(self, target: TableId, present: Made, plan: Plan, key: Sequence[str], marker: str) -> None:
+    def alter(self, target: TableId, present: Made, plan: ColumnsPlan, key: Sequence[str], marker: str) -> None:
         table = quote(target.db, target.table)
         if plan.emptied:
             self.empty(target)
@@ -132,6 +131,10 @@ class PostgresTables:
             self._change(f"ALTER TABLE {table} ADD COLUMN {quote(column.name)} {postgres_type(column.type)}")
         if plan.rekeyed:
             self._change(f"ALTER TABLE {table} ADD PRIMARY KEY ({', '.join(map(quote, key))})")
+        if plan.copied:
+            types = {p.column.name: postgres_type(p.column.type) for p in plan.columns}
+            values = ", ".join(f"{quote(name)} = {quote(old)}::{types[name]}" for name, old in plan.copied)
+            self._run(f"UPDATE {table} SET {values}")
         for column in plan.filled:
             default, value = str(column.default), f"CAST($1::text AS {postgres_type(column.type)})"
             if column.type.kind is TypeKind.BINARY:

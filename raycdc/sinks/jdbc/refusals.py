@@ -17,8 +17,9 @@ from raycdc.errors import (
     SinkError,
     SinkLockedError,
     SinkUnavailableError,
-    TargetGoneError,
-    TargetTouchedError,
+    TargetDroppedError,
+    TargetForbiddenError,
+    TargetModifiedError,
     ValueRefusedError,
 )
 
@@ -29,18 +30,20 @@ _POSTGRES: dict[str, type[SinkError]] = {
     "42P02": SinkError,
     "23503": ReferenceRefusedError,
     "23505": KeyRefusedError,
-    "42P01": TargetGoneError,
-    "3F000": TargetGoneError,
+    "42P01": TargetDroppedError,
+    "3F000": TargetDroppedError,
+    "42501": TargetForbiddenError,  # a privilege lacks
+    "42P07": TargetForbiddenError,  # no table, which would have been found: a view or the like has the name
     "42622": NameRefusedError,
     "54011": ColumnsRefusedError,
     "22": ValueRefusedError,  # data exceptions
     "23": ValueRefusedError,  # constraints of the target
     "54": ColumnsRefusedError,  # rows or indexes that are too wide
-    "0A": TargetTouchedError,  # a view depends on the column
-    "2B": TargetTouchedError,
-    "42": TargetTouchedError,  # other columns or types than its record says, a missing privilege
-    "44": TargetTouchedError,
-    "P0": TargetTouchedError,  # a trigger of the target
+    "0A": TargetModifiedError,  # a view depends on the column
+    "2B": TargetModifiedError,
+    "42": TargetModifiedError,  # other columns or types than its record says
+    "44": TargetModifiedError,
+    "P0": TargetModifiedError,  # a trigger of the target
     "08": SinkUnavailableError,  # connections
     "25006": SinkUnavailableError,  # a server that only reads, as one that was just replaced
     "25P03": SinkUnavailableError,  # the server ended the session, because it slept within a transaction
@@ -87,9 +90,10 @@ _SIGNAL = 1644
 #: Errors of MySQL and MariaDB by their numbers.
 _MYSQL: dict[type[SinkError], tuple[int, ...]] = {
     KeyRefusedError: (1062, 1586),
-    ValueRefusedError: (1048, 1264, 1265, 1292, 1364, 1366, 1406, 1411, 1690, 3819, 4025),
+    # 1153 and 1301: a row that is larger than max_allowed_packet; 1713: an old row that the undo log has no room for.
+    ValueRefusedError: (1048, 1153, 1264, 1265, 1292, 1301, 1364, 1366, 1406, 1411, 1690, 1713, 3819, 4025),
     ReferenceRefusedError: (1216, 1217, 1451, 1452),
-    TargetGoneError: (1049, 1051, 1146),
+    TargetDroppedError: (1049, 1051, 1146),
     # Connections, deadlocks and locks, servers that shut down, start, only read or have no disk left.
     SinkUnavailableError: (
         *(0, 1021, 1040, 1047, 1053, 1079, 1158, 1159, 1160, 1161, 1203, 1213, 1290, 1317, 1836, 1927),
@@ -97,9 +101,15 @@ _MYSQL: dict[type[SinkError], tuple[int, ...]] = {
     ),
     SinkLockedError: (1205,),
     NameRefusedError: (1059, 1102, 1103),
-    ColumnsRefusedError: (1060, 1071, 1074, 1117, 1118, 1166),
+    # 1070, 1073, 1170 and 1709: keys; 1425 to 1427: digits; 1439: a width.
+    ColumnsRefusedError: (
+        *(1060, 1063, 1069, 1070, 1071, 1073, 1074, 1113, 1117, 1118, 1163, 1166, 1167, 1170, 1171),
+        *(1425, 1426, 1427, 1439, 1709),
+    ),
+    # Privileges; 1050 and 1347: a view has the name.
+    TargetForbiddenError: (1044, 1050, 1142, 1143, 1227, 1347),
     # 1906 and 3105: a column that the server computes.
-    TargetTouchedError: (1044, 1050, 1054, 1061, 1067, 1072, 1091, 1142, 1143, 1227, 1347, 1356, 1644, 1906, 3105),
+    TargetModifiedError: (1054, 1061, 1067, 1072, 1091, 1356, 1644, 1906, 3105),
 }
 
 

@@ -20,6 +20,8 @@ away that were committed. The sink remembers how far each target was, and commit
 nobody takes are removed by the next commit of the target. DDL is in the transaction too (PostgreSQL), or one statement
 that leaves a mark on the table, by which the next try sees it (MySQL, `mysql`). Tables commit one by one: an epoch
 is atomic per table, not across tables.
+
+May this account do what the database sink needs? Looks, and creates nothing. Used by ``raycdc check``.
 """
 
 from __future__ import annotations
@@ -32,26 +34,59 @@ from typing import ClassVar, Literal
 
 import pyarrow as pa
 
-from raycdc.checkpoint.folder import private_file
+from raycdc.config.checks import CheckResult, readable_on_the_way
+from raycdc.config.tls import TlsMode
+from raycdc.core.secrets import as_private
 from raycdc.errors import ColumnsRefusedError, ConfigError, SinkError, TableRefusedError
-from raycdc.model import META_COLUMNS, TableId
-from raycdc.references import as_private
+from raycdc.model import META_COLUMNS, Column, TableId
+from raycdc.model.rules.names import LIMITS
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
-from raycdc.sinks.api import TableWork as Work
+from raycdc.sinks.api import TableCommit as Work
 from raycdc.sinks.changes import check_key, check_unmerged, fitted_to
-from raycdc.sinks.jdbc.checks import check_sink
 from raycdc.sinks.jdbc.database import open_database
-from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
-from raycdc.sinks.jdbc.target import JdbcSteps, Staged, stage_prefix, target_key
-from raycdc.sinks.jdbc.tasks import Load
-from raycdc.sinks.jdbc.types import demanded, mysql_type, postgres_type
-from raycdc.sinks.origins import CLAIMED, Origins
-from raycdc.sinks.plan import TASK_BYTES_MAX, Input, share_out, split
-from raycdc.sinks.record import Held
+from raycdc.sinks.jdbc.plugin import Address, JdbcSinkConfig
+from raycdc.sinks.jdbc.target import JdbcSteps, StagedJdbc, stage_prefix, target_key
+from raycdc.sinks.jdbc.tasks import LoadStagingTable
+from raycdc.sinks.jdbc.types import demanded, mysql_key_bytes, mysql_type, postgres_type
+from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.rows import DELETED, target_columns
-from raycdc.sinks.statements import quoted
-from raycdc.sinks.steps import Batch, ExactlyOnceSink
-from raycdc.source.checks import CheckResult
+from raycdc.sinks.source_tables import CLAIMED, MergedTarget
+from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
+from raycdc.sinks.targets import quoted
+from raycdc.sinks.task_plan import TASK_BYTES_MAX, Input, share_out, split
+from raycdc.state.files.folder import private_file
+
+
+def check_sink(config: JdbcSinkConfig, targets: Sequence[TableId] = ()) -> list[CheckResult]:
+    """All findings, of which the tables in `targets` are to be written. MySQL's privileges on single tables are not
+    judged: they may be enough.
+    """
+    address = config.address()
+    way = readable_on_the_way(
+        str(address),
+        [address.host],
+        encrypted=address.tls_mode.resolved(address.host) is not TlsMode.DISABLED,
+        fix='Set sink.tls.mode, to "verify-identity" where you can, and sink.tls.ca.',
+    )
+    return [*_account(address, targets), *way]
+
+
+def _account(address: Address, targets: Sequence[TableId]) -> list[CheckResult]:
+    """May the account connect, and create what is needed?"""
+    try:
+        database = open_database(address)
+        with database.session() as session:
+            lacking = session.lacking(sorted({target.db for target in targets}))
+        database.close()
+    except SinkError as cause:
+        return [CheckResult("sink", str(cause), "Correct sink.url, sink.user, sink.password and sink.tls.")]
+    connected = CheckResult("sink", f"Connected to {address}.", ok=True)
+    if lacking:
+        text = f"{address.user} may not create what the sink needs in {address}."
+        return [connected, CheckResult("sink privileges", text, " ".join(lacking))]
+    if lacking is None:
+        return [connected]
+    return [connected, CheckResult("sink privileges", f"{address.user} may create what the sink needs.", ok=True)]
 
 
 class JdbcSink(ExactlyOnceSink[JdbcSteps]):
@@ -150,16 +185,31 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         if taken := [name for name in ours if name in names]:
             raise ColumnsRefusedError(f"{work.target}: column {taken[0]} has a name that raycdc needs. Rename it.")
         columns = target_columns(work.schema, changelog=not self._upsert)
-        self._database.check_columns(work.target, columns, target_key(work, self._context))
+        key = target_key(work, self._context)
+        self._database.check_columns(work.target, columns, key)
+        self._check_size(work, columns, key)
         if self._upsert:
             check_unmerged(work, self._context.on_existing)
         self._appendable.pop(work.target, None)
 
-    def prepare(self, work: Work, batch: Batch) -> Staged:
+    def _check_size(self, work: Work, columns: Sequence[Column], key: Sequence[str]) -> None:
+        """`ColumnsRefusedError` for more than the server holds, of the target or of what its rows are staged in: that
+        has a column more for each mark, so that a target that is full would take rows until the first one changes.
+        """
+        marks = 1 + bool(work.merged) if self._upsert else 0
+        is_postgres = self._address.kind == "postgresql"
+        keyed = () if is_postgres else [mysql_key_bytes(c.type) for c in columns if c.name in key]
+        if why := LIMITS[self._address.kind].exceeded(len(columns) + marks, len(key), sum(keyed)):
+            with_marks = f", {marks} of raycdc's own among them" if marks and "columns there" in why else ""
+            raise ColumnsRefusedError(
+                f"{work.target} {why}{with_marks}. Leave some out with a [[transform]], or the table (source.exclude)."
+            )
+
+    def prepare(self, work: Work, batch: StageBatch) -> StagedJdbc:
         held = self._record(work.target)
         if held is not None:
             work = fitted_to(work, self._context, {column.name for column in held.columns})
-        staged = Staged()
+        staged = StagedJdbc()
         may_append = self._upsert and not work.merged and self._may_append(work.target)
         appended, merged = split(work.segments, upsert=self._upsert, may_append=may_append)
         for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=TASK_BYTES_MAX):
@@ -172,7 +222,7 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
     def misfits(self, work: Work, rows: pa.RecordBatch) -> pa.Array:
         return self._database.misfits(rows, work.schema.columns, target_key(work, self._context))
 
-    def after_commit(self, work: Work, staged: Staged) -> None:
+    def after_commit(self, work: Work, staged: StagedJdbc) -> None:
         prefix = stage_prefix(work.target, self._context.app_id)
         self._database.drop_stages(prefix, up_to=f"{prefix}{work.epoch:010d}")
 
@@ -187,14 +237,14 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
             self._appendable[target] = held is not None and held.created
         return self._appendable[target]
 
-    def _task(self, work: Work, inputs: list[Input], mode: Literal["append", "changelog", "merge"]) -> Load:
-        return Load(
+    def _task(self, work: Work, inputs: list[Input], mode: Literal["append", "changelog", "merge"]) -> LoadStagingTable:
+        return LoadStagingTable(
             self._context.table_input(work, inputs),
             target=str(work.target),
             prefix=f"{stage_prefix(work.target, self._context.app_id)}{work.epoch:010d}_",
             address=self._address.for_tasks(self._told()),
             mode=mode,
-            origins=Origins.of(work) if mode == "merge" else None,
+            origins=MergedTarget.of(work) if mode == "merge" else None,
         )
 
     def _told(self) -> str:
@@ -211,6 +261,6 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         with self._database.session() as session:
             return session.holders(self._context.app_id, target, wholly=wholly)
 
-    def _record(self, target: TableId) -> Held | None:
+    def _record(self, target: TableId) -> TargetRecord | None:
         with self._database.session() as session:
             return session.held(self._context.app_id, target)

@@ -3,6 +3,12 @@
 DDL is in the transaction too (PostgreSQL), or is one statement that leaves a mark on the table, by which the next try
 sees it (MySQL): the mark of this epoch on a table without a record says that the statement was done and its record was
 not written.
+
+The columns of a target that take no NULL, because the source's take none: which these are around a change.
+
+Such a demand of the pipeline's own says what the source's column is, and never keeps a row of the source away: what has
+NULL there all the same (a merged table, a zero date, a column that the source dropped) takes the demand back. Tables
+of others keep the demands that they have, and get none.
 """
 
 from __future__ import annotations
@@ -11,33 +17,84 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from raycdc.core.failpoints import reach
 from raycdc.errors import (
     KeyRefusedError,
     NameRefusedError,
     ReferenceRefusedError,
     SinkError,
-    TargetGoneError,
-    TargetTakenError,
+    TargetDroppedError,
+    TargetExistsError,
 )
-from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
-from raycdc.sinks.api import CommitVector, SinkContext
-from raycdc.sinks.api import TableWork as Work
+from raycdc.model.evolution.events import AlterColumnTypeEvent
+from raycdc.sinks.api import CommitVector, SinkContext, TableCommit
+from raycdc.sinks.api import TableCommit as Work
 from raycdc.sinks.changes import fitted_to
-from raycdc.sinks.columns import Plan, key_after, plan, same_everywhere
-from raycdc.sinks.jdbc.database import Database, Made, Session
-from raycdc.sinks.jdbc.demands import demands_after, loosen, wished
+from raycdc.sinks.columns import ColumnsPlan, key_after, plan, same_everywhere
+from raycdc.sinks.jdbc.database import DatabaseSession, JdbcDatabase, Made
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.staging import Incoming, StagedTable
-from raycdc.sinks.origins import same_key
-from raycdc.sinks.record import Held, Intent, again, renamed
+from raycdc.sinks.jdbc.types import demanded
+from raycdc.sinks.record import Intent, TargetRecord, again, renamed
 from raycdc.sinks.rows import target_columns
-from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target, fenced, has_only
+from raycdc.sinks.source_tables import same_key
+from raycdc.sinks.steps import (
+    CommitMetadata,
+    ForeignTarget,
+    MissingTarget,
+    OwnTarget,
+    Target,
+    TargetState,
+    UnfinishedTarget,
+    fenced,
+    has_only,
+)
 from raycdc.sinks.targets import is_of_pipeline, taken_by_others
 
 
+def wished(work: TableCommit, *, upsert: bool) -> tuple[str, ...]:
+    """The columns that take no NULL, as the source's take none; in a changelog there are rows of all its shapes."""
+    return demanded(work.schema.columns, work.schema.primary_key) if upsert else ()
+
+
+def demands_after(
+    held: TargetRecord, planned: ColumnsPlan, work: TableCommit, session: DatabaseSession, *, upsert: bool
+) -> tuple[str, ...]:
+    """The columns that take no NULL once `planned` was done: those that took none before, and still do at the source,
+    and those of which a change says so, if no row has NULL there. May scan a column of the target.
+    """
+    wishes = set(wished(work, upsert=upsert))
+    altered = {change.name for change in work.changes if isinstance(change, AlterColumnTypeEvent)}
+    filled = {column.name for column in planned.filled}
+    copied = dict(planned.copied)
+    names = []
+    for p in planned.columns:
+        name, old = p.column.name, p.origin
+        if name not in wishes:
+            continue
+        if planned.emptied or old in held.demands:
+            may = True
+        elif old is None:
+            # Rows that exist get their values behind MySQL's statement, which is the only one.
+            may = session.transactional_ddl and (
+                name in filled or (name in copied and not session.tables.has_null(work.target, copied[name]))
+            )
+        else:
+            may = name in altered and not session.tables.has_null(work.target, old)
+        if may and (held.created or old in held.demands):
+            names.append(name)
+    return tuple(names)
+
+
+def loosen(session: DatabaseSession, target: TableId, held: TargetRecord, after: TargetRecord) -> None:
+    """Take back the demands of `held` that `after` has no more, in this transaction; MySQL's statement ends it."""
+    columns = [c for c in held.columns if c.name in held.demands and c.name not in after.demands]
+    session.tables.loosen(target, columns)
+
+
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedJdbc:
     """Staging tables of an epoch: rows to append, and rows to merge."""
 
     append: list[StagedTable] = field(default_factory=list)
@@ -53,8 +110,8 @@ class JdbcSteps(Target):
     def __init__(
         self,
         name: TableId,
-        session: Session,
-        database: Database,
+        session: DatabaseSession,
+        database: JdbcDatabase,
         context: SinkContext,
         *,
         writes: bool,
@@ -68,18 +125,18 @@ class JdbcSteps(Target):
         self._writes = writes
         self._prepared = prepared
         #: The record as it was read or last written.
-        self._held: Held | None = None
+        self._held: TargetRecord | None = None
 
-    def standing(self, epoch: int | None = None) -> Standing:
+    def standing(self, epoch: int | None = None) -> TargetState:
         session, tables, app_id = self._session, self._session.tables, self._context.app_id
         held = session.held(app_id, self.name, lock=self._writes) if self._prepared else None
         self._held = held
         vector = held.vector if held is not None else None
         if (identity := tables.there(self.name)) is None:
-            return Missing(lost=vector)
+            return MissingTarget(lost=vector)
         if held is not None and held.columns:
             if not held.identity or held.identity == identity:
-                return Ours(vector)
+                return OwnTarget(vector)
             # Somebody dropped the table and made another one of its name, which has nothing of this pipeline.
             held = vector = None
         if self._prepared and (other := tables.folded(app_id, self.name)):
@@ -87,48 +144,48 @@ class JdbcSteps(Target):
                 f"{self.name} and {other} are one table in {self._address}, whose names ignore case "
                 "(lower_case_table_names). Give one of them another name by a [[route]], or exclude it."
             )
-            return Taken(vector, unusable=same)
+            return ForeignTarget(vector, unusable=same)
         marker = tables.marker(self.name) or ""
         if epoch is None and marker.startswith(f"{short(app_id)}:"):
-            return Begun(vector)
+            return UnfinishedTarget(vector)
         if epoch is not None and self._is_of(marker, epoch):
-            return Begun(vector)
+            return UnfinishedTarget(vector)
         if held is not None and marker.startswith(marker_of(app_id, self.name, "")) and tables.is_empty(self.name):
             # Made for an epoch that was dropped, maybe in another shape; no row was ever committed to it.
-            return Begun(vector)
+            return UnfinishedTarget(vector)
         owners = session.commits.owners(self.name) if self._prepared else {}
         others = [(owner, made) for owner, made in owners.items() if owner != app_id]
         ours = bool(others) and all(made and is_of_pipeline(owner, app_id) for owner, made in others)
         # Made by an earlier start of this pipeline, with another state, that wrote no row.
-        return Begun(vector) if ours and tables.is_empty(self.name) else Taken(vector)
+        return UnfinishedTarget(vector) if ours and tables.is_empty(self.name) else ForeignTarget(vector)
 
     def look(self) -> None:
-        """`TargetTouchedError` where a target of this pipeline has got what a commit refuses."""
-        if isinstance(self.standing(), Ours) and self._held is not None:
+        """`TargetModifiedError` where a target of this pipeline has got what a commit refuses."""
+        if isinstance(self.standing(), OwnTarget) and self._held is not None:
             self._session.tables.untouched(self.name, self._held.columns)
 
-    def create(self, work: Work, stamp: Stamp) -> None:
+    def create(self, work: Work, stamp: CommitMetadata) -> None:
         self._make(work, stamp, instead=False)
 
-    def begin(self, work: Work, stamp: Stamp) -> None:
+    def begin(self, work: Work, stamp: CommitMetadata) -> None:
         if self._is_of(self._session.tables.marker(self.name) or "", work.epoch):
             self._hold(self._new(work, stamp, created=True), stamp)
         else:
             self.replace(work, stamp)
 
-    def replace(self, work: Work, stamp: Stamp) -> None:
+    def replace(self, work: Work, stamp: CommitMetadata) -> None:
         self._make(work, stamp, instead=True)
         self._session.commits.forget_others(self._context.app_id, self.name)
 
     def require_adoptable(self) -> None:
         self._session.tables.require_adoptable(self.name)
 
-    def adopt(self, work: Work, stamp: Stamp) -> None:
+    def adopt(self, work: Work, stamp: CommitMetadata) -> None:
         columns = target_columns(work.schema, changelog=not self._context.upsert)
         self._session.tables.adopt(self.name, columns, target_key(work, self._context))
         self._hold(self._new(work, stamp, created=False), stamp)
 
-    def evolve(self, work: Work, stamp: Stamp) -> None:
+    def evolve(self, work: Work, stamp: CommitMetadata) -> None:
         held, context = self._held, self._context
         assert held is not None
         shape = held.shape()
@@ -151,7 +208,8 @@ class JdbcSteps(Target):
             held = self._emptied(held)
         planned = replace(planned, demands=demands_after(held, planned, work, self._session, upsert=context.upsert))
         keyed = key if context.upsert else ()
-        if planned.emptied or planned.filled or planned.rekeyed or not is_same(held, planned, keyed, self._database):
+        values = planned.emptied or planned.filled or planned.copied
+        if values or planned.rekeyed or not is_same(held, planned, keyed, self._database):
             marker = marker_of(self._context.app_id, self.name, work.epoch)
             if not self._session.transactional_ddl:
                 vector = replace(held.vector, generation=work.generation)
@@ -162,7 +220,7 @@ class JdbcSteps(Target):
         after = replace(held, vector=stamp.vector, columns=columns, key=key, before=before, intent=None)
         self._hold(replace(after, demands=planned.demands), stamp)
 
-    def write(self, work: Work, staged: Staged, step: int, stamp: Stamp) -> None:
+    def write(self, work: Work, staged: StagedJdbc, step: int, stamp: CommitMetadata) -> None:
         held, session = self._held, self._session
         assert held is not None
         work = fitted_to(work, self._context, {column.name for column in held.columns})
@@ -198,7 +256,7 @@ class JdbcSteps(Target):
         self._hold(replace(held.written(stamp.vector), identity=identity), stamp)
         reach("in_commit")
 
-    def _put(self, rows: Incoming, held: Held, *, emptied: bool) -> None:
+    def _put(self, rows: Incoming, held: TargetRecord, *, emptied: bool) -> None:
         """Put the rows in. Where one has a unique value that another one gives up later in the epoch, those that change
         are taken out first; where they refer to each other, those that go go last.
         """
@@ -215,22 +273,22 @@ class JdbcSteps(Target):
                 raise
             staging.put(rows, deletes_last=True)
 
-    def bar(self, work: Work, stamp: Stamp) -> None:
+    def bar(self, work: Work, stamp: CommitMetadata) -> None:
         held = self._held
         if held is None and self._session.tables.there(self.name) is not None:
             # Somebody else's table, which the epoch never touched: only the record says that it never will.
-            held = Held(CommitVector(0, 0), (), (), created=False)
+            held = TargetRecord(CommitVector(0, 0), (), (), created=False)
         if held is None:
             self.create(work, stamp)
         else:
             self._hold(replace(held, vector=stamp.vector), stamp)
 
-    def taken(self) -> TargetTakenError:
+    def taken(self) -> TargetExistsError:
         place, elsewhere = f"The table {self.name} in {self._address}", "choose another database in sink.url"
         return taken_by_others(place, elsewhere, replaced="to make it anew")
 
-    def went_back(self, reached: int, record: CommitVector | None) -> TargetGoneError:
-        return TargetGoneError(
+    def went_back(self, reached: int, record: CommitVector | None) -> TargetDroppedError:
+        return TargetDroppedError(
             f"{self.name} in {self._address} held epoch {reached} and now holds {has_only(record)}: the server went "
             "back in time (a failover to an older copy, or a restore), or somebody dropped the table and made it anew, "
             "or changed raycdc_commit or the end of the table's comment. Nothing more was written. Bring back a copy "
@@ -239,7 +297,7 @@ class JdbcSteps(Target):
 
     # -- the record
 
-    def _make(self, work: Work, stamp: Stamp, *, instead: bool) -> None:
+    def _make(self, work: Work, stamp: CommitMetadata, *, instead: bool) -> None:
         columns = target_columns(work.schema, changelog=not self._context.upsert)
         key = target_key(work, self._context)
         made = Made(columns, key, wished(work, upsert=self._context.upsert))
@@ -247,16 +305,16 @@ class JdbcSteps(Target):
         self._session.tables.create(self.name, made, marker, replace=instead)
         self._hold(self._new(work, stamp, created=True), stamp)
 
-    def _new(self, work: Work, stamp: Stamp, *, created: bool) -> Held:
+    def _new(self, work: Work, stamp: CommitMetadata, *, created: bool) -> TargetRecord:
         identity = self._session.tables.there(self.name) or ""
-        held = Held(stamp.vector, work.schema.columns, work.schema.primary_key, created, identity=identity)
+        held = TargetRecord(stamp.vector, work.schema.columns, work.schema.primary_key, created, identity=identity)
         return replace(held, demands=wished(work, upsert=self._context.upsert)) if created else held
 
-    def _hold(self, held: Held, stamp: Stamp) -> None:
+    def _hold(self, held: TargetRecord, stamp: CommitMetadata) -> None:
         self._session.commits.hold(self._context.app_id, self.name, held, stamp.positions)
         self._held = held
 
-    def _begin_anew(self, held: Held) -> bool:
+    def _begin_anew(self, held: TargetRecord) -> bool:
         """Undo the transaction but for the demands that `held` took back; whether the target is still in its hands."""
         session, before = self._session, self._held
         session.rollback()
@@ -266,7 +324,7 @@ class JdbcSteps(Target):
             loosen(session, self.name, before, held)
         return True
 
-    def _emptied(self, held: Held) -> Held:
+    def _emptied(self, held: TargetRecord) -> TargetRecord:
         """The record of the target once all of its rows are gone, other pipelines' too."""
         app_id, commits = self._context.app_id, self._session.commits
         alone = held.created and all(is_of_pipeline(owner, app_id) for owner in commits.owners(self.name))
@@ -281,7 +339,7 @@ class JdbcSteps(Target):
         return marker in (marker_of(app_id, self.name, epoch), f"{short(app_id)}:{epoch}")
 
 
-def is_same(held: Held, planned: Plan, key: Sequence[str], database: Database) -> bool:
+def is_same(held: TargetRecord, planned: ColumnsPlan, key: Sequence[str], database: JdbcDatabase) -> bool:
     """Whether nothing of the target is to be altered; `key` is the one to come."""
 
     def retyped(old: Column, new: Column) -> bool:

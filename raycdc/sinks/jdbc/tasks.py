@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.errors import SinkError
-from raycdc.sinks.jdbc.database import Database, open_database
+from raycdc.sinks.jdbc.database import JdbcDatabase, open_database
 from raycdc.sinks.jdbc.plugin import TaskAddress
 from raycdc.sinks.jdbc.staging import StagedTable
-from raycdc.sinks.origins import CLAIMED, Origins
 from raycdc.sinks.rows import DELETED, target_columns
+from raycdc.sinks.source_tables import CLAIMED, MergedTarget
 from raycdc.sinks.table_input import TableTask
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows
 
 
 @dataclass(frozen=True, slots=True)
-class Load(TableTask[StagedTable]):
+class LoadStagingTable(TableTask[StagedTable]):
     """Rows as they are (`mode` ``"append"``), as events (``"changelog"``), or the last of each key (``"merge"``), in a
     staging table whose name begins with `prefix`.
 
@@ -37,7 +37,7 @@ class Load(TableTask[StagedTable]):
     prefix: str
     address: TaskAddress
     mode: Literal["append", "changelog", "merge"]
-    origins: Origins | None = None
+    origins: MergedTarget | None = None
 
     def run(self) -> StagedTable:
         try:
@@ -46,7 +46,7 @@ class Load(TableTask[StagedTable]):
         except SinkError as cause:
             raise type(cause)(f"{self.target}: {cause}") from cause
 
-    def _appended(self, database: Database, name: str) -> StagedTable:
+    def _appended(self, database: JdbcDatabase, name: str) -> StagedTable:
         changelog = self.mode == "changelog"
         key = () if changelog else self.table.schema.primary_key
         columns = target_columns(self.table.schema, changelog=changelog)
@@ -60,7 +60,7 @@ class Load(TableTask[StagedTable]):
         count = database.load(name, columns, key, rows(), flags=())
         return StagedTable(name, count, nulls=frozenset(nulls))
 
-    def _merged(self, database: Database, name: str) -> StagedTable:
+    def _merged(self, database: JdbcDatabase, name: str) -> StagedTable:
         if self.origins is None:
             flags, compacted = [DELETED], compacted_rows(self.table)
         else:

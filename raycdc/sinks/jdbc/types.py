@@ -109,6 +109,17 @@ def _length(logical: LogicalType) -> int:
     return max(1, int(match[1]))
 
 
+def mysql_key_bytes(logical: LogicalType) -> int:
+    """How many bytes of an index a key's column takes at most, as far as its declaration says: texts alone tell."""
+    kind = mysql_type(logical, key=True)
+    if not (match := re.fullmatch(r"(varchar|varbinary)\((\d+)\)", kind)):
+        return 0
+    return int(match[2]) * (_UTF8MB4_BYTES if match[1] == "varchar" else 1)
+
+
+#: The bytes of a character of the character set that targets have.
+_UTF8MB4_BYTES = 4
+
 _LENGTH = re.compile(r"(?:var)?(?:char|binary)\((\d+)\)", re.IGNORECASE)
 
 _MYSQL: dict[TypeKind, str] = {

@@ -18,15 +18,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclOperation
 from confluent_kafka.cimpl import NewTopic
 
-from raycdc.clients.kafka import admin_client, answer_of, messages_in_the_open, producer_client
-from raycdc.clients.kafka_reachable import list_topics
+from raycdc.clients.kafka import admin_client, answer_of, list_topics, messages_in_the_open, producer_client
+from raycdc.config.checks import CheckResult
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.names import ROUTE_IT
+from raycdc.model.rules.names import ROUTE_IT
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.tasks import open_format
 from raycdc.sinks.kafka.transactions import TIMEOUT_S
-from raycdc.source.checks import CheckResult
 
 #: A finding for at most so many topics.
 _TOPICS_MAX = 50

@@ -13,23 +13,39 @@ it held in part (`STEP_APPEND`): the parts that lack it are written from the sam
 
 The record of a target is read from the cluster after fencing whoever might still write to it (`tasks`). Order: all
 changes of a key are written by one task in order and have one message key, so they are in one partition in order.
+
+Keeps the commit records of quiet tables: brokers forget a group's offsets ``offsets.retention.minutes`` (7 days by
+default) after the last one was committed, and a table may well have no change for longer.
+
+A thread of the driver writes such a record once more, in a transaction of its own, as every write of a record: so a
+driver that sleeps through its replacement cannot bring an old one back.
+
+The topics of a cluster: which there are, with how many partitions, and whether anything was written to them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from raycdc.bridge.partitions import partitions_for
-from raycdc.bridge.tasks import ResultT, StageTask
-from raycdc.errors import TargetTakenError
-from raycdc.failpoints import reach
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic, TopicPartition
+
+from raycdc.clients.kafka import admin_client, answer_of, list_topics
+from raycdc.config.checks import CheckResult
+from raycdc.core.failpoints import reach
+from raycdc.core.secrets import read_again
+from raycdc.errors import SinkError, SinkUnavailableError, TargetExistsError
 from raycdc.model import TableId
-from raycdc.model.names import topic_name
-from raycdc.references import read_again
+from raycdc.model.rules.names import topic_name
+from raycdc.segments.partitions import partitions_for
+from raycdc.segments.tasks import ResultT, StageTask
 from raycdc.sinks.api import (
     CHANGELOG,
     STEP_LAST,
@@ -38,29 +54,159 @@ from raycdc.sinks.api import (
     CommitVector,
     Sink,
     SinkContext,
-    TableWork,
+    TableCommit,
     TargetShape,
 )
 from raycdc.sinks.changes import check_changes, creates
 from raycdc.sinks.kafka.checks import check_sink
-from raycdc.sinks.kafka.keeper import RecordKeeper
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.tasks import (
     Bar,
+    EpochMessages,
     FormatSection,
-    Messages,
     PlanParts,
     WriteChanges,
     WriteEpoch,
     WritePart,
     held,
     open_format,
+    renew,
     seen,
 )
-from raycdc.sinks.kafka.topics import Topics
-from raycdc.sinks.kafka.transactions import Target, identity_of
-from raycdc.sinks.plan import by_partition
-from raycdc.source.checks import CheckResult
+from raycdc.sinks.kafka.transactions import TIMEOUT_S, KafkaTarget, identity_of, is_away, topic_error
+from raycdc.sinks.task_plan import by_partition
+
+#: Records older than this are written anew; what a cluster keeps for a shorter time is not meant to be kept.
+RENEW_AFTER_S = 6 * 3600.0
+#: How often it is looked for such records.
+LOOK_EVERY_S = 300.0
+
+
+class OffsetRecordRenewer:
+    """See the module's docstring. Threads: `writing` on any, one at a time per table."""
+
+    def __init__(self) -> None:
+        self._locks: dict[TableId, threading.RLock] = {}
+        self._written_s: dict[TableId, float] = {}
+        self._targets: dict[TableId, KafkaTarget] = {}
+        self._changing = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="raycdc-kafka-records", daemon=True)
+        self._thread.start()
+
+    @contextlib.contextmanager
+    def using(self, table: TableId, target: KafkaTarget, *, writes: bool) -> Iterator[None]:
+        """Nobody else writes the table's record meanwhile; `writes`: the block does."""
+        with self._changing:
+            lock = self._locks.setdefault(table, threading.RLock())
+        with lock:
+            yield
+            with self._changing:
+                self._targets[table] = target
+                # How old one is that was only read is not known.
+                self._written_s.setdefault(table, time.monotonic() - RENEW_AFTER_S)
+                if writes:
+                    self._written_s[table] = time.monotonic()
+
+    def close(self) -> None:
+        """Ends the thread, after the record under way."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_EVERY_S):
+            with self._changing:
+                due_s = time.monotonic() - RENEW_AFTER_S
+                due = [table for table, written_s in self._written_s.items() if written_s <= due_s]
+            for table in due:
+                if not self._closed.is_set():
+                    self._renew(table)
+
+    def _renew(self, table: TableId) -> None:
+        target = self._targets[table]
+        # A cluster that is away now is asked at the next look; there are days of them.
+        with contextlib.suppress(SinkError), self.using(table, target, writes=True):
+            renew(target)
+
+
+#: As older brokers have it, whose topics have no ids.
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+class Topics:
+    """See the module's docstring. `SinkError` where the cluster does not answer."""
+
+    def __init__(self, config: KafkaSinkConfig, properties: dict[str, str]) -> None:
+        self._config = config
+        self._properties = properties
+        self._admin = admin_client({**properties, "log_level": 0}, section="sink")
+
+    def require(self) -> None:
+        """`SinkError` where the cluster cannot be reached."""
+        servers = self._config.bootstrap_servers
+        try:
+            list_topics(self._admin, servers, timeout_s=TIMEOUT_S)
+        except KafkaException as cause:
+            text = f"Kafka at {servers} cannot be reached: {cause.args[0].str()} ({cause.args[0].name()})"
+            if is_away(cause.args[0]):
+                raise SinkUnavailableError(text) from cause
+            raise SinkError(text) from cause
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._listed()
+
+    def partitions(self, topic: str) -> list[int]:
+        """The numbers of the topic's partitions; none where there is no such topic."""
+        return self._listed().get(topic, [])
+
+    def _listed(self) -> dict[str, list[int]]:
+        """The partitions of all topics: asking for one alone would create it where brokers do that."""
+        try:
+            topics = list_topics(self._admin, self._config.bootstrap_servers, timeout_s=TIMEOUT_S).topics
+        except KafkaException as cause:
+            refusal = SinkUnavailableError if is_away(cause.args[0]) else SinkError
+            raise refusal(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
+        return {name: list(topic.partitions) for name, topic in topics.items()}
+
+    def id_of(self, topic: str) -> str:
+        """What tells the topic from a later one of its name; empty where the cluster does not say."""
+        try:
+            (asked,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()
+            found = str(answer_of(asked, TIMEOUT_S, self._admin).topic_id)
+        except KafkaException as cause:
+            if is_away(error := cause.args[0]):
+                raise topic_error(KafkaTarget(self._properties, topic, ""), error) from cause
+            return ""
+        return "" if found == _NO_ID else found
+
+    def create(self, topic: str, partitions: int, *, is_tables: bool = True) -> None:
+        """Make a topic that is one table's own, or for all; one that is there already stays."""
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=self._config.replication_factor)
+        try:
+            answer_of(self._admin.create_topics([new])[topic], TIMEOUT_S, self._admin)
+        except KafkaException as cause:
+            if cause.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                error = topic_error(KafkaTarget(self._properties, topic, ""), cause.args[0])
+                is_whose = is_tables or isinstance(error, SinkUnavailableError)
+                raise (error if is_whose else SinkError(str(error))) from cause
+
+    def has_messages(self, topic: str) -> bool:
+        """Whether the topic has any message now."""
+        partitions = [TopicPartition(topic, number) for number in self.partitions(topic)]
+        first: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        end: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._offsets(partitions, first) != self._offsets(partitions, end)
+
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
+        asked = self._admin.list_offsets(dict.fromkeys(partitions, spec))
+        try:
+            return {
+                partition.partition: answer_of(future, TIMEOUT_S, self._admin).offset
+                for partition, future in asked.items()
+            }
+        except KafkaException as cause:
+            raise topic_error(KafkaTarget(self._properties, partitions[0].topic, ""), cause.args[0]) from cause
+
 
 #: Parts of an epoch at most: each reads all of its segments, and is a transaction that readers wait for.
 PARTS_MAX = 8
@@ -73,7 +219,7 @@ class KafkaSink(Sink):
 
     def __init__(self, config: KafkaSinkConfig) -> None:
         self._config = config
-        self._keeper: RecordKeeper | None = None
+        self._keeper: OffsetRecordRenewer | None = None
         #: The record that each target was last found or left with.
         self._reached: dict[TableId, CommitVector] = {}
         self._properties = {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", **config.properties}
@@ -94,7 +240,7 @@ class KafkaSink(Sink):
 
     def open(self, context: SinkContext) -> None:
         self.look(context)
-        self._keeper = RecordKeeper()
+        self._keeper = OffsetRecordRenewer()
 
     def look(self, context: SinkContext) -> None:
         self._context = context
@@ -118,7 +264,7 @@ class KafkaSink(Sink):
             self._reached[target] = vector
         return vector
 
-    def apply_schema(self, work: TableWork) -> None:
+    def apply_schema(self, work: TableCommit) -> None:
         if creates(work):
             self._reached.pop(work.target, None)
         with self._using(work.target, writes=True):
@@ -140,14 +286,14 @@ class KafkaSink(Sink):
             told = self._no_changes(work, _goal(work, STEP_SCHEMA))
             self._run(replace(told, ddl_topic=ddl_topic, changes=tuple(wanted), ts_ms=time.time_ns() // 1_000_000))
 
-    def stage(self, works: Sequence[TableWork]) -> Mapping[TableId, Any]:
+    def stage(self, works: Sequence[TableCommit]) -> Mapping[TableId, Any]:
         return {work.target: None for work in works}
 
-    def commit(self, work: TableWork, staged: Any) -> None:
+    def commit(self, work: TableCommit, staged: Any) -> None:
         with self._using(work.target, writes=True):
             inputs = [entry for group in by_partition(work.segments) for entry in group]
             reach("before_commit")
-            messages = Messages(self._context.table_input(work, inputs), self._format, self._context.left_out)
+            messages = EpochMessages(self._context.table_input(work, inputs), self._format, self._context.left_out)
             target, goal = self._target(work.target), _goal(work, STEP_LAST)
             parts = self._parts_worth(work)
             if parts == 1:
@@ -162,7 +308,7 @@ class KafkaSink(Sink):
                 self._run(self._no_changes(work, goal))
         self._reached[work.target] = goal
 
-    def tombstone(self, work: TableWork) -> None:
+    def tombstone(self, work: TableCommit) -> None:
         topic = self._config.topic_of(work.target)
         if topic not in self._topics:
             self._topics.create(topic, self._config.partitions)
@@ -175,7 +321,7 @@ class KafkaSink(Sink):
                 barred = most
         self._reached[work.target] = _goal(work, STEP_TOMBSTONE)
 
-    def _bar(self, work: TableWork, part: int | None, *, barred: int | None = None) -> int:
+    def _bar(self, work: TableCommit, part: int | None, *, barred: int | None = None) -> int:
         """A tombstone of a part, or of the table whose first `barred` parts have theirs; how many parts there are."""
         target = self._target(work.target) if part is None else self._target(work.target).part(part)
         return self._run(Bar(target, _goal(work, STEP_TOMBSTONE), work.target, barred))
@@ -191,14 +337,14 @@ class KafkaSink(Sink):
         assert self._keeper is not None
         return self._keeper.using(table, self._target(table), writes=writes)
 
-    def _parts_worth(self, work: TableWork) -> int:
+    def _parts_worth(self, work: TableCommit) -> int:
         """The number of parts in which the epoch should be written. An earlier plan is kept all the same."""
         wanted = partitions_for(work.input_bytes, worth_bytes=self._config.task_bytes, most=PARTS_MAX)
         if wanted == 1 or not work.schema.primary_key:
             return 1
         return wanted if len(self._topics.partitions(self._config.topic_of(work.target))) > 1 else 1
 
-    def _no_changes(self, work: TableWork, goal: CommitVector) -> WriteChanges:
+    def _no_changes(self, work: TableCommit, goal: CommitVector) -> WriteChanges:
         target = replace(self._target(work.target), begins=creates(work))
         return WriteChanges(target, goal, work.target, work.schema, self._format, target.topic)
 
@@ -206,12 +352,12 @@ class KafkaSink(Sink):
         (result,) = self._context.run_tasks([task])
         return result
 
-    def _target(self, table: TableId) -> Target:
+    def _target(self, table: TableId) -> KafkaTarget:
         topic = self._config.topic_of(table)
         identity = identity_of(self._context.app_id, table)
         # Tasks on other machines cannot read for themselves what they are sent.
         read_again(self._properties.values())
-        return Target(self._properties, topic, identity, self._topics.id_of(topic), self._reached.get(table))
+        return KafkaTarget(self._properties, topic, identity, self._topics.id_of(topic), self._reached.get(table))
 
     def _is_ours(self, topic: str, target: TableId) -> bool:
         """Whether the topic was claimed, or need not be. One with messages that this pipeline never wrote to is
@@ -220,13 +366,13 @@ class KafkaSink(Sink):
         if self._config.shared or self._context.on_existing == "merge" or self.committed(target) is not None:
             return True
         if self._topics.has_messages(topic):
-            raise TargetTakenError(
+            raise TargetExistsError(
                 f"Topic {topic} has messages that this pipeline did not write. Set pipeline.on_existing = "
                 '"merge" to write behind them, delete the topic, or choose another sink.topic.'
             )
         return False
 
-    def _claim(self, topic: str, work: TableWork) -> None:
+    def _claim(self, topic: str, work: TableCommit) -> None:
         """Write into the record, before the first message, that the topic is ours and holds nothing of this epoch.
 
         What a transaction leaves behind that was aborted by our death cannot be told from somebody's messages.
@@ -234,5 +380,5 @@ class KafkaSink(Sink):
         self._run(self._no_changes(work, CommitVector(work.epoch - 1, STEP_LAST, work.generation)))
 
 
-def _goal(work: TableWork, step: int) -> CommitVector:
+def _goal(work: TableCommit, step: int) -> CommitVector:
     return CommitVector(work.epoch, step, work.generation)

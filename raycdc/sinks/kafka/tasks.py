@@ -17,7 +17,7 @@ for each part first, so a part that sleeps through it finds one of the two recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,17 +25,18 @@ import numpy as np
 import pyarrow as pa
 from pydantic import JsonValue
 
-from raycdc.bridge.bad_rows import whole_updates
-from raycdc.bridge.partitions import partition_numbers
-from raycdc.bridge.tasks import ResultT_co, StageTask
-from raycdc.checkpoint.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector
 from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId, TableSchema
-from raycdc.schema import SchemaChangeEvent, TruncateTableEvent
-from raycdc.sinks.kafka.transactions import Cut, Message, Record, Target, Transactions, look
+from raycdc.model.evolution import SchemaChangeEvent, TruncateTableEvent
+from raycdc.segments.bad_rows import whole_updates
+from raycdc.segments.partitions import partition_numbers
+from raycdc.segments.tasks import ResultT_co, StageTask
+from raycdc.sinks.kafka.transactions import Cut, KafkaTarget, Message, TransactionalProducer, TransactionRecord, look
 from raycdc.sinks.steps import half_written, holds
 from raycdc.sinks.table_input import TableInput
+from raycdc.state.manifests.manifest import Segment
+from raycdc.state.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector
 
 #: ``sink.format``: its type and the options of that type.
 FormatSection = Mapping[str, JsonValue]
@@ -51,13 +52,13 @@ _STORED = ("_op", "_seq", "_ts_ms", "_pos")
 class TopicTask(StageTask[ResultT_co]):
     """A transaction that takes `target`, which is `table`'s, to `goal` unless it is there already."""
 
-    target: Target
+    target: KafkaTarget
     goal: CommitVector
     table: TableId
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class EpochMessages:
     """The rows of an epoch as messages of the format that `section` (``sink.format``) says.
 
     `left_out` are the schema changes that nobody wants to be told of.
@@ -69,7 +70,7 @@ class Messages:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenMessages:
     """How many messages were written; where the epoch is in several `parts`, none were, and they are to be written."""
 
     messages: int
@@ -77,27 +78,31 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteEpoch(TopicTask[Written]):
+class WriteEpoch(TopicTask[WrittenMessages]):
     """The rows of one table and epoch as messages, unless the target holds them already.
 
     Where the epoch was planned in parts before, nothing is written: the answer says in how many.
     """
 
-    messages: Messages
+    messages: EpochMessages
 
     @property
     def input_bytes(self) -> int:
         return self.messages.rows.bytes
 
-    def run(self) -> Written:
-        with Transactions(self.target) as transactions:
+    @property
+    def segments(self) -> Collection[Segment]:
+        return self.messages.rows.segments
+
+    def run(self) -> WrittenMessages:
+        with TransactionalProducer(self.target) as transactions:
             record = transactions.record()
             if holds(record.vector, self.goal, self.table):
-                return Written(0)
+                return WrittenMessages(0)
             if record.cut.of(self.goal.epoch) > 1:
-                return Written(0, record.cut.parts)
+                return WrittenMessages(0, record.cut.parts)
             messages = _rows_of(self, self.messages, transactions.partitions)
-            return Written(transactions.write(self.goal, messages, cut=record.cut))
+            return WrittenMessages(transactions.write(self.goal, messages, cut=record.cut))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ class PlanParts(TopicTask[int]):
 
     def run(self) -> int:
         goal = self.goal
-        with Transactions(self.target) as transactions:
+        with TransactionalProducer(self.target) as transactions:
             record = transactions.record()
             if holds(record.vector, replace(goal, step=STEP_LAST), self.table):
                 return 0
@@ -129,7 +134,7 @@ class WritePart(TopicTask[int]):
     The result is how many messages were written.
     """
 
-    messages: Messages
+    messages: EpochMessages
     number: int
     parts: int
 
@@ -137,9 +142,13 @@ class WritePart(TopicTask[int]):
     def input_bytes(self) -> int:
         return self.messages.rows.bytes // self.parts
 
+    @property
+    def segments(self) -> Collection[Segment]:
+        return self.messages.rows.segments
+
     def run(self) -> int:
         goal, table = self.goal, self.table
-        with Transactions(self.target.part(self.number)) as transactions:
+        with TransactionalProducer(self.target.part(self.number)) as transactions:
             ours = transactions.held()
             # The table's record is read last: see the module's docstring. A tombstone counts once the table has it too.
             barred = ours is not None and ours.place == (goal.epoch, STEP_TOMBSTONE)
@@ -162,7 +171,7 @@ class WriteChanges(TopicTask[int]):
     ts_ms: int = 0
 
     def run(self) -> int:
-        with Transactions(self.target) as transactions:
+        with TransactionalProducer(self.target) as transactions:
             record = transactions.record()
             if holds(record.vector, self.goal, self.table):
                 return 0
@@ -182,7 +191,7 @@ class Bar(TopicTask[int]):
 
     def run(self) -> int:
         goal, table = self.goal, self.table
-        with Transactions(self.target) as transactions:
+        with TransactionalProducer(self.target) as transactions:
             record = transactions.record()
             if holds(record.vector, goal, table):
                 return record.cut.most
@@ -198,15 +207,15 @@ class Bar(TopicTask[int]):
             return record.cut.most
 
 
-def renew(target: Target) -> None:
+def renew(target: KafkaTarget) -> None:
     """Write a table's record as it is once more: brokers forget a group's offsets of long ago."""
-    with Transactions(target) as transactions:
+    with TransactionalProducer(target) as transactions:
         record = transactions.record()
         if record.vector is not None:
             transactions.write(record.vector, (), cut=record.cut)
 
 
-def held(target: Target) -> CommitVector | None:
+def held(target: KafkaTarget) -> CommitVector | None:
     """The vector of a table, after fencing everybody who might still write to it.
 
     `STEP_APPEND` where parts hold more than the table's record; rows count more than tombstones beside them.
@@ -214,17 +223,17 @@ def held(target: Target) -> CommitVector | None:
     return _held(target, _fenced)
 
 
-def seen(target: Target) -> CommitVector | None:
+def seen(target: KafkaTarget) -> CommitVector | None:
     """The answer of `held` now, without fencing anybody: it may change the next moment."""
     return _held(target, lambda one: one.check(look(one)))
 
 
-def _fenced(target: Target) -> Record:
-    with Transactions(target) as transactions:
+def _fenced(target: KafkaTarget) -> TransactionRecord:
+    with TransactionalProducer(target) as transactions:
         return transactions.record()
 
 
-def _held(target: Target, record_of: Callable[[Target], Record]) -> CommitVector | None:
+def _held(target: KafkaTarget, record_of: Callable[[KafkaTarget], TransactionRecord]) -> CommitVector | None:
     record = record_of(target)
     ahead: list[CommitVector] = []
     for number in range(record.cut.most):
@@ -241,7 +250,7 @@ def open_format(section: FormatSection) -> Any:
 
 
 def _rows_of(
-    task: TopicTask[Any], messages: Messages, partitions: Callable[[], int], *, part: tuple[int, int] = (0, 1)
+    task: TopicTask[Any], messages: EpochMessages, partitions: Callable[[], int], *, part: tuple[int, int] = (0, 1)
 ) -> Iterator[Message]:
     """The messages of a task's rows, or of one part of their keys."""
     schema = messages.rows.schema

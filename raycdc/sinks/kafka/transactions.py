@@ -24,7 +24,6 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from raycdc.checkpoint.recovery import CommitVector
 from raycdc.clients.kafka import (
     REFUSED_ACCOUNT,
     consumer_client,
@@ -33,17 +32,18 @@ from raycdc.clients.kafka import (
     refused_account,
     renew_account,
 )
+from raycdc.core.failpoints import reach
+from raycdc.core.retry import Backoff, RetryPolicy
 from raycdc.errors import (
     NameRefusedError,
     SinkError,
     SinkUnavailableError,
-    TargetGoneError,
-    TargetTouchedError,
+    TargetDroppedError,
+    TargetModifiedError,
     ValueRefusedError,
 )
-from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.waiting.patience import Pauses, Policy
+from raycdc.state.recovery import CommitVector
 
 #: How long one question to the cluster may take.
 TIMEOUT_S = 30.0
@@ -86,7 +86,7 @@ _NOTHING_THERE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOW
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class KafkaTarget:
     """A table's topic, and the name under which its transactions run (pipeline, checkpoint and table).
 
     `topic_id` tells the topic from a later one of its name (empty: the cluster did not say); `reached` is the record
@@ -100,7 +100,7 @@ class Target:
     reached: CommitVector | None = None
     begins: bool = False
 
-    def part(self, number: int) -> Target:
+    def part(self, number: int) -> KafkaTarget:
         """The same topic with the identity of one task partition, which has a record of its own."""
         return replace(self, identity=f"{self.identity}:{number}", reached=None)
 
@@ -109,13 +109,15 @@ class Target:
         """How long a transaction may be open: as the user says it (``transaction.timeout.ms``), or as we do."""
         return int(self.properties.get(_TIMEOUT, TRANSACTION_TIMEOUT_MS))
 
-    def check(self, record: Record) -> Record:
-        """`record` as it was read. `TargetGoneError` where it is of another topic of this name, or less than it was."""
+    def check(self, record: TransactionRecord) -> TransactionRecord:
+        """`record` as it was read. `TargetDroppedError` where it is of another topic of this name, or less than it
+        was.
+        """
         servers = self.properties.get("bootstrap.servers")
         if self.begins:
             return record
         if record.topic_id and self.topic_id and record.topic_id != self.topic_id:
-            raise TargetGoneError(
+            raise TargetDroppedError(
                 f"Topic {self.topic} at {servers} is another topic than this pipeline wrote to: it was deleted and "
                 "made anew, and its messages of earlier epochs are gone. Nothing more was written. Read its source "
                 "table anew."
@@ -124,7 +126,7 @@ class Target:
         # Parts of an epoch may be ahead of the table's own record, within the epoch.
         if reached is not None and (vector is None or vector.epoch < reached.epoch):
             holds = "nothing of this pipeline" if vector is None else f"only epoch {vector.epoch}"
-            raise TargetGoneError(
+            raise TargetDroppedError(
                 f"Topic {self.topic} at {servers} held epoch {reached.epoch} and now holds {holds}: it was deleted and "
                 "made anew, or its record went, which is an offset of a consumer group. Nothing more was written. Read "
                 "its source table anew."
@@ -133,8 +135,8 @@ class Target:
 
 
 def identity_of(app_id: str, table: TableId) -> str:
-    """The identity of a table's target, which is no other one's and no part's (`Target.part`): hashed where the name
-    ends as that of a part does, or is longer than a group's may be.
+    """The identity of a table's target, which is no other one's and no part's (`KafkaTarget.part`): hashed where the
+    name ends as that of a part does, or is longer than a group's may be.
     """
     identity = f"{app_id}:{table}"
     if len(identity) > _IDENTITY_MAX or _LIKE_A_PART.search(table.table):
@@ -156,7 +158,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TransactionRecord:
     """The record in an identity's group: how far it is (None: nowhere), for a whole table how it is cut, and which
     topic it is of (empty: an older version wrote it, or the cluster did not say).
     """
@@ -166,10 +168,10 @@ class Record:
     topic_id: str = ""
 
 
-class Transactions:
+class TransactionalProducer:
     """The producer of one target, from its ``init_transactions`` on. Fences every other one of the same target."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: KafkaTarget) -> None:
         self._target = target
         #: When the transaction under way was begun.
         self._begun_s: float | None = None
@@ -224,8 +226,8 @@ class Transactions:
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
-    def record(self) -> Record:
-        """The record of the target, as `Target.check` finds it. Nobody else can change it before our commit."""
+    def record(self) -> TransactionRecord:
+        """The record of the target, as `KafkaTarget.check` finds it. Nobody else can change it before our commit."""
         return self._target.check(_read_record(self._target, self._consumer))
 
     def held(self) -> CommitVector | None:
@@ -325,7 +327,7 @@ class Transactions:
         return topic_error(target, error)
 
 
-def look(target: Target) -> Record:
+def look(target: KafkaTarget) -> TransactionRecord:
     """The record of `target`, without fencing anybody: it may change the next moment."""
     consumer = _consumer(target)
     try:
@@ -334,7 +336,7 @@ def look(target: Target) -> Record:
         consumer.close()
 
 
-def _consumer(target: Target) -> Consumer:
+def _consumer(target: KafkaTarget) -> Consumer:
     return consumer_client(
         {
             **target.properties,
@@ -348,10 +350,10 @@ def _consumer(target: Target) -> Consumer:
     )
 
 
-def _read_record(target: Target, consumer: Consumer) -> Record:
+def _read_record(target: KafkaTarget, consumer: Consumer) -> TransactionRecord:
     answer = _committed(target, consumer)
     if answer is None or answer.offset < 0:
-        return Record()
+        return TransactionRecord()
     note = json.loads(answer.metadata or "{}")
     if (version := note.get("version", 1)) > _VERSION:
         raise SinkError(
@@ -360,12 +362,12 @@ def _read_record(target: Target, consumer: Consumer) -> Record:
         )
     vector = CommitVector(answer.offset // STEPS, answer.offset % STEPS, note.get("generation", 0))
     cut = Cut(note.get("epoch", 0), note.get("parts", 1), note.get("most", 0))
-    return Record(vector, cut, note.get("topic", ""))
+    return TransactionRecord(vector, cut, note.get("topic", ""))
 
 
-def _committed(target: Target, consumer: Consumer) -> TopicPartition | None:
+def _committed(target: KafkaTarget, consumer: Consumer) -> TopicPartition | None:
     """The group's offset; None where there is no such topic. Raises `SinkError`."""
-    pauses = Pauses(Policy(longest_s=2.0, patience_s=TIMEOUT_S))
+    pauses = Backoff(RetryPolicy(longest_s=2.0, patience_s=TIMEOUT_S))
     while True:
         try:
             (answer,) = consumer.committed([TopicPartition(target.topic, 0)], timeout=TIMEOUT_S)
@@ -389,10 +391,10 @@ _OF_A_TOPIC: dict[int, type[SinkError]] = {
     KafkaError.MSG_SIZE_TOO_LARGE: ValueRefusedError,
     KafkaError.RECORD_LIST_TOO_LARGE: ValueRefusedError,
     KafkaError.INVALID_RECORD: ValueRefusedError,
-    KafkaError.UNKNOWN_TOPIC_OR_PART: TargetGoneError,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: TargetDroppedError,
     KafkaError.TOPIC_EXCEPTION: NameRefusedError,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: TargetTouchedError,
-    KafkaError.POLICY_VIOLATION: TargetTouchedError,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: TargetModifiedError,
+    KafkaError.POLICY_VIOLATION: TargetModifiedError,
 }
 
 
@@ -401,7 +403,7 @@ def is_away(error: KafkaError) -> bool:
     return error.retriable() or error.code() in _AWAY
 
 
-def topic_error(target: Target, error: KafkaError) -> SinkError:
+def topic_error(target: KafkaTarget, error: KafkaError) -> SinkError:
     """The named error of a broker's refusal: the topic's own where `_OF_A_TOPIC` says so, else the whole sink's."""
     if error.code() in _FENCED:
         return SinkError(f"Topic {target.topic}: another process took over its transactions.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raycdc.compiled import copy, inlined, njit
+from raycdc.core.compiled import copy, inlined, njit
 
 NULL = 0x0A
 INT64 = 0x12

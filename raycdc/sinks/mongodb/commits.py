@@ -19,14 +19,14 @@ import bson
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import DuplicateKeyError
 
-from raycdc.checkpoint.opaque import Positions
 from raycdc.errors import FencedError, RaycdcError, SinkUnavailableError
 from raycdc.model import TableId
 from raycdc.sinks.mongodb.plugin import COMMITS, FENCES
 from raycdc.sinks.mongodb.server import Document, Server, Session
 from raycdc.sinks.mongodb.types import ID
-from raycdc.sinks.record import Held
+from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.targets import is_of_pipeline
+from raycdc.state.opaque import Positions
 
 
 class OperationsDocument(TypedDict):
@@ -76,7 +76,7 @@ class Operations:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class MigrationProgress:
     """How far a migration is: the key of the last document that was changed, a value of any type or null."""
 
     last: Any
@@ -97,10 +97,10 @@ class Kept:
     are fences, `uuid` the collection's (empty: not known).
     """
 
-    held: Held
+    held: TargetRecord
     version: int
     operations: Operations | None = None
-    progress: Progress | None = None
+    progress: MigrationProgress | None = None
     fenced: bool = False
     uuid: str = ""
 
@@ -112,15 +112,15 @@ class RecordChange:
     other pipelines: what they wrote to the target goes.
     """
 
-    held: Held
+    held: TargetRecord
     operations: Operations | None = None
-    progress: Progress | None = None
+    progress: MigrationProgress | None = None
     fences: Sequence[str] = ()
     uuid: str = ""
     alone: bool = False
 
 
-class Commits:
+class CommitCollection:
     """The records of one pipeline (`app_id`) on one server."""
 
     def __init__(self, server: Server, app_id: str) -> None:
@@ -137,14 +137,14 @@ class Commits:
         document = self._server.own(COMMITS).find_one({"_id": self._id(target)})
         if document is None:
             return None
-        held = Held.from_row([document[name] for name in Held.NAMES])
+        held = TargetRecord.from_row([document[name] for name in TargetRecord.NAMES])
         # The place keeper of other databases is never written here.
         assert held is not None
         return Kept(
             held,
             document["version"],
             Operations.of(document["operations"]),
-            Progress.of(document["progress"]),
+            MigrationProgress.of(document["progress"]),
             document["fenced"],
             document.get("uuid", ""),
         )
@@ -167,7 +167,7 @@ class Commits:
         uuid = change.uuid or (before.uuid if before else "")
         version = before.version + 1 if before else 1
         now = Kept(held, version, change.operations, change.progress, bool(fences), uuid)
-        document = dict(zip(Held.NAMES, held.row(), strict=True)) | {
+        document = dict(zip(TargetRecord.NAMES, held.row(), strict=True)) | {
             "version": now.version,
             "operations": None if now.operations is None else now.operations.document(),
             "progress": None if now.progress is None else now.progress.document(),
@@ -210,7 +210,7 @@ class Commits:
         others = (one for one in records if one["_id"] != mine and one["columns"] != "[]")
         return any(not is_of_pipeline(one["_id"]["app"], self._app) for one in others)
 
-    def _late(self, target: TableId, held: Held) -> RaycdcError:
+    def _late(self, target: TableId, held: TargetRecord) -> RaycdcError:
         """Why the record is not what it was."""
         now = self.read(target)
         if now is not None and now.held.vector.generation < held.vector.generation:

@@ -19,8 +19,8 @@ from raycdc.errors import DataError, RowRefusedError
 from raycdc.model import Column
 from raycdc.model.json_text import decimal_text, timestamp_text
 from raycdc.sinks.mongodb import bson_loops
-from raycdc.sinks.mongodb.own_types import OWN_FORMS, bytes_of, own_element
-from raycdc.sinks.mongodb.types import DATE_DIGITS, DOCUMENT_BYTES_MAX, Form, form_of, subtype_of
+from raycdc.sinks.mongodb.bson_types import OWN_FORMS, bytes_of, own_element
+from raycdc.sinks.mongodb.types import DATE_DIGITS, DOCUMENT_BYTES_MAX, BsonForm, form_of, subtype_of
 
 #: Rows that are encoded at once.
 SLICE_ROWS = 8192
@@ -29,8 +29,8 @@ BATCH_BYTES_MAX = 8 << 20
 
 _DAY_MS = 86_400_000
 _TEXT, _DOCUMENT = 0x02, 0x03
-_WORDS = {Form.BOOL: (0x08, 1), Form.INT32: (0x10, 4), Form.INT64: (0x12, 8), Form.DOUBLE: (0x01, 8),
-          Form.DAY: (0x09, 8), Form.DATE: (0x09, 8)}  # fmt: skip
+_WORDS = {BsonForm.BOOL: (0x08, 1), BsonForm.INT32: (0x10, 4), BsonForm.INT64: (0x12, 8), BsonForm.DOUBLE: (0x01, 8),
+          BsonForm.DAY: (0x09, 8), BsonForm.DATE: (0x09, 8)}  # fmt: skip
 
 
 class Element(Protocol):
@@ -43,7 +43,7 @@ class Element(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantElement:
     """The same bytes in every row."""
 
     text: bytes
@@ -71,12 +71,12 @@ class Group:
 
     def write(self, out: np.ndarray, at: np.ndarray) -> None:
         if self.name:
-            Constant(bytes([_DOCUMENT]) + _name(self.name).tobytes()).write(out, at)
+            ConstantElement(bytes([_DOCUMENT]) + _name(self.name).tobytes()).write(out, at)
         lengths = np.broadcast_to(np.asarray(self.inner(), np.int64), (len(at),))
         bson_loops.put_lengths(out, at, np.ascontiguousarray(lengths))
         for element in self.elements:
             element.write(out, at)
-        Constant(b"\0").write(out, at)
+        ConstantElement(b"\0").write(out, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +142,21 @@ def element(name: str, column: Column, values: pa.Array, *, missing: bool = Fals
     if form in _WORDS:
         tag, width = _WORDS[form]
         return _Words(field, tag, width, _words(form, column, values), valid, missing)
-    if form in (Form.DECIMAL, Form.UINT64):
+    if form in (BsonForm.DECIMAL, BsonForm.UINT64):
         low, high, small = _decimals(form, values)
         return _Decimals(field, low, high, small, valid, missing)
-    if form is Form.DIGITS:
+    if form is BsonForm.DIGITS:
         values = decimal_text(values, column.type.scale)
-    elif form is Form.MOMENT:
+    elif form is BsonForm.MOMENT:
         values = timestamp_text(values, column.type.fsp)
     starts, data = bytes_of(values)
-    tag = bson_loops.BINARY if form is Form.BINARY else _TEXT
+    tag = bson_loops.BINARY if form is BsonForm.BINARY else _TEXT
     return _Texts(field, tag, subtype_of(column.type), starts, data, valid, missing)
 
 
 def nulls(name: str) -> Element:
     """A field that is null in every row."""
-    return Constant(bytes([bson_loops.NULL]) + _name(name).tobytes())
+    return ConstantElement(bytes([bson_loops.NULL]) + _name(name).tobytes())
 
 
 def encode(document: Group, rows: int) -> Iterator[tuple[bytes, int, int]]:
@@ -200,16 +200,16 @@ def _name(name: str) -> np.ndarray:
     return np.frombuffer(name.encode() + b"\0", np.uint8)
 
 
-def _words(form: Form, column: Column, values: pa.Array) -> np.ndarray:
-    if form is Form.DOUBLE:
+def _words(form: BsonForm, column: Column, values: pa.Array) -> np.ndarray:
+    if form is BsonForm.DOUBLE:
         doubles = pc.fill_null(values, 0.0).cast(pa.float64()).to_numpy(zero_copy_only=False)
         return np.ascontiguousarray(doubles).view(np.int64)
-    if form is Form.BOOL:
+    if form is BsonForm.BOOL:
         return _int64(values.cast(pa.int8()))
-    if form is Form.DAY:
+    if form is BsonForm.DAY:
         return _int64(values.cast(pa.int32())) * _DAY_MS
     words = _int64(values)
-    if form is Form.DATE:
+    if form is BsonForm.DATE:
         words, rest = np.divmod(words, 10 ** (6 - DATE_DIGITS))
         if rest.any():
             raise RowRefusedError(
@@ -225,12 +225,12 @@ def _int64(values: pa.Array) -> np.ndarray:
     return np.ascontiguousarray(filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
 
 
-def _decimals(form: Form, values: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _decimals(form: BsonForm, values: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Decimal128 (IEEE 754-2008, binary integer significand): sign, exponent + 6176, and 113 bits of digits."""
     both = np.frombuffer(values.buffers()[1], np.uint64).reshape(-1, 2)[values.offset : values.offset + len(values)]
     low, high = both[:, 0].copy(), both[:, 1].copy()
     negative = (high >> np.uint64(63)) != 0
-    small = (high == 0) & (low < np.uint64(1 << 63)) & (form is Form.UINT64)
+    small = (high == 0) & (low < np.uint64(1 << 63)) & (form is BsonForm.UINT64)
     low[negative] = ~low[negative] + np.uint64(1)
     high[negative] = ~high[negative] + (low[negative] == 0)
     scale = values.type.scale

@@ -1,9 +1,10 @@
 """Schema changes of a collection: its documents are changed in key order, some thousand per transaction.
 
 A collection has no schema to alter, so a dropped, renamed or defaulted column is a change of every document. The work
-(`operations`) goes into the record first; each batch is a transaction that also moves the record's `progress`,
-the last ``_id`` that was done, and the last batch's says that all is done. So each document is changed exactly once,
-whoever dies: names may be exchanged without marks on documents, and another driver goes on where the record says,
+(`operations`, and the copies of the record's intent) goes into the record first; each batch is a transaction that also
+moves the record's `progress`, the last ``_id`` that was done, and the last batch's says that all is done. So each
+document is changed exactly once, whoever dies: names may be exchanged without marks on documents, and another driver
+goes on where the record says,
 before it does anything else. A batch of a driver that was replaced finds another version of the record, and changes
 nothing.
 """
@@ -17,17 +18,18 @@ from typing import Any
 import bson
 import pyarrow as pa
 from bson.raw_bson import RawBSONDocument
+from pymongo import UpdateOne
 
-from raycdc.checkpoint.opaque import Positions
+from raycdc.core.failpoints import reach
 from raycdc.errors import ChangeRefusedError
-from raycdc.failpoints import reach
 from raycdc.model import Column, TableId
 from raycdc.sinks.changes import check_constant
-from raycdc.sinks.columns import Plan
-from raycdc.sinks.mongodb.commits import Commits, Kept, Operations, Progress, RecordChange
+from raycdc.sinks.columns import ColumnsPlan
+from raycdc.sinks.mongodb.commits import CommitCollection, Kept, MigrationProgress, Operations, RecordChange
 from raycdc.sinks.mongodb.documents import Group, element, encode
 from raycdc.sinks.mongodb.server import Document, Server, Session
 from raycdc.sinks.mongodb.types import ID
+from raycdc.state.opaque import Positions
 
 #: Documents per transaction: a second's work or less, of a minute that servers give a transaction.
 BATCH_DOCUMENTS = 5000
@@ -36,7 +38,7 @@ _BATCH_BYTES_MAX = 8 << 20
 _PLACE = "raycdc_renamed_"
 
 
-def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: Plan) -> Operations:
+def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: ColumnsPlan) -> Operations:
     """The update that turns documents with the columns `present` into those of `planned`; empty where there is none."""
     names = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
     renamed = {old: new for old, new in names.items() if old != new}
@@ -59,19 +61,20 @@ def defaults_of(target: TableId, columns: Sequence[Column]) -> bytes:
     return data
 
 
-def migrate(server: Server, commits: Commits, target: TableId, record: Kept, positions: Positions) -> Kept:
+def migrate(server: Server, commits: CommitCollection, target: TableId, record: Kept, positions: Positions) -> Kept:
     """Carry out what is left of ``kept.operations``; the record that says that it is done, with the new columns."""
     operations = record.operations
     assert operations is not None
-    assert record.held.intent is not None
+    intent = record.held.intent
+    assert intent is not None
     if operations.empty:
         record = empty(server, commits, target, record, positions)
-    elif operations:
+    elif operations or intent.copies:
         return _change_all(server, commits, target, record, operations, positions)
-    return commits.write(None, target, record, RecordChange(record.held.known(record.held.intent.marker)), positions)  # type: ignore[union-attr]
+    return commits.write(None, target, record, RecordChange(record.held.known(intent.marker)), positions)
 
 
-def empty(server: Server, commits: Commits, target: TableId, record: Kept, positions: Positions) -> Kept:
+def empty(server: Server, commits: CommitCollection, target: TableId, record: Kept, positions: Positions) -> Kept:
     """Delete all documents, and keep the record as it is."""
     collection = server.collection(target)
 
@@ -95,23 +98,25 @@ def empty(server: Server, commits: Commits, target: TableId, record: Kept, posit
 
 def _change_all(
     server: Server,
-    commits: Commits,
+    commits: CommitCollection,
     target: TableId,
     record: Kept,
     operations: Operations,
     positions: Positions,
 ) -> Kept:
     collection = server.collection(target)
-    updates = _updates(operations)
     assert record.held.intent is not None
+    updates, copies = _updates(operations), record.held.intent.copies
     done = record.held.known(record.held.intent.marker)
 
     def change(session: Session, before: Kept, keys: list[Any], *, last: bool) -> Kept:
         for update in updates if keys else ():
             collection.update_many({ID: {"$in": keys}}, update, session=session)
+        if writes := _copied(server.keys(target), keys, copies, session) if keys and copies else []:
+            collection.bulk_write(writes, session=session)
         if last:
             return commits.write(session, target, before, RecordChange(done), positions)
-        further = RecordChange(before.held, operations, Progress(keys[-1]))
+        further = RecordChange(before.held, operations, MigrationProgress(keys[-1]))
         return commits.write(session, target, before, further, positions)
 
     while record.operations is not None:
@@ -121,7 +126,7 @@ def _change_all(
     return record
 
 
-def _next_keys(collection: Any, progress: Progress | None) -> tuple[list[Any], bool]:
+def _next_keys(collection: Any, progress: MigrationProgress | None) -> tuple[list[Any], bool]:
     """The next keys behind `progress` in the order of the index, which runs across types as no comparison in a
     query does; and whether they are the last ones.
     """
@@ -140,6 +145,20 @@ def _next_keys(collection: Any, progress: Progress | None) -> tuple[list[Any], b
             keys.append(one[ID])
             size += len(data)
     return keys, True
+
+
+def _copied(collection: Any, keys: list[Any], copies: Sequence[tuple[str, str]], session: Session) -> list[UpdateOne]:
+    """What gives documents with these keys the values of other fields. Not by a pipeline, whose server may be older or
+    only look like MongoDB; the values go here and back. A field that is not there makes none.
+    """
+    fields = dict.fromkeys((old for _, old in copies), 1)
+    # Documents in fields as their bytes: decoding them would lose names that come twice.
+    raw = collection.with_options(codec_options=collection.codec_options.with_options(document_class=RawBSONDocument))
+    return [
+        UpdateOne({ID: {"$eq": one[ID]}}, {"$set": values})
+        for one in raw.find({ID: {"$in": keys}}, fields, session=session)
+        if (values := {new: one[old] for new, old in copies if old in one})
+    ]
 
 
 def _updates(operations: Operations) -> list[Document]:

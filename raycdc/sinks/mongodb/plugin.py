@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import field_validator
 
 from raycdc.config import Secret, SinkConfig, option
-from raycdc.config.mongodb_uri import parse_mongodb_uri
-from raycdc.model.names import NAMES, NameRules
+from raycdc.config.mongodb import parse_mongodb_uri
+from raycdc.model.rules.names import NAMES, NameRules
 from raycdc.plugins import Plugin
 
 #: The collections of the database `MongoDbSinkConfig.record` (`raycdc.sinks.mongodb.commits`).

@@ -31,21 +31,25 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from raycdc.clients.logins import LOGINS, READ_AGAIN
-from raycdc.clients.mongodb_certificates import refused_certificates
-from raycdc.clients.mongodb_renewal import renew_account
-from raycdc.clients.mongodb_texts import denied_database, untold
-from raycdc.clients.mongodb_tries import SELECTION_TIMEOUT_MS, spaced
-from raycdc.config.mongodb_uri import parse_mongodb_uri
+from raycdc.clients.mongodb import (
+    SELECTION_TIMEOUT_MS,
+    denied_database,
+    refused_certificates,
+    renew_account,
+    spaced,
+    untold,
+)
+from raycdc.config.mongodb import parse_mongodb_uri
+from raycdc.core.secrets import newest
 from raycdc.errors import (
     KeyRefusedError,
     NameRefusedError,
     SinkError,
     SinkUnavailableError,
-    TargetTouchedError,
+    TargetModifiedError,
     ValueRefusedError,
 )
 from raycdc.model import TableId
-from raycdc.references import newest
 
 DUPLICATE_KEY = 11000
 #: A document where the driver takes or gives one: fields with values of any type of BSON.
@@ -125,7 +129,7 @@ class Server:
     """
 
     def __init__(self, uri: str, record: str) -> None:
-        #: As it was first; the driver's clients are made of it as it is then (`raycdc.references`).
+        #: As it was first; the driver's clients are made of it as it is then (`raycdc.core.secrets`).
         self.uri = uri
         self.record = record
         try:
@@ -303,7 +307,7 @@ _OF_A_COLLECTION: dict[int, type[SinkError]] = {
     10334: ValueRefusedError,
     17280: ValueRefusedError,
     # What the account may not do in this database, names that it cannot have, one that differs in case alone.
-    13: TargetTouchedError,
+    13: TargetModifiedError,
     73: NameRefusedError,
     13297: NameRefusedError,
 }

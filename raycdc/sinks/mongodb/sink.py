@@ -14,43 +14,136 @@ was acknowledged is on a majority; transactions that were not are undone and tri
 copy?* The sink remembers how far each target was, and commits nothing to one that holds less.
 
 Tables commit one by one: an epoch is atomic per table at most, not across tables.
+
+May this user write a pipeline's collections, in transactions? Looks, creates nothing. Used by ``raycdc check``.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pymongo.errors import OperationFailure, PyMongoError
 
-from raycdc.bridge.reading import read_segment
-from raycdc.checkpoint.folder import private_file
-from raycdc.checkpoint.manifest import Segment
+from raycdc.config.checks import CheckResult, readable_on_the_way
+from raycdc.config.mongodb import open_hosts
+from raycdc.core.secrets import as_private
 from raycdc.errors import ColumnsRefusedError, SinkError
 from raycdc.model import META_COLUMNS, RowKind, TableId
-from raycdc.references import as_private
+from raycdc.segments.reading import read_segment
 from raycdc.sinks.api import CHANGELOG, UPSERT, SinkContext, TargetShape
-from raycdc.sinks.api import TableWork as Work
+from raycdc.sinks.api import TableCommit as Work
 from raycdc.sinks.changes import check_key, check_unmerged
-from raycdc.sinks.misfits import halved
-from raycdc.sinks.mongodb.checks import check_sink
-from raycdc.sinks.mongodb.commits import Commits
+from raycdc.sinks.mongodb.commits import CommitCollection
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
-from raycdc.sinks.mongodb.server import Server
+from raycdc.sinks.mongodb.server import Document, Server
 from raycdc.sinks.mongodb.target import MongoDbSteps
 from raycdc.sinks.mongodb.tasks import ServerAddress
 from raycdc.sinks.mongodb.types import ID, check_columns, check_name, form_of
-from raycdc.sinks.mongodb.writing import Layout
-from raycdc.sinks.origins import CLAIMED
+from raycdc.sinks.mongodb.writing import DocumentLayout
 from raycdc.sinks.rows import DELETED
-from raycdc.sinks.steps import Batch, ExactlyOnceSink
-from raycdc.source.checks import CheckResult
+from raycdc.sinks.source_tables import CLAIMED
+from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
+from raycdc.sinks.unrepresentable_rows import halved
+from raycdc.state.files.folder import private_file
+from raycdc.state.manifests.manifest import Segment
+
+
+class _Resource(TypedDict, total=False):
+    db: str
+    collection: str
+    anyResource: bool  # the server's name
+
+
+class Privilege(TypedDict):
+    """A privilege of a user as the server tells it: the actions that are allowed on a resource."""
+
+    resource: _Resource
+    actions: Sequence[str]
+
+
+#: The actions on a target, and on the record; ``readWrite`` has all of them.
+ACTIONS = ("createCollection", "find", "insert", "listCollections", "remove", "update")
+SINGLE_SERVER = (
+    "A single server has no transactions, which keep rows and record together. Make it a replica set of one: start "
+    "mongod with --replSet rs0, then run rs.initiate()."
+)
+_FIX_URI = "Correct sink.uri; for a user of another database than the target's add authSource=admin to it."
+
+
+def check_sink(config: MongoDbSinkConfig, tables: Sequence[TableId]) -> list[CheckResult]:
+    """All findings; `tables` are the targets that are known now."""
+    server = Server(config.uri.reveal(), config.record)
+    hosts = open_hosts(config.uri.reveal())
+    fix = "Add tls=true to sink.uri, and tlsCAFile where the authority is your own."
+    way = readable_on_the_way(f"MongoDB at {server.where}", hosts, encrypted=not hosts, fix=fix)
+    return [*_user(server, config, tables), *way]
+
+
+def _user(server: Server, config: MongoDbSinkConfig, tables: Sequence[TableId]) -> list[CheckResult]:
+    """May the user connect, and write the collections in transactions? The server is closed."""
+    try:
+        hello = server.client.admin.command("hello")
+        described = _status(server)
+    except OperationFailure as cause:
+        return [CheckResult("sink", f"MongoDB at {server.where}: {server.text_of(cause)}.", _FIX_URI)]
+    except PyMongoError as cause:
+        told = server.refused(cause) or server.text_of(cause).partition(", Timeout: ")[0][:300]
+        text = f"MongoDB at {server.where} cannot be reached: {told.rstrip('.')}."
+        return [CheckResult("sink", text, _FIX_URI)]
+    finally:
+        server.close()
+    findings = [CheckResult("sink", f"Connected to MongoDB at {server.where}.", ok=True)]
+    if not ("setName" in hello or hello.get("msg") == "isdbgrid"):
+        findings.append(CheckResult("transactions", f"MongoDB at {server.where} is no replica set.", SINGLE_SERVER))
+    known = described.get("authInfo", {})
+    if user := next((one["user"] for one in known.get("authenticatedUsers", [])), None):
+        # One that cannot be a collection is parked, of which the look at the tables tells.
+        targets = [table for table in tables if not config.names.no_table(table)]
+        databases = sorted({config.record, *(table.db for table in targets)})
+        findings += lacking(user, known.get("authenticatedUserPrivileges", []), databases)
+    return findings
+
+
+def _status(server: Server) -> Document:
+    """Who the client is and may do; nothing where the server does not know."""
+    try:
+        return server.client.admin.command({"connectionStatus": 1, "showPrivileges": True})
+    except OperationFailure as cause:
+        if cause.code != _UNKNOWN_COMMAND:
+            raise
+        return {}
+
+
+def lacking(user: str, privileges: Iterable[Privilege], databases: Sequence[str]) -> list[CheckResult]:
+    """The actions that `user` may not do in each of `databases`; one good finding where nothing is missing."""
+    privileges = list(privileges)
+    findings = []
+    for database in databases:
+        allowed = {
+            action
+            for privilege in privileges
+            if privilege["resource"].get("db") in ("", database) and privilege["resource"].get("collection") == ""
+            for action in privilege["actions"]
+        }
+        anything = any(privilege["resource"].get("anyResource") for privilege in privileges)
+        missing = [action for action in ACTIONS if action not in allowed]
+        if missing and not anything:
+            grant = f'db.getSiblingDB("admin").grantRolesToUser("{user}", [{{role: "readWrite", db: "{database}"}}])'
+            text = f"{user} may not {', '.join(missing)} in database {database}."
+            findings.append(CheckResult("sink privileges", text, grant))
+    return findings or [CheckResult("sink privileges", f"{user} may write what the sink needs.", ok=True)]
+
+
+_UNKNOWN_COMMAND = 59
+
 
 #: An epoch of a table up to this is written by the driver, at once: a transaction of a few seconds at most.
 SMALL_BYTES_MAX = 4 << 20
@@ -100,7 +193,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
 
     def look(self, context: SinkContext) -> None:
         super().look(context)
-        self._commits = Commits(self._server, context.app_id)
+        self._commits = CommitCollection(self._server, context.app_id)
         with self._server.named("sink.uri"):
             hello = self._server.client.admin.command("hello")
         if not ("setName" in hello or hello.get("msg") == "isdbgrid"):
@@ -144,13 +237,13 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         if self._upsert:
             check_unmerged(work, self._context.on_existing, rows="document")
 
-    def prepare(self, work: Work, batch: Batch) -> bool:
+    def prepare(self, work: Work, batch: StageBatch) -> bool:
         """Nothing is staged; whether the target is emptied is found out, because that comes before any task writes."""
         # Of several tables each one's own rows go; where that cannot be, it is refused when they are merged.
         return self._upsert and len(work.merged) < 2 and self._truncates(work.segments)
 
     def misfits(self, work: Work, rows: pa.RecordBatch) -> pa.Array:
-        return halved(rows, Layout(work.target, work.schema, "", made=work.made).refusal)
+        return halved(rows, DocumentLayout(work.target, work.schema, "", made=work.made).refusal)
 
     def tombstone(self, work: Work) -> None:
         check_name(work.target)

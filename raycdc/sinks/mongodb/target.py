@@ -1,6 +1,8 @@
 """The verbs of `raycdc.sinks.steps` for a collection: each writes the record of `commits` in its own transactions.
 
 `raycdc.sinks.mongodb.sink` says which epochs are one transaction and which are many.
+
+Whether somebody's collection may take a pipeline's rows: nothing of it may lose, change or merge them in silence.
 """
 
 from __future__ import annotations
@@ -10,21 +12,21 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from bson.binary import UUID_SUBTYPE, Binary
 from pymongo.errors import OperationFailure
 
-from raycdc.errors import ChangeRefusedError, KeyRefusedError, SinkError, TargetGoneError, TargetTakenError
-from raycdc.failpoints import reach
-from raycdc.model import Column, TableId
+from raycdc.core.failpoints import reach
+from raycdc.errors import ChangeRefusedError, KeyRefusedError, SinkError, TargetDroppedError, TargetExistsError
+from raycdc.model import Column, TableId, TableSchema
 from raycdc.sinks.api import STEP_APPEND, CommitVector, SinkContext
-from raycdc.sinks.api import TableWork as Work
+from raycdc.sinks.api import TableCommit as Work
 from raycdc.sinks.changes import fitted_to
-from raycdc.sinks.columns import Plan, plan, type_error
-from raycdc.sinks.mongodb.adopt import check_collection, check_keys
-from raycdc.sinks.mongodb.commits import Commits, Kept, Operations, RecordChange
-from raycdc.sinks.mongodb.load_tasks import LoadTasks
+from raycdc.sinks.columns import ColumnsPlan, plan, type_error
+from raycdc.sinks.mongodb.commits import CommitCollection, Kept, Operations, RecordChange
 from raycdc.sinks.mongodb.migration import empty, migrate, operations_of
-from raycdc.sinks.mongodb.server import DUPLICATE_KEY, Described, DuplicateError, Server, Session
+from raycdc.sinks.mongodb.server import DUPLICATE_KEY, Described, Document, DuplicateError, Server, Session
 from raycdc.sinks.mongodb.tasks import (
+    LoadTasks,
     Mode,
     ServerAddress,
     check_claims,
@@ -34,12 +36,97 @@ from raycdc.sinks.mongodb.tasks import (
     removals,
     statements,
 )
-from raycdc.sinks.mongodb.types import ID, any_key, check_columns, same_form, same_key, spread
+from raycdc.sinks.mongodb.types import (
+    ID,
+    BsonForm,
+    any_key,
+    check_columns,
+    form_of,
+    key_pattern,
+    same_form,
+    same_key,
+    spread,
+    subtype_of,
+)
 from raycdc.sinks.mongodb.writing import Statement, updates_of
-from raycdc.sinks.plan import Input, share_out, split
-from raycdc.sinks.record import Before, Held, Intent, again, renamed
-from raycdc.sinks.steps import Begun, Missing, Ours, Stamp, Standing, Taken, Target, has_only
+from raycdc.sinks.record import Before, Intent, TargetRecord, again, renamed
+from raycdc.sinks.steps import (
+    CommitMetadata,
+    ForeignTarget,
+    MissingTarget,
+    OwnTarget,
+    Target,
+    TargetState,
+    UnfinishedTarget,
+    has_only,
+)
 from raycdc.sinks.targets import taken_by_others
+from raycdc.sinks.task_plan import Input, share_out, split
+
+#: Options of a collection that change what a key is, or what becomes of documents.
+_OPTIONS = {
+    "collation": "compares texts by a collation, which may take different keys of the source for one",
+    "capped": "is capped, and drops its oldest documents",
+    "timeseries": "is a time series, whose documents have no keys of their own",
+    "clusteredIndex": "is clustered, with limits on its keys",
+    "expireAfterSeconds": "drops its documents after a while",
+}
+
+
+def check_collection(target: TableId, described: Described, where: str) -> None:
+    """`SinkError` for a view, and for a collection with options that no target may have."""
+    what = next((text for name, text in _OPTIONS.items() if name in described.options), None)
+    if described.kind not in ("collection", "timeseries"):
+        what = "is a view"
+    if what:
+        raise TargetExistsError(f"{target} exists in {where} and {what}. Choose another target.")
+
+
+def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str) -> None:
+    """`SinkError` where a document's ``_id`` is not the key that this pipeline would find it by, or is of another type:
+    the same value would come a second time.
+    """
+    key = schema.primary_key
+    if key != (ID,):
+        whole: Any = f"${key[0]}" if len(key) == 1 else {name: f"${name}" for name in key}
+        columns = key[0] if len(key) == 1 else "{" + ", ".join(key) + "}"
+        document = collection.find_one({"$expr": {"$ne": [f"${ID}", whole]}}, {ID: 1})
+        _refuse(document, target, where, f"is not its {columns}, by which rows are found")
+    for name in key:
+        field = ID if len(key) == 1 else f"{ID}.{name}"
+        logical = schema.column(name).type
+        form = form_of(logical)
+        if form is BsonForm.VALUE:
+            continue
+        wanted: Document = {"$type": list(_TYPES.get(form, (form.bson,)))}
+        if (pattern := key_pattern(logical)) is not None:
+            wanted = {"$regex": pattern}
+        document = collection.find_one({"$nor": [{field: wanted}]}, {ID: 1})
+        if document is None and form in (BsonForm.BINARY, BsonForm.UUID):
+            subtype = UUID_SUBTYPE if form is BsonForm.UUID else subtype_of(logical)
+            document = _other_binary(collection, subtype, name if len(key) > 1 else None)
+        _refuse(document, target, where, f"has not the form of column {name} ({form.value})")
+
+
+def _other_binary(collection: Any, subtype: int, part: str | None) -> Any:
+    """A document whose key's bytes are of another subtype than ours, and so never equal; queries cannot ask."""
+    for one in collection.find({}, {ID: 1}):
+        value = one[ID] if part is None else one[ID][part]
+        if (value.subtype if isinstance(value, Binary) else 0) != subtype:
+            return one
+    return None
+
+
+def _refuse(document: Document | None, target: TableId, where: str, why: str) -> None:
+    if document is not None:
+        raise TargetExistsError(
+            f"{target} exists in {where} and has a document whose {ID} {why}. Choose another target."
+        )
+
+
+_NUMBERS = ("int", "long", "double", "decimal")
+#: Types whose values may be equal to one that is written in a form, where they are more than its own.
+_TYPES = dict.fromkeys((BsonForm.INT32, BsonForm.INT64, BsonForm.UINT64, BsonForm.DOUBLE, BsonForm.DECIMAL), _NUMBERS)
 
 
 class MongoDbSteps(Target):
@@ -52,7 +139,7 @@ class MongoDbSteps(Target):
         self,
         name: TableId,
         server: Server,
-        commits: Commits,
+        commits: CommitCollection,
         context: SinkContext,
         *,
         small_bytes_max: int,
@@ -68,26 +155,26 @@ class MongoDbSteps(Target):
         self._kept: Kept | None = None
         self._described: Described | None = None
 
-    def standing(self, epoch: int | None = None) -> Standing:
+    def standing(self, epoch: int | None = None) -> TargetState:
         record, described = self._commits.read(self.name), self._server.described(self.name)
         self._kept, self._described = record, described
         vector = None if record is None else record.held.vector
         touched = record is not None and bool(record.held.columns)
         if described is None:
-            return Missing(lost=vector) if touched else Missing(vector=vector)
+            return MissingTarget(lost=vector) if touched else MissingTarget(vector=vector)
         if touched:
-            return Ours(vector)
+            return OwnTarget(vector)
         try:
             check_collection(self.name, described, self._server.where)
         except SinkError as odd:
-            return Taken(vector, unusable=odd)
+            return ForeignTarget(vector, unusable=odd)
         collection = self._server.collection(self.name)
         if collection.find_one({}, {"_id": 1}) is None and not self._commits.others(self.name):
             # Ours, made before the process died, or somebody's who has nothing to lose.
-            return Begun(vector)
-        return Taken(vector)
+            return UnfinishedTarget(vector)
+        return ForeignTarget(vector)
 
-    def recover(self, stamp: Stamp) -> bool:
+    def recover(self, stamp: CommitMetadata) -> bool:
         record = self._kept
         if record is None or record.operations is None:
             return False
@@ -98,29 +185,29 @@ class MongoDbSteps(Target):
         self._migrate(record, stamp)
         return True
 
-    def create(self, work: Work, stamp: Stamp) -> None:
+    def create(self, work: Work, stamp: CommitMetadata) -> None:
         self._server.create(self.name)
         self._described = self._server.described(self.name)
         self._write(self._kept, _new(work, stamp, created=True), stamp, uuid=_uuid(self._described))
 
-    def begin(self, work: Work, stamp: Stamp) -> None:
+    def begin(self, work: Work, stamp: CommitMetadata) -> None:
         self._write(self._kept, _new(work, stamp, created=True), stamp, uuid=_uuid(self._described))
 
-    def replace(self, work: Work, stamp: Stamp) -> None:
+    def replace(self, work: Work, stamp: CommitMetadata) -> None:
         record = self._kept
         new = _new(work, stamp, created=True)
         shape = Before(new.columns, new.key, tuple(column.name for column in new.columns))
         intent = Intent(str(work.epoch), new.columns, new.key, shape)
         before = record.held.vector if record else CommitVector(0, 0)
-        begun = Held(replace(before, generation=work.generation), (), (), created=True, intent=intent)
+        begun = TargetRecord(replace(before, generation=work.generation), (), (), created=True, intent=intent)
         record = self._write(
             record, begun, stamp, operations=Operations(empty=True), uuid=_uuid(self._described), alone=True
         )
         self._write(self._migrate(record, stamp), new, stamp)
 
-    def adopt(self, work: Work, stamp: Stamp) -> None:
+    def adopt(self, work: Work, stamp: CommitMetadata) -> None:
         if self._context.upsert and spread(work.schema.columns):
-            raise TargetTakenError(
+            raise TargetExistsError(
                 f"The collection {self.name} exists in {self._server.where}, and documents are copied as a whole, "
                 "which keeps no fields of others. Choose another target, or empty it with "
                 'pipeline.on_existing = "replace".'
@@ -129,7 +216,7 @@ class MongoDbSteps(Target):
             check_keys(self._server.collection(self.name), self.name, work.schema, self._server.where)
         self._write(self._kept, _new(work, stamp, created=False), stamp, uuid=_uuid(self._described))
 
-    def evolve(self, work: Work, stamp: Stamp) -> None:
+    def evolve(self, work: Work, stamp: CommitMetadata) -> None:
         record, context = self._same(self._recorded), self._context
         held = record.held
         shape = held.shape()
@@ -145,18 +232,19 @@ class MongoDbSteps(Target):
             alone = held.created and not self._commits.others(self.name)
             self.require_own(alone=alone, on_existing=context.on_existing)
             held = replace(held, created=True)
-        if operations := operations_of(self.name, held.columns, held.key if context.upsert else (), planned):
-            intent = Intent(str(work.epoch), columns, key, before)
+        operations = operations_of(self.name, held.columns, held.key if context.upsert else (), planned)
+        if operations or planned.copied:
+            intent = Intent(str(work.epoch), columns, key, before, copies=planned.copied)
             begun = replace(held, vector=replace(held.vector, generation=work.generation), intent=intent)
             begun_again = self._write(record, begun, stamp, operations=operations, alone=not alone)
             record = self._migrate(begun_again, stamp)
-        self._write(record, Held(stamp.vector, columns, key, held.created, before), stamp)
+        self._write(record, TargetRecord(stamp.vector, columns, key, held.created, before), stamp)
 
     def steps(self, work: Work, staged: bool) -> Sequence[int]:
         self._kept = self._same(self._recorded)
         return ()
 
-    def write(self, work: Work, staged: bool, step: int, stamp: Stamp) -> None:
+    def write(self, work: Work, staged: bool, step: int, stamp: CommitMetadata) -> None:
         record = self._recorded
         if staged and not (record.held.created and not self._commits.others(self.name)):
             self.require_own(alone=False, on_existing=self._context.on_existing)
@@ -164,7 +252,8 @@ class MongoDbSteps(Target):
         work = fitted_to(work, self._context, {column.name for column in record.held.columns})
         may_insert = self._context.upsert and not work.merged and record.held.created
         appended, merged = split(work.segments, upsert=self._context.upsert, may_append=may_insert)
-        if not staged and work.input_bytes <= self._small_bytes_max and not _in_part(record, work):
+        small = self._context.without_tasks(work.input_bytes, self._small_bytes_max)
+        if not staged and small and not _in_part(record, work):
             self._write_at_once(work, [Input(segment) for segment in appended], merged, stamp)
             return
         inserted = [] if staged else share_out(appended, parallelism=self._context.parallelism)
@@ -174,17 +263,17 @@ class MongoDbSteps(Target):
             rounds.append(("delete", merged))
         self._write_in_parts(work, [*rounds, ("merge", merged)], stamp, emptied=staged)
 
-    def bar(self, work: Work, stamp: Stamp) -> None:
+    def bar(self, work: Work, stamp: CommitMetadata) -> None:
         # Where nothing was touched only the record says that it never will be.
-        held = self._kept.held if self._kept is not None else Held(CommitVector(0, 0), (), (), created=False)
+        held = self._kept.held if self._kept is not None else TargetRecord(CommitVector(0, 0), (), (), created=False)
         self._write(self._kept, replace(held, vector=stamp.vector), stamp)
 
-    def taken(self) -> TargetTakenError:
+    def taken(self) -> TargetExistsError:
         place = f"The collection {self.name} in {self._server.where}"
         return taken_by_others(place, "choose another server in sink.uri", replaced="to empty it")
 
-    def went_back(self, reached: int, record: CommitVector | None) -> TargetGoneError:
-        return TargetGoneError(
+    def went_back(self, reached: int, record: CommitVector | None) -> TargetDroppedError:
+        return TargetDroppedError(
             f"{self.name} in {self._server.where} held epoch {reached} and now holds {has_only(record)}: the servers "
             "went back in time (a restore), or somebody changed raycdc_commit. Nothing more was written. Bring back a "
             "copy that has the epoch and start again, or take a new snapshot of the "
@@ -193,19 +282,20 @@ class MongoDbSteps(Target):
 
     # -- schema
 
-    def _check_forms(self, work: Work, present: Sequence[Column], key: Sequence[str], planned: Plan) -> None:
+    def _check_forms(self, work: Work, present: Sequence[Column], key: Sequence[str], planned: ColumnsPlan) -> None:
         """Documents keep their values when a type becomes wider; one that would be written otherwise is refused."""
         types = {column.name: column for column in present}
         # Rows come as the source has them, whatever became of the change.
         written = {column.name: column.type for column in work.schema.columns}
+        copied = dict(planned.copied)
         for p in planned.columns:
-            old = types.get(p.origin or "")
+            old = types.get(p.origin or copied.get(p.column.name, ""))
             new = written.get(p.column.name, p.column.type)
             if old is None or planned.emptied:
                 continue
             if not same_form(old.type, new):
                 raise type_error(self.name, old, new)
-            if self._context.upsert and old.name in key and not same_key(old.type, new):
+            if self._context.upsert and p.origin is not None and old.name in key and not same_key(old.type, new):
                 raise ChangeRefusedError(
                     f"{self.name}: the key column {old.name} is a text in MongoDB, whose digits after the point "
                     f"become others, and the {ID} of the documents that exist cannot change. Nothing was written. Take "
@@ -215,7 +305,7 @@ class MongoDbSteps(Target):
     # -- rows
 
     def _write_at_once(
-        self, work: Work, inserted: Sequence[Input], merged: Sequence[Sequence[Input]], stamp: Stamp
+        self, work: Work, inserted: Sequence[Input], merged: Sequence[Sequence[Input]], stamp: CommitMetadata
     ) -> None:
         record = self._recorded
         written = record.held.written(stamp.vector)
@@ -249,7 +339,12 @@ class MongoDbSteps(Target):
             self._kept = attempt([*(statement for rows in groups for statement in removals(layout, rows)), *changes])
 
     def _write_in_parts(
-        self, work: Work, rounds: Sequence[tuple[Mode, Sequence[Sequence[Input]]]], stamp: Stamp, *, emptied: bool
+        self,
+        work: Work,
+        rounds: Sequence[tuple[Mode, Sequence[Sequence[Input]]]],
+        stamp: CommitMetadata,
+        *,
+        emptied: bool,
     ) -> None:
         """Rounds of tasks, each behind fences of its own: none begins before the one before it can write no more."""
         record = self._recorded
@@ -287,11 +382,11 @@ class MongoDbSteps(Target):
         assert self._kept is not None, f"{self.name} has no record"
         return self._kept
 
-    def _write(self, record: Kept | None, held: Held, stamp: Stamp, **more: Any) -> Kept:
+    def _write(self, record: Kept | None, held: TargetRecord, stamp: CommitMetadata, **more: Any) -> Kept:
         self._kept = self._commits.write(None, self.name, record, RecordChange(held, **more), stamp.positions)
         return self._kept
 
-    def _migrate(self, record: Kept, stamp: Stamp) -> Kept:
+    def _migrate(self, record: Kept, stamp: CommitMetadata) -> Kept:
         self._kept = migrate(self._server, self._commits, self.name, record, stamp.positions)
         return self._kept
 
@@ -301,7 +396,7 @@ class MongoDbSteps(Target):
             raise self.disappeared()
         uuid = self._described.uuid
         if record.uuid and uuid and record.uuid != uuid:
-            raise TargetGoneError(
+            raise TargetDroppedError(
                 f"{self.name} in {self._server.where} is another collection than this pipeline wrote to: it was "
                 "dropped and made again, and what it held may be gone. Nothing was written. Drop the collection and "
                 "read its source table anew; if it is whole (resharded, or restored), "
@@ -310,8 +405,8 @@ class MongoDbSteps(Target):
         return replace(record, uuid=record.uuid or uuid)
 
 
-def _new(work: Work, stamp: Stamp, *, created: bool) -> Held:
-    return Held(stamp.vector, work.schema.columns, work.schema.primary_key, created)
+def _new(work: Work, stamp: CommitMetadata, *, created: bool) -> TargetRecord:
+    return TargetRecord(stamp.vector, work.schema.columns, work.schema.primary_key, created)
 
 
 def _uuid(described: Described | None) -> str:

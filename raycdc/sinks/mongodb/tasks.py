@@ -1,61 +1,71 @@
 """The tasks of the MongoDB sink: segments in, documents out, each transaction behind the task's fence.
 
 A task that runs twice writes the same documents twice; one that outlives its round finds its fence gone and ends.
+
+The tasks that load rows of an epoch into a MongoDB collection: one for each group of segments, side by side.
+
+Made and run by the collection's target, on the driver. A task may run in another process, so it gets all that it needs
+as one value (`LoadDocuments`): its rows, the layout of documents, the servers' address, and the token of its fence
+(`raycdc.sinks.mongodb.commits`), without which it writes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
 
 import pyarrow as pa
 
+from raycdc.core.secrets import from_private
+from raycdc.core.task_secrets import private_text
 from raycdc.errors import SinkError
-from raycdc.private_texts import private_text
-from raycdc.references import from_private
-from raycdc.sinks.mongodb.commits import Commits
+from raycdc.sinks.api import SinkContext
+from raycdc.sinks.api import TableCommit as Work
+from raycdc.sinks.mongodb.commits import CommitCollection
 from raycdc.sinks.mongodb.server import Server, Session
 from raycdc.sinks.mongodb.types import ID
-from raycdc.sinks.mongodb.writing import Layout, Statement, write
-from raycdc.sinks.origins import CLAIMED, Origins, same_key
+from raycdc.sinks.mongodb.writing import DocumentLayout, Statement, short, write
+from raycdc.sinks.record import TargetRecord
+from raycdc.sinks.source_tables import CLAIMED, MergedTarget, same_key
 from raycdc.sinks.table_input import TableInput, TableTask
+from raycdc.sinks.task_plan import Input
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows
 
 Mode = Literal["insert", "merge", "delete", "remove", "check"]
 
 
-def statements(layout: Layout, table: TableInput) -> Iterator[Statement]:
+def statements(layout: DocumentLayout, table: TableInput) -> Iterator[Statement]:
     """The statements that write every row of `table`, as it came."""
     for entry in table.inputs:
         batches = replace(table, inputs=(entry,)).rows(changelog=layout.changelog)
         yield from layout.inserts(batches, split=entry.segment.split_id)
 
 
-def merged_rows(table: TableInput, origins: Origins | None) -> pa.Table:
+def merged_rows(table: TableInput, origins: MergedTarget | None) -> pa.Table:
     """The last row of each key with `DELETED`; of several `origins` with `CLAIMED`, too."""
     compacted = compacted_rows(table) if origins is None else compacted_origins(table, origins)
     return compacted.rows
 
 
-def merges(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
+def merges(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
     """The statements that write `merged_rows` that are there."""
     return layout.merges(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 
-def deletions(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
+def deletions(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
     """The statements that delete `merged_rows` that are gone; before `merges`."""
     return layout.deletions(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 
-def removals(layout: Layout, rows: pa.Table) -> Iterator[Statement]:
+def removals(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
     """The statements that delete the documents of all `merged_rows`, before `merges` puts those back that stay."""
     return layout.removals(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 
 def check_claims(
-    server: Server, layout: Layout, rows: pa.Table, *, alone: bool, session: Session | None = None
+    server: Server, layout: DocumentLayout, rows: pa.Table, *, alone: bool, session: Session | None = None
 ) -> None:
     """`DataError` where the target has a key already that a row of `merged_rows` says is new."""
     claimed = rows.filter(rows.column(CLAIMED))
@@ -80,15 +90,15 @@ class ServerAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Load(TableTask[None]):
+class LoadDocuments(TableTask[None]):
     """Write the rows to the target of `layout` while `fence` stands: as they are (`mode` ``"insert"``), the last of
     each key (``"merge"``), of those only the deletions (``"delete"``), the documents of all out of the way
     (``"remove"``), or only look whether that can be (``"check"``).
     """
 
-    layout: Layout
+    layout: DocumentLayout
     mode: Mode
-    origins: Origins | None
+    origins: MergedTarget | None
     address: ServerAddress
     app_id: str
     fence: str = ""
@@ -107,7 +117,7 @@ class Load(TableTask[None]):
                 writes = removals(layout, rows) if self.mode == "remove" else deletions(layout, rows)
                 if self.mode == "merge":
                     writes = chain(writes, merges(layout, rows))
-            commits = Commits(server, self.app_id)
+            commits = CommitCollection(server, self.app_id)
             write(server, layout.target, writes, lambda session: commits.pass_fence(session, layout.target, self.fence))
 
 
@@ -119,3 +129,56 @@ def _read(path: str) -> str:
             f"The address of the sink cannot be read from {path}: {cause.strerror}. Somebody removed it: start "
             "the pipeline again."
         ) from cause
+
+
+class LoadTasks:
+    """See the module's docstring. `address` is that of the servers, as tasks reach them."""
+
+    def __init__(self, context: SinkContext, address: ServerAddress) -> None:
+        self._context = context
+        self._address = address
+
+    def run(
+        self,
+        work: Work,
+        layout: DocumentLayout,
+        mode: Mode,
+        groups: Sequence[Sequence[Input]],
+        fences: Sequence[str] = (),
+    ) -> None:
+        """Run a task for each of `groups`, and return when all are done. `fences` are the tokens of their fences, in
+        the same order; tasks that only check rows need none.
+        """
+        tasks = [
+            LoadDocuments(
+                self._context.table_input(work, inputs),
+                layout=layout,
+                mode=mode,
+                origins=self.origins(work),
+                address=self._address,
+                app_id=self._context.app_id,
+                fence=fences[number] if fences else "",
+            )
+            for number, inputs in enumerate(groups)
+        ]
+        if tasks:
+            self._context.run_tasks(tasks)
+
+    def origins(self, work: Work) -> MergedTarget | None:
+        """The tables whose rows are merged, and their keys; None where rows come from one table under its own key."""
+        return MergedTarget.of(work) if self._context.upsert else None
+
+    def layout(self, work: Work, held: TargetRecord) -> DocumentLayout:
+        """The documents of `work` in a collection with the record `held`."""
+        written = {column.name for column in work.schema.columns}
+        gone = tuple(column.name for column in held.columns if column.name not in written)
+        upsert = self._context.upsert
+        return DocumentLayout(
+            work.target,
+            work.schema,
+            short(self._context.app_id),
+            changelog=not upsert,
+            adopted=upsert and not held.created,
+            gone=gone,
+            made=work.made,
+        )

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from raycdc.model import Column, TableId, TableSchema
-from raycdc.model.names import NAMES
+from raycdc.model.rules.names import NAMES
 from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 from raycdc.sinks.targets import check_names
 
@@ -44,7 +44,7 @@ DOCUMENT_BYTES_MAX = 16 << 20
 ID = "_id"
 
 
-class Form(Enum):
+class BsonForm(Enum):
     """How values of a column are written."""
 
     BOOL = "bool"
@@ -70,19 +70,19 @@ class Form(Enum):
         return self.value.partition(" of ")[0]
 
 
-def form_of(logical: LogicalType) -> Form:
+def form_of(logical: LogicalType) -> BsonForm:
     """The form of a column of this type."""
     match logical.kind:
         case TypeKind.DECIMAL:
-            return Form.DECIMAL if logical.precision <= DECIMAL_DIGITS_MAX else Form.DIGITS
+            return BsonForm.DECIMAL if logical.precision <= DECIMAL_DIGITS_MAX else BsonForm.DIGITS
         case TypeKind.DATETIME | TypeKind.TIMESTAMP:
-            return Form.DATE if logical.fsp <= DATE_DIGITS else Form.MOMENT
+            return BsonForm.DATE if logical.fsp <= DATE_DIGITS else BsonForm.MOMENT
         case TypeKind.BIT:
-            return Form.INT64 if logical.length <= 63 else Form.UINT64
+            return BsonForm.INT64 if logical.length <= 63 else BsonForm.UINT64
         case TypeKind.STRING | TypeKind.BINARY if logical.native in _OWN[logical.kind]:
             return _OWN[logical.kind][logical.native]
         case kind:
-            return _FORMS.get(kind, Form.TEXT)
+            return _FORMS.get(kind, BsonForm.TEXT)
 
 
 def subtype_of(logical: LogicalType) -> int:
@@ -93,18 +93,18 @@ def subtype_of(logical: LogicalType) -> int:
 
 def spread(columns: Sequence[Column]) -> bool:
     """Whether documents have fields of their own beside `columns`: NULL is then a field that is not there."""
-    return any(form_of(column.type) is Form.FIELDS for column in columns)
+    return any(form_of(column.type) is BsonForm.FIELDS for column in columns)
 
 
 def any_key(schema: TableSchema) -> bool:
     """Whether keys are of any type: different ones of the source may be equal for the server, as 1 and 1.0 are."""
-    return any(form_of(schema.column(name).type) is Form.VALUE for name in schema.primary_key)
+    return any(form_of(schema.column(name).type) is BsonForm.VALUE for name in schema.primary_key)
 
 
 def same_form(old: LogicalType, new: LogicalType) -> bool:
     """Whether values that were written as `old` are of the same type as the same ones written as `new`."""
     one, other = form_of(old), form_of(new)
-    if one is Form.BINARY and other is Form.BINARY:
+    if one is BsonForm.BINARY and other is BsonForm.BINARY:
         return subtype_of(old) == subtype_of(new)
     return one is other or {one, other} <= _INTEGERS or {one, other} <= _EXACT
 
@@ -147,24 +147,24 @@ def check_name(target: TableId) -> None:
 
 
 _FORMS = {
-    TypeKind.BOOLEAN: Form.BOOL,
-    TypeKind.INT8: Form.INT32,
-    TypeKind.INT16: Form.INT32,
-    TypeKind.INT32: Form.INT32,
-    TypeKind.YEAR: Form.INT32,
-    TypeKind.INT64: Form.INT64,
-    TypeKind.UINT64: Form.UINT64,
-    TypeKind.FLOAT32: Form.DOUBLE,
-    TypeKind.FLOAT64: Form.DOUBLE,
-    TypeKind.BINARY: Form.BINARY,
-    TypeKind.DATE: Form.DAY,
+    TypeKind.BOOLEAN: BsonForm.BOOL,
+    TypeKind.INT8: BsonForm.INT32,
+    TypeKind.INT16: BsonForm.INT32,
+    TypeKind.INT32: BsonForm.INT32,
+    TypeKind.YEAR: BsonForm.INT32,
+    TypeKind.INT64: BsonForm.INT64,
+    TypeKind.UINT64: BsonForm.UINT64,
+    TypeKind.FLOAT32: BsonForm.DOUBLE,
+    TypeKind.FLOAT64: BsonForm.DOUBLE,
+    TypeKind.BINARY: BsonForm.BINARY,
+    TypeKind.DATE: BsonForm.DAY,
 }
 #: Natives of a MongoDB source that are written as its own types.
 _OWN = {
-    TypeKind.STRING: {"objectId": Form.OBJECT_ID, "binData(4)": Form.UUID},
-    TypeKind.BINARY: {"bson": Form.VALUE, "bson document": Form.FIELDS},
+    TypeKind.STRING: {"objectId": BsonForm.OBJECT_ID, "binData(4)": BsonForm.UUID},
+    TypeKind.BINARY: {"bson": BsonForm.VALUE, "bson document": BsonForm.FIELDS},
 }
 _BINARY = re.compile(r"binData\((\d{1,3})\)")
-_INTEGERS = {Form.INT32, Form.INT64}
-_TEXTS = {Form.DIGITS, Form.MOMENT, Form.TEXT}
-_EXACT = {Form.UINT64, Form.DECIMAL}
+_INTEGERS = {BsonForm.INT32, BsonForm.INT64}
+_TEXTS = {BsonForm.DIGITS, BsonForm.MOMENT, BsonForm.TEXT}
+_EXACT = {BsonForm.UINT64, BsonForm.DECIMAL}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raycdc.compiled import copy, helper, inlined, load, njit
+from raycdc.core.compiled import copy, helper, inlined, load, njit
 from raycdc.sinks.mongodb.bson_loops import NULL
 
 #: Why a value is not written.

@@ -29,17 +29,26 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 
 from raycdc.errors import DataError, ValueRefusedError
 from raycdc.model import Column, TableId, TableSchema
-from raycdc.model.untold import row_named
-from raycdc.sinks.mongodb.documents import SLICE_ROWS, Constant, Element, Group, TooLargeError, element, encode, nulls
-from raycdc.sinks.mongodb.own_types import Fields, UnfitError
+from raycdc.model.redaction import row_named
+from raycdc.sinks.mongodb.bson_types import EncodedFields, UnencodableRowError
+from raycdc.sinks.mongodb.documents import (
+    SLICE_ROWS,
+    ConstantElement,
+    Element,
+    Group,
+    TooLargeError,
+    element,
+    encode,
+    nulls,
+)
 from raycdc.sinks.mongodb.server import Document, DuplicateError, Server, Session
-from raycdc.sinks.mongodb.types import ID, Form, form_of, spread
+from raycdc.sinks.mongodb.types import ID, BsonForm, form_of, spread
 from raycdc.sinks.rows import DELETED, META_TYPES, target_columns
 
 #: Dates beyond what Python's hold stay what they are.
 _CODEC = CodecOptions[Document](datetime_conversion=DatetimeConversion.DATETIME_AUTO)
-_UPSERT = Constant(b"\x08upsert\x00\x01")
-_ONE = Constant(b"\x10limit\x00\x01\x00\x00\x00")
+_UPSERT = ConstantElement(b"\x08upsert\x00\x01")
+_ONE = ConstantElement(b"\x10limit\x00\x01\x00\x00\x00")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +61,9 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DocumentLayout:
     """See the module's table. `gone` are fields that the table has no more, and are null in what is written; `by` is
-    the pipeline's `short`. A document's own field of the name of a column that was `made` (`TableWork`) is left out.
+    the pipeline's `short`. A document's own field of the name of a column that was `made` (`TableCommit`) is left out.
     """
 
     target: TableId
@@ -126,13 +135,13 @@ class Layout:
         if self.changelog or not spread(columns):
             fields = [self._field(column, batch) for column in columns]
             return [*fields, *map(nulls, self.gone)], self._id(batch, split)
-        plain = [column for column in columns if form_of(column.type) is not Form.FIELDS]
+        plain = [column for column in columns if form_of(column.type) is not BsonForm.FIELDS]
         there = {column.name: batch.column(column.name) for column in plain}
         fields = [self._field(column, batch, missing=True) for column in plain]
         for column in columns:
-            if form_of(column.type) is Form.FIELDS:
+            if form_of(column.type) is BsonForm.FIELDS:
                 with self._named(batch):
-                    fields.append(Fields.of(column.name, batch.column(column.name), there, made=self.made))
+                    fields.append(EncodedFields.of(column.name, batch.column(column.name), there, made=self.made))
         return fields, self._id(batch, split)
 
     def _id(self, batch: pa.RecordBatch, split: str) -> Element:
@@ -155,7 +164,7 @@ class Layout:
             yield
         except TooLargeError:
             raise
-        except UnfitError as cause:
+        except UnencodableRowError as cause:
             raise ValueRefusedError(
                 f"{self.target}: {self._shown(batch, cause.place)} cannot be written. {cause} Leave the "
                 "column out by a [[transform]], or correct the source and take a new snapshot."
@@ -199,9 +208,9 @@ def short(app_id: str) -> str:
     return hashlib.sha256(app_id.encode()).hexdigest()[:16]
 
 
-def _text(name: bytes, value: str) -> Constant:
+def _text(name: bytes, value: str) -> ConstantElement:
     text = value.encode() + b"\x00"
-    return Constant(b"\x02" + name + b"\x00" + len(text).to_bytes(4, "little") + text)
+    return ConstantElement(b"\x02" + name + b"\x00" + len(text).to_bytes(4, "little") + text)
 
 
 def updates_of(statements: Sequence[Statement]) -> list[Statement]:

@@ -15,20 +15,19 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
-from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
+from raycdc.core.activity import Stalled
 from raycdc.model import TableId
-from raycdc.model.until import Until
-from raycdc.source.parking import Refusal, Requests
+from raycdc.model.rules.until import Until
 from raycdc.source.protocol.metrics import ReaderMetrics, SplitLoad
 from raycdc.source.protocol.source_event import Heartbeat, Message, SourceEvent
 from raycdc.source.reader.availability import Availability
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.held_rows import SpilledRows
-from raycdc.source.snapshot.log_rows import LogRows
+from raycdc.source.snapshot.log.log_rows import LogRows, SpilledRows
 from raycdc.source.split import OpenedAt, SnapshotSplit, SourceSplit
-from raycdc.source.table_life import Parked
-from raycdc.waiting.stages import Standing
+from raycdc.source.tables.parking import Refusal, Requests
+from raycdc.source.tables.table_life import Parked
+from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch
+from raycdc.state.opaque import EnumeratorState, SealedSplit
 
 
 class InputStatus(Enum):
@@ -83,7 +82,7 @@ class SplitEnumeratorContext(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EpochShare:
+class EnumeratorPart:
     """The share of an enumerator in a manifest.
 
     `tables` are schemas and changes that begin with this epoch, whoever has rows of them; `schemas` the documents they
@@ -141,7 +140,7 @@ class BackfillProgress:
 @dataclass(frozen=True, slots=True)
 class TableProgress:
     """How far a table is, for people: ``"snapshot"``, ``"stream"``, or why it is `parked`; and its `backfill`, if one
-    goes on.
+    goes on. `begun` is why it last began again in this run, as it was parked until then.
     """
 
     phase: str
@@ -150,6 +149,7 @@ class TableProgress:
     parked: Parked | None = None
     amount: SnapshotAmount | None = None
     backfill: BackfillProgress | None = None
+    begun: Parked | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class EnumeratorStatistics:
     chunks_waiting: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)
     owing: frozenset[str] = frozenset()
-    standing: Sequence[Standing] = ()
+    standing: Sequence[Stalled] = ()
 
 
 class SplitEnumerator(Protocol):
@@ -226,7 +226,7 @@ class SplitEnumerator(Protocol):
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
         """The rows of these bounded splits are part of the epoch whose manifest is being written."""
 
-    def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EpochShare:
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EnumeratorPart:
         """The manifest of `epoch` is being written, `splits` are the unbounded splits' states in it.
 
         Called right before `snapshot_state`.
@@ -248,12 +248,14 @@ class SplitEnumerator(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkRead:
-    """A chunk was read into finished segments that belong to no epoch yet; see `raycdc.source.snapshot.hand_off`.
+class ChunkSegments:
+    """A chunk was read into finished segments that belong to no epoch yet; see
+    `raycdc.source.snapshot.handoff.hand_off`.
 
     `high` bounds what its SELECT saw of rows, `log_end` which tables it may have seen under the name: the log's end,
     asked for after the SELECT. `misfit` says why it has none, where the table was another one than the chunk's schema
-    document says; `locked`: it has none, as somebody at the source has the table locked.
+    document says; `locked`: it has none, as somebody at the source has the table locked; `refused`: why it has none and
+    never will have.
     """
 
     split: SnapshotSplit
@@ -263,6 +265,7 @@ class ChunkRead:
     log_end: int = field(kw_only=True)
     misfit: str = ""
     locked: bool = False
+    refused: str = ""
 
 
 class ChunkSource(Protocol):
@@ -274,10 +277,10 @@ class ChunkSource(Protocol):
         A schema document has at least ``fingerprint``, ``columns`` and ``primary_key``.
         """
 
-    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: SchemaDocument) -> None:
+    def fold(self, *, read: ChunkSegments, delta: Sequence[Segment], document: SchemaDocument) -> None:
         """Queue the folding of the held rows in the `delta` segments into what `read` has written."""
 
-    def poll(self) -> ChunkRead | None:
+    def poll(self) -> ChunkSegments | None:
         """A finished read or fold, or None. Raises what went wrong in the background."""
 
     def discard(self, segments: Sequence[Segment]) -> None:

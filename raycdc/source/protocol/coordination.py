@@ -1,14 +1,82 @@
-"""How a source coordinator is set up: its settings, its surroundings, and when it seals."""
+"""How a source coordinator is set up: its settings, its surroundings, and when it seals.
+
+Telling a source what the sink holds: one call at a time, the newest positions, never ahead of a commit.
+
+The enumerator's way out: what it decides about splits and events becomes messages to live readers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.source.protocol.acknowledging import Acknowledgements, CallAsync, told_nobody
-from raycdc.source.protocol.live_readers import LiveReader
+from raycdc.errors import RaycdcError
+from raycdc.source.protocol.epochs import PendingEpochs
+from raycdc.source.protocol.live_readers import LiveReader, LiveReaders
+from raycdc.source.protocol.metrics import SplitLoad
+from raycdc.source.protocol.source_event import AddSplits, NoMoreSplits, SourceEvent, SourceEventWrapper
+from raycdc.source.split import PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import Position, SealedSplit, positions_in
+
+#: ``(call, handler, after_s)``: run `call` elsewhere, give its result to `handler` on the coordinator's thread.
+CallAsync = Callable[[Callable[[], Any], Callable[[Any], None], float], None]
+
+
+class Acknowledgements:
+    """Between the coordinator and `raycdc.source.connector.Source.acknowledge`. Single-threaded, never blocks.
+
+    Commits that come while a call is under way are told by the next one, in which the later stand for the earlier.
+    """
+
+    def __init__(self, acknowledge: Callable[[Mapping[str, Position]], None], call_async: CallAsync) -> None:
+        self._acknowledge = acknowledge
+        self._call_async = call_async
+        self._positions: Mapping[str, Position] | None = None
+        self._under_way = False
+        #: The error of the last call, for people; empty when it succeeded.
+        self.problems: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"Acknowledgements(idle={self.idle})"
+
+    @property
+    def idle(self) -> bool:
+        """Whether the source has heard of every commit, or could not be told."""
+        return not self._under_way and self._positions is None
+
+    def committed(self, splits: Mapping[str, SealedSplit]) -> None:
+        """The sink holds an epoch; `splits` are the unbounded splits' states in its manifest."""
+        positions = positions_in(splits)
+        if positions:
+            self._positions = positions
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._under_way or self._positions is None:
+            return
+        positions, self._positions = self._positions, None
+        self._under_way = True
+        self._call_async(lambda: self._problem_of(positions), self._told, 0.0)
+
+    def _problem_of(self, positions: Mapping[str, Position]) -> str:
+        try:
+            self._acknowledge(positions)
+        except RaycdcError as error:
+            return str(error)
+        return ""
+
+    def _told(self, problem: str) -> None:
+        self._under_way = False
+        self.problems = {"acknowledge": problem} if problem else {}
+        self._tell()
+
+
+def told_nobody() -> Acknowledgements:
+    """Those of a source that has no use for them."""
+    return Acknowledgements(lambda _: None, lambda call, handler, _: handler(call()))
+
 
 #: A position that moved without rows is worth a manifest only now and then.
 IDLE_SEAL_INTERVAL_S = 10.0
@@ -46,7 +114,7 @@ class CoordinatorSettings:
 
 
 class ManifestWriter(Protocol):
-    """The durable side of an epoch (`raycdc.checkpoint.store`)."""
+    """The durable side of an epoch (`raycdc.state.store`)."""
 
     def put_documents(self, documents: Mapping[str, dict[str, Any]]) -> None:
         """Keep schema documents by their fingerprints."""
@@ -57,7 +125,7 @@ class ManifestWriter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class CoordinatorEnvironment:
     """Everything outside of a coordinator that it reaches: `acknowledgements` hear of commits."""
 
     writer: ManifestWriter
@@ -107,3 +175,70 @@ class SealTimer:
             return early or age_s >= self._settings.epoch_interval_s
         dirty = any(reader.heartbeat.dirty for reader in readers)
         return dirty and age_s >= max(IDLE_SEAL_INTERVAL_S, self._settings.epoch_interval_s)
+
+
+class EnumeratorContext:
+    """`raycdc.source.protocol.api.SplitEnumeratorContext` of a coordinator.
+
+    It notes who has which split, and the state in which an unbounded one is given away: that is where the split goes
+    on until an epoch seals another.
+    """
+
+    def __init__(
+        self, readers: LiveReaders, epochs: PendingEpochs, writer: ManifestWriter, call_async: CallAsync
+    ) -> None:
+        self._readers, self._epochs, self._writer = readers, epochs, writer
+        self._call_async = call_async
+        #: Of the coordinator's shell, which has the clock.
+        self.now_s = 0.0
+
+    def registered_readers(self) -> Sequence[int]:
+        return [subtask_id for subtask_id, reader in self._readers.registered.items() if not reader.leaving]
+
+    def may_have_splits(self, subtask_id: int) -> bool:
+        reader = self._readers.get(subtask_id)
+        return reader is not None and reader.registered and not reader.leaving
+
+    def split_loads(self) -> Mapping[str, SplitLoad]:
+        told = (reader.heartbeat.metrics.partitions for _, reader in self._readers)
+        loads = (partitions.loads or {} for partitions in told if partitions is not None)
+        return {split: load for each in loads for split, load in each.items()}
+
+    def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:
+        for subtask_id, splits in assignment.items():
+            reader = self._readers[subtask_id]
+            for split in splits:
+                reader.splits[split.split_id] = split
+                if isinstance(split, SnapshotSplit):
+                    self._readers.chunks.give(reader, split)
+                if isinstance(split, PartitionSplit):
+                    self._epochs.splits[split.split_id] = split.state
+                if isinstance(split, StreamSplit):
+                    self._epochs.splits[split.split_id] = split.state.sealed()
+                    self._writer.put_documents({name: each.to_json() for name, each in split.schemas.items()})
+            reader.link.send(AddSplits(tuple(splits)))
+
+    def send_event(self, subtask_id: int, event: SourceEvent) -> None:
+        reader = self._readers.get(subtask_id)
+        if reader is not None:
+            reader.link.send(SourceEventWrapper(event))
+
+    def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
+        reader = self._readers.get(subtask_id)
+        if reader is not None:
+            reader.ask_back(split_ids)
+
+    @property
+    def open_epoch(self) -> int:
+        return self._epochs.open
+
+    def end_split(self, split_id: str, *, attempt: int) -> None:
+        self._readers.chunks.end(split_id, attempt)
+
+    def signal_no_more_splits(self, subtask_id: int) -> None:
+        reader = self._readers.get(subtask_id)
+        if reader is not None:
+            reader.link.send(NoMoreSplits())
+
+    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None:
+        self._call_async(call, handler, after_s)

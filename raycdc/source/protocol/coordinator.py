@@ -1,8 +1,8 @@
 """The source coordinator: registration, fencing, assignment tracking and the sealing of epochs around an enumerator.
 
 Flink's SourceCoordinator, SplitAssignmentTracker and CheckpointCoordinator in one plain class without a thread: its
-shell (`raycdc.runtime.coordinator_host`) calls one method at a time and carries packets. The only side effect is the
-manifest, written through `ManifestWriter` at the moment the last reader has sealed.
+shell (`raycdc.runtime.coordinator.coordinator_host`) calls one method at a time and carries packets. The only side
+effect is the manifest, written through `ManifestWriter` at the moment the last reader has sealed.
 
 Epochs. One epoch is open. It is sealed when it is `epoch_interval_s` old and something changed (sooner while the sink
 is idle, `epochs_per_hour` times; later while it is busy and there is little), when it holds `epoch_bytes_max`
@@ -13,9 +13,13 @@ to the enumerator at their last *sealed* state, and the epoch is completed witho
 nobody is waited for; then the epoch exists, before that nothing of it does.
 
 `LiveReaders` says whose messages are taken; each is handled once and in order (`raycdc.source.protocol.link`), and the
-first of an incarnation must be `ReaderRegistration`. The other parts are `Epochs` (what is sealed), `SealTimer` (when
-to seal), `PacedReaders` (which part of the source's budget each has) and `EnumeratorContext` (what the enumerator
-may do).
+first of an incarnation must be `ReaderRegistration`. The other parts are `PendingEpochs` (what is sealed), `SealTimer`
+(when to seal), `RateLimitedReaders` (which part of the source's budget each has) and `EnumeratorContext` (what the
+enumerator may do).
+
+The readers of a coordinator and their shares of the source's budget (`raycdc.source.protocol.rate_budget`).
+
+A source that may be read as fast as can be has no keeper, and nothing is told.
 """
 
 from __future__ import annotations
@@ -23,25 +27,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from raycdc.checkpoint.manifest import Manifest
+from raycdc.core.failpoints import reach
 from raycdc.errors import FencedError, ProtocolError, RaycdcError, StateError, error_by_name
-from raycdc.failpoints import reach
 from raycdc.model import TableId
-from raycdc.source.parking import Refusal
 from raycdc.source.protocol.api import SplitEnumerator, Streamed, TablesProgress
-from raycdc.source.protocol.coordination import CoordinatorSettings, ManifestWriter, SealTimer, Surroundings
-from raycdc.source.protocol.enumerator_context import EnumeratorContext
-from raycdc.source.protocol.epochs import Epochs, Recovered, Sealing
+from raycdc.source.protocol.coordination import (
+    CoordinatorEnvironment,
+    CoordinatorSettings,
+    EnumeratorContext,
+    ManifestWriter,
+    SealTimer,
+)
+from raycdc.source.protocol.epochs import PendingEpochs, RecoveryPoint, Sealing
 from raycdc.source.protocol.job_status import JobStatus, Seals, SealStatus, SealTimes, TableStatus
 from raycdc.source.protocol.link import read_packet
 from raycdc.source.protocol.live_readers import LiveReader, LiveReaders, log_on_its_way
-from raycdc.source.protocol.pace import PaceKeeper
-from raycdc.source.protocol.paced_readers import PacedReaders
+from raycdc.source.protocol.rate_budget import LEASE_S, Grant, Holder, RateDemand, RateLimiter
 from raycdc.source.protocol.source_event import (
     CheckpointComplete,
     EpochSealed,
     Heartbeat,
     Message,
+    RateQuotas,
     ReaderFailed,
     ReaderRegistration,
     Registered,
@@ -52,10 +59,46 @@ from raycdc.source.protocol.source_event import (
     SplitsRemoved,
 )
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.source.tables.parking import Refusal
+from raycdc.state.manifests.manifest import Manifest
 
-__all__ = ["CoordinatorSettings", "ManifestWriter", "Recovered", "SourceCoordinator", "Surroundings"]
+
+class RateLimitedReaders:
+    """See the module's docstring. Owned by the coordinator."""
+
+    def __init__(self, readers: LiveReaders, keeper: RateLimiter | None) -> None:
+        self._readers = readers
+        self._keeper = keeper
+
+    def joined(self, subtask_id: int) -> None:
+        """The reader has registered."""
+        if self._keeper is not None:
+            holder = self._readers[subtask_id].holder(subtask_id)
+            self._tell({holder: self._keeper.join(holder)})
+
+    def heard(self, subtask_id: int, demand: RateDemand | None) -> None:
+        """Its heartbeat came."""
+        if self._keeper is not None and demand is not None:
+            self._keeper.heard(self._readers[subtask_id].holder(subtask_id), demand)
+
+    def ended(self, subtask_id: int, reader: LiveReader) -> None:
+        """The reader is fenced, and may live on."""
+        if self._keeper is not None:
+            self._keeper.lost(reader.holder(subtask_id), heard_s=reader.last_heard_s)
+
+    def look(self, *, now_s: float) -> bool:
+        """Tell what is to be told now; whether there was something."""
+        return self._keeper is not None and self._tell(self._keeper.look(now_s=now_s))
+
+    def _tell(self, grants: Mapping[Holder, Grant]) -> bool:
+        for (subtask_id, _), grant in grants.items():
+            self._readers[subtask_id].link.send(RateQuotas(grant.number, grant.shares, LEASE_S))
+        return bool(grants)
+
+
+__all__ = ["CoordinatorEnvironment", "CoordinatorSettings", "ManifestWriter", "RecoveryPoint", "SourceCoordinator"]
 
 
 class SourceCoordinator:
@@ -68,17 +111,17 @@ class SourceCoordinator:
         self,
         enumerator: Callable[[EnumeratorContext], SplitEnumerator],
         *,
-        recovered: Recovered,
+        recovered: RecoveryPoint,
         settings: CoordinatorSettings,
-        surroundings: Surroundings,
+        surroundings: CoordinatorEnvironment,
     ) -> None:
         last, self._surroundings = recovered.last, surroundings
         self._settings = settings
         self.readers = LiveReaders(recovered.generation)
-        self.epochs = Epochs(recovered)
+        self.epochs = PendingEpochs(recovered)
         self._timer = SealTimer(settings)
-        keeper = PaceKeeper(after_another=recovered.generation > 1) if settings.paced else None
-        self._pace = PacedReaders(self.readers, keeper)
+        keeper = RateLimiter(after_another=recovered.generation > 1) if settings.paced else None
+        self._pace = RateLimitedReaders(self.readers, keeper)
         self._stopping = False
         #: The error that ends the job, if one was reported.
         self.failure: RaycdcError | None = None
@@ -349,7 +392,7 @@ class SourceCoordinator:
             self._surroundings.writer.put_documents({name: each.to_json() for name, each in documents.items()})
 
 
-def _table_statuses(epochs: Epochs, known: TablesProgress) -> dict[TableId, TableStatus]:
+def _table_statuses(epochs: PendingEpochs, known: TablesProgress) -> dict[TableId, TableStatus]:
     rows, lost = epochs.rows, epochs.lost_values
     progress = {**Streamed(rows).tables(), **known.tables()}
     return {table: TableStatus(how_far, rows.get(table), lost.get(table)) for table, how_far in progress.items()}

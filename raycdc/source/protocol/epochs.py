@@ -9,21 +9,21 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
-from raycdc.checkpoint.opaque import SealedSplit
-from raycdc.checkpoint.patch import Patch
 from raycdc.model import TableId
 from raycdc.source.protocol.job_status import SealTimes
 from raycdc.source.protocol.source_event import EpochSealed
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit
+from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch
+from raycdc.state.manifests.patch import Patch
+from raycdc.state.opaque import SealedSplit
 
 #: Whoever asks for them looks every half second, in which far fewer epochs are sealed.
 SEALS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveryPoint:
     """Where a coordinator goes on.
 
     `last` is the newest manifest, `committed` the newest epoch the sink holds, `first_epoch` the first number that no
@@ -101,10 +101,10 @@ class Sealing:
         return after
 
 
-class Epochs:
+class PendingEpochs:
     """See the module's docstring."""
 
-    def __init__(self, recovered: Recovered) -> None:
+    def __init__(self, recovered: RecoveryPoint) -> None:
         last = recovered.last
         #: States of the unbounded splits, as they were sealed last.
         self.splits: dict[str, SealedSplit] = dict(last.to_splits) if last else {}

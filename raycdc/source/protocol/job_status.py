@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raycdc.core.activity import Stalled
 from raycdc.model import TableId
 from raycdc.source.protocol.api import NO_TABLES, TableCounts, TableProgress
 from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, ProcessMetrics, ReaderMetrics
-from raycdc.source.protocol.pace import PaceDemand, holds_back
-from raycdc.waiting.stages import Standing
+from raycdc.source.protocol.rate_budget import RateDemand, holds_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ReaderStatus:
     open_bytes: int = 0
     metrics: ReaderMetrics = NO_METRICS
     process: ProcessMetrics = NO_PROCESS_METRICS
-    pace: PaceDemand | None = None
+    pace: RateDemand | None = None
 
     @property
     def pending_records(self) -> int:
@@ -74,7 +74,7 @@ class Seals:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTroubles:
+class SourceOutages:
     """How often the source had to be asked again, and why last."""
 
     count: int = 0
@@ -99,9 +99,9 @@ class JobStatus:
     chunks_waiting: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)
     readers: tuple[ReaderStatus, ...] = ()
-    troubles: SourceTroubles = SourceTroubles()
+    troubles: SourceOutages = SourceOutages()
     seals: Seals = Seals()
-    standing: tuple[Standing, ...] = ()
+    standing: tuple[Stalled, ...] = ()
     owing: frozenset[str] = frozenset()
 
     @property

@@ -31,7 +31,7 @@ UNACKNOWLEDGED_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Identity:
+class SenderIdentity:
     """Who sends: generation of the pipeline (raised at every recovery) and incarnation of the reader."""
 
     generation: int
@@ -42,7 +42,7 @@ class Identity:
 class Packet:
     """A decoded packet whose messages have not been looked at yet."""
 
-    identity: Identity
+    identity: SenderIdentity
     acknowledged: int
     messages: tuple[tuple[int, Any], ...]
 
@@ -55,13 +55,13 @@ def read_packet(data: bytes) -> Packet:
     version, generation, incarnation, acknowledged, messages = value
     if version != PROTOCOL_VERSION:
         raise ProtocolError(f"The peer speaks protocol version {version}, this side {PROTOCOL_VERSION}")
-    return Packet(Identity(generation, incarnation), acknowledged, tuple(map(tuple, messages)))
+    return Packet(SenderIdentity(generation, incarnation), acknowledged, tuple(map(tuple, messages)))
 
 
 class Link:
     """State of one end. Not thread-safe: one owner. `on_send` hears of each message to send."""
 
-    def __init__(self, identity: Identity, *, on_send: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, identity: SenderIdentity, *, on_send: Callable[[], None] = lambda: None) -> None:
         self.identity = identity
         self._on_send = on_send
         self._next = 1

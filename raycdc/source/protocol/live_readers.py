@@ -15,8 +15,8 @@ from functools import partial
 
 from raycdc.errors import FencedError
 from raycdc.source.protocol.job_status import ReaderStatus
-from raycdc.source.protocol.link import Identity, Link
-from raycdc.source.protocol.pace import Holder
+from raycdc.source.protocol.link import Link, SenderIdentity
+from raycdc.source.protocol.rate_budget import Holder
 from raycdc.source.protocol.source_event import Heartbeat, RemoveSplits, Shutdown
 from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit
 
@@ -131,7 +131,7 @@ class LiveReaders:
         """Whether that incarnation is the live one."""
         return subtask_id in self._live and self._incarnations[subtask_id] == incarnation
 
-    def check(self, subtask_id: int, identity: Identity) -> None:
+    def check(self, subtask_id: int, identity: SenderIdentity) -> None:
         """Refuse a packet of a process that was replaced, or given up."""
         if identity.generation != self.generation:
             raise FencedError(
@@ -143,11 +143,11 @@ class LiveReaders:
         if identity.incarnation == current and subtask_id not in self._live:
             raise FencedError(f"Reader {subtask_id}.{current} was given up as lost.")
 
-    def is_new(self, subtask_id: int, identity: Identity) -> bool:
+    def is_new(self, subtask_id: int, identity: SenderIdentity) -> bool:
         """Whether a packet that may be taken is the first of a newer incarnation."""
         return identity.incarnation > self._incarnations.get(subtask_id, 0)
 
-    def add(self, subtask_id: int, identity: Identity, *, now_s: float) -> None:
+    def add(self, subtask_id: int, identity: SenderIdentity, *, now_s: float) -> None:
         """A newer incarnation speaks, and the one before is lost."""
         self._incarnations[subtask_id] = identity.incarnation
         self.gone.discard(subtask_id)
@@ -202,7 +202,7 @@ class LiveReaders:
     def outgoing(self, subtask_id: int, incarnation: int) -> bytes | None:
         """The packet to send to this incarnation now; None when it is not the current one."""
         reader = self._live.get(subtask_id)
-        if reader is None or reader.link.identity != Identity(self.generation, incarnation):
+        if reader is None or reader.link.identity != SenderIdentity(self.generation, incarnation):
             return None
         return reader.link.packet()
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raycdc.core.activity import Stalled
 from raycdc.model import TableId
-from raycdc.waiting.stages import Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class HandOffWait:
 
 
 @dataclass(frozen=True, slots=True)
-class BesideTrouble:
-    """The second reading of a log (`raycdc.source.snapshot.reading_beside`) is away, as `text` says, and is opened
-    again: how often that was tried, and for how many seconds it is still tried before its tables are parked.
+class CatchUpOutage:
+    """The second reading of a log (`raycdc.source.snapshot.rereading.catch_up_stream`) is away, as `text` says, and is
+    opened again: how often that was tried, and for how many seconds it is still tried before its tables are parked.
     """
 
     tries: int
@@ -84,7 +84,7 @@ class ReaderMetrics:
     log: LogMetrics | None = None
     partitions: PartitionMetrics | None = None
     waits: tuple[HandOffWait, ...] = ()
-    beside: BesideTrouble | None = None
+    beside: CatchUpOutage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class ProcessMetrics:
     seconds: Mapping[str, float] = field(default_factory=dict)
     source: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sealing: CutProgress | None = None
-    standing: tuple[Standing, ...] = ()
+    standing: tuple[Stalled, ...] = ()
     moves: int = 0
 
 

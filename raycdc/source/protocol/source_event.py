@@ -14,7 +14,7 @@
 | `SealEpoch` | coordinator → reader | `EpochSealed` |
 | `EpochSealed` | reader → coordinator | `CheckpointComplete`, once the sink holds the epoch |
 | `CheckpointComplete` | coordinator → reader | – |
-| `PaceShares` | coordinator → reader | its number, in the next `Heartbeat` |
+| `RateQuotas` | coordinator → reader | its number, in the next `Heartbeat` |
 | `Heartbeat` | reader → coordinator | – |
 | `ReaderFailed` | reader → coordinator | `Shutdown` |
 | `Shutdown` | coordinator → reader | – |
@@ -35,15 +35,15 @@ from typing import Any, ClassVar, get_args
 
 import msgpack
 
-from raycdc.checkpoint.manifest import Segment, TableEpoch
-from raycdc.checkpoint.opaque import SealedSplit
-from raycdc.checkpoint.patch import Patch
 from raycdc.errors import ProtocolError
 from raycdc.source.protocol import wire
 from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, ProcessMetrics, ReaderMetrics
-from raycdc.source.protocol.pace import PaceDemand
+from raycdc.source.protocol.rate_budget import RateDemand
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import SourceSplit
+from raycdc.state.manifests.manifest import Segment, TableEpoch
+from raycdc.state.manifests.patch import Patch
+from raycdc.state.opaque import SealedSplit
 
 PROTOCOL_VERSION = 4
 
@@ -177,9 +177,9 @@ class CheckpointComplete:
 
 
 @dataclass(frozen=True, slots=True)
-class PaceShares:
+class RateQuotas:
     """The reader's shares of the source's budget from now on, in millionths by lane; none of them lives longer than
-    `lease_s` without the coordinator (`raycdc.source.protocol.pace`).
+    `lease_s` without the coordinator (`raycdc.source.protocol.rate_budget`).
     """
 
     number: int
@@ -200,7 +200,7 @@ class Heartbeat:
     dirty: bool = False
     metrics: ReaderMetrics = NO_METRICS
     process: ProcessMetrics = NO_PROCESS_METRICS
-    pace: PaceDemand | None = None
+    pace: RateDemand | None = None
 
     def without_epoch(self) -> Heartbeat:
         """The same where the open epoch has nothing yet, because the one that was open is being sealed."""
@@ -242,7 +242,7 @@ Message = (
     | SealEpoch
     | EpochSealed
     | CheckpointComplete
-    | PaceShares
+    | RateQuotas
     | Heartbeat
     | ReaderFailed
     | Shutdown

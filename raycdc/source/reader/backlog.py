@@ -20,7 +20,7 @@ from raycdc.source.reader.split_reader import FetchedSplit, SplitsAddition, Spli
 SplitT = TypeVar("SplitT", bound=FetchedSplit)
 
 
-class SplitShare(Generic[SplitT]):
+class FetcherSplits(Generic[SplitT]):
     """The splits of one fetcher. Its thread calls everything; what it holds is guarded by the backlog's lock."""
 
     def __init__(self, backlog: SplitBacklog[SplitT], wake_up: Callable[[], None]) -> None:
@@ -32,7 +32,7 @@ class SplitShare(Generic[SplitT]):
         self._backlog = backlog
 
     def __repr__(self) -> str:
-        return f"SplitShare({sorted(self.split_ids)})"
+        return f"FetcherSplits({sorted(self.split_ids)})"
 
     @property
     def closed(self) -> bool:
@@ -58,7 +58,7 @@ class SplitBacklog(Generic[SplitT]):
         self._at_once = at_once
         self._condition = threading.Condition()
         self._waiting: deque[tuple[SplitT, int]] = deque()
-        self._shares: list[SplitShare[SplitT]] = []
+        self._shares: list[FetcherSplits[SplitT]] = []
         self._closed = False
 
     def __repr__(self) -> str:
@@ -75,10 +75,10 @@ class SplitBacklog(Generic[SplitT]):
         with self._condition:
             return self._closed
 
-    def share(self, wake_up: Callable[[], None]) -> SplitShare[SplitT]:
+    def share(self, wake_up: Callable[[], None]) -> FetcherSplits[SplitT]:
         """The share of another fetcher, whose reader's blocked fetch `wake_up` ends."""
         with self._condition:
-            share = SplitShare(self, wake_up)
+            share = FetcherSplits(self, wake_up)
             self._shares.append(share)
             return share
 
@@ -130,7 +130,7 @@ class SplitBacklog(Generic[SplitT]):
 
     # -- the fetchers' threads
 
-    def take(self, share: SplitShare[SplitT]) -> Sequence[tuple[SplitsChange[SplitT], int]] | None:
+    def take(self, share: FetcherSplits[SplitT]) -> Sequence[tuple[SplitsChange[SplitT], int]] | None:
         with self._condition:
             while True:
                 self._give(share)
@@ -149,13 +149,13 @@ class SplitBacklog(Generic[SplitT]):
                 self._condition.notify_all()  # Other fetchers may read them now.
             return changes
 
-    def finished(self, share: SplitShare[SplitT], split_ids: Sequence[str]) -> None:
+    def finished(self, share: FetcherSplits[SplitT], split_ids: Sequence[str]) -> None:
         with self._condition:
             # A split that the fetcher is still to be told of was not read: one of its name from before has ended.
             share.split_ids -= set(split_ids) - _all_of(share, _added)
             self._condition.notify_all()
 
-    def _give(self, share: SplitShare[SplitT]) -> None:
+    def _give(self, share: FetcherSplits[SplitT]) -> None:
         if not self._waiting or not self._has_room(share):
             return
         others = [other for other in self._shares if other is not share]
@@ -171,7 +171,7 @@ class SplitBacklog(Generic[SplitT]):
             share.changes.append((SplitsAddition((split,)), addition))
         self._waiting = passed_over + self._waiting
 
-    def _has_room(self, share: SplitShare[SplitT]) -> bool:
+    def _has_room(self, share: FetcherSplits[SplitT]) -> bool:
         return self._at_once is None or len(share.split_ids) < self._at_once
 
 
@@ -183,6 +183,6 @@ def _removed(change: SplitsChange[SplitT]) -> set[str]:
     return set(change.split_ids) if isinstance(change, SplitsRemoval) else set()
 
 
-def _all_of(share: SplitShare[SplitT], part: Callable[[SplitsChange[SplitT]], set[str]]) -> set[str]:
+def _all_of(share: FetcherSplits[SplitT], part: Callable[[SplitsChange[SplitT]], set[str]]) -> set[str]:
     """The splits that `part` says of the changes that the fetcher has not taken yet."""
     return set().union(*(part(change) for change, _ in share.changes))

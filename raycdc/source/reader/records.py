@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from raycdc.errors import OutOfPlaceError
+from raycdc.errors import OutOfOrderError
 from raycdc.source.protocol.api import ReaderOutput
 
 ItemT_co = TypeVar("ItemT_co", covariant=True)
@@ -60,9 +60,9 @@ class RecordEmitter(Protocol[ItemT_contra, StateT_contra]):
 
 
 def check_begin(split_id: str, *, begin: int, position: int) -> None:
-    """Raise `OutOfPlaceError` unless a batch that begins at `begin` goes on where its split's rows end."""
+    """Raise `OutOfOrderError` unless a batch that begins at `begin` goes on where its split's rows end."""
     if begin != position:
-        raise OutOfPlaceError(
+        raise OutOfOrderError(
             f"A batch of {split_id} begins at {begin}, but the rows before it end at {position}. The batch was not "
             "emitted. This is a bug of the source's reader: something of the split was left out, or was read twice."
         )

@@ -1,8 +1,8 @@
 """The common part of all source readers: FLIP-27's `SourceReaderBase`.
 
-A reader is one class without a thread of its own. The shell (`raycdc.runtime.reader_worker`, or a simulation) calls
-`handle` with each message and `poll_next` until it answers NOTHING_AVAILABLE, and waits for `is_available` then. What
-blocks runs in fetchers (`raycdc.source.reader.fetcher_manager`), which are polled.
+A reader is one class without a thread of its own. The shell (`raycdc.runtime.reader.reader_worker`, or a simulation)
+calls `handle` with each message and `poll_next` until it answers NOTHING_AVAILABLE, and waits for `is_available` then.
+What blocks runs in fetchers (`raycdc.source.reader.fetcher_manager`), which are polled.
 
 | message | does |
 |---|---|
@@ -13,23 +13,22 @@ blocks runs in fetchers (`raycdc.source.reader.fetcher_manager`), which are poll
 | `SealEpoch` | at the next place where it can, the reader cuts the epoch and sends positions and segments together |
 | `CheckpointComplete` | segment files that nobody needs any more are deleted |
 
-Two kinds of readers are made of it: `raycdc.source.snapshot.incremental_reader.IncrementalReader` for chunks and a log,
-and `raycdc.source.reader.partition_source_reader.PartitionSourceReader` for many logs with a position each.
+Two kinds of readers are made of it: `raycdc.source.snapshot.reader.incremental_reader.IncrementalReader` for chunks and
+a log, and `raycdc.source.partitions.partition_source_reader.PartitionSourceReader` for many logs with a position each.
+
+The surroundings that a reader is created with: where rows go, how to speak, and threads that fetch.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol, TypeVar
 
-from raycdc.checkpoint.manifest import TableEpoch
-from raycdc.checkpoint.opaque import SealedSplit
-from raycdc.checkpoint.patch import Patch
+from raycdc.core.failpoints import reach
 from raycdc.errors import ProtocolError
-from raycdc.failpoints import reach
-from raycdc.source.protocol.api import InputStatus
+from raycdc.source.protocol.api import ChunkSource, InputStatus, ReaderOutput
 from raycdc.source.protocol.metrics import ReaderMetrics
 from raycdc.source.protocol.source_event import (
     AddSplits,
@@ -45,13 +44,50 @@ from raycdc.source.protocol.source_event import (
     SourceEventWrapper,
 )
 from raycdc.source.reader.availability import Availability
-from raycdc.source.reader.context import ReaderContext
+from raycdc.source.reader.fetcher_manager import FetcherManager, ThreadingModel
+from raycdc.source.reader.split_reader import FetchedSplit, SplitReader
 from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.reader.reading import ChunkReader
 from raycdc.source.split import SourceSplit
+from raycdc.state.manifests.manifest import TableEpoch
+from raycdc.state.manifests.patch import Patch
+from raycdc.state.opaque import SealedSplit
+
+ItemT = TypeVar("ItemT")
+SplitT = TypeVar("SplitT", bound=FetchedSplit)
+
+
+class FetcherThreads(Protocol):
+    """Starts the threads that block on a source so that its reader never does, with their time counted."""
+
+    def start(
+        self, open_reader: Callable[[], SplitReader[SplitT, ItemT]], *, name: str, threading: ThreadingModel
+    ) -> FetcherManager[SplitT, ItemT]:
+        """A manager whose fetchers open a reader each; `name` says in figures and stack traces what they read."""
+
+    def chunks(self, open_chunks: Callable[[], ChunkReader], *, threading: ThreadingModel) -> ChunkSource:
+        """Fetchers that read chunks into segments, over a connection each."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderReport:
+class ReaderContext:
+    """The surroundings of a reader: where rows go, how to speak to the coordinator, what wakes its thread, a monotonic
+    clock in seconds, the bytes after which it asks for a seal, whether single tables may be parked, how to start
+    fetchers, and how many of them may read splits at once (``readers.fetchers``).
+    """
+
+    output: ReaderOutput
+    send: Callable[[Message], None]
+    availability: Availability
+    now_s: Callable[[], float]
+    epoch_bytes_max: int
+    threads: FetcherThreads
+    parking: bool = True
+    fetchers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderCheckpoint:
     """The part of `EpochSealed` beside the segments, in its terms: the reader's part of a checkpoint."""
 
     splits: Mapping[str, SealedSplit] = field(default_factory=dict)
@@ -99,7 +135,7 @@ class SourceReaderBase(ABC):
         """Do one piece of work other than cutting; False when there is none now."""
 
     @abstractmethod
-    def report(self) -> ReaderReport:
+    def report(self) -> ReaderCheckpoint:
         """The states of the splits behind the rows that the epoch being cut has.
 
         Events that are sent here arrive before the report.

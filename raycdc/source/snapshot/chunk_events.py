@@ -1,16 +1,18 @@
-"""The source events of incremental snapshots: how the hand-off of a chunk is settled between its reader and the log's.
+"""The source events of incremental snapshots: the hand-off of a chunk between its reader and the reader of the log.
 
 | event | from | to | meaning |
 |---|---|---|---|
-| `OpenChunk` | reader of the chunk | log reader | hold the chunk's keys from where you are, and say where that is |
+| `OpenChunkRequest` | reader of the chunk | log reader | hold the keys of the chunk from now on; name your position |
 | `ChunkOpened` | log reader | reader of the chunk | the SELECT may start once everything up to there is visible |
-| `CloseChunk` | reader of the chunk | log reader | the chunk was read, or folded; H bounds what its SELECT saw |
-| `ChunkMisfit` | reader of the chunk | log reader | the table is another one than the log has said so far |
+| `CloseChunkRequest` | reader of the chunk | log reader | the chunk was read, or folded; H bounds what its SELECT saw |
+| `ChunkSchemaMismatch` | reader of the chunk | log reader | the table is not the one of the log |
+| `ChunkRefused` | reader of the chunk | log reader | a row of it can be given to no target: its table is parked |
 | `ChunkLocked` | reader of the chunk | enumerator | somebody has the table locked, so the chunk has no rows |
 | `ChunkDelta` | log reader | reader of the chunk | fold these held rows into the chunk, and close it again |
 | `ChunkPublished` | log reader | reader of the chunk | the chunk is part of the log reader's open epoch |
 | `ChunkVoided` | log reader | reader of the chunk | the attempt is over; `fate` says what comes next |
-| `VoidChunk` | enumerator | log reader | its reader is gone or cannot read it; answered by `ChunkVoided` in any case |
+| `VoidChunkRequest` | enumerator | log reader | its reader is gone or cannot read it; the answer is `ChunkVoided` |
+| `ResnapshotBegan` | log reader | enumerator | a parked table begins again, for the reason that it was parked for |
 | `StopAt` | enumerator | log reader | the input ends at this place |
 | `ParkTable` | enumerator | log reader | the table's target refused an epoch, so nothing more of it passes |
 | `DiscardSegments` | enumerator | any reader | delete what was read for nothing |
@@ -24,15 +26,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from raycdc.checkpoint.manifest import Segment
-from raycdc.source.parking import Refusal
+from raycdc.model import TableId
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import ChunkId, OpenedAt, SnapshotSplit
+from raycdc.source.tables.parking import Refusal
+from raycdc.source.tables.table_life import Parked
+from raycdc.state.manifests.manifest import Segment
 
 
 @dataclass(frozen=True, slots=True)
-class OpenChunk(SourceEvent):
+class OpenChunkRequest(SourceEvent):
     """Answered by `ChunkOpened` or `ChunkVoided`, maybe only after some time."""
 
     split: SnapshotSplit
@@ -48,7 +52,7 @@ class ChunkOpened(SourceEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class CloseChunk(SourceEvent):
+class CloseChunkRequest(SourceEvent):
     """The SELECT saw no row after the ordinal `high` and no table after `log_end`; `exact`: it saw exactly `high`.
 
     `segments` are durable on the reader's node and belong to no epoch yet.
@@ -62,11 +66,19 @@ class CloseChunk(SourceEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkMisfit(SourceEvent):
+class ChunkSchemaMismatch(SourceEvent):
     """The chunk has no rows; the log says why before the ordinal `high`, where the chunk is read again."""
 
     chunk: ChunkId
     high: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRefused(SourceEvent):
+    """The chunk has no rows, nor will any later attempt; `reason` is the table's."""
+
+    chunk: ChunkId
     reason: str
 
 
@@ -114,7 +126,15 @@ class ChunkVoided(SourceEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class VoidChunk(SourceEvent):
+class ResnapshotBegan(SourceEvent):
+    """For people: a table may be parked and begin again within one epoch, of which no manifest says that it was."""
+
+    table: TableId
+    was: Parked
+
+
+@dataclass(frozen=True, slots=True)
+class VoidChunkRequest(SourceEvent):
     """Make the chunk unopened, if it is still open."""
 
     chunk: ChunkId
@@ -124,8 +144,8 @@ class VoidChunk(SourceEvent):
 class StopAt(SourceEvent):
     """The input ends where the log reader stands at `ordinal` or behind it.
 
-    `changes` are the parkings and new beginnings that the sender knows of (`raycdc.source.parking`): one who does not
-    know of all of them does not know either that a table has more to read.
+    `changes` are the parkings and new beginnings that the sender knows of (`raycdc.source.tables.parking`): one who
+    does not know of all of them does not know either that a table has more to read.
     """
 
     ordinal: int
@@ -147,10 +167,21 @@ class DiscardSegments(SourceEvent):
 
 
 #: The events that the log reader acts on.
-LogEvent = OpenChunk | CloseChunk | ChunkMisfit | VoidChunk | StopAt | ParkTable
+LogEvent = (
+    OpenChunkRequest | CloseChunkRequest | ChunkSchemaMismatch | ChunkRefused | VoidChunkRequest | StopAt | ParkTable
+)
 #: The events that a reader of chunks acts on.
 ChunkReaderEvent = ChunkOpened | ChunkDelta | ChunkPublished | ChunkVoided | DiscardSegments
-#: The events that the enumerator is told and relays; in the place of one of a locked table, it sends `VoidChunk`.
+#: The events that the enumerator is told and relays; in the place of one of a locked table, it sends
+#: `VoidChunkRequest`.
 RelayedEvent = (
-    OpenChunk | CloseChunk | ChunkMisfit | ChunkLocked | ChunkOpened | ChunkDelta | ChunkPublished | ChunkVoided
+    OpenChunkRequest
+    | CloseChunkRequest
+    | ChunkSchemaMismatch
+    | ChunkRefused
+    | ChunkLocked
+    | ChunkOpened
+    | ChunkDelta
+    | ChunkPublished
+    | ChunkVoided
 )

@@ -14,7 +14,7 @@ class NotComparedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RowFilter:
     """Some rows: in each column that is named each of them has one of the column's `values`, which are distinct and
     ascending, and of type int64, decimal128(38, 0) or string.
 
@@ -37,7 +37,7 @@ class TargetTable(Protocol):
     def rows_about(self) -> int:
         """About how many rows it has, for people; 0 where that would cost a scan."""
 
-    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         """The columns `columns`, in that order, of all rows; types are the target's.
 
         Of `wanted` rows the reader skips as many others as it can: it may give more rows, never fewer.

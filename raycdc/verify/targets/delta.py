@@ -9,10 +9,9 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from raycdc.model import TableId
-from raycdc.stores.libraries import delta_options
-from raycdc.stores.settings import StorageSettings
-from raycdc.stores.url import FolderPlace, place_of
-from raycdc.verify.targets.api import NotComparedError, Wanted
+from raycdc.storage.settings import StorageSettings, delta_options
+from raycdc.storage.url import FolderLocation, place_of
+from raycdc.verify.targets.api import NotComparedError, RowFilter
 from raycdc.verify.targets.spans import arrow_condition
 
 #: Rows that become hashes at once.
@@ -27,8 +26,8 @@ class DeltaRows:
     def __init__(self, path: str, target: TableId, settings: StorageSettings) -> None:
         place = place_of(path).below(f"{target.db}/{target.table}")
         self._target = target
-        self._where = str(place.path if isinstance(place, FolderPlace) else place)
-        self._options = None if isinstance(place, FolderPlace) else delta_options(place, settings)
+        self._where = str(place.path if isinstance(place, FolderLocation) else place)
+        self._options = None if isinstance(place, FolderLocation) else delta_options(place, settings)
 
     def __repr__(self) -> str:
         return f"DeltaRows({self._where!r})"
@@ -42,7 +41,7 @@ class DeltaRows:
             return 0
         return int(pa.compute.sum(actions.column("num_records")).as_py() or 0)
 
-    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         table = self._table()
         if "deletionVectors" in (table.protocol().reader_features or ()):
             # The pyarrow dataset would not see which rows are marked as deleted.

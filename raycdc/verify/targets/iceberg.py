@@ -20,11 +20,10 @@ from pyiceberg.types import IntegerType, LongType, StringType
 
 from raycdc.errors import SinkError
 from raycdc.model import TableId
-from raycdc.stores.libraries import iceberg_properties, with_tls
-from raycdc.stores.settings import StorageSettings
-from raycdc.stores.url import FolderPlace, place_of
+from raycdc.storage.settings import StorageSettings, iceberg_properties, with_tls
+from raycdc.storage.url import FolderLocation, place_of
 from raycdc.verify.changelog import EMPTIED, KIND
-from raycdc.verify.targets.api import NotComparedError, Wanted
+from raycdc.verify.targets.api import NotComparedError, RowFilter
 from raycdc.verify.targets.spans import spans
 
 #: Its classes are made with arguments that pydantic's types do not show.
@@ -49,7 +48,7 @@ class Warehouse:
         absent = NotComparedError(f"there is no Iceberg table {target} in the catalog")
         if self.type == "hadoop":
             place = place_of(self.warehouse)
-            if not isinstance(place, FolderPlace):
+            if not isinstance(place, FolderLocation):
                 raise NotComparedError("a warehouse of type hadoop on an object store is not read by verify")
             folder = Path(place.path).absolute() / target.db / target.table / "metadata"
             names = [name.name for name in folder.glob("v*.metadata.json")] if folder.is_dir() else []
@@ -74,7 +73,7 @@ class Warehouse:
             properties |= {"warehouse": self.warehouse} if self.warehouse else {}
         elif self.warehouse:
             place = place_of(self.warehouse)
-            if isinstance(place, FolderPlace):
+            if isinstance(place, FolderLocation):
                 properties["warehouse"] = f"file://{Path(place.path).absolute()}"
             else:
                 properties |= {"warehouse": str(place), **iceberg_properties(place, self.storage)}
@@ -101,14 +100,14 @@ class IcebergRows:
         summary = None if snapshot is None else snapshot.summary
         return int((summary["total-records"] if summary is not None else None) or 0)
 
-    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         table = self._warehouse.table(self._target)
         scan = table.scan(row_filter=_condition(wanted, table.schema()), selected_fields=tuple(columns))
         for batch in scan.to_arrow_batch_reader():
             yield batch.select(list(columns))
 
 
-def _condition(wanted: Wanted | None, schema: Schema) -> BooleanExpression:
+def _condition(wanted: RowFilter | None, schema: Schema) -> BooleanExpression:
     """By which files and groups of rows are skipped: spans of integers and texts, whose bounds are exact."""
     parts: list[Any] = []
     for name, values in () if wanted is None else wanted.values.items():

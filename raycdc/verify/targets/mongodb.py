@@ -10,15 +10,15 @@ from pymongo import ASCENDING
 from pymongo.errors import PyMongoError
 
 from raycdc.config import Secret
-from raycdc.config.mongodb_types import parse_type
+from raycdc.config.mongodb import parse_type
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
-from raycdc.connectors.mongodb.client import connect
-from raycdc.connectors.mongodb.layout import ID, Layout
-from raycdc.connectors.mongodb.stream.raw_cursors import RawFind
+from raycdc.connectors.mongodb.layout import ID, CollectionLayout
+from raycdc.connectors.mongodb.server.client import connect
+from raycdc.connectors.mongodb.stream.raw_stream import RawFind
 from raycdc.errors import DataError, SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.verify.changelog import EMPTIED, KIND, ORDER
-from raycdc.verify.targets.api import NotComparedError, Wanted
+from raycdc.verify.targets.api import NotComparedError, RowFilter
 
 _BATCH_DOCUMENTS = 100_000
 #: Digits that Decimal128 holds, and those of a second that a date does; what has more is a text.
@@ -63,10 +63,12 @@ class MongoDbRows:
             except PyMongoError as cause:
                 raise self._unread(cause) from cause
 
-    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         kinds = {KIND: parse_type("string"), ORDER: parse_type("long"), **self._types}
         fields = [Column(name, kinds[name]) for name in columns]
-        decoder = DocumentDecoder(Layout((Column(ID, parse_type("json")), *fields)), collection=str(self._target))
+        decoder = DocumentDecoder(
+            CollectionLayout((Column(ID, parse_type("json")), *fields)), collection=str(self._target)
+        )
         with connect(self._uri, place="sink.uri") as client:
             collection = client[self._target.db][self._target.table]
             found = RawFind(collection, self._query(wanted), [ID, *columns], batch_size=_BATCH_DOCUMENTS)
@@ -83,7 +85,7 @@ class MongoDbRows:
             finally:
                 found.close()
 
-    def _query(self, wanted: Wanted | None) -> Mapping[str, _OneOf | Sequence[Mapping[str, _OneOf | str]]]:
+    def _query(self, wanted: RowFilter | None) -> Mapping[str, _OneOf | Sequence[Mapping[str, _OneOf | str]]]:
         """By which the server skips documents: numbers of any width are equal, texts where they are stored as such."""
         parts: dict[str, _OneOf] = {}
         for name, values in () if wanted is None else wanted.values.items():

@@ -11,13 +11,13 @@ import pyarrow as pa
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import MySqlSettings, connect, quote_name
-from raycdc.connectors.mysql.catalog import load_tables, table_sizes
-from raycdc.connectors.mysql.snapshot.resultset import stream_query
+from raycdc.connectors.mysql.server.catalog import load_tables, table_sizes
+from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SinkError, SourceError
 from raycdc.model import TableId
 from raycdc.verify.changelog import EMPTIED, KIND
-from raycdc.verify.targets.api import NotComparedError, Wanted
+from raycdc.verify.targets.api import NotComparedError, RowFilter
 
 #: Types of columns by whose values the server is asked for rows.
 _NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
@@ -45,7 +45,7 @@ class MySqlRows:
             sizes = table_sizes(connection, [self._target])
         return sizes[self._target].rows if self._target in sizes else 0
 
-    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         table = self._described()
         by_name = {column.name: column for column in table.columns}
         chosen = replace(table, columns=tuple(by_name[name] for name in columns))
@@ -71,7 +71,7 @@ class MySqlRows:
             raise SinkError(str(cause).replace("source.", "sink.")) from cause
 
 
-def _where(wanted: Wanted | None, columns: Mapping[str, MySqlColumn]) -> str:
+def _where(wanted: RowFilter | None, columns: Mapping[str, MySqlColumn]) -> str:
     """A clause by which the server skips rows; it compares texts as its collation does, so it may give more."""
     parts = []
     for name, values in () if wanted is None else wanted.values.items():

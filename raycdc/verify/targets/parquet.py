@@ -10,8 +10,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from raycdc.model import META_COLUMNS, TableId
-from raycdc.stores.url import FolderPlace, place_of
-from raycdc.verify.targets.api import NotComparedError, Wanted
+from raycdc.storage.url import FolderLocation, place_of
+from raycdc.verify.targets.api import NotComparedError, RowFilter
 from raycdc.verify.targets.spans import arrow_condition
 
 _BATCH_ROWS = 131_072
@@ -24,7 +24,7 @@ class ParquetRows:
 
     def __init__(self, path: str, target: TableId) -> None:
         place = place_of(path)
-        if not isinstance(place, FolderPlace):
+        if not isinstance(place, FolderLocation):
             raise NotComparedError("Parquet files on an object store are not read by verify")
         self._folder = Path(place.path) / target.db / target.table
         self._target = target
@@ -47,7 +47,7 @@ class ParquetRows:
     def rows_about(self) -> int:
         return sum(pq.read_metadata(file).num_rows for file in self._files())
 
-    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         for file in self._files():
             if (condition := arrow_condition(wanted, pq.read_schema(file))) is not None:
                 rows = ds.dataset(file, format="parquet")

@@ -17,7 +17,7 @@ from raycdc.config.tls import TlsMode
 from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.verify.changelog import EMPTIED, KIND
-from raycdc.verify.targets.api import NotComparedError, Wanted
+from raycdc.verify.targets.api import NotComparedError, RowFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class PostgresRows:
             row = cursor.fetchone()
         return max(0, int(row[0])) if row else 0
 
-    def batches(self, columns: Sequence[str], wanted: Wanted | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         names = ", ".join(map(quote, columns))
         table = f"{quote(self._target.db)}.{quote(self._target.table)}"
         with self._cursor() as cursor:
@@ -111,7 +111,7 @@ def _stored(column: pa.Array) -> pa.Array:
     return column.storage if isinstance(column, pa.ExtensionArray) else column
 
 
-def _where(wanted: Wanted, types: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+def _where(wanted: RowFilter, types: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """A clause by which the server skips rows, and its parameters: a list of values each, as JSON."""
     parts: list[str] = []
     lists: list[str] = []

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.verify.changelog import EMPTIED, KIND
-from raycdc.verify.targets.api import Wanted
+from raycdc.verify.targets.api import RowFilter
 
 #: So many conditions a file's statistics are held against.
 SPANS_MAX = 64
@@ -33,7 +33,7 @@ def spans(values: pa.Array) -> Sequence[tuple[Any, Any]]:
     return [(values[int(a)].as_py(), values[int(b)].as_py()) for a, b in zip(first, last, strict=True)]
 
 
-def arrow_condition(wanted: Wanted | None, schema: pa.Schema) -> pc.Expression | None:
+def arrow_condition(wanted: RowFilter | None, schema: pa.Schema) -> pc.Expression | None:
     """For a dataset with columns of `schema`; None where it can skip nothing.
 
     Columns of integers and texts alone: of other types statistics are not exact in each format (Delta has moments in

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from ray._private import state as ray_state
 
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.connectors.datagen.plugin import DatagenSourceConfig
 from raycdc.connectors.datagen.source import DatagenSource
-from raycdc.runtime.coordinator_host import CoordinatorStart
+from raycdc.runtime.coordinator.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import JobSpec
-from raycdc.runtime.ray_launcher import RayLauncher, RayListeners
-from raycdc.runtime.reader_worker import ReaderIdentity
+from raycdc.runtime.ray.ray_launcher import RayLauncher, RayListeners
+from raycdc.runtime.reader.reader_worker import ReaderIdentity
 from raycdc.source.protocol.coordinator import CoordinatorSettings
+from raycdc.state.store import CheckpointStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from raycdc.runtime import ray_private
+from raycdc.runtime.ray import ray_private
 
 #: Start a private Ray with an actor, and tell about its processes; then let a stranger try to join.
 PRIVATE = """
 import json, os, subprocess, sys
 from pathlib import Path
-from raycdc.runtime.ray_environment import prepare
+from raycdc.runtime.ray.ray_private import prepare
 prepare("local")
 import psutil, ray
-from raycdc.runtime.ray_private import TOKEN
-from raycdc.bridge.certificates import JobAuthority
-from raycdc.runtime.ray_nodes import RayNodes, ReaderNeeds
-from raycdc.runtime.ray_spools import RaySpools, SpoolSettings
-from raycdc.runtime.ray_start import start_ray
+from raycdc.runtime.ray.ray_private import TOKEN
+from raycdc.segments.certificates import JobAuthority
+from raycdc.runtime.ray.ray_nodes import RayNodes, ReaderNeeds
+from raycdc.runtime.ray.ray_spools import RaySpools, SpoolSettings
+from raycdc.runtime.ray.ray_start import start_ray
 
 start_ray("local", workers=1)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from raycdc.testing.servers import MotoServer, StoreProxy
+from raycdc.sandbox.servers import MotoServer
+from tests.support.servers.store_proxy import StoreProxy
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableRequest
 
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
-from raycdc.sinks.iceberg.places import store_properties
-from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
+from raycdc.sinks.iceberg.location import store_properties
+from raycdc.storage.settings import LIKE_ANYBODY, StorageSettings
 
 
 @dataclass(slots=True)

@@ -11,11 +11,10 @@ import pytest
 from obstore.store import S3Store
 
 from raycdc.model import TableId
-from raycdc.stores.settings import StorageSettings
-from raycdc.testing.servers import StoreProxy
-from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
-from raycdc.testing.servers.store_proxy import Fault, Rule
+from raycdc.sandbox.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
+from raycdc.storage.settings import StorageSettings
 from raycdc.testing.sink_conformance import SinkConformance
+from tests.support.servers.store_proxy import Fault, Rule, StoreProxy
 
 IN_STORES = {
     "rename": "Objects cannot be renamed.",

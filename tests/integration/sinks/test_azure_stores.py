@@ -12,15 +12,15 @@ import pytest
 from obstore.store import AzureStore
 
 from raycdc.model import TableId
-from raycdc.stores.settings import StorageSettings
+from raycdc.sandbox.servers import AzuriteServer
+from raycdc.storage.settings import StorageSettings
 from raycdc.testing.epochs import Row
-from raycdc.testing.servers import AzuriteServer
 from raycdc.testing.sink_conformance import SinkConformance
 from tests.epochs.test_lake_conformance import FILES
 from tests.integration.sinks.on_s3 import IN_STORES
 from tests.integration.sinks.test_iceberg_stores import IcebergTables
 
-pytestmark = [pytest.mark.server, pytest.mark.long]
+pytestmark = [pytest.mark.server, pytest.mark.long(suite="stores")]
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import pyarrow.parquet as pq
 import pytest
 
-from raycdc.failpoints import FailpointError
+from raycdc.core.failpoints import FailpointError
 from raycdc.model import TableId
 from raycdc.sinks.files import store_target
-from raycdc.stores.files import copy
+from raycdc.storage.files import copy
 from raycdc.testing.epochs import Row
 from raycdc.testing.sink_play import Play
 from tests.epochs.test_lake_conformance import FILES
@@ -71,12 +71,12 @@ class Parquet(Files):
         return file.getvalue()
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stores")
 class TestParquetOnS3(Parquet):
     """The whole suite."""
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stores")
 class TestJsonLinesOnS3(Files):
     """The whole suite."""
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from raycdc.sandbox.servers import MariaDbServer
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
-from raycdc.sinks.iceberg.files import StoredColumn
+from raycdc.sinks.iceberg.files import IcebergColumn
 from raycdc.sinks.iceberg.metadata import iceberg_schema
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import MariaDbServer
+from tests.support.forked_commands import completed
 
 pytestmark = pytest.mark.server
 
@@ -63,7 +63,7 @@ def test_a_table_that_cannot_be_a_target_is_found(mariadb: MariaDbServer, tmp_pa
     with mariadb.fresh_database() as database:
         mariadb.execute(f"CREATE TABLE {database}.t (id BIGINT PRIMARY KEY)")
         catalog = HadoopCatalog("other", tmp_path / "lake")
-        catalog.create_table((database, "t"), iceberg_schema([StoredColumn(1, "id", "uuid")]))
+        catalog.create_table((database, "t"), iceberg_schema([IcebergColumn(1, "id", "uuid")]))
         code, found = check(mariadb, database, tmp_path, f'path = "{tmp_path}/lake"')
     assert (code, found["sink"]["status"]) == (5, "failed")
     assert "column 'id' of type uuid, which raycdc does not write" in found["sink"]["text"]

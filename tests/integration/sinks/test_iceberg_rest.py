@@ -12,9 +12,9 @@ from pyiceberg.table import CommitTableRequest
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddSnapshotUpdate
 
-from raycdc.bridge import run_in_process
-from raycdc.epochs.parked_targets import Parking, Waiting
+from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy
 from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.segments import run_in_process
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.iceberg.sink import IcebergSink
 from tests.epochs.sink_world import World, new_world, play
@@ -48,7 +48,7 @@ def test_all_epochs_reach_the_tables_of_a_server_once(tmp_path: Path, server: Se
 def run(world: World, sink: IcebergSink) -> list[str]:
     """A run to its end, in which no table may be parked; what it told of waiting."""
     told: list[str] = []
-    world.loop(sink, parking=Parking(waiting=Waiting(tell=told.append))).run()
+    world.loop(sink, parking=ParkingPolicy(waiting=SinkOutagePolicy(tell=told.append))).run()
     record = world.store.last_commit()
     assert record is not None
     assert record.parked == {}
@@ -81,7 +81,7 @@ def test_a_change_that_the_server_carries_out_after_it_was_given_up_is_made_once
     world.check()
     assert server.late_done is late_first
     assert len(told) == 1
-    world.restart(sink=sink(world, server), parking=Parking())
+    world.restart(sink=sink(world, server), parking=ParkingPolicy())
     world.check()
 
 
@@ -97,7 +97,7 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path, server: Server, sta
         told.append(text)
         server.guard.away = 0
 
-    world.loop(opened, parking=Parking(waiting=Waiting(tell=tell))).run()
+    world.loop(opened, parking=ParkingPolicy(waiting=SinkOutagePolicy(tell=tell))).run()
     world.check()
     assert server.uri.removeprefix("http://") in told[0]
 
@@ -114,7 +114,7 @@ def test_a_server_that_lacks_is_waited_for(tmp_path: Path, server: Server) -> No
             server.start()
         told.append(text)
 
-    world.loop(opened, parking=Parking(waiting=Waiting(tell=tell))).run()
+    world.loop(opened, parking=ParkingPolicy(waiting=SinkOutagePolicy(tell=tell))).run()
     world.check()
     assert f"at {server.uri.removeprefix('http://')} is away: ConnectionError" in told[0]
 
@@ -142,5 +142,5 @@ def test_a_compaction_whose_answer_is_lost_keeps_its_files(tmp_path: Path, serve
     assert lost
     world.check()
     assert [text for text in world.told if text.startswith("sink.optimize: ") and "CommitStateUnknown" in text]
-    world.restart(sink=sink(world, server), parking=Parking())
+    world.restart(sink=sink(world, server), parking=ParkingPolicy())
     world.check()

@@ -12,13 +12,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from raycdc.model import TableId
+from raycdc.sandbox.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
-from raycdc.stores.libraries import iceberg_properties
-from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
-from raycdc.stores.url import ObjectPlace, StoreKind
+from raycdc.storage.settings import LIKE_ANYBODY, StorageSettings, iceberg_properties
+from raycdc.storage.url import ObjectLocation, StoreKind
 from raycdc.testing.epochs import Row
-from raycdc.testing.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from tests.epochs.iceberg_changes import IcebergChanges
 from tests.integration.sinks.iceberg_server import Server
 from tests.integration.sinks.on_s3 import OnS3, play_only
@@ -61,7 +60,7 @@ class IcebergOnS3(IcebergTables, OnS3):
     """Tables on S3."""
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stores")
 @pytest.mark.timeout(1800)
 class TestFolderOnS3(IcebergOnS3):
     """``path = "s3://…"``: the warehouse of a hadoop catalog."""
@@ -86,7 +85,7 @@ class OfRest(IcebergOnS3):
     def settings(self, folder: Path) -> dict[str, Any]:
         if folder not in self.servers:
             own = super().storage(folder)
-            keys = iceberg_properties(ObjectPlace(StoreKind.S3, "any"), own)
+            keys = iceberg_properties(ObjectLocation(StoreKind.S3, "any"), own)
             self.servers[folder] = Server(f"s3://{self.bucket(folder)}/lake", own, vends=keys)
         properties = {"token": "secret-token"}
         return {
@@ -95,7 +94,7 @@ class OfRest(IcebergOnS3):
         }
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stores")
 @pytest.mark.timeout(1800)
 class TestRestCatalogOnS3(OfRest):
     """The whole suite."""
@@ -108,7 +107,7 @@ class TestRestCatalogOnS3InEachRun(OfRest):
 play_only(TestRestCatalogOnS3InEachRun, FEW)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="stores")
 @pytest.mark.timeout(1800)
 class TestGlueOnS3(IcebergOnS3):
     """Amazon's Glue, as moto plays it: one for all folders, which therefore begin with removing what is in it."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import DatabaseServer, PostgresServer
+from raycdc.sandbox.servers import DatabaseServer, PostgresServer
+from tests.support.forked_commands import completed
 
 pytestmark = pytest.mark.server
 

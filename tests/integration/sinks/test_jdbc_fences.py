@@ -12,17 +12,17 @@ import pytest
 
 from raycdc.errors import FencedError, RaycdcError, SinkError, SinkUnavailableError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import RenameColumnEvent, TruncateTableEvent
-from raycdc.sinks.api import TableWork
+from raycdc.model.evolution import RenameColumnEvent, TruncateTableEvent
+from raycdc.sandbox.servers import DatabaseServer, PostgresServer
+from raycdc.sinks.api import TableCommit
 from raycdc.sinks.jdbc import mysql as mysql_sink
 from raycdc.sinks.jdbc import postgres as postgres_sink
 from raycdc.sinks.jdbc import target
-from raycdc.sinks.jdbc.commits import Commits
+from raycdc.sinks.jdbc.database import CommitTable
 from raycdc.sinks.jdbc.mysql_tables import MySqlTables
 from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.sinks.jdbc.target import JdbcSteps
-from raycdc.sinks.steps import Standing
-from raycdc.testing.servers import DatabaseServer, PostgresServer
+from raycdc.sinks.steps import TargetState
 from tests.epochs.sink_world import HOME, World, works_of, world_of
 
 pytestmark = pytest.mark.server
@@ -59,12 +59,12 @@ def sink_of(world: World, **options: Any) -> JdbcSink:
     return made
 
 
-def work_of(world: World, epoch: int) -> TableWork:
+def work_of(world: World, epoch: int) -> TableCommit:
     (found,) = works_of(world.loop(), world.store.manifest(epoch))
     return found
 
 
-def put(sink: JdbcSink, work: TableWork) -> None:
+def put(sink: JdbcSink, work: TableCommit) -> None:
     if work.changes:
         sink.apply_schema(work)
     sink.commit(work, sink.stage([work])[work.target])
@@ -158,7 +158,7 @@ def test_a_driver_paused_before_the_first_record_is_fenced(
     old, late = sink_of(world, on_existing=on_existing), work_of(world, 1)
     standing = JdbcSteps.standing
 
-    def paused(target: JdbcSteps, epoch: int | None = None) -> Standing:
+    def paused(target: JdbcSteps, epoch: int | None = None) -> TargetState:
         found = standing(target, epoch)
         monkeypatch.undo()
         waiting, errors = started(lambda: new_driver(world, on_existing=on_existing))
@@ -231,7 +231,7 @@ def test_a_driver_without_its_connection_alters_nothing(mysql: World, monkeypatc
     mysql.check()
 
 
-def exchange(world: World) -> TableWork:
+def exchange(world: World) -> TableCommit:
     """Epoch 1 in the target, and epoch 2 with the names of a and b exchanged."""
     table = world.script.table("shop.t")
     table.insert({"id": 1, "a": 10, "b": 20})
@@ -255,7 +255,7 @@ def test_a_statement_under_way_is_waited_for_and_not_done_again(
     mysql: World, mariadb: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = exchange(mysql)
-    hold, first = Commits.hold, sink_of(mysql, schema_change="evolve")
+    hold, first = CommitTable.hold, sink_of(mysql, schema_change="evolve")
     second = sink_of(mysql, schema_change="evolve")
     with mariadb.connect(autocommit=False) as reader, reader.cursor() as cursor:
         cursor.execute("SELECT * FROM shop.t")
@@ -269,7 +269,7 @@ def test_a_statement_under_way_is_waited_for_and_not_done_again(
         def hold_or_die(*args: Any) -> None:
             (killed if threading.current_thread() is altering else hold)(*args)
 
-        monkeypatch.setattr(Commits, "hold", hold_or_die)
+        monkeypatch.setattr(CommitTable, "hold", hold_or_die)
         waiting, errors = started(lambda: second.apply_schema(replace(work, generation=2)))
         waiting.join(timeout=1)
         assert waiting.is_alive()

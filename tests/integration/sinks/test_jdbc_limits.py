@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from raycdc.bridge import run_in_process
 from raycdc.config import Secret
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import AddColumnEvent
+from raycdc.model.evolution import AddColumnEvent
+from raycdc.sandbox.servers import PostgresServer
+from raycdc.segments import run_in_process
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.sink import JdbcSink
-from raycdc.testing.servers import PostgresServer
 from tests.epochs.sink_world import World, play, works_of, world_of
 
 pytestmark = pytest.mark.server

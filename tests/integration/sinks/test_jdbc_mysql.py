@@ -12,7 +12,7 @@ import pytest
 
 from raycdc.errors import SinkError, ValueRefusedError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AddColumnEvent,
     AlterColumnTypeEvent,
     CreateTableEvent,
@@ -21,12 +21,12 @@ from raycdc.schema import (
     SchemaChangeEvent,
     TruncateTableEvent,
 )
-from raycdc.sinks.api import TableWork
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
+from raycdc.sinks.api import TableCommit
 from raycdc.sinks.jdbc.database import Made
 from raycdc.sinks.jdbc.sink import JdbcSink
 from raycdc.sinks.jdbc.target import marker_of
 from raycdc.testing.epochs import ScriptedTable
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
 from tests.epochs.sink_world import HOME, World, new_world, works_of
 
 pytestmark = pytest.mark.server
@@ -89,7 +89,7 @@ def test_a_moment_in_the_key_is_the_sources(mysql57: DatabaseServer, tmp_path: P
     ]
 
 
-def work_of(world: World, epoch: int) -> TableWork:
+def work_of(world: World, epoch: int) -> TableCommit:
     (work,) = works_of(world.loop(), world.store.manifest(epoch))
     return work
 

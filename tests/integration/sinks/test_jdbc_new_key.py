@@ -10,11 +10,11 @@ import pytest
 
 from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.schema import CreateTableEvent, DropTableEvent
-from raycdc.sinks.api import TableWork
+from raycdc.model.evolution import CreateTableEvent, DropTableEvent
+from raycdc.sandbox.servers import PostgresServer
+from raycdc.sinks.api import TableCommit
 from raycdc.sinks.jdbc.mysql_tables import MySqlTables
 from raycdc.sinks.jdbc.sink import JdbcSink
-from raycdc.testing.servers import PostgresServer
 from tests.epochs.sink_world import World, works_of, world_of
 
 pytestmark = pytest.mark.server
@@ -57,12 +57,12 @@ def sink_of(world: World, **options: Any) -> JdbcSink:
     return made
 
 
-def work_of(world: World, epoch: int) -> TableWork:
+def work_of(world: World, epoch: int) -> TableCommit:
     (found,) = works_of(world.loop(), world.store.manifest(epoch))
     return found
 
 
-def put(sink: JdbcSink, work: TableWork) -> None:
+def put(sink: JdbcSink, work: TableCommit) -> None:
     sink.apply_schema(work)
     sink.commit(work, sink.stage([work])[work.target])
 

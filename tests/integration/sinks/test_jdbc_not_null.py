@@ -10,8 +10,14 @@ import pytest
 
 from raycdc.errors import ValueRefusedError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, CreateTableEvent, DropColumnEvent, TruncateTableEvent
-from raycdc.testing.servers import DatabaseServer, PostgresServer
+from raycdc.model.evolution import (
+    AddColumnEvent,
+    AlterColumnTypeEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    TruncateTableEvent,
+)
+from raycdc.sandbox.servers import DatabaseServer, PostgresServer
 from tests.epochs.sink_world import World, world_of
 
 pytestmark = pytest.mark.server

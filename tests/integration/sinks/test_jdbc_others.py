@@ -13,14 +13,14 @@ from raycdc.errors import (
     SinkError,
     StateError,
     TableRefusedError,
-    TargetGoneError,
-    TargetTakenError,
-    TargetTouchedError,
+    TargetDroppedError,
+    TargetExistsError,
+    TargetModifiedError,
 )
 from raycdc.model import Column
-from raycdc.schema import AddColumnEvent, CreateTableEvent, TruncateTableEvent
+from raycdc.model.evolution import AddColumnEvent, CreateTableEvent, TruncateTableEvent
+from raycdc.sandbox.servers import DatabaseServer, PostgresServer
 from raycdc.testing.epochs import ScriptedTable
-from raycdc.testing.servers import DatabaseServer, PostgresServer
 from tests.epochs.sink_world import new_world
 from tests.integration.sinks.others_story import INT, OthersStory, keyed
 
@@ -79,7 +79,7 @@ def test_a_table_whose_server_bends_rows_is_not_adopted(
     story.theirs()
     story.execute(*statements)
     story.seal((1, 1, 1))
-    with pytest.raises(TargetTakenError, match=refusal):
+    with pytest.raises(TargetExistsError, match=refusal):
         story.run(on_existing="merge")
     assert story.world.rows(story.table) == []
 
@@ -103,7 +103,7 @@ def test_what_bends_rows_is_noticed_before_they_are_there(
     story.execute(*statements)
     story.seal((1, 5, 5))
     # While the pipeline runs, so that the commit itself must look.
-    with pytest.raises(TargetTouchedError, match=rf"{refusal}.* Nothing was written\."):
+    with pytest.raises(TargetModifiedError, match=rf"{refusal}.* Nothing was written\."):
         story.world.loop(sink).run()
     if "ENGINE" not in statements[0]:
         assert [row["a"] for row in sorted(story.world.rows(story.table), key=lambda row: row["id"])] == [1, 2]
@@ -117,7 +117,7 @@ def test_what_bends_rows_is_noticed_at_a_start_although_no_row_is_to_come(
     story.seal((1, 1, 1))
     story.run()
     story.execute(*statements)
-    with pytest.raises(TargetTouchedError, match=refusal):
+    with pytest.raises(TargetModifiedError, match=refusal):
         story.run()
 
 
@@ -131,7 +131,7 @@ def test_a_column_that_the_server_computes_is_none_for_a_value_of_the_source(
         schema, "CREATE TABLE shop.t (id bigint PRIMARY KEY, a bigint, b bigint GENERATED ALWAYS AS (a + 1) STORED)"
     )
     story.seal((1, 1, 1))
-    with pytest.raises(TargetTakenError, match="has a column b that the server computes"):
+    with pytest.raises(TargetExistsError, match="has a column b that the server computes"):
         story.run(on_existing="merge")
 
 
@@ -256,7 +256,7 @@ def test_emptying_the_source_spares_the_rows_of_others(
     story.run(on_existing="merge")
     story.table.truncate()
     story.seal((2, 2, 2))
-    with pytest.raises(TargetTakenError, match="may have rows of others"):
+    with pytest.raises(TargetExistsError, match="may have rows of others"):
         story.run(on_existing="merge")
     assert sorted(row["id"] for row in story.world.rows(story.table)) == [1, 100]
     story.run(on_existing="replace")
@@ -278,7 +278,7 @@ def test_a_new_beginning_spares_the_rows_of_others(request: pytest.FixtureReques
     story.table.changes += [TruncateTableEvent(story.table.id), CreateTableEvent(story.table.id, story.table.schema)]
     story.table.truncate()
     story.seal((2, 2, 2))
-    with pytest.raises(TargetTakenError, match="may have rows of others"):
+    with pytest.raises(TargetExistsError, match="may have rows of others"):
         story.run(on_existing="merge")
     assert sorted(row["id"] for row in story.world.rows(story.table)) == [1, 100]
 
@@ -297,7 +297,7 @@ def test_emptying_a_table_spares_the_rows_of_a_second_pipeline(
     other.loop(other.sink(on_existing="merge")).run()
     story.table.truncate()
     story.seal((2, 2, 2))
-    with pytest.raises(TargetTakenError, match="may have rows of others"):
+    with pytest.raises(TargetExistsError, match="may have rows of others"):
         story.run()
     assert sorted(row["id"] for row in story.world.rows(story.table)) == [1, 50]
 
@@ -391,7 +391,7 @@ def test_a_table_made_anew_under_a_running_pipeline_is_noticed(
     story.world.loop(sink).run()
     made_anew(story)
     story.seal((2, 2, 2))
-    with pytest.raises(TargetGoneError, match=r"held epoch 1 and now holds nothing of this pipeline.*made it anew"):
+    with pytest.raises(TargetDroppedError, match=r"held epoch 1 and now holds nothing of this pipeline.*made it anew"):
         story.world.loop(sink).run()
     assert story.world.rows(story.table) == []
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.bridge import run_in_process
-from raycdc.checkpoint.folder import private_file
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.checkpoint.term import DriverTerm
+from raycdc.core.secrets import from_private
 from raycdc.errors import SinkError
-from raycdc.references import from_private
+from raycdc.segments import run_in_process
 from raycdc.sinks.jdbc.staging import StagedTable
-from raycdc.sinks.jdbc.tasks import Load
+from raycdc.sinks.jdbc.tasks import LoadStagingTable
+from raycdc.state.drivers.driver_generation import DriverGeneration
+from raycdc.state.files.folder import private_file
+from raycdc.state.store import CheckpointStore
 from tests.epochs.sink_world import play, world_of
 
 
@@ -29,9 +29,9 @@ def test_tasks_are_told_where_it_is(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "private"))
     password = world.settings["password"]
     play(world)
-    told: list[Load] = []
+    told: list[LoadStagingTable] = []
 
-    def run(tasks: Sequence[Load]) -> list[StagedTable]:
+    def run(tasks: Sequence[LoadStagingTable]) -> list[StagedTable]:
         told.extend(tasks)
         return run_in_process(tasks)
 
@@ -50,11 +50,11 @@ def test_tasks_are_told_where_it_is(
 
 def test_what_a_driver_that_died_left_goes_when_the_next_begins(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "state", pipeline="shop")
-    DriverTerm(store)
+    DriverGeneration(store)
     left = private_file(store.path / "private", "old")
     # Pids say nothing: the other driver may be one of another machine.
     assert private_file(store.path / "private", "another").exists()
     assert left.exists()
-    DriverTerm(store)
+    DriverGeneration(store)
     made = private_file(store.path / "private", "new")
     assert list((store.path / "private").iterdir()) == [made]

@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from raycdc.errors import SinkError, TargetGoneError
+from raycdc.errors import SinkError, TargetDroppedError
+from raycdc.sandbox.servers import KafkaServer
 from raycdc.sinks.api import Sink
 from raycdc.sinks.kafka.sink import KafkaSink
-from raycdc.sinks.kafka.transactions import Target, look
+from raycdc.sinks.kafka.transactions import KafkaTarget, look
 from raycdc.testing.epochs import ScriptedTable
-from raycdc.testing.servers import KafkaServer
 from tests.epochs.sink_world import TOPICS, World, new_world
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
@@ -48,12 +48,12 @@ def made_anew(world: World) -> None:
     world.kafka.create_topic(topic, partitions=3 if world.kind == "kafka-parts" else 1)
 
 
-def target_of(sink: Sink, world: World) -> Target:
+def target_of(sink: Sink, world: World) -> KafkaTarget:
     assert isinstance(sink, KafkaSink)
     return sink._target(orders(world).id)
 
 
-def committed_by_hand(world: World, target: Target, offset: int, note: Mapping[str, object]) -> None:
+def committed_by_hand(world: World, target: KafkaTarget, offset: int, note: Mapping[str, object]) -> None:
     """The record as if another version had written it."""
     assert world.kafka is not None
     admin = AdminClient({"bootstrap.servers": world.kafka.bootstrap_servers})
@@ -68,7 +68,9 @@ def test_a_topic_made_anew_under_a_running_pipeline_is_noticed(world: World) -> 
     world.loop(sink).run()
     made_anew(world)
     epoch(world, 100, final=True)
-    with pytest.raises(TargetGoneError, match=r"held epoch 1 and now holds nothing of this pipeline: it was deleted"):
+    with pytest.raises(
+        TargetDroppedError, match=r"held epoch 1 and now holds nothing of this pipeline: it was deleted"
+    ):
         world.loop(sink).run()
     assert world.rows(orders(world)) == []
 
@@ -92,7 +94,7 @@ def test_a_record_of_another_topic_of_this_name_is_not_believed(world: World) ->
     made_anew(world)
     committed_by_hand(world, late, 8 + 7, {"version": 2, "generation": 1, "topic": late.topic_id})
     epoch(world, 100, final=True)
-    with pytest.raises(TargetGoneError, match=r"is another topic than this pipeline wrote to"):
+    with pytest.raises(TargetDroppedError, match=r"is another topic than this pipeline wrote to"):
         world.loop(sink).run()
 
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from raycdc.bridge import StageTask, run_in_process
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.epochs.outcomes import Recovery
+from raycdc.delivery.outcomes import Recovery
 from raycdc.errors import FencedError, SinkError
 from raycdc.model import TableId
-from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
+from raycdc.sandbox.servers import KafkaServer
+from raycdc.segments import StageTask, run_in_process
+from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableCommit
 from raycdc.sinks.kafka.sink import KafkaSink
 from raycdc.sinks.kafka.tasks import WritePart
-from raycdc.sinks.kafka.transactions import Cut, Target, Transactions, look
-from raycdc.testing.servers import KafkaServer
+from raycdc.sinks.kafka.transactions import Cut, KafkaTarget, TransactionalProducer, look
+from raycdc.state.manifests.manifest import Manifest
 from tests.epochs.sink_world import World, as_messages, new_world, works_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
@@ -75,18 +75,18 @@ def epoch(world: World, *, rows: int = 120) -> Manifest:
     return world.script.seal()
 
 
-def work_of(world: World, manifest: Manifest, **changes: Any) -> TableWork:
+def work_of(world: World, manifest: Manifest, **changes: Any) -> TableCommit:
     (work,) = works_of(world.loop(world.sink()), manifest)
     return replace(work, **changes)
 
 
-def target_of(world: World) -> Target:
+def target_of(world: World) -> KafkaTarget:
     sink = world.sink()
     assert isinstance(sink, KafkaSink)
     return sink._target(TableId.parse("shop.orders"))
 
 
-def part_task(world: World, work: TableWork, number: int) -> WritePart:
+def part_task(world: World, work: TableCommit, number: int) -> WritePart:
     """The task of one part, as a driver had it in its hands."""
     kept: list[StageTask[Any]] = []
 
@@ -114,6 +114,7 @@ def test_each_part_is_a_transaction_under_its_own_name_and_the_tables_record_com
     world.check()
 
 
+@pytest.mark.long_variants("1", "2", "4", suite="sinks")
 @pytest.mark.parametrize("tasks", range(PARTS + 2))
 def test_a_driver_that_dies_between_any_two_commits_loses_and_doubles_nothing(world: World, tasks: int) -> None:
     epoch(world)
@@ -204,7 +205,7 @@ def test_a_paused_part_is_fenced_by_whoever_asks_what_the_table_holds(world: Wor
     with pytest.raises(CrashError):
         world.loop(world.sink(run=Dying(1))).run()
     target = target_of(world)
-    with Transactions(target.part(3)) as paused:
+    with TransactionalProducer(target.part(3)) as paused:
         paused._producer.begin_transaction()
         paused._producer.produce(target.topic, b"late")
         paused._producer.flush(20)

@@ -11,23 +11,23 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.errors import FencedError, SinkError
 from raycdc.formats.api import EncodedBatch
 from raycdc.model import RowKind, TableId, TableSchema
-from raycdc.model.row_kind import SYMBOLS
-from raycdc.schema import SchemaChangeEvent
-from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
-from raycdc.sinks.kafka import keeper as kafka_keeper
+from raycdc.model.batch import SYMBOLS
+from raycdc.model.evolution import SchemaChangeEvent
+from raycdc.sandbox.servers import KafkaServer
+from raycdc.sandbox.servers.private import wait_until
+from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, TableCommit
+from raycdc.sinks.kafka import sink as kafka_keeper
 from raycdc.sinks.kafka import tasks as kafka_tasks
 from raycdc.sinks.kafka.checks import check_sink
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.sink import KafkaSink
-from raycdc.sinks.kafka.transactions import Transactions, look
+from raycdc.sinks.kafka.transactions import TransactionalProducer, look
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, ScriptedTable
-from raycdc.testing.servers import KafkaServer
-from raycdc.testing.servers.process import wait_until
 from tests.epochs.sink_world import World
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
@@ -141,7 +141,7 @@ def test_a_driver_that_wakes_from_a_pause_can_commit_nothing_any_more(kafka: Kaf
         old, new = world.sink(), world.sink()
         work = work_of(world, manifest)
         assert isinstance(old, KafkaSink)
-        with Transactions(old._target(work.target)) as paused:
+        with TransactionalProducer(old._target(work.target)) as paused:
             paused._producer.begin_transaction()
             paused._producer.produce(topic, b"late")
             new.tombstone(replace(work, generation=2, segments=()))
@@ -153,9 +153,9 @@ def test_a_driver_that_wakes_from_a_pause_can_commit_nothing_any_more(kafka: Kaf
         assert read(kafka, topic) == []
 
 
-def work_of(world: TopicWorld, manifest: Manifest) -> TableWork:
+def work_of(world: TopicWorld, manifest: Manifest) -> TableCommit:
     table = world.table()
-    return TableWork(
+    return TableCommit(
         epoch=manifest.epoch,
         generation=1,
         source=table.id,
@@ -227,7 +227,7 @@ def test_deletes_have_tombstones_and_schema_changes_their_own_topic(kafka: Kafka
         assert [value for _, value in read(kafka, f"{topic}.ddl")] == [b"create_table"]
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="sinks")
 def test_the_record_of_a_quiet_table_is_kept_beyond_what_brokers_keep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +244,7 @@ def test_the_record_of_a_quiet_table_is_kept_beyond_what_brokers_keep(
         assert isinstance(sink, KafkaSink)
         kept = sink._target(work.target)
         forgotten = replace(kept, identity="nobody")
-        with Transactions(forgotten) as transactions:
+        with TransactionalProducer(forgotten) as transactions:
             transactions.write(CommitVector(1, STEP_LAST, 1), ())
         # Both groups have no member, and one has no keeper.
         wait_until(lambda: look(forgotten).vector is None, timeout_s=150, what="the broker to forget a record")

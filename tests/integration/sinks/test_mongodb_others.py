@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pymongo.errors import ServerSelectionTimeoutError
 
-from raycdc.clients.mongodb_tries import SELECTION_TIMEOUT_MS
-from raycdc.errors import KeyRefusedError, SinkUnavailableError, TargetTakenError, TargetTouchedError
+from raycdc.clients.mongodb import SELECTION_TIMEOUT_MS
+from raycdc.errors import KeyRefusedError, SinkUnavailableError, TargetExistsError, TargetModifiedError
+from raycdc.sandbox.servers import MongoDbServer
 from raycdc.sinks.mongodb.server import Server
-from raycdc.testing.servers import MongoDbServer
 from tests.integration.sinks.others_story import OthersStory
 
 pytestmark = pytest.mark.server
@@ -89,7 +89,7 @@ def test_emptying_the_source_spares_the_documents_of_others(
     story.run(on_existing="merge")
     story.table.truncate()
     story.seal((2, 2, 2))
-    with pytest.raises(TargetTakenError, match="may have rows of others"):
+    with pytest.raises(TargetExistsError, match="may have rows of others"):
         story.run(on_existing="merge")
     assert story.ids() == [1, 100]
     story.run(on_existing="replace")
@@ -114,7 +114,7 @@ def test_a_right_that_is_taken_away_is_named_with_its_grant_and_without_the_keys
     server.deny("shop.t", ("find", "insert", "update", "delete"))
     story.seal((SECRET, 2, 2))
     with pytest.raises(
-        TargetTouchedError, match=r"not authorized on shop to execute command \w+\. Grant it, as with"
+        TargetModifiedError, match=r"not authorized on shop to execute command \w+\. Grant it, as with"
     ) as told:
         story.run()
     server.unfail()

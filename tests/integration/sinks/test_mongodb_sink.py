@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from raycdc.bridge import StageTask, run_in_process
 from raycdc.config import Secret
+from raycdc.core.failpoints import FailpointError
+from raycdc.core.secrets import from_private
 from raycdc.errors import FencedError, RaycdcError, SinkError, SinkUnavailableError
-from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.references import from_private
-from raycdc.schema import AddColumnEvent, DropColumnEvent, RenameColumnEvent
-from raycdc.schema.events import AlterColumnTypeEvent
-from raycdc.sinks.api import STEP_APPEND, SinkContext, TableWork
+from raycdc.model.evolution import AddColumnEvent, DropColumnEvent, RenameColumnEvent
+from raycdc.model.evolution.events import AlterColumnTypeEvent
+from raycdc.sandbox.servers import MongoDb
+from raycdc.segments import StageTask, run_in_process
+from raycdc.sinks.api import STEP_APPEND, SinkContext, TableCommit
 from raycdc.sinks.mongodb import migration
-from raycdc.sinks.mongodb.commits import Commits, RecordChange
+from raycdc.sinks.mongodb.commits import CommitCollection, RecordChange
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.sink import MongoDbSink
-from raycdc.sinks.mongodb.tasks import Load, ServerAddress
+from raycdc.sinks.mongodb.tasks import LoadDocuments, ServerAddress
 from raycdc.testing.epochs import Row, ScriptedTable
-from raycdc.testing.servers import MongoDb
 from tests.epochs.sink_world import HOME, World, works_of, world_of
 
 pytestmark = pytest.mark.server
@@ -60,11 +60,11 @@ def table_of(world: World) -> ScriptedTable:
     return world.script.table("shop.t")
 
 
-def works(world: World, *epochs: int) -> list[TableWork]:
+def works(world: World, *epochs: int) -> list[TableCommit]:
     return [work for epoch in epochs for work in works_of(world.loop(), world.store.manifest(epoch))]
 
 
-def put(sink: Any, work: TableWork) -> None:
+def put(sink: Any, work: TableCommit) -> None:
     if work.changes:
         sink.apply_schema(work)
     sink.commit(work, sink.stage([work])[work.target])
@@ -135,16 +135,16 @@ def test_a_task_that_outlives_its_round_changes_nothing(parts: World) -> None:
 
 def behind_the_next_look(monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], object]) -> None:
     """Others act when a driver has read the record of a target, and not yet written it."""
-    read = Commits.read
+    read = CommitCollection.read
 
-    def late(self: Commits, target: TableId) -> Any:
+    def late(self: CommitCollection, target: TableId) -> Any:
         found = read(self, target)
-        monkeypatch.setattr(Commits, "read", read)
+        monkeypatch.setattr(CommitCollection, "read", read)
         for act in acts:
             act()
         return found
 
-    monkeypatch.setattr(Commits, "read", late)
+    monkeypatch.setattr(CommitCollection, "read", late)
 
 
 def test_two_drivers_of_one_generation_do_not_pass_each_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_names_are_exchanged_once_whoever_dies(world: World, written: int, monke
     dies_after(monkeypatch, written)
     with pytest.raises(RaycdcError, match="died"):
         world.loop(world.sink(schema_change="evolve")).run()
-    monkeypatch.setattr(Commits, "write", WRITE)
+    monkeypatch.setattr(CommitCollection, "write", WRITE)
     world.script.generation = world.store.generations.next()
     loop = world.loop(world.sink(schema_change="evolve"))
     loop.recover()
@@ -245,14 +245,16 @@ def test_names_are_exchanged_once_whoever_dies(world: World, written: int, monke
     world.check()
 
 
-WRITE = Commits.write
+WRITE = CommitCollection.write
 
 
 def dies_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """The driver ends after it wrote a migration's record so often: as it begins, and with each batch."""
     left, begun = [count], [False]
 
-    def write(self: Commits, session: Any, target: TableId, before: Any, record: RecordChange, positions: Any) -> Any:
+    def write(
+        self: CommitCollection, session: Any, target: TableId, before: Any, record: RecordChange, positions: Any
+    ) -> Any:
         now = WRITE(self, session, target, before, record, positions)
         begun[0] = begun[0] or bool(record.operations)
         if session is not None and begun[0]:
@@ -261,7 +263,7 @@ def dies_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
                 raise SinkError("died")
         return now
 
-    monkeypatch.setattr(Commits, "write", write)
+    monkeypatch.setattr(CommitCollection, "write", write)
 
 
 def test_a_migration_of_an_epoch_that_is_dropped_is_finished_first(
@@ -277,7 +279,7 @@ def test_a_migration_of_an_epoch_that_is_dropped_is_finished_first(
     with pytest.raises(RaycdcError, match="died"):
         world.loop(world.sink(schema_change="evolve")).run()
     assert len([row for row in raw(world) if "a" in row]) not in (0, 10)
-    monkeypatch.setattr(Commits, "write", WRITE)
+    monkeypatch.setattr(CommitCollection, "write", WRITE)
     (work,) = works(world, 2)
     work = replace(work, generation=world.store.generations.next())
     world.sink(schema_change="evolve").tombstone(work)
@@ -445,7 +447,7 @@ def test_tasks_are_told_where_an_address_with_secrets_is(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "private"))
     assert parts.mongodb is not None
     uri = parts.mongodb.uri + "&appName=password-gehe1m"
-    told: list[Load] = []
+    told: list[LoadDocuments] = []
 
     def run(tasks: Any) -> list[Any]:
         told.extend(tasks)

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from bson import Binary
 
+from raycdc.core.failpoints import FailpointError
 from raycdc.errors import RaycdcError, SinkError
-from raycdc.failpoints import FailpointError
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
-from raycdc.schema import DropColumnEvent, RenameColumnEvent
-from raycdc.schema.events import AlterColumnTypeEvent
+from raycdc.model.evolution import DropColumnEvent, RenameColumnEvent
+from raycdc.model.evolution.events import AlterColumnTypeEvent
 from raycdc.sinks.mongodb import migration
-from raycdc.sinks.mongodb.commits import Commits, Operations, RecordChange
+from raycdc.sinks.mongodb.commits import CommitCollection, Operations, RecordChange
 from raycdc.sinks.mongodb.sink import MongoDbSink
 from raycdc.sinks.record import Intent
 from tests.epochs.sink_world import HOME, World, new_world
@@ -266,19 +266,19 @@ def test_a_replaced_collection_is_no_other_pipelines_any_more_whoever_dies(
     other.script.tables = {}
     other.script.table("shop.t", keyed("id", "a", "b"))
     three_epochs(other)
-    write, left = Commits.write, [written]
+    write, left = CommitCollection.write, [written]
 
-    def dies(self: Commits, session: Any, *args: Any, **options: Any) -> Any:
+    def dies(self: CommitCollection, session: Any, *args: Any, **options: Any) -> Any:
         now = write(self, session, *args, **options)
         left[0] -= session is None
         if not left[0]:
             raise SinkError("died")
         return now
 
-    monkeypatch.setattr(Commits, "write", dies)
+    monkeypatch.setattr(CommitCollection, "write", dies)
     with pytest.raises(RaycdcError, match="died"):
         other.loop(other.sink(on_existing="replace")).run()
-    monkeypatch.setattr(Commits, "write", write)
+    monkeypatch.setattr(CommitCollection, "write", write)
     assert world.sink().committed(T) is None
     other.script.generation = other.store.generations.next()
     loop = other.loop(other.sink(on_existing="replace"))

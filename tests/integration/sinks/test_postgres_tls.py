@@ -12,10 +12,10 @@ import pytest
 
 from raycdc.config.tls import TlsMode
 from raycdc.errors import SinkError
+from raycdc.sandbox.servers.certificates import write_certificates
+from raycdc.sandbox.servers.postgres import PostgresServer
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.postgres import PostgresDatabase
-from raycdc.testing.servers.certificates import write_certificates
-from raycdc.testing.servers.postgres import PostgresServer
 from tests.integration.rogue_mysql import Listener, exactly
 
 PASSWORD = "Tell-n0body"

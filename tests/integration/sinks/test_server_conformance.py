@@ -16,15 +16,15 @@ from unittest import SkipTest
 import pytest
 from pymongo import MongoClient
 
-from raycdc.config.mongodb_uri import parse_mongodb_uri
+from raycdc.config.mongodb import parse_mongodb_uri
 from raycdc.model import TableId
+from raycdc.sandbox.servers import MariaDbServer, MongoDb, MongoDbServer, PostgresServer
 from raycdc.testing.epochs import Row, simple_schema
-from raycdc.testing.servers import MariaDbServer, MongoDb, MongoDbServer, PostgresServer
-from raycdc.testing.servers.gate import Gate, Way
 from raycdc.testing.sink_conformance import SinkConformance
 from raycdc.testing.sink_play import LARGE
 from tests.epochs.sink_world import HOME, Server, database_rows, jdbc_options
 from tests.integration.sinks.on_s3 import play_only
+from tests.support.servers.gate import Gate, GateMode
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
@@ -70,11 +70,11 @@ class OfServer(SinkConformance):
 
     @contextmanager
     def away(self, folder: Path) -> Iterator[None]:
-        self.gate.set(Way.SHUT)
+        self.gate.set(GateMode.SHUT)
         try:
             yield
         finally:
-            self.gate.set(Way.OPEN)
+            self.gate.set(GateMode.OPEN)
 
 
 class Databases(OfServer):

@@ -23,16 +23,15 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from raycdc.formats.api import MessageBatch, Origin, RowsItem
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
-from raycdc.model.row_kind import SYMBOLS
+from raycdc.model.batch import SYMBOLS
+from raycdc.sandbox.servers import KafkaServer
+from raycdc.sandbox.servers.private import free_port, wait_until
 from raycdc.sinks.kafka.tasks import EMPTYING
 from raycdc.testing.epochs import Row, ScriptedTable
-from raycdc.testing.servers import KafkaServer
-from raycdc.testing.servers.gate import Gate, Way
-from raycdc.testing.servers.process import free_port, wait_until
 from raycdc.testing.sink_conformance import SinkConformance
 from tests.epochs.sink_world import as_messages
 from tests.integration.sinks.on_s3 import play_only
-from tests.integration.sinks.test_server_conformance import TOUCHED
+from tests.support.servers.gate import Gate, GateMode
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
@@ -101,7 +100,7 @@ class Topics(SinkConformance):
     def _server(self, guarded: tuple[KafkaServer, Gate], monkeypatch: pytest.MonkeyPatch) -> None:
         # A broker that is away is noticed sooner.
         monkeypatch.setattr("raycdc.sinks.kafka.transactions.TIMEOUT_S", 5.0)
-        monkeypatch.setattr("raycdc.sinks.kafka.topics.TIMEOUT_S", 5.0)
+        monkeypatch.setattr("raycdc.sinks.kafka.sink.TIMEOUT_S", 5.0)
         self.kafka, self.gate = guarded
 
     def settings(self, folder: Path) -> dict[str, Any]:
@@ -201,11 +200,11 @@ class Topics(SinkConformance):
 
     @contextmanager
     def away(self, folder: Path) -> Iterator[None]:
-        with self.gate.being(Way.SHUT):
+        with self.gate.being(GateMode.SHUT):
             yield
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="sinks")
 class TestOnePartition(Topics):
     """The whole suite, with one transaction for an epoch."""
 
@@ -216,19 +215,24 @@ class Parts(Topics):
     more: ClassVar[dict[str, Any]] = {"partitions": 3, "task_bytes": "1000B"}
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="sinks")
 class TestSeveralPartitions(Parts):
     """The whole suite."""
 
 
 class TestSeveralPartitionsInEachRun(Parts):
-    """What others do to a target."""
+    """The worst that others do to a target."""
 
 
-play_only(TestSeveralPartitionsInEachRun, TOUCHED)
+WORST = (
+    "test_a_target_that_was_lost_is_made_anew_while_the_run_goes_on",
+    "test_rows_that_somebody_deleted_are_noticed_or_later_changes_arrive",
+    "test_a_target_that_may_not_be_written_any_more_is_parked_alone",
+)
+play_only(TestSeveralPartitionsInEachRun, WORST)
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="sinks")
 class TestCompacted(Topics):
     """A message without a value comes after each deletion, for topics that keep the last message of a key."""
 

@@ -16,13 +16,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pymongo.database import Database
 
-from raycdc.bridge import run_in_process
 from raycdc.config import Secret
 from raycdc.errors import SinkError, StateError
+from raycdc.sandbox.servers import PostgresServer
+from raycdc.segments import run_in_process
 from raycdc.sinks.api import SinkContext
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.sink import JdbcSink
-from raycdc.testing.servers import PostgresServer
 from tests.integration.sinks.others_story import OthersStory
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]

@@ -219,7 +219,7 @@ ABOUT_THE_STATE: tuple[tuple[str, ...], ...] = (
     ("tables", "list", "CONFIG"),
     ("tables", "pause", "CONFIG", "shop.t"),
     ("tables", "add", "CONFIG", "shop.t"),
-    ("reset", "CONFIG", "shop.t"),
+    ("tables", "resnapshot", "CONFIG", "shop.t"),
     ("state", "check", "CONFIG"),
     ("inspect", "checkpoint", "CONFIG"),
 )

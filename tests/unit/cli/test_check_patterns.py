@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raycdc.cli.check import check_patterns
+from raycdc.cli.planning.check import check_patterns
 from raycdc.config import PipelineConfig, config_from_dict
 
 

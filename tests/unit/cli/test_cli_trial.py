@@ -1,4 +1,4 @@
-"""``raycdc trial`` ends by a signal at whatever moment it comes, on a server that is none."""
+"""``raycdc sandbox`` ends by a signal at whatever moment it comes, on a server that is none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raycdc.cli import trial
+from raycdc.cli import sandbox as trial
 from raycdc.errors import ExitCode
 
 #: A command that waits for a lock waits for ever.
@@ -44,7 +44,7 @@ def _interrupted_at(line: int) -> int:
         return []
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raycdc.testing.trials.new_trial", lambda *_, **__: _Trial())
+        patch.setattr("raycdc.sandbox.trials.new_trial", lambda *_, **__: _Trial())
         patch.setattr(trial, "_told", told)
         patch.setattr(trial, "_PAUSE_S", 0.001)
         try:

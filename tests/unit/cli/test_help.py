@@ -7,9 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from raycdc.cli.app import app
-from raycdc.cli.commands.inspect import inspect
-from raycdc.cli.commands.state import state
-from raycdc.cli.commands.tables import tables
+from raycdc.cli.commands.groups import inspect, state, tables
 
 GROUPS = [([], app), (["inspect"], inspect), (["tables"], tables), (["state"], state)]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raycdc.cli import inspect_messages as command
+from raycdc.cli.inspect import inspect_messages as command
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.formats.api import Format
 from tests.unit.formats.format_messages import make
@@ -129,7 +129,7 @@ def test_unreadable_files_and_malformed_columns_are_config_errors(tmp_path: Path
 
 
 def test_nothing_heavy_is_imported() -> None:
-    imports = "import sys, raycdc.cli.inspect_messages, raycdc.formats.decoding.decoder"
+    imports = "import sys, raycdc.cli.inspect.inspect_messages, raycdc.formats.decoding.decoder"
     code = f"{imports}; print([m for m in ('ray', 'pyspark', 'numba', 'pandas') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert found.stdout.strip() == "[]"

@@ -7,15 +7,14 @@ from pathlib import Path
 import bson
 import pytest
 
-from raycdc.checkpoint.configured import write_configured
-from raycdc.checkpoint.opaque import Position
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.cli.inspect_checkpoint import place_of_state
-from raycdc.cli.places import place_text_of
-from raycdc.connectors.mongodb.stream.position import StreamPosition
-from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
+from raycdc.cli.inspect.inspect_checkpoint import place_of_state
+from raycdc.cli.screens.positions import place_text_of
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken, StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import ConfigError
+from raycdc.state.configured import write_configured
+from raycdc.state.opaque import Position
+from raycdc.state.store import CheckpointStore
 
 EVENT = (
     "8260912B960000001E2B022C0100296E5A100497F661F4018447EEAE871045D76AB3E846645F6964006460912B96CE0EFD70017274DA0004"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 from pathlib import Path
 
 import pytest
 
-from raycdc.cli.inspect_binlog import inspect_binlog
+from raycdc.cli.inspect.inspect_binlog import inspect_binlog
 from raycdc.errors import ConfigError, ExitCode
+from tests.unit.connectors.mysql.binlog_bytes import LogWriter
 
 CORPUS = sorted((Path(__file__).parents[2] / "fuzz" / "corpus").iterdir())
 #: The same statements made every file of the corpus.
@@ -26,6 +28,21 @@ def inspected(path: Path) -> tuple[ExitCode, str, str]:
 def test_all_row_changes_are_printed(path: Path) -> None:
     code, out, errors = inspected(path)
     assert (code, errors, out.count('"op": ')) == (ExitCode.DONE, "", ROW_CHANGES)
+
+
+def test_phases_of_an_alter_that_have_no_effect_are_no_ddl(tmp_path: Path) -> None:
+    log = LogWriter().format(b"10.11.6-MariaDB-log")
+    # START, COMMIT and ROLLBACK ALTER of MariaDB's GTID events, with the number of the START; then one without phases.
+    for sequence, flags in enumerate([b"\2", b"\4" + bytes(8), b"\2", b"\x08" + bytes(8), b""], start=1):
+        log.mariadb_gtid(sequence, standalone=True, extra=flags).query(b"ALTER TABLE t ADD c INT")
+    path = tmp_path / "mariadb.000001"
+    path.write_bytes(b"\xfebin" + log.take())
+    code, out, _ = inspected(path)
+    types = [json.loads(line)["type"] for line in out.splitlines()]
+    assert (code, [type_ for type_ in types if type_ != "gtid"]) == (
+        ExitCode.DONE,
+        ["alter_start", "ddl", "alter_start", "alter_rollback", "ddl"],
+    )
 
 
 @pytest.mark.parametrize("path", [p for p in CORPUS if "-none" in p.name], ids=lambda path: path.name)

@@ -7,15 +7,15 @@ from io import StringIO
 
 from rich.console import Console
 
-from raycdc.cli.status_screen import screen
-from raycdc.control.model import (
+from raycdc.cli.screens.status_screen import screen
+from raycdc.observe.status import CommitReport
+from raycdc.observe.status.model import (
     VERSION,
     BackfillReport,
-    Commit,
     JobReport,
     ReaderReport,
     ResumingReport,
-    Run,
+    RunReport,
     SnapshotReport,
     Status,
     TableReport,
@@ -23,11 +23,11 @@ from raycdc.control.model import (
 
 NOW_MS = 1_800_000_000_000
 STREAM = TableReport("shop.orders", "stream", ("shop.orders",), rows=300_000, lag_ms=514)
-STREAM = replace(STREAM, last_commit=Commit(2, NOW_MS - 11_800, 299_999))
+STREAM = replace(STREAM, last_commit=CommitReport(2, NOW_MS - 11_800, 299_999))
 
 
 def shown(*tables: TableReport, width: int = 80, job: JobReport | None = None) -> list[str]:
-    run = Run("db7", 42, NOW_MS - 60_000, "running", local=True)
+    run = RunReport("db7", 42, NOW_MS - 60_000, "running", local=True)
     said = Status(
         VERSION,
         NOW_MS,

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from raycdc.clients.kafka_reachable import may_answer
+from raycdc.clients.kafka import may_answer
 
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "PLAINTEXT://127.0.0.1:{}", "localhost:{}"])

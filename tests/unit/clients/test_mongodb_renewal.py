@@ -8,8 +8,8 @@ import pytest
 from pymongo.errors import OperationFailure
 
 from raycdc.clients.logins import Logins
+from raycdc.core.secrets import Renewed
 from raycdc.errors import SinkUnavailableError
-from raycdc.references import Renewed
 from raycdc.sinks.mongodb import server as module
 from raycdc.sinks.mongodb.server import Server
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.clients.mongodb_texts import denied_database, untold
+from raycdc.clients.mongodb import denied_database, untold
 
 
 @pytest.mark.parametrize(

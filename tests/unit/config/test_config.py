@@ -14,17 +14,17 @@ import pytest
 
 from raycdc.cli.entry import main
 from raycdc.config import Mode, PipelineConfig, PipelineOptions, RouteOptions, Secret, config_from_dict, load_config
+from raycdc.config.changes import declared_models, keys_of
 from raycdc.config.fields import Deprecated, Options, option, parse_duration, parse_size, show_duration, show_size
-from raycdc.config.keys import declared_models, keys_of
-from raycdc.config.pipeline import LeftOutChange, SchemaChange
 from raycdc.config.problems import deprecated_keys
 from raycdc.config.reference import json_schema, reference_page
+from raycdc.config.sections.pipeline import LeftOutChange, SchemaChange
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig, ServerIdRange
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
-from raycdc.model.pace import Pace
+from raycdc.model.evolution import EVENT_TYPES
+from raycdc.model.rules.rate_limit import RateLimit
 from raycdc.plugins import list_plugins, load_plugin
-from raycdc.schema import EVENT_TYPES
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.files.plugin import JsonlSinkConfig
 
@@ -297,6 +297,17 @@ def test_a_literal_password_works_with_a_warning() -> None:
     )
 
 
+def test_a_url_of_this_machine_without_an_account_hides_nothing() -> None:
+    def warned(url: str) -> bool:
+        notify = [{"type": "webhook", "url": url, "on": ["table_parked"], "allow_http": True}]
+        loaded = config_from_dict({**copy.deepcopy(MINIMAL), "notify": notify}, environment=ENVIRONMENT)
+        return any("keep it out of files" in text for text in loaded.warnings)
+
+    assert [url for url in ("http://127.0.0.1:9/hook", "http://localhost/x", "http://[::1]:9") if warned(url)] == []
+    assert warned("http://127.0.0.1/x?token=secret")
+    assert warned("https://hooks.example/T0/B0/secret")
+
+
 def test_secrets_never_show() -> None:
     loaded = config(spark={"conf": {"spark.hadoop.fs.s3a.secret.key": "abc123"}})
     shown = f"{loaded!r} {loaded!s} {loaded.source!r} {loaded.source} {mysql().settings()!r}"
@@ -317,6 +328,33 @@ def test_spark_settings_may_be_nested_and_of_any_type() -> None:
     text = '[spark.conf]\nspark.driver.memory = "4g"\n"spark.ui.enabled" = false\nspark.cores.max = 2\n'
     loaded = config(**tomllib.loads(text))
     assert loaded.spark.conf == {"spark.driver.memory": "4g", "spark.ui.enabled": "false", "spark.cores.max": "2"}
+
+
+@pytest.mark.parametrize(
+    ("sections", "from_bytes", "is_local"),
+    [
+        ({}, 4 << 20, False),
+        ({"pipeline": {"engines": "always"}}, 0, False),
+        ({"pipeline": {"engines": "never"}}, 4 << 20, True),
+        ({"spark": {"from_bytes": "1MiB"}}, 1 << 20, False),
+        ({"pipeline": {"engines": "always"}, "spark": {"from_bytes": "1MiB"}}, 1 << 20, False),
+    ],
+)
+def test_engines_say_from_which_size_on_spark_writes_epochs(
+    sections: dict[str, Any], from_bytes: int, is_local: bool
+) -> None:
+    loaded = config(**sections)
+    assert (loaded.spark_from_bytes, loaded.is_local) == (from_bytes, is_local)
+
+
+def test_the_key_that_engines_took_the_place_of_is_named_by_what_stands_for_it() -> None:
+    assert problem(pipeline={"start_in_process": False}) == (
+        'pipeline.start_in_process: unknown key; write engines = "auto" instead of true, engines = "always" instead of '
+        "false"
+    )
+    assert problem(pipeline={"engines": "allways"}) == (
+        'pipeline.engines: "allways" is not one of auto, always, never; did you mean "always"?'
+    )
 
 
 def test_startup_with_a_snapshot_only_ends_the_run_after_it() -> None:
@@ -488,7 +526,7 @@ def test_check_and_run_warn_of_a_deprecated_key_and_it_works(
     main(["check", str(file), "--local"])
     assert capsys.readouterr().err.splitlines()[:2] == told
     # It goes no further than to the page that it does not have.
-    assert main(["run", str(file), "--local", "--page"]) == ExitCode.CONFIG
+    assert main(["run", str(file), "--local", "--ui"]) == ExitCode.CONFIG
     assert capsys.readouterr().err.splitlines()[:2] == told
     assert "**Deprecated since 9.1.0.** Write epochs_per_hour instead. |" in reference_page()
 
@@ -502,8 +540,8 @@ def test_no_key_is_deprecated_without_a_word_in_the_changelog() -> None:
 
 def test_a_pace_is_more_than_nothing_and_belongs_to_every_source() -> None:
     assert not mysql().pace
-    assert mysql(rows_per_second=5, bytes_per_second="2kB").pace == Pace(5, 2000)
-    assert str(Pace(20_000, 2000)) == "20,000 rows and 2,000 bytes a second"
+    assert mysql(rows_per_second=5, bytes_per_second="2kB").pace == RateLimit(5, 2000)
+    assert str(RateLimit(20_000, 2000)) == "20,000 rows and 2,000 bytes a second"
     assert problem(source={"rows_per_second": 0}) == "source.rows_per_second: must be at least 1, got 0"
     assert problem(source={"rows_per_second": -3}) == "source.rows_per_second: must be at least 1, got -3"
     assert problem(source={"bytes_per_second": 0}) == "source.bytes_per_second: must be more than 0 bytes, got 0"
@@ -513,4 +551,4 @@ def test_a_pace_is_more_than_nothing_and_belongs_to_every_source() -> None:
     for source in (topics, datagen, collections):
         paced = {**source, "rows_per_second": 7}
         text = {"pipeline": {"name": "p", "state": "s"}, "sink": {"type": "console"}, "source": paced}
-        assert config_from_dict(text, environment=ENVIRONMENT).source.pace == Pace(rows_per_s=7)
+        assert config_from_dict(text, environment=ENVIRONMENT).source.pace == RateLimit(rows_per_s=7)

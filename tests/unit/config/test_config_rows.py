@@ -9,8 +9,8 @@ import pytest
 from raycdc.config import PipelineConfig, Secret, config_from_dict
 from raycdc.config.reference import json_schema, reference_page
 from raycdc.errors import ConfigError
-from raycdc.model.mask import Mask
-from raycdc.model.transform import Transform
+from raycdc.model.rules.mask import Mask
+from raycdc.model.rules.transform import Transform
 
 HEAD = """
 [pipeline]

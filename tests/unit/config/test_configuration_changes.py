@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.configured import configured_keys, differences, read_configured, write_configured
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Options, PipelineConfig, SinkConfig, config_from_dict, option
-from raycdc.config.changes import CLASSES, Change, class_of, listed_class
-from raycdc.config.keys import declared_models, keys_of
+from raycdc.config.changes import CLASSES, ConfigChangeClass, class_of, declared_models, keys_of, listed_class
 from raycdc.plugins import list_plugins
+from raycdc.state.configured import configured_keys, differences, read_configured, write_configured
+from raycdc.state.store import CheckpointStore
 
 #: What others bring is not ours to list.
 THIRD_PARTY = {listing.type for listing in list_plugins() if listing.package != "raycdc"}
@@ -46,8 +45,8 @@ def test_the_next_key_is_found_and_a_third_partys_has_a_default() -> None:
 
     fields = dict(keys_of(Planted))
     assert [key for key in fields if listed_class("sink:planted", key) is None] == ["folder_layout", "batch"]
-    assert class_of("sink:planted", "folder_layout", fields["folder_layout"]) is Change.NEW_STATE
-    assert class_of("sink:planted", "batch", fields["batch"]) is Change.FREE
+    assert class_of("sink:planted", "folder_layout", fields["folder_layout"]) is ConfigChangeClass.NEW_STATE
+    assert class_of("sink:planted", "batch", fields["batch"]) is ConfigChangeClass.FREE
     assert issubclass(Planted, Options)
 
 
@@ -60,23 +59,36 @@ def config(**sections: dict[str, Any]) -> PipelineConfig:
     return config_from_dict({**data, **{name: {**data.get(name, {}), **keys} for name, keys in sections.items()}})
 
 
-def changed(before: PipelineConfig, after: PipelineConfig) -> dict[str, Change]:
+def changed(before: PipelineConfig, after: PipelineConfig) -> dict[str, ConfigChangeClass]:
     return {d.key: d.change for d in differences(configured_keys(before), configured_keys(after), after)}
 
 
 def test_what_differs_is_told_with_its_class() -> None:
     assert changed(config(), config()) == {}
     assert changed(config(), config(readers={"max": 9}, source={"user": "other", "password": "x"})) == {}
-    assert changed(config(), config(sink={"write": "changelog"})) == {"sink.write": Change.NEW_STATE}
-    assert changed(config(), config(sink={"path": "./other"})) == {"sink.path": Change.PLACE}
+    assert changed(config(), config(sink={"write": "changelog"})) == {"sink.write": ConfigChangeClass.NEW_STATE}
+    assert changed(config(), config(sink={"path": "./other"})) == {"sink.path": ConfigChangeClass.PLACE}
     assert changed(config(), config(source={"tables": ["shop.b"]})) == {}
     types = {"types": {"invalid_dates": "text"}, "startup": {"mode": "latest"}}
     assert changed(config(), config(source=types)) == {
-        "source.types.invalid_dates": Change.NEW_SNAPSHOT,
-        "source.startup.mode": Change.NEW_TABLES,
+        "source.types.invalid_dates": ConfigChangeClass.NEW_SNAPSHOT,
+        "source.startup.mode": ConfigChangeClass.NEW_TABLES,
     }
     other = config(sink={"type": "jsonl", "write": "changelog"})
-    assert changed(config(), other) == {"sink.type": Change.NEW_STATE}
+    assert changed(config(), other) == {"sink.type": ConfigChangeClass.NEW_STATE}
+
+
+def test_another_receiver_of_messages_changes_nothing_of_a_state() -> None:
+    was = configured_keys(config())
+    data = {"pipeline": {"name": "shop"}, "sink": {"type": "delta", "path": "./lake"}}
+    source = {"type": "mysql", "user": "cdc", "password": "geheim", "tables": ["shop.a"]}
+    told = [{"type": "webhook", "url": "https://hooks.example/x", "on": ["table_parked"]}]
+    now = config_from_dict({**data, "source": source, "notify": told, "route": [{"table": "shop.a", "to": "lake.b"}]})
+    found = {d.key: d.change for d in differences(was, configured_keys(now), now)}
+    assert (found.pop("notify", ConfigChangeClass.FREE), found) == (
+        ConfigChangeClass.FREE,
+        {"route": ConfigChangeClass.JUDGED},
+    )
 
 
 def test_a_state_keeps_no_secret(tmp_path: Path) -> None:

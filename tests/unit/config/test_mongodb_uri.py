@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raycdc.config import Secret, config_from_dict
-from raycdc.config.mongodb_uri import parse_mongodb_uri
-from raycdc.connectors.mongodb.client import connect, probe
+from raycdc.config.mongodb import parse_mongodb_uri
+from raycdc.connectors.mongodb.server.client import connect, probe
 from raycdc.errors import ConfigError, SinkError, SourceUnavailableError
 from raycdc.sinks.mongodb.plugin import MongoDbSinkConfig
 from raycdc.sinks.mongodb.server import Server

@@ -11,11 +11,11 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import PipelineConfig, config_from_dict, option
-from raycdc.config.keys import declared_models, is_place, keys_of, leaf_types
+from raycdc.config.changes import declared_models, is_place, keys_of, leaf_types
 from raycdc.errors import ConfigError, StateError
-from raycdc.stores.url import check_local_path
+from raycdc.state.store import CheckpointStore
+from raycdc.storage.url import check_local_path
 
 URLS = ("s3a://lake/shop", "s3a:/lake/shop", "file://nas/lake", "hdfs://nn:8020/lake", "C:/lake", "~/lake", "~")
 

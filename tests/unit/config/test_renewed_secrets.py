@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from raycdc import references
 from raycdc.clients.logins import Logins
 from raycdc.config import Secret, config_from_dict
-from raycdc.config.toml import TomlTable
+from raycdc.config.fields import TomlTable
+from raycdc.core import secrets
+from raycdc.core.secrets import ReferenceResolver, Renewed, as_private, from_private, newest
 from raycdc.errors import ConfigError
-from raycdc.references import Renewed, Resolver, as_private, from_private, newest
 
 SAID = "S3cret-of-a-vault"
 
@@ -83,7 +83,7 @@ def test_a_file_that_is_just_being_written_anew_is_as_it_was_last(tmp_path: Path
 
 
 def test_what_a_command_prints_and_a_function_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references, "KEPT_S", 0.0)
+    monkeypatch.setattr(secrets, "KEPT_S", 0.0)
     monkeypatch.setenv("SAID", SAID)
     command = f"{sys.executable} -c 'import os; print(os.environ[\"SAID\"])'"
     assert newest(password_of(f"${{command:{command}}}").reveal()) == SAID
@@ -94,7 +94,7 @@ def test_what_a_command_prints_and_a_function_answers(monkeypatch: pytest.Monkey
 
 def test_a_function_that_hangs_is_waited_for_so_long_and_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = f"${{plugin:{__name__}:hangs cdc/password}}"
-    monkeypatch.setattr(references, "ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(secrets, "ANSWER_TIMEOUT_S", 0.05)
     try:
         for _ in range(2):
             with pytest.raises(ConfigError, match=r"hangs …\} did not answer within 0\.05 s"):
@@ -103,12 +103,12 @@ def test_a_function_that_hangs_is_waited_for_so_long_and_called_once(monkeypatch
         assert not CALLED.acquire(blocking=False), "a second thread hangs beside the first"
     finally:
         ANSWERS.set()
-    monkeypatch.setattr(references, "ANSWER_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(secrets, "ANSWER_TIMEOUT_S", 600.0)
     assert password_of(reference).reveal() == SAID
 
 
 def test_whoever_asks_waits_for_his_own_answer_alone_and_two_who_ask_the_same_for_one() -> None:
-    answers, begun, goes_on = references._Answers(), threading.Event(), threading.Event()
+    answers, begun, goes_on = secrets._Answers(), threading.Event(), threading.Event()
     asked: list[str] = []
 
     def slow(argument: str) -> str:
@@ -132,7 +132,7 @@ def test_whoever_asks_waits_for_his_own_answer_alone_and_two_who_ask_the_same_fo
 
 
 def test_an_answer_that_fails_is_told_to_all_who_wait_for_it_and_asked_for_again_by_the_next() -> None:
-    answers, begun, goes_on = references._Answers(), threading.Event(), threading.Event()
+    answers, begun, goes_on = secrets._Answers(), threading.Event(), threading.Event()
 
     def fails(_: str) -> str:
         begun.set()
@@ -190,7 +190,7 @@ def test_properties_of_librdkafka_stay_renewed(tmp_path: Path) -> None:
 
 
 def test_a_text_of_the_environment_alone_is_a_plain_one() -> None:
-    resolver = Resolver({"A": "b"})
+    resolver = ReferenceResolver({"A": "b"})
     assert type(resolver.resolve("${env:A}")) is str
     assert isinstance(resolver.resolve("${file:/dev/null}"), Renewed)
 

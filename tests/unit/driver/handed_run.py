@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from raycdc.cli.entry import main
-from raycdc.driver import hand_over
+from raycdc.driver import engine_promotion
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
 
 
@@ -26,9 +26,9 @@ def threads_for_engines(
 ) -> Iterator[None]:
     """Within the block runs begin to hand over at once, to threads, or to what `launcher` and `session` make."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hand_over, "START_AFTER_S", 0.0)
-        patch.setattr(hand_over, "ENDS_SOON_S", 0.0)
-        patch.setattr("raycdc.source_side._ray_launcher", launcher or local_launcher)
+        patch.setattr(engine_promotion, "START_AFTER_S", 0.0)
+        patch.setattr(engine_promotion, "ENDS_SOON_S", 0.0)
+        patch.setattr("raycdc.driver.source_side._ray_launcher", launcher or local_launcher)
         patch.setattr("raycdc.pipeline.new_session", session or session_of_threads)
         yield
 

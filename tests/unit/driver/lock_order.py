@@ -133,13 +133,13 @@ def main(config: str) -> int:
     orders = Orders()
     note_locks(orders)
     from raycdc.config import load_config
+    from raycdc.observe.events import Committed, EnginesPromoted, RunEvent, Warned
+    from raycdc.observe.status.progress import ProgressReporter
     from raycdc.pipeline import Pipeline
-    from raycdc.progress import ProgressReporter
-    from raycdc.run_events import Committed, HandedOver, RunEvent, Warned
     from raycdc.runtime.launcher import JobSpec, LocalLauncher
     from tests.unit.driver.handed_run import threads_for_engines
 
-    handed: list[HandedOver] = []
+    handed: list[EnginesPromoted] = []
     warned: list[Warned] = []
 
     def launcher(_config: object, spec: JobSpec, _store: object, reporter: ProgressReporter, *_: object) -> Any:
@@ -151,7 +151,7 @@ def main(config: str) -> int:
         return Warns(spec)
 
     def listen(event: RunEvent) -> None:
-        if isinstance(event, HandedOver):
+        if isinstance(event, EnginesPromoted):
             handed.append(event)
         if isinstance(event, Warned):
             warned.append(event)

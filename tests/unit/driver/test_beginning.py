@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 
 from raycdc.config.load import config_from_dict
-from raycdc.driver.hand_over import begins_in_process
-from raycdc.waiting import left_work
-from tests.unit.upkeep.small_pipeline import configured
+from raycdc.core import background_tasks
+from raycdc.driver.engine_promotion import begins_in_process
+from tests.unit.driver.state_admin.small_pipeline import configured
 
 
 @pytest.mark.parametrize(
     ("sections", "whether"),
     [
         ({}, True),
-        ({"pipeline": {"start_in_process": False}}, False),
+        ({"pipeline": {"engines": "always"}}, False),
+        ({"pipeline": {"engines": "never"}}, False),
         ({"ray": {"address": "auto"}}, False),
         ({"spark": {"master": "spark://host:7077"}}, False),
         ({"transform": [{"table": "shop.a", "projection": "id, 1 AS one"}]}, True),
@@ -35,7 +36,7 @@ def test_a_run_begins_in_process_where_no_row_needs_another(
 ) -> None:
     """Engines of somebody else's, and rows that Spark goes through, are waited for."""
     document: dict[str, Any] = tomllib.loads(configured(tmp_path).read_text())
-    document["pipeline"]["start_in_process"] = True
+    document["pipeline"]["engines"] = "auto"
     for name, section in sections.items():
         document[name] = section if isinstance(section, list) else {**document.get(name, {}), **section}
     assert begins_in_process(config_from_dict(document), local=False) is whether
@@ -52,10 +53,10 @@ def test_the_ray_that_a_run_before_left_to_its_end_is_not_taken_for_the_users(
         left.set_result(None)
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: not left.done()))
-    monkeypatch.setattr(left_work, "wait_for", wait_for)
-    left_work.leave(left)
+    monkeypatch.setattr(background_tasks, "wait_for", wait_for)
+    background_tasks.leave(left)
     document = tomllib.loads(configured(tmp_path).read_text())
-    document["pipeline"]["start_in_process"] = True
+    document["pipeline"]["engines"] = "auto"
     try:
         assert begins_in_process(config_from_dict(document), local=False)
     finally:

@@ -12,30 +12,31 @@ from typing import Any
 
 import pytest
 
-from raycdc.bridge.access import HERE
-from raycdc.bridge.bad_rows import BadRecords
-from raycdc.checkpoint.configured import write_configured
-from raycdc.checkpoint.documents import REQUESTS
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import EnumeratorState, Position
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord, RoutedTarget
-from raycdc.checkpoint.term import DriverTerm
 from raycdc.config import config_from_dict
-from raycdc.consumer import Ledger
-from raycdc.driver.commands import CommandDesk, CommandState
+from raycdc.driver.command_queue import CommandQueue, CommandState
+from raycdc.driver.consumer import Ledger
 from raycdc.driver.live_commands import LiveCommands, command_rules
-from raycdc.errors import ConfigError
+from raycdc.errors import ConfigError, ParkReason
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.source.parking import Asked, TableRequest, with_requests
+from raycdc.segments.access import HERE
+from raycdc.segments.bad_rows import BadRecords
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.backfill import Backfill
-from raycdc.source.snapshot.backfill_request import RowsRequest
-from raycdc.source.snapshot.enumerator_state import SealedEnumerator
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.enumerator.enumerator_state import SealedEnumerator
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.snapshot.rereading.backfill import Backfill
+from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.table_commands import Command, CommandRules, TableAction
-from raycdc.source.table_life import Live
-from raycdc.source.table_requests import COMMANDS_KEPT, ask_all, requests_of, settle, stream_state
+from raycdc.source.tables.parking import CommandDecision, TableRequest, with_requests
+from raycdc.source.tables.table_commands import CommandRules, TableAction, TableCommand
+from raycdc.source.tables.table_life import InSnapshot, Live, SnapshotState
+from raycdc.source.tables.table_requests import COMMANDS_KEPT, ask_all, replaced, requests_of, settle, stream_state
+from raycdc.state.configured import write_configured
+from raycdc.state.documents import REQUESTS
+from raycdc.state.drivers.driver_generation import DriverGeneration
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import EnumeratorState, Position
+from raycdc.state.parked import ParkedTarget
+from raycdc.state.store import CheckpointStore, CommitRecord, RoutedTarget
 
 NO_STATE = EnumeratorState.from_json({})
 A, B = "shop.a", "shop.b"
@@ -79,22 +80,22 @@ def newest(store: CheckpointStore) -> StreamState:
 
 def test_a_raycdc_that_knows_no_backfills_refuses_them_by_the_version(store: CheckpointStore) -> None:
     """It would pass over the request in silence, and take a command about some rows for one about all of them."""
-    desk = CommandDesk(store)
+    desk = CommandQueue(store)
 
     def versions(folder: str) -> list[int]:
         return [json.loads(path.read_bytes())["version"] for path in sorted((store.path / folder).glob("*.json*"))]
 
-    whole = desk.submit(Command.new(TableAction.RESNAPSHOT, A))
+    whole = desk.submit(TableCommand.new(TableAction.RESNAPSHOT, A))
     assert versions("commands") == [1]
     desk.take([one for one in desk.waiting() if one.id == whole], RULES)
     assert (versions("documents"), versions("commands")) == ([1], [])
     rows = RowsRequest("c1", TableId.parse(B), where="v > 3")
     ask_all(store, {}, rows=rows)
-    desk.submit(Command.new(TableAction.RESNAPSHOT, B, where="v > 3"))
+    desk.submit(TableCommand.new(TableAction.RESNAPSHOT, B, where="v > 3"))
     assert (versions("documents"), versions("commands")) == ([2], [2])
     assert (requests_of(store).rows, [one.where for one in desk.waiting()]) == ({"c1": rows}, ["v > 3"])
     # A driver takes the document over in one of its own, with the version that it has.
-    DriverTerm(store)
+    DriverGeneration(store)
     assert requests_of(store).rows == {"c1": rows}
     (taken,) = (store.path / "generations").glob("*.documents.json")
     assert json.loads(taken.read_bytes())["documents"][REQUESTS]["version"] == 2
@@ -109,21 +110,21 @@ def commit(store: CheckpointStore) -> None:
     settle(store, epoch)
 
 
-def command(number: int, action: TableAction, table: str) -> Command:
-    return Command(f"{number:08d}", action, table)
+def command(number: int, action: TableAction, table: str) -> TableCommand:
+    return TableCommand(f"{number:08d}", action, table)
 
 
 PAUSE_A = command(1, TableAction.PAUSE, A)
 
 
-def state_of(desk: CommandDesk, one: Command) -> CommandState:
+def state_of(desk: CommandQueue, one: TableCommand) -> CommandState:
     found = desk.state(one.id)
     assert found is not None
     return found.state
 
 
 def test_a_command_is_accepted_then_acting_and_done_once_the_sink_has_it(store: CheckpointStore) -> None:
-    desk = CommandDesk(store)
+    desk = CommandQueue(store)
     assert desk.submit(PAUSE_A) == PAUSE_A.id
     assert state_of(desk, PAUSE_A) is CommandState.ACCEPTED
     desk.take(desk.waiting(), RULES)
@@ -135,8 +136,66 @@ def test_a_command_is_accepted_then_acting_and_done_once_the_sink_has_it(store: 
     assert state_of(desk, PAUSE_A) is CommandState.DONE
 
 
+def begun(store: CheckpointStore, *, closed: bool) -> None:
+    """A sealed epoch in which the new beginning of a table is under way, with rows of it or without."""
+    stream, name = newest(store), TableId.parse(A)
+    ranges = (("1", "9"),) if closed else ()
+    table = InSnapshot("x", True, 6, SnapshotState("id", foldable=True, needs_null=False, closed=ranges))
+    parked = {other: state for other, state in stream.parked.items() if other != name}
+    seal(store, replace(stream, followed={**stream.followed, name: table}, parked=parked, changes=6))
+
+
+def parked_in(store: CheckpointStore, incarnation: int) -> None:
+    """Commit the newest epoch, in which the target of the table in its beginning `incarnation` is parked."""
+    epoch = store.next_epoch() - 1
+    entry = ParkedTarget(epoch, None, ParkReason.TOUCHED, "It has a trigger.", 0, {A: incarnation})
+    store.write_commit(CommitRecord(epoch, store.generations.newest(), 0, {}, parked={A: entry}))
+    settle(store, epoch)
+
+
+def test_a_table_that_is_read_anew_is_done_once_the_sink_has_rows_of_it(store: CheckpointStore) -> None:
+    desk, one = CommandQueue(store), command(1, TableAction.RESNAPSHOT, A)
+    desk.take([one], RULES)
+    seal(store, with_requests(newest(store), requests_of(store)))
+    parked_in(store, 0)  # As it was before the command.
+    assert state_of(desk, one) is CommandState.ACTING
+    begun(store, closed=False)
+    commit(store)
+    assert state_of(desk, one) is CommandState.ACTING
+    begun(store, closed=True)
+    commit(store)
+    assert state_of(desk, one) is CommandState.DONE
+
+
+def test_a_table_that_is_read_anew_and_parked_again_is_told_with_the_reason(store: CheckpointStore) -> None:
+    desk, one = CommandQueue(store), command(1, TableAction.RESNAPSHOT, A)
+    desk.take([one], RULES)
+    seal(store, with_requests(newest(store), requests_of(store)))
+    commit(store)
+    begun(store, closed=True)
+    parked_in(store, 6)
+    found = desk.state(one.id)
+    assert found is not None
+    assert (found.state, found.text) == (CommandState.PARKED, f"{A} was read again, and is parked: It has a trigger.")
+
+
+def test_only_a_parked_target_of_one_table_is_replaced_and_only_by_its_first_epoch(store: CheckpointStore) -> None:
+    desk, one = CommandQueue(store), replace(command(1, TableAction.RESNAPSHOT, A), replaces=True)
+    assert TableCommand.from_json(one.to_json()) == one
+    assert "is not parked" in desk.looked_at(one, RULES).text
+    parked_in(store, 0)
+    (answer,) = desk.take([one], RULES)
+    assert answer.text == f"{A} is read again, and its target is replaced, with all that is in it"
+    asked_for = replaced(store)
+    assert (asked_for([TableId.parse(A)]), asked_for([TableId.parse(B)])) == (True, False)
+    seal(store, with_requests(newest(store), requests_of(store)))
+    begun(store, closed=True)
+    commit(store)
+    assert not asked_for([TableId.parse(A)])
+
+
 def test_a_command_that_comes_twice_or_whose_file_was_left_behind_acts_once(store: CheckpointStore) -> None:
-    desk, again = CommandDesk(store), command(2, TableAction.RESNAPSHOT, A)
+    desk, again = CommandQueue(store), command(2, TableAction.RESNAPSHOT, A)
     desk.submit(again)
     desk.take([again], RULES)
     seal(store, with_requests(newest(store), requests_of(store)))
@@ -150,7 +209,7 @@ def test_a_command_that_comes_twice_or_whose_file_was_left_behind_acts_once(stor
 def test_a_request_that_is_carried_out_and_not_committed_yet_does_not_act_again_with_the_next_one(
     store: CheckpointStore,
 ) -> None:
-    desk = CommandDesk(store)
+    desk = CommandQueue(store)
     desk.take([command(1, TableAction.RESNAPSHOT, A)], RULES)
     seal(store, with_requests(newest(store), requests_of(store)))
     desk.take([command(2, TableAction.PAUSE, B)], RULES)
@@ -164,7 +223,7 @@ def test_a_request_that_is_carried_out_and_not_committed_yet_does_not_act_again_
 
 
 def test_what_makes_no_sense_is_refused_by_name_and_stops_nothing(store: CheckpointStore) -> None:
-    desk = CommandDesk(store)
+    desk = CommandQueue(store)
     given = [
         command(1, TableAction.PAUSE, "shop.nowhere"),
         command(2, TableAction.RESUME, A),
@@ -172,6 +231,7 @@ def test_what_makes_no_sense_is_refused_by_name_and_stops_nothing(store: Checkpo
         command(4, TableAction.ADD, "shop.other"),
         command(5, TableAction.PAUSE, A),
         command(6, TableAction.PAUSE, A),
+        command(7, TableAction.PAUSE, "shop.other"),
     ]
     answers = desk.take(given, RULES)
     assert [answer.text for answer in answers] == [
@@ -181,13 +241,17 @@ def test_what_makes_no_sense_is_refused_by_name_and_stops_nothing(store: Checkpo
         "shop.other is not selected",
         "shop.a is paused (its target keeps what it has)",
         "shop.a is paused already: paused by the user",
+        (
+            'shop.other is not one of the pipeline\'s tables (shop.a, shop.b); did you mean "shop.b"? shop.other is '
+            "not selected"
+        ),
     ]
-    assert [answer.refused for answer in answers] == [True, True, True, True, False, True]
+    assert [answer.refused for answer in answers] == [True, True, True, True, False, True, True]
     assert requests_of(store).tables == {A: TableRequest.PAUSE}
 
 
 def test_a_table_does_not_go_on_where_its_log_cannot_be_read_twice_at_a_time(store: CheckpointStore) -> None:
-    desk = CommandDesk(store)
+    desk = CommandQueue(store)
     desk.take([command(1, TableAction.PAUSE, A)], RULES)
     seal(store, with_requests(newest(store), requests_of(store)))
     once = replace(RULES, why_read_once=lambda: "it is read once.")
@@ -203,8 +267,8 @@ def test_a_table_does_not_go_on_where_its_log_cannot_be_read_twice_at_a_time(sto
 
 def test_a_pause_that_has_not_begun_is_taken_back_and_the_answer_says_so(store: CheckpointStore) -> None:
     """Given at rest: nothing was left anywhere that the table could go on from."""
-    desk = CommandDesk(store)
-    paused, resumed = Command.new(TableAction.PAUSE, A), Command.new(TableAction.RESUME, A)
+    desk = CommandQueue(store)
+    paused, resumed = TableCommand.new(TableAction.PAUSE, A), TableCommand.new(TableAction.RESUME, A)
     answers = desk.take([paused, resumed], RULES)
     assert [answer.text for answer in answers] == [
         f"{A} is paused (its target keeps what it has)",
@@ -213,10 +277,10 @@ def test_a_pause_that_has_not_begun_is_taken_back_and_the_answer_says_so(store: 
     assert not answers[1].refused
     assert with_requests(newest(store), requests_of(store))[TableId.parse(A)] == newest(store)[TableId.parse(A)]
     # Once it has begun, the table goes on.
-    desk.take([Command.new(TableAction.PAUSE, A)], RULES)
+    desk.take([TableCommand.new(TableAction.PAUSE, A)], RULES)
     seal(store, with_requests(newest(store), requests_of(store)))
     commit(store)
-    [answer] = desk.take([Command.new(TableAction.RESUME, A)], RULES)
+    [answer] = desk.take([TableCommand.new(TableAction.RESUME, A)], RULES)
     assert answer.text.startswith(f"{A} goes on")
 
 
@@ -225,7 +289,7 @@ def test_of_many_tables_some_are_named_and_the_one_that_was_probably_meant(tmp_p
     store.generations.next()
     followed = {TableId("shop", f"t{n:03d}x"): Live("x", announced=True, incarnation=0) for n in range(30)}
     seal(store, StreamState(Position.unknown(), 9, followed))
-    (answer,) = CommandDesk(store).take([command(1, TableAction.PAUSE, "shop.t029")], RULES)
+    (answer,) = CommandQueue(store).take([command(1, TableAction.PAUSE, "shop.t029")], RULES)
     assert "shop.t019x and 10 more)" in answer.text
     assert 'did you mean "shop.t029x"?' in answer.text
 
@@ -233,7 +297,7 @@ def test_of_many_tables_some_are_named_and_the_one_that_was_probably_meant(tmp_p
 def test_a_source_without_a_log_of_tables_refuses_them_all(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, pipeline="topics")
     store.generations.next()
-    desk = CommandDesk(store)
+    desk = CommandQueue(store)
     desk.submit(PAUSE_A)
     assert desk.take(desk.waiting(), RULES) == []  # Nothing was read yet: a later driver knows.
     seal(store, None)
@@ -241,16 +305,16 @@ def test_a_source_without_a_log_of_tables_refuses_them_all(tmp_path: Path) -> No
 
 
 def test_files_that_are_no_commands_are_left_alone(store: CheckpointStore) -> None:
-    desk, folder = CommandDesk(store), store.path / "commands"
+    desk, folder = CommandQueue(store), store.path / "commands"
     desk.submit(PAUSE_A)
     (folder / "notes.txt").write_text("mine")
     assert desk.waiting() == [PAUSE_A]
     with pytest.raises(ConfigError, match="8 to 64 digits"):
-        desk.submit(Command("../../etc", TableAction.PAUSE, A))
+        desk.submit(TableCommand("../../etc", TableAction.PAUSE, A))
 
 
 def test_only_the_newest_commands_that_are_over_are_remembered(store: CheckpointStore) -> None:
-    desk = CommandDesk(store)
+    desk = CommandQueue(store)
     desk.take([PAUSE_A], RULES)
     desk.take([command(10 + n, TableAction.RESUME, B) for n in range(COMMANDS_KEPT + 5)], RULES)
     ids = [status.id for status in desk.all()]
@@ -266,7 +330,7 @@ class Side:
         self.ending = True
         self.failed: list[BaseException] = []
 
-    def start_over(self, recover: Callable[[], list[Asked]]) -> list[Asked]:
+    def start_over(self, recover: Callable[[], list[CommandDecision]]) -> list[CommandDecision]:
         self.generations += 1
         return recover()
 
@@ -275,7 +339,7 @@ class Side:
 
 
 def test_commands_that_come_together_cost_one_generation_and_refused_ones_none(store: CheckpointStore) -> None:
-    desk, side, told = CommandDesk(store), Side(), list[Asked]()
+    desk, side, told = CommandQueue(store), Side(), list[CommandDecision]()
     live = LiveCommands(desk, RULES, side, tell=told.append, every_s=3600)
     desk.submit(PAUSE_A)
     desk.submit(command(2, TableAction.RESNAPSHOT, B))
@@ -295,23 +359,23 @@ KEYED = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
 KEYLESS = TableSchema((Column("n", LogicalType(TypeKind.INT64)),), ())
 
 
-def of_rows(store: CheckpointStore, *, schema: TableSchema = KEYED, table: str = A) -> Command:
+def of_rows(store: CheckpointStore, *, schema: TableSchema = KEYED, table: str = A) -> TableCommand:
     """A backfill of a table that is described so."""
     document = SchemaDocument.of(schema)
     store.put_documents({document.fingerprint: document.to_json()})
     followed = {TableId.parse(name): Live(document.fingerprint, announced=True, incarnation=0) for name in (A, B)}
     seal(store, StreamState(Position.unknown(), 10, followed, changes=4))
-    return Command.new(TableAction.BACKFILL, table, where="id > 3")
+    return TableCommand.new(TableAction.BACKFILL, table, where="id > 3")
 
 
-def ended(store: CheckpointStore, one: Command, why: str = "") -> None:
+def ended(store: CheckpointStore, one: TableCommand, why: str = "") -> None:
     """An epoch says that the backfill is over, and the sink holds it."""
     over = Backfill(one.rows_request(TableId.parse(A)), rows=7, over=why)
     seal(store, newest(store), SealedEnumerator(True, backfills=(over,)).sealed())
 
 
 def test_a_backfill_acts_until_the_sink_holds_an_epoch_that_says_it_is_over(store: CheckpointStore) -> None:
-    desk, one = CommandDesk(store), of_rows(store)
+    desk, one = CommandQueue(store), of_rows(store)
     rules = replace(RULES, require_rows=lambda *_: None)
     desk.submit(one)
     assert desk.waiting() == [one]
@@ -331,7 +395,7 @@ def test_a_backfill_acts_until_the_sink_holds_an_epoch_that_says_it_is_over(stor
 
 
 def test_a_backfill_that_is_over_early_is_refused_with_its_reason(store: CheckpointStore) -> None:
-    desk, one = CommandDesk(store), of_rows(store)
+    desk, one = CommandQueue(store), of_rows(store)
     desk.take([one], replace(RULES, require_rows=lambda *_: None))
     ended(store, one, "the table is paused: paused by the user")
     commit(store)
@@ -374,15 +438,15 @@ def test_rows_whose_target_cannot_tell_them_by_key_are_not_read_again(
     store: CheckpointStore, rules: CommandRules, said: str
 ) -> None:
     one = of_rows(store)
-    (answer,) = CommandDesk(store).take([one], rules)
+    (answer,) = CommandQueue(store).take([one], rules)
     assert answer.refused
     assert re.search(said, answer.text)
     # One that was asked for while the configuration was another one ends with the reason.
     two = of_rows(store)
-    CommandDesk(store).take([two], by_key())
-    CommandDesk(store).judge_rows(by_key())
+    CommandQueue(store).take([two], by_key())
+    CommandQueue(store).judge_rows(by_key())
     assert requests_of(store).rows[two.id].refused == ""
-    CommandDesk(store).judge_rows(rules)
+    CommandQueue(store).judge_rows(rules)
     assert re.search(said, requests_of(store).rows[two.id].refused)
 
 
@@ -390,13 +454,13 @@ def test_a_target_that_had_rows_of_several_tables_takes_none_again(store: Checkp
     one = of_rows(store)
     routes = {"lake.all": RoutedTarget((A, B), "")}
     store.write_commit(CommitRecord(store.next_epoch() - 1, store.generations.newest(), 0, {}, routes))
-    (answer,) = CommandDesk(store).take([one], by_key())
+    (answer,) = CommandQueue(store).take([one], by_key())
     assert answer.refused
     assert "in lake.all cannot be told from those of shop.b" in answer.text
 
 
 def test_epochs_that_are_taken_by_hand_get_no_rows_again(store: CheckpointStore) -> None:
-    desk, before, after = CommandDesk(store), of_rows(store), of_rows(store)
+    desk, before, after = CommandQueue(store), of_rows(store), of_rows(store)
     desk.take([before], by_key())
     write_configured(store, {"source.type": "mysql"})
     (answer,) = desk.take([after], by_key())
@@ -426,9 +490,9 @@ def test_backfills_that_make_no_sense_are_refused_by_name(store: CheckpointStore
         (replace(of_rows(store), action=TableAction.PAUSE), rules, "pause is about a whole table"),
     ]
     for one, judges, text in asked:
-        (answer,) = CommandDesk(store).take([one], judges)
+        (answer,) = CommandQueue(store).take([one], judges)
         assert answer.refused
         assert text in answer.text
-    (answer,) = CommandDesk(store).take([of_rows(store, schema=KEYLESS)], rules)
+    (answer,) = CommandQueue(store).take([of_rows(store, schema=KEYLESS)], rules)
     assert "has no primary key" in answer.text
     assert requests_of(store).rows == {}

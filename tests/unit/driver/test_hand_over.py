@@ -14,20 +14,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from raycdc import failpoints
 from raycdc.config import load_config
-from raycdc.driver import hand_over
+from raycdc.core import background_tasks, failpoints
+from raycdc.driver import engine_promotion
 from raycdc.errors import ClusterLostError, ConfigError, EngineNotStartedError
+from raycdc.observe.events import CaughtUp, Committed, EnginesPromoted, RunEvent, Started, Stopped, Warned
+from raycdc.observe.status.progress import ProgressReporter
 from raycdc.pipeline import Pipeline
-from raycdc.progress import ProgressReporter
-from raycdc.run_events import CaughtUp, Committed, HandedOver, RunEvent, Started, Stopped, Warned
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher
+from raycdc.sandbox.servers.private import wait_until
 from raycdc.sinks.jvm_end import LOST
-from raycdc.testing.jobs import RUN_TIMEOUT_S
-from raycdc.testing.servers.process import wait_until
-from raycdc.waiting import left_work
+from tests.support.jobs import RUN_TIMEOUT_S
 from tests.unit.driver.handed_run import threads_for_engines
-from tests.unit.upkeep.small_pipeline import configured, require_exact, run
+from tests.unit.driver.state_admin.small_pipeline import configured, require_exact, run
 
 #: More than come within any hand-over, at 50 a second.
 EVENTS = 20_000
@@ -104,7 +103,7 @@ def test_an_engine_that_dies_before_the_hand_over_is_started_again(tmp_path: Pat
 
     def listen(event: RunEvent) -> None:
         events.append(event)
-        if isinstance(event, HandedOver):
+        if isinstance(event, EnginesPromoted):
             handed.set()
         if isinstance(event, Committed) and event.rows and handed.is_set():
             more.set()
@@ -121,7 +120,7 @@ def test_an_engine_that_dies_before_the_hand_over_is_started_again(tmp_path: Pat
             more.set()
 
     with threads_for_engines(launcher, None if engine == "Ray" else session), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hand_over, "AGAIN_S", 0.0)
+        patch.setattr(engine_promotion, "AGAIN_S", 0.0)
         runs = threading.Thread(target=run_to_its_end)
         runs.start()
         assert more.wait(RUN_TIMEOUT_S), events
@@ -131,8 +130,8 @@ def test_an_engine_that_dies_before_the_hand_over_is_started_again(tmp_path: Pat
     lost = {"Ray": "Ray's head is gone: its process raylet (7) ended.", "Spark": LOST}.get(
         engine, "Spark did not start."
     )
-    assert warnings == [f"{lost} {hand_over.STAYS} 0 s."], events
-    assert len([event for event in events if isinstance(event, HandedOver)]) == 1
+    assert warnings == [f"{lost} {engine_promotion.STAYS} 0 s."], events
+    assert len([event for event in events if isinstance(event, EnginesPromoted)]) == 1
     assert isinstance(events[-1], Stopped)
     assert len(set(map(id, closed))) == 2, "also the one that died"
 
@@ -151,7 +150,7 @@ def test_a_listener_may_stop_the_run_while_another_thread_waits_to_be_heard(tmp_
         return Tells(spec)
 
     def listen(event: RunEvent) -> None:
-        if isinstance(event, HandedOver):
+        if isinstance(event, EnginesPromoted):
             handed.set()
         if handed.is_set() and not stopped.is_set():
             listens.set()
@@ -219,7 +218,7 @@ def test_what_a_run_has_left_ends_before_the_next_one_starts_the_same(tmp_path: 
         first.stop()
         runs.join()
         assert order == ["made"]
-        left = left_work.now()
+        left = background_tasks.now()
         assert len(left) == 1
         second, events = Pipeline.from_config(config), list[RunEvent]()
         begun = threading.Event()
@@ -233,9 +232,11 @@ def test_what_a_run_has_left_ends_before_the_next_one_starts_the_same(tmp_path: 
         runs.start()
         assert begun.wait(RUN_TIMEOUT_S)
         up.set()
-        left_work.wait_for(left)
+        background_tasks.wait_for(left)
         wait_until(
-            lambda: any(isinstance(event, HandedOver) for event in events), timeout_s=RUN_TIMEOUT_S, what="a hand-over"
+            lambda: any(isinstance(event, EnginesPromoted) for event in events),
+            timeout_s=RUN_TIMEOUT_S,
+            what="a hand-over",
         )
         second.stop()
         runs.join()
@@ -246,7 +247,7 @@ def test_a_run_that_ends_before_needs_no_engine(tmp_path: Path, monkeypatch: pyt
     events: list[RunEvent] = []
     with threads_for_engines():
         # Whoever starts one waits for ever.
-        monkeypatch.setattr("raycdc.driver.hand_over.START_AFTER_S", RUN_TIMEOUT_S)
+        monkeypatch.setattr("raycdc.driver.engine_promotion.START_AFTER_S", RUN_TIMEOUT_S)
         Pipeline.from_config(load_config(_in_process(configured(tmp_path)))).run(
             until="caught-up", listener=events.append
         )
@@ -271,7 +272,7 @@ def _slow(folder: Path, events: int = EVENTS) -> Path:
 
 
 def _in_process(path: Path) -> Path:
-    path.write_text(path.read_text().replace("[pipeline]", "[pipeline]\nstart_in_process = true"))
+    path.write_text(path.read_text().replace("[pipeline]", "[pipeline]\nengines = 'auto'"))
     return path
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from raycdc.driver import hand_over
-from raycdc.driver.hand_over import EnginesDue, HandedLauncher, HandOver, StateAsked
+from raycdc.core.threads import Joinable, Threads
+from raycdc.driver import engine_promotion
+from raycdc.driver.engine_promotion import EnginePromotion, EnginesDue, PromotableLauncher, PromotionState
 from raycdc.errors import ClusterLostError
+from raycdc.sandbox.servers.private import wait_until
 from raycdc.source.protocol.api import TableCounts
 from raycdc.source.protocol.job_status import JobStatus
-from raycdc.testing.jobs import RUN_TIMEOUT_S
-from raycdc.testing.servers.process import wait_until
-from raycdc.threads import Joinable, Threads
+from tests.support.jobs import RUN_TIMEOUT_S
 from tests.unit.driver.handed_run import threads_for_engines
 
 
@@ -27,7 +27,7 @@ def test_without_a_manifest_there_is_nothing_to_hand_over(tmp_path: Path) -> Non
     launcher: Any = SimpleNamespace(close=lambda: None)
     engine: Any = SimpleNamespace(begin=_up, warm_up=lambda: None, look=lambda: None)
     other: Any = SimpleNamespace(close=lambda: None, look=lambda: None)
-    handed = HandedLauncher(launcher, lambda _: other, engine)
+    handed = PromotableLauncher(launcher, lambda _: other, engine)
     side = _Side()
     asked: list[bool] = []
     swept: list[bool] = []
@@ -42,9 +42,9 @@ def test_without_a_manifest_there_is_nothing_to_hand_over(tmp_path: Path) -> Non
         swept.append(True)
 
     with threads_for_engines(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raycdc.driver.hand_over.EPOCH_S", 0.0)
-        state = StateAsked(has_manifest, has_commit=lambda: True, sweep=sweep)
-        over = HandOver(handed, side, state, tell=lambda _: None)
+        patch.setattr("raycdc.driver.engine_promotion.EPOCH_S", 0.0)
+        state = PromotionState(has_manifest, has_commit=lambda: True, sweep=sweep)
+        over = EnginePromotion(handed, side, state, tell=lambda _: None)
         assert side.looked.wait(RUN_TIMEOUT_S)
         assert not side.over.is_set()
         side.sealed = 1
@@ -58,8 +58,8 @@ def test_without_a_manifest_there_is_nothing_to_hand_over(tmp_path: Path) -> Non
 def test_nothing_is_handed_over_once_the_run_ends() -> None:
     """Whoever waits for an epoch's end meanwhile leaves the source side alone."""
     side, watched = _Side(), _WatchedThreads()
-    state = StateAsked(has_manifest=lambda: False, has_commit=lambda: True, sweep=lambda: None)
-    over = HandOver(_up_and_ready(), side, state, tell=lambda _: None, due=EnginesDue(0.0), threads=watched)
+    state = PromotionState(has_manifest=lambda: False, has_commit=lambda: True, sweep=lambda: None)
+    over = EnginePromotion(_up_and_ready(), side, state, tell=lambda _: None, due=EnginesDue(0.0), threads=watched)
     assert side.looked.wait(RUN_TIMEOUT_S)
     over.close()
     for thread in watched.started:
@@ -74,8 +74,12 @@ def test_nothing_is_handed_over_once_the_run_ends() -> None:
         # A run that begins with the log may have all of it before it.
         (TableCounts(tables=500), True, 0),
         (TableCounts(tables=500, in_snapshot=400, chunks_done=100, chunks_left=400), True, 0),
-        (TableCounts(tables=500, in_snapshot=100, chunks_done=400, chunks_left=100), True, hand_over.ENDS_SOON_S),
-        (TableCounts(tables=500, chunks_done=500), True, hand_over.ENDS_SOON_S),
+        (
+            TableCounts(tables=500, in_snapshot=100, chunks_done=400, chunks_left=100),
+            True,
+            engine_promotion.ENDS_SOON_S,
+        ),
+        (TableCounts(tables=500, chunks_done=500), True, engine_promotion.ENDS_SOON_S),
         (TableCounts(tables=500, chunks_done=500), False, 0),
         # Of one large table nobody knows how much is left: it is planned while it is read.
         (TableCounts(tables=1, in_snapshot=1, chunks_done=90, chunks_left=10), True, 0),
@@ -84,7 +88,7 @@ def test_nothing_is_handed_over_once_the_run_ends() -> None:
 def test_a_run_that_is_about_to_end_starts_no_engine_for_a_while(
     monkeypatch: pytest.MonkeyPatch, counts: TableCounts | None, ends_by_itself: bool, waits_s: float
 ) -> None:
-    monkeypatch.setattr(hand_over, "EPOCH_S", 0.0)
+    monkeypatch.setattr(engine_promotion, "EPOCH_S", 0.0)
     side, clock = _Side(), _Clock()
     side.sealed = 1
     if counts is not None:
@@ -97,16 +101,16 @@ def test_a_run_that_is_about_to_end_starts_no_engine_for_a_while(
 
     nothing: Any = SimpleNamespace(close=lambda: None, look=lambda: None)
     engine: Any = SimpleNamespace(begin=begin, warm_up=lambda: None, look=lambda: None)
-    state = StateAsked(has_manifest=lambda: True, has_commit=lambda: True, sweep=lambda: None)
-    handed = HandedLauncher(nothing, lambda _: nothing, engine)
-    over = HandOver(
+    state = PromotionState(has_manifest=lambda: True, has_commit=lambda: True, sweep=lambda: None)
+    handed = PromotableLauncher(nothing, lambda _: nothing, engine)
+    over = EnginePromotion(
         handed, side, state, tell=lambda _: None, due=EnginesDue(5.0, ends_by_itself=ends_by_itself), threads=clock
     )
     assert side.over.wait(RUN_TIMEOUT_S)
     over.close()
     handed.close()
     assert side.errors == []
-    assert begun_s == [pytest.approx(5.0 + waits_s, abs=2 * hand_over.LOOK_S)]
+    assert begun_s == [pytest.approx(5.0 + waits_s, abs=2 * engine_promotion.LOOK_S)]
 
 
 def test_whoever_ends_the_run_waits_for_a_hand_over_under_way() -> None:
@@ -125,8 +129,8 @@ def test_whoever_ends_the_run_waits_for_a_hand_over_under_way() -> None:
         if not ended.is_set():
             meanwhile.set()
 
-    state = StateAsked(has_manifest=lambda: True, has_commit=lambda: True, sweep=sweep)
-    over = HandOver(_up_and_ready(), side, state, tell=lambda _: None, due=EnginesDue(0.0), threads=watched)
+    state = PromotionState(has_manifest=lambda: True, has_commit=lambda: True, sweep=sweep)
+    over = EnginePromotion(_up_and_ready(), side, state, tell=lambda _: None, due=EnginesDue(0.0), threads=watched)
     assert ended.wait(RUN_TIMEOUT_S)
     assert meanwhile.is_set()
     assert side.over.is_set()
@@ -145,7 +149,7 @@ def test_ray_may_die_while_spark_comes_up() -> None:
     ray: Any = SimpleNamespace(close=lambda: None, look=look)
     spark: Any = SimpleNamespace(begin=Future, warm_up=lambda: None, look=lambda: None)
     local: Any = SimpleNamespace(close=lambda: None)
-    handed = HandedLauncher(local, lambda _: ray, spark, threads=Impatient())
+    handed = PromotableLauncher(local, lambda _: ray, spark, threads=Impatient())
     with pytest.raises(ClusterLostError):
         handed.prepare(1)
     handed.close()
@@ -193,7 +197,7 @@ class _WatchedThreads(Threads):
         self.closing = threading.Event()
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        if timeout_s == hand_over.CLOSING_LOOK_S:
+        if timeout_s == engine_promotion.CLOSING_LOOK_S:
             self.closing.set()
         return super().wait(event, timeout_s)
 
@@ -216,11 +220,11 @@ class _Clock(Threads):
         return event.is_set()
 
 
-def _up_and_ready() -> HandedLauncher:
+def _up_and_ready() -> PromotableLauncher:
     """A launcher whose engines come up at once."""
     nothing: Any = SimpleNamespace(close=lambda: None, look=lambda: None)
     engine: Any = SimpleNamespace(begin=_up, warm_up=lambda: None, look=lambda: None)
-    return HandedLauncher(nothing, lambda _: nothing, engine)
+    return PromotableLauncher(nothing, lambda _: nothing, engine)
 
 
 def _up() -> Future[None]:

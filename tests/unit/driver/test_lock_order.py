@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 
 from tests.unit.driver.lock_order import Noted, Orders
-from tests.unit.upkeep.small_pipeline import configured
+from tests.unit.driver.state_admin.small_pipeline import configured
 
 TIMEOUT_S = 600
 #: More than come until the run is stopped.
@@ -25,7 +25,7 @@ command = ["true"]
 def test_a_run_takes_no_two_locks_in_both_orders(tmp_path: Path) -> None:
     """Also where its listener stops it, and while somebody is told of something by a thread that has a lock."""
     config = configured(tmp_path, events=None, sections=SECTIONS.format(folder=tmp_path))
-    text = config.read_text().replace("[pipeline]", "[pipeline]\nstart_in_process = true")
+    text = config.read_text().replace("[pipeline]", "[pipeline]\nengines = 'auto'")
     config.write_text(text.replace("events = 1000", "events = 20000"))
     done = subprocess.run(
         [sys.executable, "-m", "tests.unit.driver.lock_order", str(config)],
@@ -37,8 +37,10 @@ def test_a_run_takes_no_two_locks_in_both_orders(tmp_path: Path) -> None:
     *pairs, ring = done.stdout.splitlines() or [done.stderr]
     assert ring == "no ring", done.stdout + done.stderr
     # It has seen what it is to see: the one who tells has the supervisor's lock, and the one who hears has the next.
-    assert [pair for pair in pairs if re.match(r"runtime/supervisor\.py:\d+ before progress\.py:\d+$", pair)], pairs
-    assert [pair for pair in pairs if re.match(r"progress\.py:\d+ before pipeline\.py:\d+$", pair)], pairs
+    told_with_lock = r"runtime/supervisor\.py:\d+ before observe/events/listeners\.py:\d+$"
+    assert [pair for pair in pairs if re.match(told_with_lock, pair)], pairs
+    stopped_by_listener = r"observe/events/listeners\.py:\d+ before pipeline\.py:\d+$"
+    assert [pair for pair in pairs if re.match(stopped_by_listener, pair)], pairs
 
 
 def test_two_orders_of_two_locks_are_a_ring() -> None:

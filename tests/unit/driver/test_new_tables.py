@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from raycdc.checkpoint.opaque import Position
-from raycdc.driver.new_tables import NewTables
 from raycdc.model import TableId
-from raycdc.run_events import NewTable
+from raycdc.observe.events import NewTable
+from raycdc.observe.watch.run_reports import NewTables
 from raycdc.source.protocol.api import TableProgress
 from raycdc.source.protocol.job_status import JobStatus, TableStatus
-from raycdc.source.table_life import Parked, Phase
+from raycdc.source.tables.table_life import Parked, ParkedPhase
+from raycdc.state.opaque import Position
 
-PARKED = Parked(None, False, 0, Phase.PARKED, "it has no key", Position.unknown(), 0)
+PARKED = Parked(None, False, 0, ParkedPhase.PARKED, "it has no key", Position.unknown(), 0)
 
 
 def status(*names: str, parked: Parked | None = None) -> JobStatus:

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from raycdc.checkpoint.holder import Holder
-from raycdc.checkpoint.run_end import RunEnd
-from raycdc.driver.recoveries import Recoveries
-from raycdc.epochs.outcomes import Recovery
-from raycdc.run_events import Recovered, TookOver
+from raycdc.delivery.outcomes import Recovery
+from raycdc.observe.events import Recovered, TookOver
+from raycdc.observe.watch.run_reports import Recoveries
 from raycdc.source.protocol.job_status import JobStatus
+from raycdc.state.drivers.holder import Holder, RunEnd
 
 HOLDER = Holder("db1", "m", 7)
 RECOVERY = Recovery(4, replayed=(4,))

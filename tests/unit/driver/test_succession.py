@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.checkpoint.holder import Holder
-from raycdc.checkpoint.pulse import SILENT_S
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.driver.succession import StoppedWaitingError, take
+from raycdc.driver.leadership import StoppedWaitingError, take
 from raycdc.errors import StateError
-from raycdc.progress import ProgressReporter
-from raycdc.run_events import RunEvent, Waiting, Warned, event_to_json
-from raycdc.stores.api import StoreError
+from raycdc.observe.events import RunEvent, StandbyWaiting, Warned, event_to_json
+from raycdc.observe.status.progress import ProgressReporter
+from raycdc.state.drivers.heartbeat import SILENT_S
+from raycdc.state.drivers.holder import Holder
+from raycdc.state.store import CheckpointStore
+from raycdc.storage.api import StoreError
 
 ELSEWHERE = Holder("db7", "another kernel", 42)
 
@@ -35,17 +35,17 @@ def heard(store: CheckpointStore, *, standby: bool) -> list[RunEvent]:
 
     def hear(event: RunEvent) -> None:
         events.append(event)
-        if isinstance(event, Waiting):
+        if isinstance(event, StandbyWaiting):
             stopping.set()
 
     with ExitStack() as stack, pytest.raises(StoppedWaitingError):
-        take(stack, store, ProgressReporter(hear, driver_pid=1), standby=standby, stopping=stopping)
+        take(stack, store, ProgressReporter({"test": hear}), standby=standby, stopping=stopping)
     return events
 
 
 def test_a_start_tells_whom_it_looks_for_and_leaves_the_state_when_it_is_stopped(store: CheckpointStore) -> None:
     events = heard(store, standby=False)
-    assert events == [Waiting("process 42 on db7", str(store.place), SILENT_S)]
+    assert events == [StandbyWaiting("process 42 on db7", str(store.place), SILENT_S)]
     assert str(events[0]) == (
         f"looking for up to 15 s whether process 42 on db7, which had the state in {store.place} last and did not say "
         "that it ended, gives a sign of life"
@@ -67,5 +67,5 @@ def test_a_standby_waits_for_a_store_that_is_away(store: CheckpointStore, monkey
             "The state is waited for: s3://shop/state cannot be read: timed out. It is tried again for 5 minutes; see "
             "that it answers."
         ),
-        Waiting("process 42 on db7", str(store.place)),
+        StandbyWaiting("process 42 on db7", str(store.place)),
     ]

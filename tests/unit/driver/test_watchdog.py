@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from raycdc.driver.watchdog import StandStills, Watchdog
+from raycdc.core import activity
+from raycdc.core.activity import ActivityTracker, Stage
+from raycdc.core.retry import Outage, Retrier
+from raycdc.core.threads import Threads
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import TableId
-from raycdc.progress import ProgressReporter
-from raycdc.run_events import RunEvent, StoodStill, WentOn
+from raycdc.observe.events import RunEvent, StageResumed, StageStalled
+from raycdc.observe.status.progress import ProgressReporter
+from raycdc.observe.watch.watchdog import StallDetector, Watchdog
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, Seals, SealStatus
 from raycdc.source.protocol.metrics import HandOffWait, LogMetrics, ProcessMetrics, ReaderMetrics
-from raycdc.source.protocol.pace import WHOLE, Lane, LaneDemand, PaceDemand
-from raycdc.threads import Threads
-from raycdc.waiting import stages
-from raycdc.waiting.patience import Patience, Trouble
-from raycdc.waiting.stages import Board, Stage
+from raycdc.source.protocol.rate_budget import WHOLE, Lane, LaneDemand, RateDemand
 
 CHUNK = ("chunk", "shop.orders", "shop.orders:12")
 
@@ -38,20 +38,22 @@ class Clock(Threads):
         return event.is_set()
 
 
-def told(stand_stills: StandStills, clock: Clock, board: Board, status: JobStatus | None = None) -> list[str]:
+def told(
+    stand_stills: StallDetector, clock: Clock, board: ActivityTracker, status: JobStatus | None = None
+) -> list[str]:
     """What a look tells: ``standing`` or ``moving`` with the seconds."""
     said = []
     for event in stand_stills.look(clock.s, board, status):
-        if isinstance(event, StoodStill):
+        if isinstance(event, StageStalled):
             said.append(f"standing {event.seconds:.0f}")
-        elif isinstance(event, WentOn):
+        elif isinstance(event, StageResumed):
             said.append(f"moving {event.stood.seconds:.0f}")
     return said
 
 
 def test_a_work_is_told_when_it_stands_again_when_twice_as_long_and_when_it_goes_on() -> None:
     clock = Clock()
-    board, stand_stills, said = Board(clock), StandStills(60.0), {}
+    board, stand_stills, said = ActivityTracker(clock), StallDetector(60.0), {}
     with board.doing(Stage.COMMIT, "commits epoch 3", table="shop.orders"):
         for second in range(0, 301, 10):
             clock.s = float(second)
@@ -64,13 +66,13 @@ def test_a_work_is_told_when_it_stands_again_when_twice_as_long_and_when_it_goes
 
 def test_whoever_moves_or_rests_stands_nowhere() -> None:
     clock = Clock()
-    board, stand_stills = Board(clock), StandStills(60.0)
+    board, stand_stills = ActivityTracker(clock), StallDetector(60.0)
     with board.doing(Stage.CHUNK, "waits", table="shop.orders"):
         for _ in range(10):
             clock.s += 50
             assert told(stand_stills, clock, board) == []
             board.came()
-        with stages.resting():
+        with activity.resting():
             clock.s += 500
             assert board.standing() == ()
         clock.s += 50
@@ -80,40 +82,56 @@ def test_whoever_moves_or_rests_stands_nowhere() -> None:
 
 def test_a_note_says_what_is_waited_for_up_to_where_values_may_begin() -> None:
     clock = Clock()
-    board = Board(clock)
+    board = ActivityTracker(clock)
     with board.doing(Stage.CHUNK, "waits for the server's answer", table="shop.orders"):
-        stages.note_statement("SELECT `id`, `v`\n FROM `shop`.`orders` WHERE `id` > 'secret' ORDER BY id")
+        activity.note_statement("SELECT `id`, `v`\n FROM `shop`.`orders` WHERE `id` > 'secret' ORDER BY id")
         clock.s = 73.0
         assert board.standing()[0].note == "SELECT `id`, `v` FROM `shop`.`orders` …"
-        stages.note_statement("INSERT INTO `t` VALUES ('secret')")
+        activity.note_statement("INSERT INTO `t` VALUES ('secret')")
         assert board.standing() == ()
         clock.s += 5
         assert "secret" not in board.standing()[0].note
-    stages.note("nobody has a board here")
+    activity.note("nobody has a board here")
 
 
 def test_work_that_is_tried_again_stands_until_it_succeeds() -> None:
     clock = Clock()
-    board, stood = Board(clock), list[str]()
+    board, stood = ActivityTracker(clock), list[str]()
 
     def act() -> None:
-        stages.note_statement("BEGIN")  # A try that begins is no movement.
+        activity.note_statement("BEGIN")  # A try that begins is no movement.
         stood.extend(f"{one.note} {one.seconds}" for one in board.standing())
         if clock.s < 20:
             raise SinkUnavailableError("db1 is away.")
 
-    def away(cause: Exception) -> Trouble:
-        return Trouble(f"The sink is waited for: {cause}", "see that it answers", SinkError)
+    def away(cause: Exception) -> Outage:
+        return Outage(f"The sink is waited for: {cause}", "see that it answers", SinkError)
 
     with board.doing(Stage.COMMIT, "commits epoch 3"):
-        Patience(tell=lambda _: None, threads=clock)(act, away)
+        Retrier(tell=lambda _: None, threads=clock)(act, away)
         assert board.standing() == ()
     assert stood[-1] == "The sink is waited for: db1 is away. 25.5"
 
 
+def test_a_commit_that_fails_and_is_tried_again_has_not_gone_on_whatever_others_do_meanwhile() -> None:
+    clock = Clock()
+    board, stand_stills, said = ActivityTracker(clock), StallDetector(60.0), {}
+    board.around = lambda: f"Spark: {int(clock.s) // 30} of 99 tasks"
+    with board.doing(Stage.COMMIT, "commits epoch 3", table="shop.orders"):
+        activity.note_statement("LOCK TABLE t")
+        for second in range(0, 601, 10):
+            clock.s = float(second)
+            if second == 60:
+                activity.trouble("It is locked.")
+            if news := told(stand_stills, clock, board):
+                said[second] = news
+    assert said == {60: ["standing 60"], 120: ["standing 120"], 240: ["standing 240"], 480: ["standing 480"]}
+    assert told(stand_stills, clock, board) == ["moving 600"]
+
+
 def test_jobs_of_an_engine_that_go_on_move_what_waits_for_them() -> None:
     clock = Clock()
-    board = Board(clock)
+    board = ActivityTracker(clock)
     board.around = lambda: f"Spark: {int(clock.s) // 30} of 8 tasks"
     with board.doing(Stage.STAGE, "writes an epoch's rows"):
         for second in range(1, 100):
@@ -131,7 +149,7 @@ def status(**changes: object) -> JobStatus:
 @pytest.mark.parametrize("moves", ["nothing", "a chunk", "the log"])
 def test_a_chunk_that_waits_for_the_log_stands_while_neither_moves(moves: str) -> None:
     clock = Clock()
-    stand_stills, board = StandStills(60.0), Board(clock)
+    stand_stills, board = StallDetector(60.0), ActivityTracker(clock)
     wait = HandOffWait(TableId("shop", "orders"), "shop.orders:12", "waits for the log's reader to open it")
     said = []
     for second in range(0, 100, 10):
@@ -151,11 +169,11 @@ def test_a_chunk_that_waits_for_the_log_stands_while_neither_moves(moves: str) -
 
 def test_a_chunk_and_a_seal_that_wait_for_the_pace_of_the_source_stand_nowhere() -> None:
     clock = Clock()
-    stand_stills, board = StandStills(60.0), Board(clock)
+    stand_stills, board = StallDetector(60.0), ActivityTracker(clock)
     wait = HandOffWait(TableId("shop", "orders"), "shop.orders:12", "waits for the log's reader to open it")
     said = {}
     for held in (0, WHOLE):
-        pace = PaceDemand(1, {Lane.LOG: LaneDemand(used=WHOLE, held=held)})
+        pace = RateDemand(1, {Lane.LOG: LaneDemand(used=WHOLE, held=held)})
         reader = ReaderStatus(1, 1, 12, "n", metrics=ReaderMetrics(LogMetrics(0), waits=(wait,)), pace=pace)
         found = []
         for _ in range(10):
@@ -167,7 +185,7 @@ def test_a_chunk_and_a_seal_that_wait_for_the_pace_of_the_source_stand_nowhere()
 
 def test_a_seal_that_waits_for_a_reader_names_it() -> None:
     clock = Clock()
-    stand_stills, board = StandStills(5.0), Board(clock)
+    stand_stills, board = StallDetector(5.0), ActivityTracker(clock)
     sealing = status(seals=Seals(SealStatus(7, (1, 2))))
     assert told(stand_stills, clock, board, sealing) == []
     clock.s = 5.0
@@ -186,7 +204,7 @@ def test_an_enumerator_that_is_silent_is_told_of_and_nothing_of_what_it_said_bef
     clock = Clock()
     events: list[RunEvent] = []
     watchdog = Watchdog(60.0, events.append, threads=clock)
-    reporter = ProgressReporter(lambda _: None, driver_pid=1)
+    reporter = ProgressReporter({})
     reporter.hearers.on_status.append(watchdog.heard)
     reporter.hearers.on_asking.append(watchdog.asked)
     heard, stuck, answers = threading.Semaphore(0), threading.Event(), threading.Event()
@@ -214,27 +232,27 @@ def test_an_enumerator_that_is_silent_is_told_of_and_nothing_of_what_it_said_bef
         assert told_at(1059.0) == []
         (silent,) = told_at(1060.0)
         assert silent == (
-            "StoodStill the enumerator: has not said how far the job is since 60 s (what tables and readers wait for "
+            "StageStalled the enumerator: has not said how far the job is since 60 s (what tables and readers wait for "
             "is not known meanwhile)"
         )
         assert told_at(1100.0) == []
         (again,) = told_at(1120.0)
-        assert again.startswith("StoodStill the enumerator: has not said how far the job is since 120 s")
+        assert again.startswith("StageStalled the enumerator: has not said how far the job is since 120 s")
         answers.set()
         for _ in range(2):
             assert heard.acquire(timeout=600)
         assert told_at(1120.0) == [
-            "WentOn the enumerator: goes on after 120 s (has not said how far the job is)",
+            "StageResumed the enumerator: goes on after 120 s (has not said how far the job is)",
             # It still does, and the log is where it was.
-            f"StoodStill {where}: waits for the log's reader to open it since 120 s",
+            f"StageStalled {where}: waits for the log's reader to open it since 120 s",
         ]
-    assert told_at(1121.0) == [f"WentOn {where}: goes on after 120 s (waits for the log's reader to open it)"]
+    assert told_at(1121.0) == [f"StageResumed {where}: goes on after 120 s (waits for the log's reader to open it)"]
     assert told_at(5000.0) == [], "nobody asks any more"
 
 
 def test_what_stood_before_the_enumerator_was_silent_neither_goes_on_nor_grows_meanwhile() -> None:
     clock = Clock()
-    board, stand_stills = Board(clock), StandStills(60.0)
+    board, stand_stills = ActivityTracker(clock), StallDetector(60.0)
     assert told(stand_stills, clock, board, waits(0)) == []
     clock.s = 60.0
     assert told(stand_stills, clock, board, waits(0)) == ["standing 60"]
@@ -250,15 +268,15 @@ def test_what_stood_before_the_enumerator_was_silent_neither_goes_on_nor_grows_m
 
 
 def test_the_text_names_table_chunk_and_reader() -> None:
-    event = StoodStill(*CHUNK, 1, "waits for the server's answer", "SELECT …", 73.2)
+    event = StageStalled(*CHUNK, 1, "waits for the server's answer", "SELECT …", 73.2)
     where = "shop.orders, chunk shop.orders:12 on reader 1"
     assert str(event) == f"{where}: waits for the server's answer since 73 s (SELECT …)"
-    assert str(WentOn(event)) == f"{where}: goes on after 73 s (waits for the server's answer)"
+    assert str(StageResumed(event)) == f"{where}: goes on after 73 s (waits for the server's answer)"
 
 
 def test_a_work_that_is_done_again_and_again_stands_in_a_turn_or_for_a_trouble_that_lasts() -> None:
     clock = Clock()
-    board = Board(clock)
+    board = ActivityTracker(clock)
     work = board.lasting(Stage.LOG, "fetches and decodes")
     clock.s = 100.0
     assert board.standing() == ()
@@ -269,12 +287,12 @@ def test_a_work_that_is_done_again_and_again_stands_in_a_turn_or_for_a_trouble_t
     assert board.standing() == ()
     for _ in range(3):
         with work.turn():
-            stages.trouble("all brokers are down")
+            activity.trouble("all brokers are down")
             clock.s += 1
         clock.s += 10
     assert [(one.note, one.seconds) for one in board.standing()] == [("all brokers are down", 33.0)]
     with work.turn():
-        stages.over()
+        activity.over()
     clock.s += 100
     assert board.standing() == ()
     work.close()

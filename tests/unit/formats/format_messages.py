@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from raycdc.formats.api import ChangeItem, Decoded, Format, FormatDecoder, MessageBatch, Origin, RowsItem
 from raycdc.formats.plugins import CANAL_JSON, DEBEZIUM_JSON, MAXWELL_JSON, OGG_JSON, PLAIN_JSON
-from raycdc.model.row_kind import SYMBOLS
-from raycdc.schema import SchemaChangeEvent
+from raycdc.model.batch import SYMBOLS
+from raycdc.model.evolution import SchemaChangeEvent
 
 PLUGINS = {p.name: p for p in (MAXWELL_JSON, CANAL_JSON, DEBEZIUM_JSON, OGG_JSON, PLAIN_JSON)}
 Message = bytes | str | dict[str, Any] | None

@@ -103,7 +103,7 @@ def test_damage_has_its_words(message: str | bytes, why: str) -> None:
 )
 def test_a_value_that_does_not_fit_is_refused_never_bent(column: str, value: Any, why: str) -> None:
     text = failure("maxwell-json", json.dumps(insert({"v": value})), columns=f"v {column}")
-    assert text.startswith("UnfitValueError: topic/3@1: table d.t, column 'v': ")
+    assert text.startswith("UnrepresentableValueError: topic/3@1: table d.t, column 'v': ")
     assert why in text
 
 
@@ -209,7 +209,7 @@ def test_bad_messages_are_skipped_or_set_aside() -> None:
     assert [row["v"] for _, row in rows_of(aside)] == [1, 2]
     assert sorted((bad.offset, bad.key, type(bad.error).__name__) for bad in aside.bad) == [
         (2, b"b", "CorruptMessageError"),
-        (3, b"c", "UnfitValueError"),
+        (3, b"c", "UnrepresentableValueError"),
         (5, b"e", "UnknownTypeError"),
     ]
 

@@ -9,7 +9,7 @@ import pytest
 
 from raycdc.formats.api import ChangeItem, CorruptMessageError, RowsItem
 from raycdc.formats.decoding.pieces import TableDecoder
-from raycdc.schema.events import AddColumnEvent, After, CreateTableEvent
+from raycdc.model.evolution.events import AddColumnEvent, After, CreateTableEvent
 from tests.unit.formats.format_messages import batch, decoder, rows_of
 
 
@@ -40,7 +40,7 @@ def test_the_plan_of_a_table_is_not_made_anew_for_each_new_field(monkeypatch: py
     assert read.decode(batch([insert({"id": 1})])).failure is None
     plans = 0
     steps = []
-    for first, stop in ((0, 1000), (1000, 3000)):
+    for first, stop in ((0, 1000), (0, 3000)):
         lines = 0
         sys.settrace(traced)
         decoded = read.decode(batch([insert({"id": 1, **fields(first, stop)})]))

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from raycdc.formats.api import EncodedBatch, MessageBatch, Origin
 from raycdc.formats.decoding.sql_types import parse_columns
 from raycdc.model import META_FIELDS, RowKind, TableId, TableSchema
-from raycdc.model.row_kind import SYMBOLS
-from raycdc.schema import TruncateTableEvent
+from raycdc.model.batch import SYMBOLS
+from raycdc.model.evolution import TruncateTableEvent
 from tests.unit.formats.format_messages import events_of, make, rows_of
 
 COLUMNS = (

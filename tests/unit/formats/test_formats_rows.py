@@ -12,8 +12,14 @@ import pytest
 
 from raycdc.formats.api import RowsItem
 from raycdc.model import LogicalType, TableId, TypeKind
-from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, CreateTableEvent, DropColumnEvent, TruncateTableEvent
-from raycdc.schema.events import After
+from raycdc.model.evolution import (
+    AddColumnEvent,
+    AlterColumnTypeEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    TruncateTableEvent,
+)
+from raycdc.model.evolution.events import After
 from tests.unit.formats.format_messages import Message, batch, decode, decoder, events_of, failure, rows_of
 
 PRODUCT = "id BIGINT, name STRING, description STRING, weight FLOAT"
@@ -143,10 +149,10 @@ def test_canal_deletes_and_ddl_and_new_columns() -> None:
     decoded = decoder("canal-json").decode(
         batch(
             [
-                canal("DELETE", [{"id": "1"}]),
+                canal("DELETE", [{**dict.fromkeys(MYSQL_TYPE), "id": "1"}]),
                 ddl,
                 truncate,
-                canal("INSERT", [{"id": "2", "extra": "7"}], mysqlType=types),
+                canal("INSERT", [{**dict.fromkeys(types), "id": "2", "extra": "7"}], mysqlType=types),
             ]
         )
     )

@@ -7,7 +7,7 @@ import pytest
 
 from raycdc.model import Column, LogicalType, TableSchema, TypeKind
 from raycdc.model.json_text import timestamp_text
-from raycdc.sinks.json_lines import json_lines
+from raycdc.sinks.tasks import json_lines
 
 #: Microseconds from 1970-01-01 to 10000-01-01, and to 1 January of the year −44.
 LATE, EARLY = 253_402_300_800_000_000, -63_555_667_200_000_000

@@ -8,16 +8,16 @@ import pytest
 
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.layout import PartitionField, TableLayout, partition_field, partition_fields
-from raycdc.model.transform import Transform, Transforms
-from raycdc.schema import DropColumnEvent, RenameColumnEvent
+from raycdc.model.evolution import DropColumnEvent, RenameColumnEvent
+from raycdc.model.rules.layout import PartitionField, TableLayout, partition_field, partition_fields
+from raycdc.model.rules.transform import Transform, Transforms
 from raycdc.sinks.delta.layout import folder_of
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.sinks.delta.sink import DeltaSink
 from raycdc.sinks.files.plugin import ParquetSinkConfig
-from raycdc.sinks.statements import shape_of
+from raycdc.sinks.targets import shape_of
 from raycdc.transform import PlainResolver, TransformedTables, TransformUse, layout_of
-from raycdc.transform.changes import transformed_changes
+from raycdc.transform.tables import transformed_changes
 
 ORDERS = TableId("shop", "orders")
 SCHEMA = TableSchema(

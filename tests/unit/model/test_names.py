@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raycdc.checkpoint.opaque import Position
 from raycdc.config import SinkConfig, config_from_dict
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.names import NAMES, NameRules, claimed, topic_name
-from raycdc.model.routes import Route, Router
-from raycdc.model.transform import Transform, Transforms
+from raycdc.model.evolution import AddColumnEvent, RenameColumnEvent
+from raycdc.model.rules.names import NAMES, NameRules, claimed, topic_name
+from raycdc.model.rules.routes import Route, Router
+from raycdc.model.rules.transform import Transform, Transforms
 from raycdc.plugins import PluginGroup, list_plugins
-from raycdc.schema import AddColumnEvent, RenameColumnEvent
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.snapshot_plan import StartPoint, TablePlan
-from raycdc.transform.followed import TargetRules
+from raycdc.source.snapshot.enumerator.snapshot_plan import StartPoint, TablePlan
+from raycdc.state.opaque import Position
 from raycdc.transform.naming import Naming, renamed_changes
+from raycdc.transform.target_rules import TargetRules
 
 T = TableId("shop", "t")
 NUMBER = LogicalType(TypeKind.INT32)

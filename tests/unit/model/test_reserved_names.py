@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.connectors.kafka.schemas import merge
+from raycdc.connectors.kafka.enumeration.schemas import merge
 from raycdc.connectors.mysql.binlog.events import DdlItem
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.ddl.history import DdlHistory
-from raycdc.connectors.mysql.ddl.log_server import LogServer
-from raycdc.connectors.mysql.ddl.statements import DdlDialect
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
+from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
+from raycdc.connectors.mysql.ddl.parse.statements import DdlDialect
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
-from raycdc.source.parked_tables import ParkingTerms
-from raycdc.source.snapshot.log_unit import TableParked
+from raycdc.source.snapshot.log.log_unit import ParkTableUpdate
+from raycdc.source.tables.parked_tables import ParkingSetup
 from tests.unit.connectors.mysql.test_mysql_ddl_tools import Followed
 
 NAMES = ("_table", "_db", "_OP", "_seq", "_pos", "_ts_ms", "_deleted")
@@ -45,13 +45,13 @@ def test_where_tables_may_be_parked_only_that_one_is() -> None:
         followed.tables,
         selector=followed.selector,
         server=LogServer(DdlDialect(), ("utf8mb4", "")),
-        terms=ParkingTerms({}),
+        terms=ParkingSetup({}),
     )
     history.attach(followed.decoder)
     statement = "ALTER TABLE orders ADD COLUMN _pos INT"
     history.on_ddl(DdlItem("shop", statement, place, place, 0, in_transaction=False))
     (update,) = history.take_updates()[0]
-    assert isinstance(update, TableParked)
+    assert isinstance(update, ParkTableUpdate)
     assert "column '_pos' has a name that raycdc uses" in update.parking.reason
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from raycdc.cli.check import check_routes
+from raycdc.cli.planning.check import check_routes
 from raycdc.config import PipelineConfig, config_from_dict
 from raycdc.config.reference import json_schema, reference_page
 from raycdc.errors import ConfigError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.routes import Route, RouteMode, Router, check_target
-from raycdc.schema.events import TruncateTableEvent
-from raycdc.schema.targets import Target, changed_routes, targets_of
+from raycdc.model.evolution.events import TruncateTableEvent
+from raycdc.model.evolution.targets import TargetSchema, changed_routes, targets_of
+from raycdc.model.rules.routes import Route, RouteMode, Router, check_target
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "item_07")
 SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64), nullable=False),), ("id",))
@@ -177,7 +177,7 @@ def test_a_target_takes_the_changes_of_its_table_under_its_own_name() -> None:
         ("backup.o", (ORDERS,), (TruncateTableEvent(TableId("backup", "o")),)),
         ("shop.item_07", (ITEMS,), ()),
     ]
-    assert [after for _, after in made] == [Target((ORDERS,), SCHEMA)] * 2 + [Target((ITEMS,), SCHEMA)]
+    assert [after for _, after in made] == [TargetSchema((ORDERS,), SCHEMA)] * 2 + [TargetSchema((ITEMS,), SCHEMA)]
 
 
 def test_routes_that_lead_elsewhere_than_before_are_told() -> None:

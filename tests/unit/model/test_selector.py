@@ -6,7 +6,7 @@ import pytest
 
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
-from raycdc.model.selector import TableSelector, bare_dot, is_plain_name
+from raycdc.model.rules.selector import TableSelector, bare_dot, is_plain_name
 
 
 def test_plain_name_matches_exactly_that_table() -> None:

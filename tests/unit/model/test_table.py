@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
-from raycdc.model.mask import Mask, Masks
-from raycdc.model.routes import Route, RouteMode, Router
-from raycdc.model.selector import TableSelector, plain_name, plain_table
+from raycdc.model.rules.mask import Mask, Masks
+from raycdc.model.rules.routes import Route, RouteMode, Router
+from raycdc.model.rules.selector import TableSelector, plain_name, plain_table
 from raycdc.model.table import FILE_NAME_BYTES, file_name
 
 #: Names that are made of what tells parts and quotes apart, and any others.

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import Position, SealedSplit
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import SourceConfig
 from raycdc.errors import FencedError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.runtime import coordinator_host
-from raycdc.runtime.coordinator_host import BUSY_S, CoordinatorHost, CoordinatorStart
+from raycdc.runtime.coordinator import coordinator_host
+from raycdc.runtime.coordinator.coordinator_host import BUSY_S, CoordinatorHost, CoordinatorStart
 from raycdc.source.connector import Source, SourceFindings, SourceTable
-from raycdc.source.protocol.acknowledging import Acknowledgements
 from raycdc.source.protocol.api import EnumeratorStart, SourceReader, SplitEnumerator, SplitEnumeratorContext
+from raycdc.source.protocol.coordination import Acknowledgements
 from raycdc.source.protocol.coordinator import CoordinatorSettings
-from raycdc.source.reader.context import ReaderContext
+from raycdc.source.reader.source_reader_base import ReaderContext
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.enumerator import restore_or_create
-from raycdc.source.snapshot.snapshot_plan import EnumeratorDialect, PlanChunks, PlannedChunks, StartPoint
+from raycdc.source.snapshot.enumerator.incremental_enumerator import restore_or_create
+from raycdc.source.snapshot.enumerator.snapshot_plan import EnumeratorDialect, PlanChunks, PlannedChunks, StartPoint
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import Position, SealedSplit
+from raycdc.state.store import CheckpointStore
 
 
 class ToldSource(Source[SourceConfig]):

@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycdc.bridge import read_segment
-from raycdc.bridge.access import SegmentAccess, SpoolAddress
-from raycdc.checkpoint.manifest import EPOCH_MAX, SEQ_COUNTER_BITS, Segment, seq_base
 from raycdc.errors import DataError
 from raycdc.model import TableId, lost_values
 from raycdc.model.batch import is_masked, with_lost_values
-from raycdc.model.mask import Mask, Masks
-from raycdc.runtime import open_epoch
-from raycdc.runtime.output import EpochOutput
+from raycdc.model.rules.mask import Mask, Masks
+from raycdc.runtime.reader import output as open_epoch
+from raycdc.runtime.reader.output import EpochOutput
+from raycdc.segments import read_segment
+from raycdc.segments.access import SegmentAccess, SpoolAddress
 from raycdc.source.protocol.metrics import CutProgress
-from raycdc.source.snapshot.hand_off import LogRows
+from raycdc.source.snapshot.handoff.hand_off import LogRows
+from raycdc.state.manifests.manifest import EPOCH_MAX, SEQ_COUNTER_BITS, Segment, seq_base
 
 ORDERS, ITEMS = TableId("shop", "orders"), TableId("shop", "items")
 OWN = SegmentAccess("here")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from raycdc.core.threads import Joinable, Threads
 from raycdc.errors import ClusterLostError, ExitCode
-from raycdc.runtime.ray_head import AWAY_MAX_S, LOOK_EVERY_S, STUCK_S, RayHead, Raylet
-from raycdc.threads import Joinable, Threads
+from raycdc.runtime.ray.ray_head import AWAY_MAX_S, LOOK_EVERY_S, STUCK_S, RayHead, Raylet
 
 
 class Clock:

@@ -15,13 +15,13 @@ from ray._private import ray_constants, services
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
 
 from raycdc.errors import ClusterNotStartedError, ExitCode, StateError
-from raycdc.runtime import ray_spools, ray_stand_in, ray_start
 from raycdc.runtime.launcher import CoordinatorLostError
-from raycdc.runtime.ray_launcher import error_of_begin
-from raycdc.runtime.ray_nodes import RayNodes, ReaderNeeds
-from raycdc.runtime.ray_spools import SpoolSettings
-from raycdc.runtime.ray_start import lean_nodes
-from raycdc.testing.servers.process import held_port, wait_until
+from raycdc.runtime.ray import ray_spools, ray_stand_in, ray_start
+from raycdc.runtime.ray.ray_launcher import error_of_begin
+from raycdc.runtime.ray.ray_nodes import RayNodes, ReaderNeeds
+from raycdc.runtime.ray.ray_spools import SpoolSettings
+from raycdc.runtime.ray.ray_start import lean_nodes
+from raycdc.sandbox.servers.private import held_port, wait_until
 
 
 @pytest.mark.parametrize("cause", [ActorDiedError(), ActorUnavailableError("no answer", b"\x01" * 16)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.runtime.ray_nodes import LOOK_S, SILENT_S, RayNode, RayNodes, ReaderNeeds
+from raycdc.runtime.ray.ray_nodes import LOOK_S, SILENT_S, RayNode, RayNodes, ReaderNeeds
 from raycdc.runtime.scaling import SeenNode
 
 OWN = RayNode("own", "10.0.0.1", {"pool": "cdc"}, {"CPU": 4.0}, {"CPU": 3.0}, 9001)

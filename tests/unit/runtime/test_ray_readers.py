@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from raycdc.runtime.ray_readers import ANSWERED_S, Answered, RayReader
-from raycdc.runtime.reader_worker import ReaderIdentity
+from raycdc.runtime.ray.ray_readers import ANSWERED_S, FinishedCalls, RayReader
+from raycdc.runtime.reader.reader_worker import ReaderIdentity
 
 
 def test_one_question_is_for_all_readers_whoever_asks() -> None:
@@ -17,7 +17,7 @@ def test_one_question_is_for_all_readers_whoever_asks() -> None:
         asked.append(sorted(calls))
         return [call for call in calls if call == "where-1"]
 
-    answered = Answered(wait=wait, clock=lambda: clock[0])
+    answered = FinishedCalls(wait=wait, clock=lambda: clock[0])
     readers = [RayReader(ReaderIdentity(n, 1, 1), None, f"where-{n}", answered) for n in range(3)]
     assert [reader.ended() for reader in readers[:1]] == [None]
     assert ["where-0" in answered, "where-1" in answered, "where-2" in answered] == [False, True, False]

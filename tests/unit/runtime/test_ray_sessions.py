@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.runtime import ray_private
+from raycdc.runtime.ray import ray_private
 
 
 def session(folder: Path, second: int, process: int) -> Path:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from raycdc.runtime import raylet_answers
-from raycdc.runtime.raylet_answers import ASK_EVERY_S, RayletQuestions, answers
-from raycdc.threads import Joinable, Threads
+from raycdc.core.threads import Joinable, Threads
+from raycdc.runtime.ray import ray_head as raylet_answers
+from raycdc.runtime.ray.ray_head import ASK_EVERY_S, RayletQuestions, answers
 
 
 def settings(connection: socket.socket) -> None:

@@ -7,6 +7,7 @@ import traceback
 
 import pytest
 
+from raycdc.core.retry import POLICY, SPACING_S
 from raycdc.errors import RaycdcError, SourceUnavailableError, UnexpectedError
 from raycdc.runtime.restarts import (
     BUG_RESTARTS_MAX,
@@ -16,7 +17,6 @@ from raycdc.runtime.restarts import (
     RestartBudget,
 )
 from raycdc.runtime.unexpected import unexpected
-from raycdc.waiting.patience import POLICY, SPACING_S
 
 AWAY = ProcessEnd("db1:3306 refused the connection.", "SourceUnavailableError")
 CRASH = ProcessEnd("its process ended")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from raycdc.model.pace import UNLIMITED, Pace
+from raycdc.model.rules.rate_limit import UNLIMITED, RateLimit
 from raycdc.runtime.scaling import (
     BACKLOG_S,
     BYTES_PER_S_LEAST,
@@ -21,9 +21,9 @@ from raycdc.runtime.scaling import (
     ROWS_PER_S_LEAST,
     SHRINK_AFTER_S,
     Decision,
-    Limits,
     Observation,
-    Phase,
+    ReaderLimits,
+    ReadPhase,
     Scaled,
     ScalingPolicy,
     SeenLog,
@@ -35,7 +35,7 @@ OWN = SeenNode("own", cpus=2, cpus_free=2, own=True)
 BEHIND = SeenLog(records=7 * int(RECORDS_PER_S * BACKLOG_S))
 
 
-def seen(phase: Phase, readers: int = 0, **figures: object) -> Observation:
+def seen(phase: ReadPhase, readers: int = 0, **figures: object) -> Observation:
     own = tuple(SeenReader(subtask, "own") for subtask in range(readers))
     return replace(Observation(phase, own, (OWN,)), **figures)  # type: ignore[arg-type]
 
@@ -46,61 +46,62 @@ def lasting(policy: ScalingPolicy, told: Observation, *, seconds: float, start_s
 
 
 def test_a_snapshot_begins_with_all_readers_and_the_log_needs_the_fewest() -> None:
-    policy = ScalingPolicy(Limits(1, 4))
-    assert policy.restart(seen(Phase.UNKNOWN)).readers == 4
-    assert policy.look(seen(Phase.CHUNKS, 4, chunks_waiting=7), now_s=1).readers == 4
-    last = policy.look(seen(Phase.LOG, 4, logs=(SeenLog(seconds=42.0),)), now_s=2)
+    policy = ScalingPolicy(ReaderLimits(1, 4))
+    assert policy.restart(seen(ReadPhase.UNKNOWN)).readers == 4
+    assert policy.look(seen(ReadPhase.CHUNKS, 4, chunks_waiting=7), now_s=1).readers == 4
+    last = policy.look(seen(ReadPhase.LOG, 4, logs=(SeenLog(seconds=42.0),)), now_s=2)
     assert last == Decision(1, "one log is left, which one reader reads (42 s behind)", leave=(3, 2, 1))
 
 
 def test_without_a_setting_there_are_as_many_readers_as_cores() -> None:
-    many = replace(seen(Phase.UNKNOWN), nodes=(OWN, SeenNode("other", 4, 4)))
-    assert ScalingPolicy(Limits(1, None)).restart(seen(Phase.UNKNOWN)).readers == 2
-    assert ScalingPolicy(Limits(1, None)).restart(many).readers == 6
-    assert ScalingPolicy(Limits(1, None, cpus=2)).restart(many).readers == 3
+    many = replace(seen(ReadPhase.UNKNOWN), nodes=(OWN, SeenNode("other", 4, 4)))
+    assert ScalingPolicy(ReaderLimits(1, None)).restart(seen(ReadPhase.UNKNOWN)).readers == 2
+    assert ScalingPolicy(ReaderLimits(1, None)).restart(many).readers == 6
+    assert ScalingPolicy(ReaderLimits(1, None, cpus=2)).restart(many).readers == 3
 
 
 def test_the_source_lets_no_more_readers_read_whatever_the_settings_say() -> None:
-    assert ScalingPolicy(Limits(4, 8, source=2)).restart(seen(Phase.UNKNOWN)).readers == 2
+    assert ScalingPolicy(ReaderLimits(4, 8, source=2)).restart(seen(ReadPhase.UNKNOWN)).readers == 2
 
 
 def test_readers_come_back_when_a_table_is_added_to_a_running_job() -> None:
-    policy = ScalingPolicy(Limits(1, 4))
-    assert policy.restart(seen(Phase.LOG)).readers == 1
-    added = seen(Phase.CHUNKS, 1, chunks_waiting=9)
+    policy = ScalingPolicy(ReaderLimits(1, 4))
+    assert policy.restart(seen(ReadPhase.LOG)).readers == 1
+    added = seen(ReadPhase.CHUNKS, 1, chunks_waiting=9)
     assert lasting(policy, added, seconds=GROW_AFTER_S - 1)[-1] == 1
     assert lasting(policy, added, seconds=1, start_s=GROW_AFTER_S)[-1] == 4
 
 
 def test_nobody_is_started_for_the_last_chunks() -> None:
-    policy = ScalingPolicy(Limits(1, 4))
-    policy.restart(seen(Phase.LOG))
-    few = seen(Phase.CHUNKS, 1, chunks_waiting=9, chunk_seconds=4.0)
+    policy = ScalingPolicy(ReaderLimits(1, 4))
+    policy.restart(seen(ReadPhase.LOG))
+    few = seen(ReadPhase.CHUNKS, 1, chunks_waiting=9, chunk_seconds=4.0)
     assert lasting(policy, few, seconds=20)[-1] == 1
     assert policy.look(few, now_s=30).reason == "the last chunks take 4 s"
 
 
 def test_a_backlog_that_lasts_brings_more_readers_but_no_more_than_there_are_partitions() -> None:
-    policy = ScalingPolicy(Limits(1, 8))
-    policy.restart(seen(Phase.LOG))
-    behind = seen(Phase.PARTITIONS, 1, partitions=5, logs=(BEHIND,))
+    policy = ScalingPolicy(ReaderLimits(1, 8))
+    policy.restart(seen(ReadPhase.LOG))
+    behind = seen(ReadPhase.PARTITIONS, 1, partitions=5, logs=(BEHIND,))
     assert lasting(policy, behind, seconds=GROW_AFTER_S) == [1] * int(GROW_AFTER_S) + [5]
 
 
 def test_readers_that_wait_for_the_source_or_the_sink_get_no_help() -> None:
-    policy = ScalingPolicy(Limits(1, 8))
-    policy.restart(seen(Phase.LOG))
+    policy = ScalingPolicy(ReaderLimits(1, 8))
+    policy.restart(seen(ReadPhase.LOG))
     idle = replace(
-        seen(Phase.PARTITIONS, partitions=5, logs=(BEHIND,)), readers=(SeenReader(0, "own", partitions=5, busy=0.05),)
+        seen(ReadPhase.PARTITIONS, partitions=5, logs=(BEHIND,)),
+        readers=(SeenReader(0, "own", partitions=5, busy=0.05),),
     )
     assert lasting(policy, idle, seconds=60)[-1] == 1
     assert "they wait for the source or the sink" in policy.look(idle, now_s=61).reason
 
 
-@pytest.mark.parametrize("phase", [Phase.CHUNKS, Phase.PARTITIONS])
-def test_a_source_whose_pace_is_used_up_gets_no_more_readers(phase: Phase) -> None:
-    policy = ScalingPolicy(Limits(1, 4))
-    policy.restart(seen(Phase.LOG))
+@pytest.mark.parametrize("phase", [ReadPhase.CHUNKS, ReadPhase.PARTITIONS])
+def test_a_source_whose_pace_is_used_up_gets_no_more_readers(phase: ReadPhase) -> None:
+    policy = ScalingPolicy(ReaderLimits(1, 4))
+    policy.restart(seen(ReadPhase.LOG))
     waiting = seen(phase, 1, chunks_waiting=9, partitions=9, logs=(BEHIND,), paced=True)
     assert set(lasting(policy, waiting, seconds=20)) == {1}
     assert policy.look(waiting, now_s=21).reason.endswith(
@@ -112,36 +113,36 @@ def test_a_source_whose_pace_is_used_up_gets_no_more_readers(phase: Phase) -> No
 @pytest.mark.parametrize(
     ("pace", "first"),
     [
-        (Pace(rows_per_s=20_000), 1),
-        (Pace(rows_per_s=2 * ROWS_PER_S_LEAST + 1), 3),
-        (Pace(bytes_per_s=2 * BYTES_PER_S_LEAST), 2),
-        (Pace(rows_per_s=10**9, bytes_per_s=1), 1),
-        (Pace(rows_per_s=10**9), 4),
+        (RateLimit(rows_per_s=20_000), 1),
+        (RateLimit(rows_per_s=2 * ROWS_PER_S_LEAST + 1), 3),
+        (RateLimit(bytes_per_s=2 * BYTES_PER_S_LEAST), 2),
+        (RateLimit(rows_per_s=10**9, bytes_per_s=1), 1),
+        (RateLimit(rows_per_s=10**9), 4),
         (UNLIMITED, 4),
     ],
 )
-def test_a_source_that_has_a_pace_begins_with_the_readers_that_it_feeds(pace: Pace, first: int) -> None:
-    policy = ScalingPolicy(Limits(1, 4, pace=pace))
-    for phase in (Phase.UNKNOWN, Phase.CHUNKS, Phase.PARTITIONS):
+def test_a_source_that_has_a_pace_begins_with_the_readers_that_it_feeds(pace: RateLimit, first: int) -> None:
+    policy = ScalingPolicy(ReaderLimits(1, 4, pace=pace))
+    for phase in (ReadPhase.UNKNOWN, ReadPhase.CHUNKS, ReadPhase.PARTITIONS):
         begun = policy.restart(seen(phase, chunks_waiting=9, partitions=9, logs=(BEHIND,)))
         assert begun.readers == first
         assert begun.reason.endswith(f"feeds {first}") == (first < 4)
-    assert ScalingPolicy(Limits(2, 4, pace=pace)).restart(seen(Phase.UNKNOWN)).readers == max(2, first)
+    assert ScalingPolicy(ReaderLimits(2, 4, pace=pace)).restart(seen(ReadPhase.UNKNOWN)).readers == max(2, first)
 
 
 def test_readers_that_do_not_use_the_pace_up_get_help_once_they_are_seen_to_read() -> None:
-    policy = ScalingPolicy(Limits(1, 4, pace=Pace(rows_per_s=1_000)))
-    policy.restart(seen(Phase.UNKNOWN))
-    begun = seen(Phase.CHUNKS, 1, chunks_waiting=9)
+    policy = ScalingPolicy(ReaderLimits(1, 4, pace=RateLimit(rows_per_s=1_000)))
+    policy.restart(seen(ReadPhase.UNKNOWN))
+    begun = seen(ReadPhase.CHUNKS, 1, chunks_waiting=9)
     assert set(lasting(policy, begun, seconds=60)) == {1}
     assert policy.look(begun, now_s=61).reason == (
         "chunks wait (9 at least); the source's pace (1,000 rows a second) feeds 1"
     )
     assert lasting(policy, replace(begun, chunk_seconds=99.0), seconds=6, start_s=62)[-1] == 4
 
-    topics = ScalingPolicy(Limits(1, 4, pace=Pace(bytes_per_s=1_000)))
-    topics.restart(seen(Phase.UNKNOWN))
-    behind = seen(Phase.PARTITIONS, partitions=9, logs=(BEHIND,))
+    topics = ScalingPolicy(ReaderLimits(1, 4, pace=RateLimit(bytes_per_s=1_000)))
+    topics.restart(seen(ReadPhase.UNKNOWN))
+    behind = seen(ReadPhase.PARTITIONS, partitions=9, logs=(BEHIND,))
     new = replace(behind, readers=(SeenReader(0, "own", partitions=9),))
     assert set(lasting(topics, new, seconds=60)) == {1}
     at_work = replace(behind, readers=(SeenReader(0, "own", partitions=9, busy=0.9),))
@@ -149,32 +150,32 @@ def test_readers_that_do_not_use_the_pace_up_get_help_once_they_are_seen_to_read
 
 
 def test_a_backlog_that_does_not_last_changes_nothing() -> None:
-    policy = ScalingPolicy(Limits(1, 8))
-    policy.restart(seen(Phase.LOG))
-    behind = seen(Phase.PARTITIONS, 1, partitions=5, logs=(BEHIND,))
-    fine = seen(Phase.PARTITIONS, 1, partitions=5, logs=(replace(BEHIND, records=1),))
+    policy = ScalingPolicy(ReaderLimits(1, 8))
+    policy.restart(seen(ReadPhase.LOG))
+    behind = seen(ReadPhase.PARTITIONS, 1, partitions=5, logs=(BEHIND,))
+    fine = seen(ReadPhase.PARTITIONS, 1, partitions=5, logs=(replace(BEHIND, records=1),))
     for round_s in range(0, 100, 4):
         lasting(policy, behind, seconds=2, start_s=round_s)
         assert policy.look(fine, now_s=round_s + 3).readers == 1
 
 
 def test_readers_without_a_backlog_leave_one_at_a_time_and_late_unless_those_that_stay_would_be_too_busy() -> None:
-    policy = ScalingPolicy(Limits(2, 4))
-    idle = seen(Phase.PARTITIONS, partitions=6, logs=(replace(BEHIND, records=0),))
+    policy = ScalingPolicy(ReaderLimits(2, 4))
+    idle = seen(ReadPhase.PARTITIONS, partitions=6, logs=(replace(BEHIND, records=0),))
     policy.restart(idle)
     decisions = lasting(policy, idle, seconds=4 * SHRINK_AFTER_S)
     assert [decisions.index(n) for n in (3, 2)] == [int(SHRINK_AFTER_S), int(2 * SHRINK_AFTER_S) + 1]
     assert decisions[-1] == 2
 
-    busy = ScalingPolicy(Limits(2, 4))
+    busy = ScalingPolicy(ReaderLimits(2, 4))
     readers = tuple(SeenReader(subtask, "own", partitions=2, busy=0.6) for subtask in range(4))
     busy.restart(idle)
     assert lasting(busy, replace(idle, readers=readers), seconds=4 * SHRINK_AFTER_S)[-1] == 4
 
 
 def test_who_leaves_first_waits_or_is_on_a_node_that_can_be_given_back_and_the_log_may_be_among_them() -> None:
-    policy = ScalingPolicy(Limits(1, 5))
-    policy.restart(seen(Phase.UNKNOWN))
+    policy = ScalingPolicy(ReaderLimits(1, 5))
+    policy.restart(seen(ReadPhase.UNKNOWN))
     readers = (
         SeenReader(0, "own"),
         SeenReader(1, "a", log=True),
@@ -183,15 +184,15 @@ def test_who_leaves_first_waits_or_is_on_a_node_that_can_be_given_back_and_the_l
         SeenReader(4, "", placed=False),
     )
     nodes = (OWN, SeenNode("a", 1, 0), SeenNode("b", 2, 0))
-    decision = policy.look(Observation(Phase.LOG, readers, nodes), now_s=0)
+    decision = policy.look(Observation(ReadPhase.LOG, readers, nodes), now_s=0)
     assert decision.leave == (4, 1, 3, 2)
 
 
 def test_a_node_that_came_gets_one_of_the_readers_of_a_fuller_one() -> None:
-    policy = ScalingPolicy(Limits(1, 4))
-    policy.restart(seen(Phase.UNKNOWN))
+    policy = ScalingPolicy(ReaderLimits(1, 4))
+    policy.restart(seen(ReadPhase.UNKNOWN))
     four = tuple(SeenReader(subtask, "own", partitions=2, log=subtask == 3) for subtask in range(4))
-    at_work = Observation(Phase.PARTITIONS, four, (OWN, SeenNode("new", 2, 2)), (BEHIND,), partitions=8)
+    at_work = Observation(ReadPhase.PARTITIONS, four, (OWN, SeenNode("new", 2, 2)), (BEHIND,), partitions=8)
     began = policy.look(at_work, now_s=0)
     # No more than four are allowed: one goes before another one comes.
     assert (began.readers, began.leave, began.place) == (4, (2,), "new")
@@ -205,8 +206,8 @@ def test_a_node_that_came_gets_one_of_the_readers_of_a_fuller_one() -> None:
 
 
 def test_a_log_alone_comes_back_to_the_drivers_node() -> None:
-    policy = ScalingPolicy(Limits(1, 4))
-    away = Observation(Phase.LOG, (SeenReader(1, "far", log=True),), (OWN, SeenNode("far", 2, 1)))
+    policy = ScalingPolicy(ReaderLimits(1, 4))
+    away = Observation(ReadPhase.LOG, (SeenReader(1, "far", log=True),), (OWN, SeenNode("far", 2, 1)))
     policy.restart(away)
     began = policy.look(away, now_s=0)
     assert (began.readers, began.leave, began.place) == (2, (), "own")
@@ -216,8 +217,8 @@ def test_a_log_alone_comes_back_to_the_drivers_node() -> None:
 
 
 def test_a_move_that_finds_no_place_is_given_up() -> None:
-    policy = ScalingPolicy(Limits(1, 4))
-    away = Observation(Phase.LOG, (SeenReader(1, "far", log=True),), (OWN, SeenNode("far", 2, 1)))
+    policy = ScalingPolicy(ReaderLimits(1, 4))
+    away = Observation(ReadPhase.LOG, (SeenReader(1, "far", log=True),), (OWN, SeenNode("far", 2, 1)))
     policy.restart(away)
     policy.look(away, now_s=0)
     waiting = replace(away, readers=(SeenReader(0, "", placed=False), *away.readers))
@@ -227,16 +228,16 @@ def test_a_move_that_finds_no_place_is_given_up() -> None:
 
 
 def test_a_silent_node_gets_no_reader_by_a_move() -> None:
-    policy = ScalingPolicy(Limits(1, 2))
-    policy.restart(seen(Phase.UNKNOWN))
+    policy = ScalingPolicy(ReaderLimits(1, 2))
+    policy.restart(seen(ReadPhase.UNKNOWN))
     two = tuple(SeenReader(subtask, "own", partitions=1) for subtask in range(2))
     cut = SeenNode("cut", 4, 4, silent=True)
-    assert policy.look(Observation(Phase.PARTITIONS, two, (OWN, cut), partitions=2), now_s=0).place == ""
+    assert policy.look(Observation(ReadPhase.PARTITIONS, two, (OWN, cut), partitions=2), now_s=0).place == ""
 
 
 def test_a_decision_is_told_with_its_places_and_with_who_waits() -> None:
     readers = (SeenReader(0, "own"), SeenReader(1, "far"), SeenReader(2, "", placed=False))
-    told = Scaled.of(Decision(3, "why"), Observation(Phase.CHUNKS, readers, (replace(OWN, label="10.0.0.1/a"),)))
+    told = Scaled.of(Decision(3, "why"), Observation(ReadPhase.CHUNKS, readers, (replace(OWN, label="10.0.0.1/a"),)))
     assert told == Scaled(3, 1, {"10.0.0.1/a": 1, "far": 1}, "why")
 
 
@@ -248,10 +249,10 @@ class SimCluster:
     """Readers get a place where CPUs are free. While some wait, an autoscaler brings nodes; idle ones it takes back."""
 
     chance: random.Random
-    limits: Limits
+    limits: ReaderLimits
     nodes_max: int
     own_cpus: int
-    phase: Phase = Phase.CHUNKS
+    phase: ReadPhase = ReadPhase.CHUNKS
     nodes: dict[str, int] = field(default_factory=dict)
     readers: dict[int, SeenReader] = field(default_factory=dict)
     places: dict[int, str] = field(default_factory=dict)
@@ -266,8 +267,8 @@ class SimCluster:
     def observation(self) -> Observation:
         used = Counter(reader.node for reader in self.readers.values())
         nodes = tuple(SeenNode(n, cpus, cpus - used[n], own=n == "own") for n, cpus in self.nodes.items())
-        waiting = 5 if self.phase is Phase.CHUNKS else 0
-        partitions = 12 if self.phase is Phase.PARTITIONS else 0
+        waiting = 5 if self.phase is ReadPhase.CHUNKS else 0
+        partitions = 12 if self.phase is ReadPhase.PARTITIONS else 0
         logs = (SeenLog(seconds=200.0),) if partitions else ()
         readers = tuple(replace(r, subtask=s, partitions=min(1, partitions)) for s, r in sorted(self.readers.items()))
         return Observation(self.phase, readers, nodes, logs, chunks_waiting=waiting, partitions=partitions)
@@ -326,7 +327,7 @@ class SimCluster:
             self.readers = {s: r for s, r in self.readers.items() if r.node != lost}
 
 
-def most_ever(limits: Limits, cluster: SimCluster) -> int:
+def most_ever(limits: ReaderLimits, cluster: SimCluster) -> int:
     """What the limits allow on the nodes that there may be."""
     cores = SeenNode("all", cpus=cluster.own_cpus + cluster.nodes_max, cpus_free=0)
     return limits.bounds([cores])[1]
@@ -336,7 +337,7 @@ def most_ever(limits: Limits, cluster: SimCluster) -> int:
 def test_readers_follow_nodes_that_come_and_go_never_above_the_limits_and_never_to_and_fro(seed: int) -> None:
     chance = random.Random(seed)
     most = chance.choice([1, 2, 4, 6])
-    limits = Limits(1, chance.choice([most, None]), source=chance.choice([0, 0, 3]))
+    limits = ReaderLimits(1, chance.choice([most, None]), source=chance.choice([0, 0, 3]))
     cluster = SimCluster(chance, limits, nodes_max=chance.randint(1, 5), own_cpus=chance.choice([0, 1, 2, 4]))
     policy = ScalingPolicy(limits)
     policy.restart(cluster.observation())
@@ -351,7 +352,7 @@ def test_readers_follow_nodes_that_come_and_go_never_above_the_limits_and_never_
             cluster.step(policy, now_s=now_s)
             assert len(cluster.readers) <= most_ever(limits, cluster)
 
-    cluster.phase = chance.choice([Phase.CHUNKS, Phase.PARTITIONS])
+    cluster.phase = chance.choice([ReadPhase.CHUNKS, ReadPhase.PARTITIONS])
     play(300, troubles=0.03)
     play(400, troubles=0.0)
     began = cluster.starts
@@ -363,7 +364,7 @@ def test_readers_follow_nodes_that_come_and_go_never_above_the_limits_and_never_
     full = {node for node, cpus in cluster.nodes.items() if spread[node] >= cpus}
     assert all(max(spread.values()) - n < 2 for node, n in spread.items() if node not in full)
 
-    cluster.phase = Phase.LOG
+    cluster.phase = ReadPhase.LOG
     play(400, troubles=0.0)
     began = cluster.starts
     play(300, troubles=0.0)

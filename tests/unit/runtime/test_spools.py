@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.bridge import SegmentContents, SegmentWriter, read_segment
-from raycdc.bridge.access import SegmentAccess, SpoolAddress
-from raycdc.checkpoint.manifest import STATE_NODE, Segment
 from raycdc.model import TableId, TableSchema, changelog_schema
-from raycdc.runtime.chunk_fetcher import ChunkFiles
+from raycdc.runtime.reader.chunk_fetcher import ChunkFiles
+from raycdc.runtime.reader.heartbeats import Stopwatch
 from raycdc.runtime.spools import FOLDER_VARIABLE, NAME_FILE, SpoolServer, spool_folder, spool_name
-from raycdc.runtime.stopwatch import Stopwatch
+from raycdc.segments import SegmentContents, SegmentWriter, read_segment
+from raycdc.segments.access import SegmentAccess, SpoolAddress
+from raycdc.state.manifests.manifest import STATE_NODE, Segment
 from raycdc.testing.epochs import simple_schema
 
 TOKEN = "secret"

@@ -11,14 +11,15 @@ from threading import Event, Thread
 import pytest
 
 from raycdc.errors import RaycdcError, SourceUnavailableError
-from raycdc.runtime.coordinator_host import CoordinatorStart
+from raycdc.model.engines import EngineName
+from raycdc.runtime.coordinator.coordinator_host import CoordinatorStart
 from raycdc.runtime.launcher import CoordinatorHandle, CoordinatorLostError, ReaderHandle, this_machine
-from raycdc.runtime.reader_worker import ReaderIdentity
+from raycdc.runtime.reader.reader_worker import ReaderIdentity
 from raycdc.runtime.restarts import RESTARTS_MAX, ProcessEnd
-from raycdc.runtime.scaling import Limits, SeenNode
+from raycdc.runtime.scaling import ReaderLimits, SeenNode
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
-from raycdc.source.parking import Refusal
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
+from raycdc.source.tables.parking import Refusal
 
 
 class Coordinator:
@@ -99,6 +100,8 @@ class Reader:
 class Processes:
     """A `Launcher`; the coordinator of generation n meets `errors[n]`, or none."""
 
+    engine = EngineName.RAY
+
     def __init__(self, errors: dict[int, Exception]) -> None:
         self.errors = errors
         self.coordinators: list[Coordinator] = []
@@ -140,7 +143,7 @@ class Processes:
 def supervised(processes: Processes, warn: Callable[[str], None] = lambda _: None) -> Iterator[Supervisor]:
     generations = count(1)
     settings = SupervisorSettings(
-        limits=Limits(1, 2),
+        limits=ReaderLimits(1, 2),
         next_generation=lambda: next(generations),
         committed=lambda: 0,
         on_processes=lambda *_: None,
@@ -219,7 +222,7 @@ def test_listeners_are_called_without_the_supervisors_lock() -> None:
     supervisors: list[Supervisor] = []
     processes = Processes({})
     generations = count(1)
-    settings = SupervisorSettings(Limits(1, 1), lambda: next(generations), lambda: 0, listen)
+    settings = SupervisorSettings(ReaderLimits(1, 1), lambda: next(generations), lambda: 0, listen)
     supervisors.append(Supervisor(processes, settings))
     try:
         heard = len(answers)

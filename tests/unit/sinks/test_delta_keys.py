@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
+from raycdc.core.secrets import ReferenceResolver
 from raycdc.errors import SinkUnavailableError
 from raycdc.model import TableId
-from raycdc.references import Resolver
-from raycdc.sinks.delta import places
+from raycdc.sinks.delta import location
 from raycdc.sinks.delta import table as delta_table
-from raycdc.sinks.delta.log import LogWatch
+from raycdc.sinks.delta.log_inspection import LogWatch
 from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.stores.files import Access, StorePath
-from raycdc.stores.settings import StorageSettings
-from raycdc.stores.url import ObjectPlace, StoreKind
+from raycdc.storage.files import Access, StorePath
+from raycdc.storage.settings import StorageSettings
+from raycdc.storage.url import ObjectLocation, StoreKind
 
 KEY = "aws_secret_access_key"
 
@@ -41,7 +41,7 @@ def test_a_table_that_was_opened_while_its_key_changed_is_opened_anew(
 ) -> None:
     secret, good = tmp_path / "secret", {"old", "new"}
     secret.write_text("old")
-    renewed = Resolver({}).resolve(f"${{file:{secret}}}")
+    renewed = ReferenceResolver({}).resolve(f"${{file:{secret}}}")
     settings = StorageSettings(access_key_id="id", secret_access_key=renewed, region="r", endpoint="http://store")
     opened: list[str] = []
 
@@ -51,13 +51,13 @@ def test_a_table_that_was_opened_while_its_key_changed_is_opened_anew(
         return Opened(opened[-1], good)
 
     monkeypatch.setattr(delta_table, "is_table", lambda _: True)
-    monkeypatch.setattr(places, "DeltaTable", table)
+    monkeypatch.setattr(location, "DeltaTable", table)
     monkeypatch.setattr(LogWatch, "look", lambda *_: None)
     monkeypatch.setattr(LogWatch, "is_another", lambda _: False)
     monkeypatch.setattr(LogWatch, "is_newest", lambda *_: False)
     monkeypatch.setattr(DeltaTarget, "_check_same", lambda _: None)
     monkeypatch.setattr(DeltaTarget, "vector", lambda _: None)
-    path = StorePath(ObjectPlace(StoreKind.S3, "bucket", "t"), Access(settings))
+    path = StorePath(ObjectLocation(StoreKind.S3, "bucket", "t"), Access(settings))
     target = DeltaTarget(path, TableId("shop", "orders"), "raycdc:test:1")
     assert target.refresh()
     good.remove("old")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.errors import ColumnsRefusedError, TargetTouchedError
+from raycdc.errors import ColumnsRefusedError, TargetModifiedError
 from raycdc.model import TableId
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.table import DeltaTarget
-from raycdc.stores.files import Access, any_path
-from raycdc.stores.settings import StorageSettings
+from raycdc.storage.files import Access, any_path
+from raycdc.storage.settings import StorageSettings
 
 TARGET = DeltaTarget(
     any_path("s3://lake/shop/orders", Access(StorageSettings())), TableId("shop", "orders"), "raycdc:test:1"
@@ -18,7 +18,7 @@ TARGET = DeltaTarget(
 
 @pytest.mark.parametrize("spark", [None, object()])
 def test_files_are_not_made_larger_by_spark(spark: object) -> None:
-    with pytest.raises(TargetTouchedError, match="does not write to an object store"):
+    with pytest.raises(TargetModifiedError, match="does not write to an object store"):
         spark_merge.optimize(spark, TARGET, (), target_bytes=1)
 
 

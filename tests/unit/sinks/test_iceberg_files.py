@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from raycdc.model import LogicalType, TypeKind
 from raycdc.sinks.iceberg.files import (
-    Bounds,
-    StoredColumn,
+    IcebergColumn,
+    KeyBounds,
     arrow_type,
     as_stored,
     decoded,
@@ -46,8 +46,8 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-def table_of(kind: str, values: list[Any]) -> tuple[list[StoredColumn], pa.RecordBatch]:
-    columns = [StoredColumn(7, "key", kind)]
+def table_of(kind: str, values: list[Any]) -> tuple[list[IcebergColumn], pa.RecordBatch]:
+    columns = [IcebergColumn(7, "key", kind)]
     return columns, as_stored(pa.record_batch({"key": pa.array(values, arrow_type(kind))}), columns)
 
 
@@ -59,14 +59,14 @@ def test_values_come_back_and_every_file_may_have_its_keys(kind: str, tmp_path: 
     assert described is not None
     assert described.rows == len(VALUES[kind]) + 1
     assert described.statistics.nulls == {7: 1}
-    renamed = [StoredColumn(8, "other", "int"), StoredColumn(7, "new name", kind)]
+    renamed = [IcebergColumn(8, "other", "int"), IcebergColumn(7, "new name", kind)]
     (read,) = read_columns(str(path), renamed, rows=100)
     assert list(map(str, read.column("new name").to_pylist())) == list(map(str, [*VALUES[kind], None]))
     assert read.column("other").null_count == read.num_rows
     lower, upper = described.statistics.lower, described.statistics.upper
     for value in VALUES[kind]:
         keys = pa.table({"key": pa.array([value], arrow_type(kind))})
-        assert Bounds(columns, keys).may_have(lower, upper)
+        assert KeyBounds(columns, keys).may_have(lower, upper)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_files_without_the_keys_are_left_out(kind: str, within: list[Any], beyon
     lower, upper = described.statistics.lower, described.statistics.upper
     assert list(lower) == list(upper) == [7]
     for value in beyond:
-        assert not Bounds(columns, pa.table({"key": pa.array([value], arrow_type(kind))})).may_have(lower, upper)
+        assert not KeyBounds(columns, pa.table({"key": pa.array([value], arrow_type(kind))})).may_have(lower, upper)
     both = pa.table({"key": pa.array(beyond, arrow_type(kind))})
     gap = kind in ("int", "long", "date")  # Numbers are looked for one by one, others by the least and greatest.
-    assert Bounds(columns, both).may_have(lower, upper) is not gap
+    assert KeyBounds(columns, both).may_have(lower, upper) is not gap
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), min_size=1))
@@ -107,18 +107,18 @@ def test_bounds_of_texts_hold_all_of_them(tmp_path_factory: pytest.TempPathFacto
 def test_a_text_of_others_that_is_not_utf8_has_no_bound(tmp_path: Path) -> None:
     data = pa.array([b"b", b"\xff\xfe"], pa.binary())
     texts = pa.StringArray.from_buffers(2, *data.buffers()[1:])
-    columns = [StoredColumn(7, "key", "string")]
+    columns = [IcebergColumn(7, "key", "string")]
     described = write_data_file(str(tmp_path / "x.parquet"), columns, [pa.record_batch({"key": texts})])
     assert described is not None
     assert (described.statistics.lower, described.statistics.upper) == ({7: b"b"}, {})
 
 
 def test_a_bound_from_before_a_column_was_widened_is_understood() -> None:
-    columns = [StoredColumn(1, "key", "long")]
+    columns = [IcebergColumn(1, "key", "long")]
     keys = pa.table({"key": pa.array([5], pa.int64())})
     low, high = (1).to_bytes(4, "little"), (9).to_bytes(4, "little")
-    assert Bounds(columns, keys).may_have({1: low}, {1: high})
-    assert not Bounds(columns, keys).may_have({1: high}, {1: high})
+    assert KeyBounds(columns, keys).may_have({1: low}, {1: high})
+    assert not KeyBounds(columns, keys).may_have({1: high}, {1: high})
 
 
 def test_every_logical_type_has_a_place() -> None:
@@ -150,7 +150,7 @@ def test_wide_rows_are_written_and_read_few_at_a_time(
 ) -> None:
     monkeypatch.setattr("raycdc.sinks.tasks.ROW_GROUP_BYTES_MAX", 64 << 10)
     monkeypatch.setattr("raycdc.sinks.iceberg.files.BATCH_BYTES_MAX", 16 << 10)
-    columns = [StoredColumn(1, "id", "long"), StoredColumn(2, "doc", "string")]
+    columns = [IcebergColumn(1, "id", "long"), IcebergColumn(2, "doc", "string")]
     schema = pa.schema([column.field() for column in columns])
     texts = [bytes(np.random.default_rng(number).integers(97, 123, 3000, np.uint8)).decode() for number in range(100)]
     whole = pa.RecordBatch.from_arrays([pa.array(range(100), pa.int64()), pa.array(texts)], schema=schema)

@@ -25,18 +25,16 @@ from pyiceberg.types import LongType, NestedField
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from raycdc.config import Secret
-from raycdc.errors import SinkError, SinkUnavailableError, TargetTouchedError
+from raycdc.core.secrets import Renewed
+from raycdc.errors import SinkError, SinkUnavailableError, TargetModifiedError
 from raycdc.model import TableId
-from raycdc.references import Renewed
-from raycdc.sinks.iceberg import reopened
-from raycdc.sinks.iceberg.catalog import HadoopCatalog, open_catalog
-from raycdc.sinks.iceberg.descent import Seen
-from raycdc.sinks.iceberg.expiry import NO_EXPIRY
-from raycdc.sinks.iceberg.places import Reach
+from raycdc.sinks.iceberg import catalog as reopened
+from raycdc.sinks.iceberg.catalog import HadoopCatalog, ReopenedCatalog, open_catalog
+from raycdc.sinks.iceberg.location import Reach
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
-from raycdc.sinks.iceberg.reopened import ReopenedCatalog
+from raycdc.sinks.iceberg.snapshot_lineage import NO_EXPIRY, SnapshotLineage
 from raycdc.sinks.iceberg.table import IcebergTarget, earlier
-from raycdc.stores.settings import LIKE_ANYBODY, StorageSettings
+from raycdc.storage.settings import LIKE_ANYBODY, StorageSettings
 
 ORDERS = TableId("shop", "orders")
 NAME = ("shop", "orders")
@@ -74,12 +72,12 @@ class Answering:
         (InterfaceError("", None, Exception("(0, '')")), SinkUnavailableError, SinkError),
         (ServiceUnavailableError("503"), SinkUnavailableError, SinkUnavailableError),
         (RESTError("422"), SinkError, SinkError),
-        (ForbiddenError("403: shop.orders"), TargetTouchedError, TargetTouchedError),
+        (ForbiddenError("403: shop.orders"), TargetModifiedError, TargetModifiedError),
         (of_glue("UnrecognizedClientException"), SinkUnavailableError, SinkError),
         (of_glue("InvalidSignatureException"), SinkUnavailableError, SinkError),
         (of_glue("ExpiredTokenException"), SinkUnavailableError, SinkError),
-        (of_glue("AccessDeniedException"), TargetTouchedError, TargetTouchedError),
-        (of_glue("InvalidInputException"), TargetTouchedError, TargetTouchedError),
+        (of_glue("AccessDeniedException"), TargetModifiedError, TargetModifiedError),
+        (of_glue("InvalidInputException"), TargetModifiedError, TargetModifiedError),
         (of_glue("ThrottlingException"), SinkUnavailableError, SinkUnavailableError),
         (EndpointConnectionError(endpoint_url="https://glue"), SinkUnavailableError, SinkUnavailableError),
     ],
@@ -91,7 +89,7 @@ def test_a_login_that_is_read_again_may_be_right_soon(
     catalog = cast("Any", Answering(answer))
     for changes, said in ((True, renewed), (False, lasting)):
         reach = Reach(LIKE_ANYBODY, login_changes=changes)
-        target = IcebergTarget(catalog, ORDERS, "", seen=Seen(), reach=reach, expiry=NO_EXPIRY)
+        target = IcebergTarget(catalog, ORDERS, "", seen=SnapshotLineage(), reach=reach, expiry=NO_EXPIRY)
         with pytest.raises(SinkError, match=r"shop\.orders cannot be read") as caught:
             target.refresh()
         assert type(caught.value) is said

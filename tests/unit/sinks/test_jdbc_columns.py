@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from raycdc.config import Secret
 from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AddColumnEvent,
     AlterColumnTypeEvent,
     CreateTableEvent,
@@ -20,9 +20,9 @@ from raycdc.schema import (
     SchemaChangeBehavior,
     SchemaChangeEvent,
 )
-from raycdc.sinks.api import TableWork
+from raycdc.sinks.api import TableCommit
 from raycdc.sinks.change_rules import ChangeRules
-from raycdc.sinks.columns import Plan, fits, plan
+from raycdc.sinks.columns import ColumnsPlan, fits, plan
 from raycdc.sinks.jdbc.plugin import JdbcSinkConfig
 from raycdc.sinks.jdbc.types import mysql_type, postgres_type
 
@@ -46,10 +46,10 @@ def planned(
     behavior: str = "lenient",
     key: str = "id",
     may_rekey: bool = False,
-) -> Plan:
+) -> ColumnsPlan:
     """What events that lead to `columns` make of a target with id, name and qty."""
     changes = events
-    work = TableWork(2, 1, ORDERS, ORDERS, TableSchema(columns, (key,)), changes, (), {})
+    work = TableCommit(2, 1, ORDERS, ORDERS, TableSchema(columns, (key,)), changes, (), {})
     return plan(
         (ID, NAME, QTY),
         ("id",),
@@ -59,7 +59,7 @@ def planned(
     )
 
 
-def shape(made: Plan) -> list[tuple[str, str | None]]:
+def shape(made: ColumnsPlan) -> list[tuple[str, str | None]]:
     return [(p.column.name, p.origin) for p in made.columns]
 
 
@@ -68,15 +68,57 @@ def test_lenient_keeps_what_goes_and_evolve_does_not() -> None:
     events = DropColumnEvent(ORDERS, "name"), RenameColumnEvent(ORDERS, "qty", "total")
     kept = planned((ID, total), *events)
     assert shape(kept) == [("id", "id"), ("name", "name"), ("qty", "qty"), ("total", None)]
+    assert kept.copied == (("total", "qty"),)
     assert shape(planned((ID, total), *events, behavior="evolve")) == [("id", "id"), ("total", "qty")]
 
 
-def test_a_rename_onto_a_column_that_stayed_is_lenients_no_and_evolves_yes() -> None:
+def test_a_column_renamed_onto_one_that_stayed_takes_its_name() -> None:
     number = Column("name", INT)
     events = DropColumnEvent(ORDERS, "name"), RenameColumnEvent(ORDERS, "qty", "name")
-    with pytest.raises(SinkError, match="'qty' was renamed to 'name', and the target kept a column of that name"):
-        planned((ID, number), *events)
+    kept = planned((ID, number), *events)
+    assert (shape(kept), kept.copied) == ([("id", "id"), ("qty", "qty"), ("name", None)], (("name", "qty"),))
     assert shape(planned((ID, number), *events, behavior="evolve")) == [("id", "id"), ("name", "qty")]
+
+
+@pytest.mark.parametrize("behavior", ["lenient", "evolve"])
+def test_a_column_whose_name_another_one_takes_has_no_second_place(behavior: str) -> None:
+    """It is renamed in place under any behaviour: nothing could stay under its name."""
+    again = Column("qty", TEXT)
+    made = planned(
+        (ID, NAME, Column("total", INT), again),
+        RenameColumnEvent(ORDERS, "qty", "total"),
+        AddColumnEvent(ORDERS, again),
+        behavior=behavior,
+    )
+    assert (shape(made), made.copied) == ([("id", "id"), ("name", "name"), ("total", "qty"), ("qty", None)], ())
+
+
+@pytest.mark.parametrize("behavior", ["lenient", "evolve"])
+def test_a_default_follows_its_column_under_its_later_name(behavior: str) -> None:
+    added, named = Column("at", INT, default="7"), Column("since", LogicalType(TypeKind.INT64))
+    made = planned(
+        (ID, NAME, QTY, named),
+        AddColumnEvent(ORDERS, added),
+        RenameColumnEvent(ORDERS, "at", "since"),
+        AlterColumnTypeEvent(ORDERS, "since", named.type),
+        behavior=behavior,
+    )
+    assert made.filled == (Column("since", named.type, default="7"),)
+
+
+def test_a_rename_with_a_narrower_type_is_refused_by_the_column_that_has_the_values() -> None:
+    small = Column("total", LogicalType(TypeKind.INT16))
+    with pytest.raises(SinkError, match="column total is int32 in the target and int16 at the source"):
+        planned(
+            (ID, NAME, small),
+            RenameColumnEvent(ORDERS, "qty", "total"),
+            AlterColumnTypeEvent(ORDERS, "total", small.type),
+        )
+
+
+def test_a_renamed_key_is_lenients_no() -> None:
+    with pytest.raises(SinkError, match="the key column 'id' was renamed to 'number'"):
+        planned((Column("number", INT), NAME, QTY), RenameColumnEvent(ORDERS, "id", "number"), key="number")
 
 
 def test_a_column_that_comes_again_begins_anew_with_its_default() -> None:

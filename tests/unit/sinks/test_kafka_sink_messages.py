@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from raycdc.bridge.access import HERE
-from raycdc.checkpoint.recovery import CommitVector
-from raycdc.connectors.kafka.schemas import emptied_row
+from raycdc.connectors.kafka.enumeration.schemas import emptied_row
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.segments.access import HERE
 from raycdc.sinks.kafka import tasks as kafka_tasks
 from raycdc.sinks.kafka import transactions as kafka_transactions
-from raycdc.sinks.kafka.tasks import Messages, WriteEpoch
-from raycdc.sinks.kafka.transactions import Record, Transactions, identity_of
+from raycdc.sinks.kafka.tasks import EpochMessages, WriteEpoch
+from raycdc.sinks.kafka.transactions import TransactionalProducer, TransactionRecord, identity_of
 from raycdc.sinks.table_input import TableInput
+from raycdc.state.recovery import CommitVector
 
 TABLE = TableId("shop", "p")
 SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
@@ -27,7 +27,7 @@ SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
 
 def test_the_record_of_a_table_is_never_that_of_a_part_of_another_one() -> None:
     """In a fixed topic a table may have any name."""
-    part = kafka_transactions.Target({}, "all", identity_of("raycdc:p:1", TableId("shop", "t"))).part(0)
+    part = kafka_transactions.KafkaTarget({}, "all", identity_of("raycdc:p:1", TableId("shop", "t"))).part(0)
     assert part.identity == "raycdc:p:1:shop.t:0"
     assert identity_of("raycdc:p:1", TableId("shop", "t:0")) != part.identity
     assert identity_of("raycdc:p:1", TableId("shop", "t:a")) == "raycdc:p:1:shop.t:a"
@@ -45,8 +45,8 @@ class Target:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def record(self) -> Record:
-        return Record()
+    def record(self) -> TransactionRecord:
+        return TransactionRecord()
 
     def partitions(self) -> int:
         return 3
@@ -59,10 +59,10 @@ class Target:
 def write_truncation(monkeypatch: pytest.MonkeyPatch, *, left_out: Collection[str]) -> list[Any]:
     target = Target()
     row: pa.RecordBatch = emptied_row(SCHEMA, ts_ms=1, place="m:0:0:0")
-    monkeypatch.setattr(kafka_tasks, "Transactions", lambda _: target)
+    monkeypatch.setattr(kafka_tasks, "TransactionalProducer", lambda _: target)
     monkeypatch.setattr(TableInput, "batches", lambda *_, **__: iter([row]))
-    into = kafka_transactions.Target({}, "t", "i")
-    messages = Messages(TableInput((), SCHEMA, HERE), {"type": "canal-json"}, frozenset(left_out))
+    into = kafka_transactions.KafkaTarget({}, "t", "i")
+    messages = EpochMessages(TableInput((), SCHEMA, HERE), {"type": "canal-json"}, frozenset(left_out))
     WriteEpoch(into, CommitVector(1, 7, 1), TABLE, messages).run()
     return target.messages
 
@@ -99,10 +99,10 @@ def one_message(error: Exception | None = None) -> Iterator[tuple[str, bytes | N
         raise error
 
 
-def transactions_of(monkeypatch: pytest.MonkeyPatch, client: Client) -> Transactions:
+def transactions_of(monkeypatch: pytest.MonkeyPatch, client: Client) -> TransactionalProducer:
     monkeypatch.setattr(kafka_transactions, "producer_client", lambda _, **__: client)
     monkeypatch.setattr(kafka_transactions, "consumer_client", lambda _, **__: client)
-    return Transactions(kafka_transactions.Target({}, "t", "i"))
+    return TransactionalProducer(kafka_transactions.KafkaTarget({}, "t", "i"))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,9 @@ def test_a_transaction_that_the_broker_ended_because_it_took_too_long_says_so(mo
     for open_s, said in ((59.0, "another process took over"), (61.0, r"open for 61 s.*\(60000\).*Set a larger one")):
         moments = iter((100.0, 100.0 + open_s))
         monkeypatch.setattr(kafka_transactions, "time", SimpleNamespace(monotonic=lambda m=moments: next(m)))
-        transactions = Transactions(kafka_transactions.Target({"transaction.timeout.ms": "60000"}, "t", "i"))
+        transactions = TransactionalProducer(
+            kafka_transactions.KafkaTarget({"transaction.timeout.ms": "60000"}, "t", "i")
+        )
         with pytest.raises(SinkError, match=said):
             transactions.write(CommitVector(1, 7, 1), one_message())
     assert asked["transaction.timeout.ms"] == "60000"

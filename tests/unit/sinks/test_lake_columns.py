@@ -6,16 +6,17 @@ import pyarrow as pa
 import pytest
 
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AddColumnEvent,
+    AlterColumnTypeEvent,
     DropColumnEvent,
     RenameColumnEvent,
     SchemaChangeBehavior,
     SchemaChangeEvent,
 )
-from raycdc.sinks.api import TableWork
+from raycdc.sinks.api import TableCommit
 from raycdc.sinks.change_rules import ChangeRules
-from raycdc.sinks.lake_columns import LakeFormat, plan_columns
+from raycdc.sinks.lakes.lake_columns import LakeFormat, constant_of, plan_columns
 
 T = TableId("shop", "t")
 INT = LogicalType(TypeKind.INT32)
@@ -26,16 +27,17 @@ def planned(
     *events: SchemaChangeEvent,
     behavior: str = "lenient",
     present: tuple[str, ...] = ("id", "a"),
+    upsert: bool = True,
 ) -> list[tuple[str, str | None]]:
     """Columns and whose values they have, where the source has `names` after the events and the table `present`."""
     schema = TableSchema(tuple(Column(name, INT, nullable=name != "id") for name in names), ("id",))
-    work = TableWork(2, 1, T, T, schema, events, (), {})
+    work = TableCommit(2, 1, T, T, schema, events, (), {})
     plan = plan_columns(
         LakeFormat("Delta"),
         pa.schema([(name, pa.int32()) for name in present]),
         work,
         pa.schema([(name, pa.int32()) for name in names]),
-        ChangeRules(upsert=True, behavior=SchemaChangeBehavior(behavior)),
+        ChangeRules(upsert=upsert, behavior=SchemaChangeBehavior(behavior)),
     )
     return [(column.field.name, column.origin) for column in plan.columns]
 
@@ -57,3 +59,51 @@ def test_a_column_that_stayed_goes_when_its_name_comes_again_in_another_case() -
 
 def test_names_in_two_cases_at_the_source_are_two_columns() -> None:
     assert planned(("id", "a", "A"), AddColumnEvent(T, Column("A", INT))) == [("id", "id"), ("a", "a"), ("A", None)]
+
+
+def test_a_renamed_column_has_its_values_under_both_names_where_none_goes() -> None:
+    events = (RenameColumnEvent(T, "a", "b"),)
+    assert planned(("id", "b"), *events) == [("id", "id"), ("a", "a"), ("b", "a")]
+    assert planned(("id", "b"), *events, behavior="evolve") == [("id", "id"), ("b", "a")]
+    # Rows of a changelog keep what they had.
+    assert planned(("id", "b"), *events, upsert=False) == [("id", "id"), ("a", "a"), ("b", None)]
+
+
+@pytest.mark.parametrize("behavior", ["evolve", "lenient"])
+@pytest.mark.parametrize("upsert", [True, False])
+def test_columns_whose_names_others_take_are_renamed_in_place(behavior: str, *, upsert: bool) -> None:
+    back = RenameColumnEvent(T, "a", "x"), RenameColumnEvent(T, "b", "a"), RenameColumnEvent(T, "x", "b")
+    swapped = planned(("id", "b", "a"), *back, present=("id", "a", "b"), behavior=behavior, upsert=upsert)
+    assert swapped == [("id", "id"), ("b", "a"), ("a", "b")]
+    again = RenameColumnEvent(T, "a", "b"), AddColumnEvent(T, Column("a", INT))
+    assert planned(("id", "b", "a"), *again, behavior=behavior, upsert=upsert) == [
+        ("id", "id"),
+        ("b", "a"),
+        ("a", None),
+    ]
+
+
+@pytest.mark.parametrize("behavior", ["evolve", "try_evolve", "lenient"])
+def test_a_name_that_was_given_up_and_comes_again_is_one_column(behavior: str) -> None:
+    """`b` stayed in the target: of a table made anew, of another behaviour, or by somebody else's hand."""
+    onto = planned(("id", "b"), RenameColumnEvent(T, "a", "b"), present=("id", "b", "a"), behavior=behavior)
+    assert sorted(name for name, _ in onto) == sorted({name for name, _ in onto})
+    assert dict(onto)["b"] == "a"
+
+
+def test_a_default_follows_its_column_under_its_later_name() -> None:
+    named = Column("c", LogicalType(TypeKind.INT64))
+    schema = TableSchema((Column("id", INT, nullable=False), Column("a", INT), named), ("id",))
+    events = (
+        AddColumnEvent(T, Column("b", INT, default="7")),
+        RenameColumnEvent(T, "b", "c"),
+        AlterColumnTypeEvent(T, "c", named.type),
+    )
+    plan = plan_columns(
+        LakeFormat("Delta"),
+        pa.schema([("id", pa.int32()), ("a", pa.int32())]),
+        TableCommit(2, 1, T, T, schema, events, (), {}),
+        schema.arrow(),
+        ChangeRules(upsert=True, behavior=SchemaChangeBehavior.LENIENT),
+    )
+    assert constant_of(T, plan.columns[-1]) == pa.scalar(7, pa.int64())

@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 
 from raycdc.sinks.delta import table as delta
 from raycdc.sinks.iceberg import refusals as iceberg
-from raycdc.sinks.library_errors import raised_in
+from raycdc.sinks.lakes.unreachable import raised_in
 
 #: A module of ours, as the traceback sees it.
 OURS = {"__name__": "raycdc.planted", "json": json, "pa": pa, "pc": pc, "pq": pq, "DeltaTable": DeltaTable}

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.sinks.jdbc.misfits import mysql_misfits, postgres_misfits
-from raycdc.sinks.misfits import halved, reasons
+from raycdc.sinks.jdbc.unrepresentable_values import mysql_misfits, postgres_misfits
 from raycdc.sinks.mongodb.types import DOCUMENT_BYTES_MAX
-from raycdc.sinks.mongodb.writing import Layout
+from raycdc.sinks.mongodb.writing import DocumentLayout
+from raycdc.sinks.unrepresentable_rows import halved, reasons
 
 TEXT, BLOB, FLOAT = (LogicalType(kind) for kind in (TypeKind.STRING, TypeKind.BINARY, TypeKind.FLOAT64))
 DATE, MOMENT = LogicalType(TypeKind.DATE), LogicalType(TypeKind.TIMESTAMP, fsp=3, native="date")
@@ -96,6 +96,6 @@ def test_mongodb_has_no_document_beyond_its_size_and_no_id_that_is_none() -> Non
         {"id": [1, 2, 3], "b": [b"", b"x" * (DOCUMENT_BYTES_MAX + 1), b""], "o": ["0" * 24, None, "none"]},
         schema=schema.arrow(),
     )
-    found = halved(rows, Layout(TableId("shop", "t"), schema, "").refusal)
+    found = halved(rows, DocumentLayout(TableId("shop", "t"), schema, "").refusal)
     assert places(found) == [1, 2]
     assert "Column o has a text that is no objectId" in found.to_pylist()[2]

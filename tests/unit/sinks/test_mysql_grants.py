@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.sinks.jdbc.mysql_grants import NEEDED, missing, roles
+from raycdc.sinks.jdbc.mysql import NEEDED, missing, roles
 
 ALL = ", ".join(NEEDED)
 

@@ -29,7 +29,7 @@ from raycdc.errors import (
     RaycdcError,
     SinkError,
     SinkUnavailableError,
-    TargetTouchedError,
+    TargetModifiedError,
     ValueRefusedError,
 )
 from raycdc.model import TableId
@@ -37,7 +37,7 @@ from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.iceberg.refusals import is_the_catalogs
 from raycdc.sinks.jdbc.refusals import mysql_refusal, postgres_refusal
-from raycdc.sinks.kafka.topics import Topics
+from raycdc.sinks.kafka.sink import Topics
 from raycdc.sinks.mongodb.server import _refusal as mongodb_refusal
 from raycdc.spark.derive import _is_a_values
 
@@ -78,7 +78,7 @@ def test_a_bug_on_the_way_to_spark_stays_one(bug: Exception) -> None:
     [
         (AnalysisException("[DELTA_UNKNOWN_CONFIGURATION] delta.x"), ColumnsRefusedError),
         (IllegalArgumentException("[DELTA_ILLEGAL] delta.x"), ColumnsRefusedError),
-        (Py4JError("io.delta.exceptions.ConcurrentAppendException: x"), TargetTouchedError),
+        (Py4JError("io.delta.exceptions.ConcurrentAppendException: x"), TargetModifiedError),
         (Py4JNetworkError("Answer from Java side is empty"), SinkError),
         (Py4JError("java.io.IOException: No space left on device"), SinkError),
         (ConnectionRefusedError(111, "Connection refused"), SinkError),
@@ -123,7 +123,7 @@ def test_a_job_that_failed_is_a_values_fault_only_where_an_expression_or_a_funct
     ("code", "said"),
     [
         (KafkaError.TOPIC_EXCEPTION, NameRefusedError),
-        (KafkaError.POLICY_VIOLATION, TargetTouchedError),
+        (KafkaError.POLICY_VIOLATION, TargetModifiedError),
         (KafkaError.INVALID_REPLICATION_FACTOR, SinkError),
         (KafkaError._TIMED_OUT, SinkUnavailableError),
         (KafkaError._ALL_BROKERS_DOWN, SinkUnavailableError),
@@ -175,7 +175,7 @@ def test_a_catalog_that_is_away_is_the_sinks(cause: Exception, catalogs: bool) -
     [
         (postgres_refusal("42601"), SinkError),
         (postgres_refusal("42P02"), SinkError),
-        (postgres_refusal("42703"), TargetTouchedError),
+        (postgres_refusal("42703"), TargetModifiedError),
         (postgres_refusal("22001"), ValueRefusedError),
         (postgres_refusal("08006"), SinkUnavailableError),
         (mysql_refusal(1064), SinkError),
@@ -189,7 +189,7 @@ def test_a_statement_that_is_none_is_a_bug_of_ours(refusal: type[RaycdcError], s
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        (13, TargetTouchedError),  # not authorized on shop to execute command
+        (13, TargetModifiedError),  # not authorized on shop to execute command
         (73, NameRefusedError),  # Invalid namespace specified
         (13297, NameRefusedError),  # db already exists with different case
         (121, ValueRefusedError),  # Document failed validation

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raycdc.checkpoint.manifest import Segment
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
-from raycdc.sinks.json_lines import json_lines
-from raycdc.sinks.plan import TASK_BYTES_MIN, by_partition, share_out
+from raycdc.sinks.lakes.statistics import delta_statistics, for_table, properties
 from raycdc.sinks.rows import DELETED, alive, last_per_key
-from raycdc.sinks.statistics import delta_statistics, for_table, properties
+from raycdc.sinks.task_plan import TASK_BYTES_MIN, by_partition, share_out
+from raycdc.sinks.tasks import json_lines
+from raycdc.state.manifests.manifest import Segment
 
 UTC = dt.UTC
 D = decimal.Decimal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.model.untold import without_quotations
-from raycdc.sinks.delta.demands import without_values
+from raycdc.model.redaction import without_quotations
+from raycdc.sinks.delta.table_constraints import without_values
 from raycdc.sinks.jdbc.refusals import postgres_grant, without_quoted, without_value
 
 MYSQL = [

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.opaque import Position
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.source.protocol.source_event import AddSplits, decode, encode
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.as_of import OutChunk, Turns
 from raycdc.source.snapshot.chunk_events import ChunkOpened, ChunkVoided, Fate
-from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
-from raycdc.source.snapshot.log_unit import LogPlace, SchemaChange, TableDropped, TransactionPart
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.handoff.as_of import AssignedChunk, Turns
+from raycdc.source.snapshot.log.log_reader import LogReader, LogReaderSettings
+from raycdc.source.snapshot.log.log_unit import DropTableUpdate, LogPosition, SchemaChange, TransactionPart
+from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.state.opaque import Position
 from tests.unit.source.test_log_reader import TABLE, Numbers, Reader
 
 FIRST = SnapshotSplit(TABLE, 0, "id", None, 10, as_of=90)
@@ -101,7 +101,7 @@ def test_a_unit_with_rows_behind_the_place_waits_as_a_whole() -> None:
 
 def test_a_transaction_that_begins_with_rows_of_nobody_waits_as_well() -> None:
     reader = begun()
-    reader.log.on_unit(TransactionPart(LogPlace(Position.from_json({"at": 100}), 100)), now_s=0.0)
+    reader.log.on_unit(TransactionPart(LogPosition(Position.from_json({"at": 100}), 100)), now_s=0.0)
     assert (reader.log.ready, reader.log.can_cut) == (True, True)
     reader.rows(1, at=101, in_transaction=True)
     assert (reader.log.ready, reader.log.can_cut) == (False, True)
@@ -156,7 +156,9 @@ def test_a_table_that_is_another_one_is_left_to_the_log() -> None:
     reader.log.on_time(now_s=1.0)
     assert reader.said == []
     reader.cut()
-    reader.log.on_unit(SchemaChange(LogPlace(Position.from_json({"at": 120}), 120), (TableDropped(TABLE),)), now_s=1.0)
+    reader.log.on_unit(
+        SchemaChange(LogPosition(Position.from_json({"at": 120}), 120), (DropTableUpdate(TABLE),)), now_s=1.0
+    )
     reader.log.on_time(now_s=1.0)
     (voided,) = reader.said
     assert isinstance(voided, ChunkVoided)
@@ -189,21 +191,21 @@ OTHER = TableId("shop", "other")
 PLAIN = [SnapshotSplit(OTHER, number, "id", None, None) for number in range(2)]
 
 
-def unpublished(out: list[OutChunk]) -> set[TableId]:
+def unpublished(out: list[AssignedChunk]) -> set[TableId]:
     return {chunk.split.table for chunk in out if not chunk.published}
 
 
 def test_chunks_of_such_a_table_are_given_out_alone_and_all_of_them() -> None:
     turns = Turns()
-    out = [OutChunk(PLAIN[0], 1)]
+    out = [AssignedChunk(PLAIN[0], 1)]
     pending = [PLAIN[1], FIRST, LAST]
     # What is out already must be published first: it might wait for a log that stands.
     assert turns.next_of(pending, unpublished(out), ()) is None
     out[0].published = True
     assert turns.next_of(pending, unpublished(out), ()) is FIRST
-    out.append(OutChunk(FIRST, 1))
+    out.append(AssignedChunk(FIRST, 1))
     assert turns.next_of([PLAIN[1], LAST], unpublished(out), ()) is LAST
-    out.append(OutChunk(LAST, 1))
+    out.append(AssignedChunk(LAST, 1))
     assert turns.next_of([PLAIN[1]], unpublished(out), ()) is None
     out[1].published = out[2].published = True
     assert turns.next_of([PLAIN[1]], unpublished(out), ()) is PLAIN[1]

@@ -9,21 +9,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.errors import StateError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.source.parking import Requests
 from raycdc.source.protocol.api import BackfillProgress
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.backfill import Backfill, Backfills
-from raycdc.source.snapshot.backfill_request import RowsRequest
-from raycdc.source.snapshot.enumerator_state import SealedEnumerator
-from raycdc.source.snapshot.fold import deletes, left_alone
-from raycdc.source.snapshot.key_list import keys_of_text, text_of_keys
-from raycdc.source.snapshot.snapshot_plan import PlannedChunks
-from raycdc.source.snapshot.stream_state import StreamState
-from raycdc.source.split import RowsAgain, SnapshotSplit
-from raycdc.source.table_life import Live
+from raycdc.source.snapshot.enumerator.enumerator_state import SealedEnumerator
+from raycdc.source.snapshot.enumerator.snapshot_plan import PlannedChunks
+from raycdc.source.snapshot.handoff.fold import deletes, left_alone
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.snapshot.rereading.backfill import Backfill, Backfills
+from raycdc.source.snapshot.rereading.backfill_keys import keys_of_text, text_of_keys
+from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
+from raycdc.source.split import BackfillRows, SnapshotSplit
+from raycdc.source.tables.parking import Requests
+from raycdc.source.tables.table_life import Live
+from raycdc.state.opaque import PlannerState, Position
 from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
@@ -111,7 +111,7 @@ def planned(made: Backfills, context: Context) -> SnapshotSplit:
 def test_chunks_of_a_predicate_are_planned_and_given_out_one_by_one() -> None:
     made, context = backfills(WHERE)
     first = planned(made, context)
-    assert first == SnapshotSplit(TABLE, 0, "id", None, 5, again=RowsAgain("c1", "v > 3", order=ORDER))
+    assert first == SnapshotSplit(TABLE, 0, "id", None, 5, again=BackfillRows("c1", "v > 3", order=ORDER))
     assert SnapshotSplit.from_json(first.to_json()) == first
     made.finished(first, (segment(first.split_id),))
     last = planned(made, context)
@@ -195,13 +195,13 @@ def test_one_of_a_table_that_nobody_follows_is_over_at_once() -> None:
 
 
 def test_parts_are_read_as_they_are_given_and_never_as_of_a_place() -> None:
-    part = SnapshotSplit(TABLE, 9, "id", 1, 4, as_of=3, again=RowsAgain("?", keys="keys"))
+    part = SnapshotSplit(TABLE, 9, "id", 1, 4, as_of=3, again=BackfillRows("?", keys="keys"))
     made, _ = backfills(RowsRequest("c2", TABLE, parts=(part, part)))
-    assert made.next_of(TABLE) == SnapshotSplit(TABLE, 0, "id", 1, 4, again=RowsAgain("c2", keys="keys"))
+    assert made.next_of(TABLE) == SnapshotSplit(TABLE, 0, "id", 1, 4, again=BackfillRows("c2", keys="keys"))
 
 
 def test_the_state_reads_what_was_written_and_writes_it_so() -> None:
-    split = SnapshotSplit(TABLE, 1, "id", 5, None, again=RowsAgain("c1", "v > 3"))
+    split = SnapshotSplit(TABLE, 1, "id", 5, None, again=BackfillRows("c1", "v > 3"))
     state = SealedEnumerator(True, 9, backfills=(Backfill(WHERE, (split,), planned=2, rows=7),))
     assert state.sealed().to_json() == GOLDEN
     assert SealedEnumerator.of(state.sealed()) == state

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycdc.checkpoint.opaque import NO_NOTES, LogNotes, Position, SealedSplit
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
-from raycdc.source.parking import Refusal, Requests, TableRequest, with_requests
+from raycdc.model.evolution.events import DropTableEvent
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.catch_up import WayOut
 from raycdc.source.snapshot.chunk_events import ParkTable, StopAt
-from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings
-from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import (
-    LogPlace,
+from raycdc.source.snapshot.log.log_reader import LogReader, LogReaderSettings
+from raycdc.source.snapshot.log.log_rows import LogRows
+from raycdc.source.snapshot.log.log_unit import (
+    AlterTableUpdate,
+    DropTableUpdate,
+    LogPosition,
+    LogProgress,
+    LogTransactions,
     LogUnit,
-    Progress,
+    ParkTableUpdate,
     SchemaChange,
-    TableParked,
     TransactionPart,
-    Transactions,
     rows_of,
 )
-from raycdc.source.snapshot.row_numbers import RowNumbers
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.snapshot.rereading.catch_up import CatchUpFallback, RowNumbers
 from raycdc.source.split import StreamSplit
-from raycdc.source.table_life import (
+from raycdc.source.tables.parking import Refusal, Requests, TableRequest, with_requests
+from raycdc.source.tables.table_life import (
     AsOf,
     Behind,
     CatchingUp,
@@ -35,10 +38,11 @@ from raycdc.source.table_life import (
     LeftAt,
     Live,
     Parked,
-    Parking,
-    Phase,
+    ParkedPhase,
+    ParkingCause,
     SnapshotState,
 )
+from raycdc.state.opaque import NO_NOTES, LogNotes, Position, SealedSplit
 from tests.unit.source.test_log_reader import Numbers, Output
 
 TABLE = TableId("shop", "orders")
@@ -51,7 +55,7 @@ def unit(*numbers: int) -> LogUnit:
     """A transaction whose rows have these numbers."""
     columns = [pa.array(numbers if field.name == "_seq" else [None] * len(numbers), field.type) for field in SCHEMA]
     batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-    return Transactions(LogPlace(HERE, 1), (LogRows(TABLE, batch, np.arange(len(numbers), dtype=np.int64)),))
+    return LogTransactions(LogPosition(HERE, 1), (LogRows(TABLE, batch, np.arange(len(numbers), dtype=np.int64)),))
 
 
 def numbers_of(one: LogUnit) -> list[int]:
@@ -122,7 +126,7 @@ def test_a_paused_table_keeps_what_it_needs_to_go_on_if_all_its_chunks_are_out()
 
 def test_a_resumed_table_is_the_beginning_that_it_was_and_a_request_acts_on_it_once() -> None:
     left = LeftAt(3, 11, LogNotes({"x": 1}))
-    before = Parked("f", True, 7, Phase.PAUSED, "paused by the user", HERE, 0, left=left)
+    before = Parked("f", True, 7, ParkedPhase.PAUSED, "paused by the user", HERE, 0, left=left)
     stream = StreamState(HERE, 40, parked={TABLE: before}, changes=7)
     asked = Requests(7, {str(TABLE): TableRequest.RESUME})
     after = with_requests(stream, asked)
@@ -137,29 +141,29 @@ def test_a_resumed_table_is_the_beginning_that_it_was_and_a_request_acts_on_it_o
 
 def test_a_table_that_is_parked_with_its_place_goes_on_from_there_when_asked_for_and_may_be_paused() -> None:
     left = LeftAt(3, 11)
-    parked = Parked("f", True, 9, Phase.PARKED, "its log could not be read", HERE, 0, left=left)
+    parked = Parked("f", True, 9, ParkedPhase.PARKED, "its log could not be read", HERE, 0, left=left)
     stream = StreamState(HERE, 40, parked={TABLE: parked}, changes=9)
     after = with_requests(stream, Requests(9, {str(TABLE): TableRequest.RESUME}))
     assert after.catching_up == {TABLE: CatchingUp("f", True, HERE, left)}
     # The request that it was parked after acts no more.
     assert not Requests(8, {str(TABLE): TableRequest.RESUME}).acts_on(str(TABLE), stream)
     resting = with_requests(stream, Requests(9, {str(TABLE): TableRequest.PAUSE})).parked[TABLE]
-    assert (resting.phase, resting.left, resting.position) == (Phase.PAUSED, left, HERE)
+    assert (resting.phase, resting.left, resting.position) == (ParkedPhase.PAUSED, left, HERE)
 
 
 def test_a_table_whose_place_nobody_knows_is_read_anew() -> None:
-    before = Parked("f", True, 7, Phase.PAUSED, "paused by the user", HERE, 0)
+    before = Parked("f", True, 7, ParkedPhase.PAUSED, "paused by the user", HERE, 0)
     stream = StreamState(HERE, 40, parked={TABLE: before}, changes=7)
     after = with_requests(stream, Requests(7, {str(TABLE): TableRequest.RESUME}))
-    assert (after.parked[TABLE].again, after.parked[TABLE].phase) == (True, Phase.PARKED)
+    assert (after.parked[TABLE].again, after.parked[TABLE].phase) == (True, ParkedPhase.PARKED)
 
 
 def test_behind_a_gap_or_at_another_server_no_place_is_of_use() -> None:
     left = LeftAt(3, 11)
     there = Position.from_json({"at": 9})
-    before = Parked("f", True, 7, Phase.PAUSED, "paused by the user", HERE, 0, left=left)
+    before = Parked("f", True, 7, ParkedPhase.PAUSED, "paused by the user", HERE, 0, left=left)
     third = TableId("shop", "third")
-    kept = Parked("f", True, 6, Phase.PARKED, "let it go on", HERE, 0, left=left)
+    kept = Parked("f", True, 6, ParkedPhase.PARKED, "let it go on", HERE, 0, left=left)
     stream = StreamState(
         HERE, 40, parked={OTHER: before, third: kept}, changes=7, catching_up={TABLE: CatchingUp("f", True, HERE, left)}
     )
@@ -167,8 +171,8 @@ def test_behind_a_gap_or_at_another_server_no_place_is_of_use() -> None:
     assert (after.parked[third].left, after.parked[OTHER].reason) == (None, "paused by the user")
     assert after.parked[third].reason.endswith(f"raycdc tables resnapshot CONFIG {third}")
     assert (after.position, after.ordinal, after.changes) == (there, 5, 8)
-    assert (after.parked[OTHER].left, after.parked[OTHER].phase) == (None, Phase.PAUSED)
-    assert (after.parked[TABLE].phase, after.parked[TABLE].again, after.catching_up) == (Phase.PARKED, False, {})
+    assert (after.parked[OTHER].left, after.parked[OTHER].phase) == (None, ParkedPhase.PAUSED)
+    assert (after.parked[TABLE].phase, after.parked[TABLE].again, after.catching_up) == (ParkedPhase.PARKED, False, {})
     assert after.parked[TABLE].reason.endswith(f"raycdc tables resnapshot CONFIG {TABLE}")
 
 
@@ -205,7 +209,7 @@ class Resumed:
 
     def moved_to(self, ordinal: int, notes: LogNotes | None = None) -> None:
         """The log goes on."""
-        self.log.on_unit(Progress(LogPlace(HERE, ordinal, notes=notes)), now_s=0.0)
+        self.log.on_unit(LogProgress(LogPosition(HERE, ordinal, notes=notes)), now_s=0.0)
         self.log.catch_up.meet(now_s=0.0)
 
 
@@ -217,8 +221,8 @@ def rows_at(*ordinals: int, table: TableId = TABLE) -> LogRows:
     return LogRows(table, pa.RecordBatch.from_arrays(columns, schema=SCHEMA), np.array(ordinals, np.int64))
 
 
-def whole(*ordinals: int, notes: LogNotes | None = None) -> Transactions:
-    return Transactions(LogPlace(BESIDE, ordinals[-1], notes=notes), (rows_at(*ordinals),))
+def whole(*ordinals: int, notes: LogNotes | None = None) -> LogTransactions:
+    return LogTransactions(LogPosition(BESIDE, ordinals[-1], notes=notes), (rows_at(*ordinals),))
 
 
 def test_tables_do_not_join_a_log_whose_ordinal_is_before_its_position() -> None:
@@ -252,7 +256,7 @@ def test_tables_do_not_join_where_the_two_readings_are_at_one_place_and_somethin
     resumed = Resumed(TABLE)
     resumed.beside(whole(40, notes=WAITING))
     assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([40], False)
-    resumed.beside(Progress(LogPlace(BESIDE, 40, notes=NO_NOTES)))
+    resumed.beside(LogProgress(LogPosition(BESIDE, 40, notes=NO_NOTES)))
     assert resumed.log.catch_up.opens_anew
 
 
@@ -275,19 +279,47 @@ def test_input_ends_whatever_is_to_be_settled_behind_its_end() -> None:
     assert resumed.log.end_of_input
 
 
+def filled(document: SchemaDocument, at: int) -> SchemaChange:
+    """A statement that begins a transaction with rows, as CREATE TABLE … SELECT does."""
+    return SchemaChange(LogPosition(BESIDE, 10), (AlterTableUpdate(TABLE, (), document),), in_transaction=True, at=at)
+
+
+def test_a_statement_that_begins_a_transaction_before_the_logs_place_is_passed_on_before_tables_join() -> None:
+    """The next unit may have the rest of that transaction, and others behind the log's place."""
+    other = SchemaDocument.from_json({**DOCUMENT.to_json(), "fingerprint": "g"})
+    resumed = Resumed(TABLE)
+    resumed.beside(filled(other, at=20))
+    resumed.beside(whole(21, 50))
+    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([21], True)
+    assert resumed.log.state().followed[TABLE].schema == "g"
+
+
+def test_a_statement_that_begins_a_transaction_behind_the_logs_place_is_the_logs_to_tell() -> None:
+    other = SchemaDocument.from_json({**DOCUMENT.to_json(), "fingerprint": "g"})
+    resumed = Resumed(TABLE)
+    resumed.beside(filled(other, at=41))
+    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([], True)
+    assert resumed.log.state().followed[TABLE].schema == "f"
+
+
+def test_a_statement_that_does_not_say_where_in_its_transaction_it_is_is_refused() -> None:
+    with pytest.raises(AssertionError, match="nobody knows where"):
+        SchemaChange(LogPosition(BESIDE, 10), (AlterTableUpdate(TABLE, (), DOCUMENT),), in_transaction=True)
+
+
 def test_a_table_that_was_renamed_away_is_looked_at_by_the_log() -> None:
     """Another one may have taken the name while this one was paused."""
     resumed = Resumed(TABLE)
-    ended = Parking("renamed", BESIDE, 0, phase=Phase.ENDED)
-    resumed.beside(SchemaChange(LogPlace(BESIDE, 20), (TableParked(TABLE, ended),)))
+    ended = ParkingCause("renamed", BESIDE, 0, phase=ParkedPhase.ENDED)
+    resumed.beside(SchemaChange(LogPosition(BESIDE, 20), (ParkTableUpdate(TABLE, ended),)))
     parked = resumed.log.state().parked[TABLE]
-    assert (parked.again, parked.phase, parked.reason) == (True, Phase.PARKED, "renamed")
+    assert (parked.again, parked.phase, parked.reason) == (True, ParkedPhase.PARKED, "renamed")
     assert resumed.log.catch_up.opens_anew
 
 
 def test_a_table_that_its_target_refuses_is_not_read_on_and_the_others_are_to_the_end_of_their_transaction() -> None:
     resumed = Resumed(TABLE, OTHER)
-    place = LogPlace(BESIDE, 10)
+    place = LogPosition(BESIDE, 10)
     resumed.beside(TransactionPart(place, (rows_at(20), rows_at(21, table=OTHER))))
     refusal = Refusal(TABLE, 3, "refused", BESIDE, 0)
     resumed.log.on_event(ParkTable(refusal), now_s=0.0)
@@ -295,7 +327,7 @@ def test_a_table_that_its_target_refuses_is_not_read_on_and_the_others_are_to_th
     assert not resumed.log.can_cut
     resumed.beside(TransactionPart(place, (rows_at(22), rows_at(23, table=OTHER))))
     assert not resumed.log.can_cut
-    resumed.beside(Transactions(LogPlace(BESIDE, 24), (rows_at(24, table=OTHER),)))
+    resumed.beside(LogTransactions(LogPosition(BESIDE, 24), (rows_at(24, table=OTHER),)))
     assert resumed.output.epoch == [20, 21, 23, 24]
     assert (resumed.log.can_cut, resumed.log.wants_seal, resumed.log.catch_up.opens_anew) == (True, True, True)
     resumed.log.report()
@@ -309,29 +341,29 @@ def test_a_unit_that_waits_for_a_table_does_not_begin_a_transaction_inside_one_b
     resumed = Resumed(TABLE)
     hand_off = resumed.log._hand_off
     monkeypatch.setattr(hand_off, "bars", lambda ordinal: True)
-    resumed.log.on_unit(TransactionPart(LogPlace(HERE, 40), (rows_at(50),)), now_s=0.0)
-    resumed.beside(TransactionPart(LogPlace(BESIDE, 10), (rows_at(20),)))
+    resumed.log.on_unit(TransactionPart(LogPosition(HERE, 40), (rows_at(50),)), now_s=0.0)
+    resumed.beside(TransactionPart(LogPosition(BESIDE, 10), (rows_at(20),)))
     monkeypatch.setattr(hand_off, "bars", lambda ordinal: False)
     resumed.log.on_event(ParkTable(Refusal(TABLE, 2, "of an earlier beginning", BESIDE, 0)), now_s=0.0)
     assert resumed.log.at_boundary
-    resumed.beside(Transactions(LogPlace(BESIDE, 21), (rows_at(21),)))
+    resumed.beside(LogTransactions(LogPosition(BESIDE, 21), (rows_at(21),)))
     assert not resumed.log.at_boundary
 
 
 def test_tables_whose_reading_is_given_up_keep_the_place_up_to_which_they_were_passed_on() -> None:
     resumed = Resumed(TABLE)
     resumed.beside(whole(20, 30))
-    resumed.log.catch_up.give_up("a test says so.", WayOut.RESUME, now_s=0.0)
+    resumed.log.catch_up.give_up("a test says so.", CatchUpFallback.RESUME, now_s=0.0)
     parked = resumed.log.state().parked[TABLE]
-    assert (parked.phase, parked.left, parked.incarnation) == (Phase.PARKED, LeftAt(3, 30), 8)
+    assert (parked.phase, parked.left, parked.incarnation) == (ParkedPhase.PARKED, LeftAt(3, 30), 8)
     assert f"Let it go on with: raycdc tables resume CONFIG {TABLE}" in parked.reason
     assert resumed.log.catch_up.opens_anew
 
 
 def test_tables_of_which_an_epoch_has_a_part_of_a_transaction_do_not_go_on_from_before_it() -> None:
     resumed = Resumed(TABLE)
-    resumed.beside(TransactionPart(LogPlace(BESIDE, 10), (rows_at(20),)))
-    resumed.log.catch_up.give_up("a test says so.", WayOut.RESUME, now_s=0.0)
+    resumed.beside(TransactionPart(LogPosition(BESIDE, 10), (rows_at(20),)))
+    resumed.log.catch_up.give_up("a test says so.", CatchUpFallback.RESUME, now_s=0.0)
     parked = resumed.log.state().parked[TABLE]
     assert parked.left is None
     assert parked.reason.endswith(f"Read it anew with: raycdc tables resnapshot CONFIG {TABLE}")
@@ -340,9 +372,9 @@ def test_tables_of_which_an_epoch_has_a_part_of_a_transaction_do_not_go_on_from_
 
 def test_tables_whose_log_is_purged_begin_again_by_themselves_also_where_none_is_parked() -> None:
     resumed = Resumed(TABLE, parks=False)
-    resumed.log.catch_up.give_up("it is purged.", WayOut.BY_ITSELF, now_s=0.0)
+    resumed.log.catch_up.give_up("it is purged.", CatchUpFallback.BY_ITSELF, now_s=0.0)
     parked = resumed.log.state().parked[TABLE]
-    assert (parked.again, parked.left, parked.phase) == (True, None, Phase.PARKED)
+    assert (parked.again, parked.left, parked.phase) == (True, None, ParkedPhase.PARKED)
 
 
 def test_tables_do_not_join_by_a_unit_that_has_something_to_settle_itself() -> None:
@@ -354,7 +386,7 @@ def test_tables_do_not_join_by_a_unit_that_has_something_to_settle_itself() -> N
 def test_the_log_goes_no_further_inside_a_transaction_beside_it_nor_before_tables_that_join_are_sealed() -> None:
     resumed = Resumed(TABLE)
     ready = [resumed.log.ready]
-    for unit in (TransactionPart(LogPlace(BESIDE, 10), (rows_at(20),)), whole(21), whole(60)):
+    for unit in (TransactionPart(LogPosition(BESIDE, 10), (rows_at(20),)), whole(21), whole(60)):
         resumed.beside(unit)
         ready.append(resumed.log.ready)
     assert ready == [True, False, True, False]
@@ -363,6 +395,73 @@ def test_the_log_goes_no_further_inside_a_transaction_beside_it_nor_before_table
 
 def test_a_transaction_that_nobody_waits_for_does_not_keep_the_epoch_open() -> None:
     resumed = Resumed(TABLE)
-    resumed.beside(TransactionPart(LogPlace(BESIDE, 10), (rows_at(20),)))
+    resumed.beside(TransactionPart(LogPosition(BESIDE, 10), (rows_at(20),)))
     resumed.log.on_event(ParkTable(Refusal(TABLE, 3, "refused", BESIDE, 0)), now_s=0.0)
     assert (resumed.log.can_cut, resumed.log.catch_up.opens_anew) == (True, True)
+
+
+def seal(resumed: Resumed) -> None:
+    """The epoch is cut, and what waited for that is passed on."""
+    resumed.log.report()
+    resumed.output.cut(1)
+    resumed.log.after_cut(now_s=0.0)
+
+
+def dropped_at(ordinal: int) -> SchemaChange:
+    return SchemaChange(LogPosition(BESIDE, ordinal), (DropTableUpdate(TABLE, (DropTableEvent(TABLE),)),))
+
+
+def test_a_table_that_was_dropped_while_it_was_paused_ends_where_it_meets_the_log() -> None:
+    """The log has passed over whatever took its name since."""
+    resumed = Resumed(TABLE)
+    resumed.beside(dropped_at(20))
+    seal(resumed)
+    resumed.beside(LogProgress(LogPosition(BESIDE, 60)))
+    parked = resumed.log.state().parked[TABLE]
+    assert (parked.phase, parked.again, parked.left) == (ParkedPhase.ENDED, False, None)
+
+
+def test_a_table_that_was_dropped_and_made_again_while_it_was_paused_joins_the_log() -> None:
+    resumed = Resumed(TABLE)
+    resumed.beside(dropped_at(20))
+    seal(resumed)
+    resumed.beside(SchemaChange(LogPosition(BESIDE, 25), (AlterTableUpdate(TABLE, (), DOCUMENT),)))
+    seal(resumed)
+    resumed.beside(whole(30, 60))
+    assert resumed.output.epoch == [30]
+    assert TABLE in resumed.log.state().followed
+
+
+def test_what_the_log_had_waiting_is_read_again_where_a_statement_behind_a_cut_ends_a_reading() -> None:
+    """Both readings are opened anew at once then, and the log's own says again what waited for another table."""
+    resumed = Resumed(TABLE)
+    reading = AsOf("f", True, 2, SnapshotState("id", foldable=True, needs_null=False), at=40)
+    state = replace(resumed.log.state(), followed={OTHER: reading})
+    resumed.log = LogReader(
+        StreamSplit(state, {"f": DOCUMENT}),
+        key_order=Numbers(),
+        output=resumed.output,
+        send_event=lambda _: None,
+        settings=LogReaderSettings(1000),
+        now_s=0.0,
+    )
+    resumed.log.on_unit(LogTransactions(LogPosition(HERE, 60), (rows_at(60, table=OTHER),)), now_s=0.0)
+    resumed.beside(whole(20, 20))
+    gone = ParkingCause("renamed away", BESIDE, 0, phase=ParkedPhase.ENDED)
+    resumed.beside(SchemaChange(LogPosition(BESIDE, 25), (ParkTableUpdate(TABLE, gone),)))
+    seal(resumed)
+    assert resumed.log.catch_up.opens_anew
+    resumed.log.catch_up.begin()
+    assert resumed.log.ready
+
+
+def test_a_table_is_parked_while_a_statement_of_another_one_waits_for_the_cut() -> None:
+    """The reading is opened anew behind that, and has the statement again."""
+    resumed = Resumed(TABLE, OTHER)
+    resumed.beside(whole(20, 20))
+    resumed.beside(dropped_at(25))
+    assert resumed.log.catch_up.awaits_cut
+    resumed.log.on_event(ParkTable(Refusal(OTHER, 3, "refused", HERE, 0)), now_s=0.0)
+    seal(resumed)
+    assert resumed.log.catch_up.opens_anew
+    assert isinstance(resumed.log.state().catching_up[TABLE], CatchingUp)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raycdc.clients.kafka import messages_in_the_open
-from raycdc.config.mongodb_uri import open_hosts
-from raycdc.source.checks import readable_on_the_way
+from raycdc.config.checks import readable_on_the_way
+from raycdc.config.mongodb import open_hosts
 
 
 @pytest.mark.parametrize(

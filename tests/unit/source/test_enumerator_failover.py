@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from raycdc.checkpoint.opaque import Position
-from raycdc.model.until import Until
+from raycdc.model.rules.until import Until
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import StopAt
-from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, Restored
-from raycdc.source.snapshot.enumerator_state import SealedEnumerator
-from raycdc.source.snapshot.snapshot_plan import ResumePoint
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.enumerator.enumerator_state import SealedEnumerator
+from raycdc.source.snapshot.enumerator.incremental_enumerator import IncrementalSnapshotEnumerator, Restored
+from raycdc.source.snapshot.enumerator.snapshot_plan import ResumePoint
+from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.split import StreamSplit
+from raycdc.state.opaque import Position
 from tests.protocol.pair import Dialect
 from tests.unit.source.enumerator_context import KeptContext
 

@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
-from raycdc.checkpoint.patch import Patch
 from raycdc.model import TableId
-from raycdc.source.parking import Requests, TableRequest
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.epochs import SplitStates
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.backfill_request import RowsRequest
 from raycdc.source.snapshot.chunk_events import ChunkVoided
-from raycdc.source.snapshot.enumerator import IncrementalSnapshotEnumerator, restore_or_create
-from raycdc.source.snapshot.enumerator_state import SealedEnumerator
-from raycdc.source.snapshot.stream_state import TABLES, StreamState
-from raycdc.source.split import STREAM_SPLIT_ID, RowsAgain, SnapshotSplit, StreamSplit
-from raycdc.source.table_life import Phase
+from raycdc.source.snapshot.enumerator.enumerator_state import SealedEnumerator
+from raycdc.source.snapshot.enumerator.incremental_enumerator import IncrementalSnapshotEnumerator, restore_or_create
+from raycdc.source.snapshot.log.stream_state import TABLES, StreamState
+from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
+from raycdc.source.split import STREAM_SPLIT_ID, BackfillRows, SnapshotSplit, StreamSplit
+from raycdc.source.tables.parking import Requests, TableRequest
+from raycdc.source.tables.table_life import ParkedPhase
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.manifests.patch import Patch
+from raycdc.state.opaque import EnumeratorState, SealedSplit
 from tests.protocol.pair import Dialect
 from tests.unit.source.enumerator_context import KeptContext
 
@@ -88,12 +88,12 @@ def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> 
         KEPT: "snapshot",
         LEFT_OUT: "ended",
     }
-    assert [(s.state.changes, s.state.parked[LEFT_OUT].phase) for s in streams] == [(1, Phase.ENDED)]
+    assert [(s.state.changes, s.state.parked[LEFT_OUT].phase) for s in streams] == [(1, ParkedPhase.ENDED)]
 
 
 def backfilling(last: Manifest, context: KeptContext) -> IncrementalSnapshotEnumerator:
     """With a backfill of two chunks of the table that is kept, whose reader asks for one."""
-    parts = tuple(SnapshotSplit(KEPT, n, None, None, None, again=RowsAgain("c1")) for n in range(2))
+    parts = tuple(SnapshotSplit(KEPT, n, None, None, None, again=BackfillRows("c1")) for n in range(2))
     asked = Requests(rows={"c1": RowsRequest("c1", KEPT, parts=parts)})
     start = EnumeratorStart(None, last, lambda name: SchemaDocument({"fingerprint": name}), asked)
     enumerator = restore_or_create(context, Dialect(), start)

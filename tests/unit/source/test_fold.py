@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raycdc.model import Column, LogicalType, RowKind, TableSchema, TypeKind, changelog_schema
-from raycdc.source.snapshot.fold import fold
+from raycdc.source.snapshot.handoff.fold import fold
 
 SCHEMA = TableSchema(
     (

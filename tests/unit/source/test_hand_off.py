@@ -12,18 +12,18 @@ import pytest
 from raycdc.errors import ProtocolError
 from raycdc.model import RowKind, TableId
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_key import ChunkKey
-from raycdc.source.snapshot.hand_off import (
-    FoldChunk,
+from raycdc.source.snapshot.handoff.hand_off import (
+    FoldChunkRequest,
     HandOff,
     HandOffStatistics,
     LogRows,
-    PublishChunk,
-    RetryChunk,
+    PublishChunkRequest,
+    RetryChunkRequest,
     RowMemory,
 )
+from raycdc.source.snapshot.key_intervals import ChunkKey
 from raycdc.source.split import SnapshotSplit
-from raycdc.source.table_life import InSnapshot, SnapshotState, TableLives, reading
+from raycdc.source.tables.table_life import InSnapshot, SnapshotState, TableStates, reading
 from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
@@ -55,9 +55,9 @@ def hand_off(*, key: str | None = "id", foldable: bool = True, needs_null: bool 
     return made
 
 
-def lives(snapshot: SnapshotState, *tables: TableId) -> TableLives:
+def lives(snapshot: SnapshotState, *tables: TableId) -> TableStates:
     begun = InSnapshot("f", announced=True, incarnation=0, snapshot=snapshot)
-    return TableLives(dict.fromkeys((TABLE, *tables), begun))
+    return TableStates(dict.fromkeys((TABLE, *tables), begun))
 
 
 def chunk(index: int, lower: int | None, upper: int | None, *, attempt: int = 0, **options: Any) -> SnapshotSplit:
@@ -80,11 +80,11 @@ def close(made: HandOff, split: SnapshotSplit, *, high: int, log_end: int = 0, e
     made.close(split.chunk_id, high=high, log_end=max(high, log_end), exact=exact, segments=segments)
 
 
-def publish(made: HandOff, split: SnapshotSplit, *, high: int = 0) -> PublishChunk:
+def publish(made: HandOff, split: SnapshotSplit, *, high: int = 0) -> PublishChunkRequest:
     made.open(split, now_s=0)
     close(made, split, high=high)
     (decision,) = made.advance(high, now_s=0)
-    assert isinstance(decision, PublishChunk)
+    assert isinstance(decision, PublishChunkRequest)
     return decision
 
 
@@ -101,13 +101,13 @@ def test_a_row_is_dropped_held_or_emitted_by_its_own_chunk() -> None:
     assert shown(made.rows(rows, now_s=0)) == [(INSERT, 5)]
     close(made, chunk(1, 10, 20), high=0)
     (decision,) = made.advance(1, now_s=0)
-    assert isinstance(decision, PublishChunk)
+    assert isinstance(decision, PublishChunkRequest)
     assert shown(decision.released) == [(INSERT, 15)]
 
 
 def test_a_chunk_without_changes_is_published_as_it_was_read() -> None:
     decision = publish(hand_off(), chunk(0, None, None))
-    assert decision == PublishChunk(chunk(0, None, None), (segment(chunk(0, None, None).split_id),), ())
+    assert decision == PublishChunkRequest(chunk(0, None, None), (segment(chunk(0, None, None).split_id),), ())
 
 
 def test_a_chunk_waits_until_the_log_has_passed_its_high_watermark() -> None:
@@ -115,7 +115,7 @@ def test_a_chunk_waits_until_the_log_has_passed_its_high_watermark() -> None:
     made.open(chunk(0, None, None), now_s=0)
     close(made, chunk(0, None, None), high=7)
     assert made.advance(6, now_s=0) == []
-    assert [type(d) for d in made.advance(7, now_s=0)] == [PublishChunk]
+    assert [type(d) for d in made.advance(7, now_s=0)] == [PublishChunkRequest]
 
 
 def test_a_chunk_waits_until_the_log_has_said_which_tables_had_its_name_up_to_the_end_of_its_select() -> None:
@@ -125,7 +125,7 @@ def test_a_chunk_waits_until_the_log_has_said_which_tables_had_its_name_up_to_th
     close(made, chunk(0, None, None), high=7, log_end=9, exact=True)
     assert made.advance(8, now_s=0) == []
     (decision,) = made.advance(9, now_s=0)
-    assert isinstance(decision, PublishChunk)
+    assert isinstance(decision, PublishChunkRequest)
     assert shown(decision.released) == [(INSERT, 1)]
 
 
@@ -149,7 +149,7 @@ def test_a_chunk_whose_table_did_not_fit_is_read_again_where_the_log_must_have_s
     assert made.statistics() == HandOffStatistics(tables=1, open_chunks=1, held_bytes=0, dropped_bytes=0)
     assert made.advance(6, now_s=0) == []
     # The log said nothing: the change was not logged, and somebody must give up at last.
-    assert made.advance(7, now_s=0) == [RetryChunk(split, "no column b")]
+    assert made.advance(7, now_s=0) == [RetryChunkRequest(split, "no column b")]
     assert made.rows(log((INSERT, 2, None), at=8), now_s=0) is None
 
 
@@ -160,12 +160,12 @@ def test_what_a_chunk_held_that_did_not_fit_is_remembered_where_its_next_select_
     made.rows(log((INSERT, 1, None), at=2), now_s=1)
     made.misfit(split.chunk_id, high=7, reason="no column b", now_s=2)
     made.rows(log((INSERT, 2, None), at=6), now_s=3)
-    assert made.advance(7, now_s=4) == [RetryChunk(split, "no column b")]
+    assert made.advance(7, now_s=4) == [RetryChunkRequest(split, "no column b")]
     again = chunk(0, None, None, attempt=1)
     made.open(again, now_s=5)
     close(made, again, high=9)
     (fold,) = made.advance(9, now_s=6)
-    assert isinstance(fold, FoldChunk)
+    assert isinstance(fold, FoldChunkRequest)
     assert shown(fold.delta) == [(INSERT, 1), (INSERT, 2)]
 
 
@@ -177,13 +177,13 @@ def test_changes_up_to_the_high_watermark_are_folded_and_later_ones_follow_the_c
     made.rows(log((INSERT, 2, None), at=2), now_s=0)
     close(made, split, high=1)
     (fold,) = made.advance(2, now_s=0)
-    assert isinstance(fold, FoldChunk)
+    assert isinstance(fold, FoldChunkRequest)
     assert shown(fold.delta) == [(INSERT, 1)]
     made.rows(log((INSERT, 3, None), at=3), now_s=0)
     assert made.advance(3, now_s=0) == []
     close(made, split, high=1)
     (decision,) = made.advance(3, now_s=0)
-    assert isinstance(decision, PublishChunk)
+    assert isinstance(decision, PublishChunkRequest)
     assert shown(decision.released) == [(INSERT, 2), (INSERT, 3)]
 
 
@@ -195,7 +195,7 @@ def test_a_chunk_read_at_an_exact_position_needs_no_folding() -> None:
     made.rows(log((DELETE, 2, None), at=3), now_s=0)
     close(made, split, high=2, exact=True)
     (decision,) = made.advance(3, now_s=0)
-    assert isinstance(decision, PublishChunk)
+    assert isinstance(decision, PublishChunkRequest)
     assert shown(decision.released) == [(DELETE, 2)]
 
 
@@ -205,7 +205,7 @@ def test_a_table_without_key_is_read_again_when_it_changed_meanwhile() -> None:
     made.open(split, now_s=0)
     made.rows(log((INSERT, 1, None), at=1), now_s=0)
     close(made, split, high=2)
-    assert [type(d) for d in made.advance(2, now_s=0)] == [RetryChunk]
+    assert [type(d) for d in made.advance(2, now_s=0)] == [RetryChunkRequest]
     assert made.rows(log((INSERT, 1, None), at=3), now_s=0) is None
 
 
@@ -259,7 +259,7 @@ def test_dropped_rows_of_the_last_seconds_are_held_by_a_chunk_opened_over_them()
     made.open(split, now_s=9)
     close(made, split, high=2)
     (fold,) = made.advance(2, now_s=9)
-    assert isinstance(fold, FoldChunk)
+    assert isinstance(fold, FoldChunkRequest)
     assert shown(fold.delta) == [(INSERT, 2), (INSERT, 3)]
 
 
@@ -299,7 +299,7 @@ def publish_at(made: HandOff, now_s: float, *, attempt: int = 0) -> list[tuple[R
     made.open(split, now_s=now_s)
     close(made, split, high=100)
     (decision,) = made.advance(100, now_s=now_s)
-    return shown(decision.delta) if isinstance(decision, FoldChunk) else []
+    return shown(decision.delta) if isinstance(decision, FoldChunkRequest) else []
 
 
 def test_a_chunk_that_a_row_left_for_another_one_is_read_again() -> None:
@@ -308,7 +308,7 @@ def test_a_chunk_that_a_row_left_for_another_one_is_read_again() -> None:
     made.open(split, now_s=0)
     made.rows(log((BEFORE, 1, 5), (AFTER, 1, 15), at=3), now_s=0)
     close(made, split, high=2)
-    assert [type(d) for d in made.advance(3, now_s=0)] == [RetryChunk]
+    assert [type(d) for d in made.advance(3, now_s=0)] == [RetryChunkRequest]
 
 
 def test_a_chunk_follows_what_the_epoch_has_removed_in_the_next_epoch() -> None:
@@ -320,7 +320,7 @@ def test_a_chunk_follows_what_the_epoch_has_removed_in_the_next_epoch() -> None:
     close(made, split, high=3, exact=True)
     assert made.advance(3, now_s=0) == []
     made.begin_epoch()
-    assert [type(d) for d in made.advance(3, now_s=0)] == [PublishChunk]
+    assert [type(d) for d in made.advance(3, now_s=0)] == [PublishChunkRequest]
 
 
 def test_state_is_what_is_closed_and_never_what_is_held() -> None:
@@ -372,11 +372,11 @@ def test_rows_that_were_put_down_are_folded_and_released_in_their_order_and_dele
     assert (len(down), made.statistics().held_bytes <= log((INSERT, 1, None)).batch.nbytes) == (2, True)
     close(made, split, high=3)
     (fold,) = made.advance(5, now_s=0)
-    assert isinstance(fold, FoldChunk)
+    assert isinstance(fold, FoldChunkRequest)
     assert shown([*fold.delta]) == [(INSERT, 1), (INSERT, 2), (INSERT, 3)]
     close(made, split, high=3)
     (published,) = made.advance(5, now_s=0)
-    assert isinstance(published, PublishChunk)
+    assert isinstance(published, PublishChunkRequest)
     assert not any(rows.deleted for rows in down)
     assert shown([*published.released]) == [(INSERT, 4), (INSERT, 5)]
     assert all(rows.deleted for rows in down)
@@ -477,7 +477,7 @@ def test_only_the_attempt_that_is_open_can_be_voided_closed_or_found_misfit() ->
     assert made.statistics().held_bytes > 0
     close(made, split, high=1)
     (decision,) = made.advance(5, now_s=0)
-    assert isinstance(decision, PublishChunk)
+    assert isinstance(decision, PublishChunkRequest)
     assert shown(decision.released) == [(INSERT, 1)]
 
 
@@ -489,7 +489,7 @@ def test_opening_the_attempt_that_is_open_again_keeps_what_it_holds() -> None:
     assert made.open(split, now_s=0)
     close(made, split, high=1)
     (decision,) = made.advance(5, now_s=0)
-    assert isinstance(decision, PublishChunk)
+    assert isinstance(decision, PublishChunkRequest)
     assert shown(decision.released) == [(INSERT, 1)]
 
 
@@ -500,4 +500,4 @@ def test_a_chunk_does_not_enter_the_epoch_that_truncated_its_table() -> None:
     close(made, chunk(0, None, None), high=1)
     assert made.advance(5, now_s=0) == []
     made.begin_epoch()
-    assert [type(decision) for decision in made.advance(5, now_s=0)] == [PublishChunk]
+    assert [type(decision) for decision in made.advance(5, now_s=0)] == [PublishChunkRequest]

@@ -8,12 +8,10 @@ from typing import cast
 
 import pytest
 
-from raycdc.checkpoint.manifest import Segment
-from raycdc.checkpoint.opaque import LogNotes, Position
 from raycdc.connectors.kafka.events import CheckKeys
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
-from raycdc.source.protocol.api import ChunkRead, InputStatus, ReaderOutput
+from raycdc.source.protocol.api import ChunkSegments, InputStatus, ReaderOutput
 from raycdc.source.protocol.source_event import (
     AddSplits,
     CheckpointComplete,
@@ -28,27 +26,28 @@ from raycdc.source.protocol.source_event import (
     SourceEventWrapper,
 )
 from raycdc.source.reader.availability import Availability
-from raycdc.source.reader.context import ReaderContext
+from raycdc.source.reader.source_reader_base import ReaderContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.chunk_events import (
     ChunkDelta,
     ChunkOpened,
     ChunkPublished,
     ChunkVoided,
-    CloseChunk,
-    OpenChunk,
+    CloseChunkRequest,
+    OpenChunkRequest,
 )
-from raycdc.source.snapshot.chunk_key import ChunkKey
-from raycdc.source.snapshot.held_rows import SpilledRows
-from raycdc.source.snapshot.incremental_reader import IncrementalReader
-from raycdc.source.snapshot.key_index import KeyOrder
-from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import LogSource, LogUnit
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.handoff.open_chunk import KeyOrder
+from raycdc.source.snapshot.key_intervals import ChunkKey
+from raycdc.source.snapshot.log.log_rows import LogRows, SpilledRows
+from raycdc.source.snapshot.log.log_unit import LogSource, LogUnit
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.snapshot.reader.incremental_reader import IncrementalReader
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.table_life import CatchingUp, LeftAt
-from raycdc.testing.simulation.threads import NoThreads
+from raycdc.source.tables.table_life import CatchingUp, LeftAt
+from raycdc.state.manifests.manifest import Segment
+from raycdc.state.opaque import LogNotes, Position
 from tests.protocol.pair import segment
+from tests.support.simulation.network import NoThreads
 
 TABLE = TableId("shop", "orders")
 CHUNK = SnapshotSplit(TABLE, 0, "id", None, None)
@@ -60,16 +59,16 @@ class Chunks:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.results: list[ChunkRead] = []
+        self.results: list[ChunkSegments] = []
         self.deleted: list[str] = []
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> None:
         self.asked.append(f"read {split.index}.{split.attempt}")
 
-    def fold(self, *, read: ChunkRead, delta: Sequence[Segment], document: SchemaDocument) -> None:
+    def fold(self, *, read: ChunkSegments, delta: Sequence[Segment], document: SchemaDocument) -> None:
         self.asked.append(f"fold {[s.path for s in (*read.segments, *delta)]}")
 
-    def poll(self) -> ChunkRead | None:
+    def poll(self) -> ChunkSegments | None:
         return self.results.pop(0) if self.results else None
 
     def discard(self, segments: Sequence[Segment]) -> None:
@@ -155,12 +154,12 @@ class Harness:
 
     def finish(self, path: str) -> None:
         """The background is done with a read or a fold, which wrote `path`."""
-        self.chunks.results.append(ChunkRead(CHUNK, 7, exact=False, segments=(segment(path),), log_end=9))
+        self.chunks.results.append(ChunkSegments(CHUNK, 7, exact=False, segments=(segment(path),), log_end=9))
         assert self.reader.poll_next() is InputStatus.MORE_AVAILABLE
 
     def closed_with(self) -> list[list[str]]:
         events = [m.event for m in self.said if isinstance(m, SourceEventWrapper)]
-        return [[s.path for s in e.segments] for e in events if isinstance(e, CloseChunk)]
+        return [[s.path for s in e.segments] for e in events if isinstance(e, CloseChunkRequest)]
 
     def requests(self) -> int:
         return sum(isinstance(message, RequestSplit) for message in self.said)
@@ -309,7 +308,7 @@ def test_the_reader_wakes_when_a_chunk_may_be_opened_that_waits_for_a_time() -> 
     reader = IncrementalReader(context, QuietDialect())
     reader.handle(Registered(1))
     reader.handle(AddSplits((StreamSplit(state, {"f1": DOCUMENT}),)))
-    reader.handle(SourceEventWrapper(OpenChunk(CHUNK)))
+    reader.handle(SourceEventWrapper(OpenChunkRequest(CHUNK)))
     dues_s = []
     for now_s in (3.0, 13.0):  # noqa: B007 - the clock of the reader
         availability.begin()

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raycdc.source.snapshot.intervals import Interval, IntervalSet, cells
+from raycdc.source.snapshot.key_intervals import Interval, IntervalSet, cells
 
 Bound = int | None
 

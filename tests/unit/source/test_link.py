@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from raycdc.errors import FencedError, ProtocolError
 from raycdc.source.protocol import link as link_module
-from raycdc.source.protocol.link import Identity, Link, read_packet
+from raycdc.source.protocol.link import Link, SenderIdentity, read_packet
 from raycdc.source.protocol.source_event import Message, NoMoreSplits, RequestSplit, SealEpoch, pack
 
-ME = Identity(3, 7)
+ME = SenderIdentity(3, 7)
 
 
 def exchange(sender: Link, receiver: Link) -> list[Message]:
@@ -54,8 +54,10 @@ def test_a_message_is_sent_again_until_it_is_acknowledged() -> None:
     assert not left.has_unacknowledged
 
 
-@pytest.mark.parametrize("other", [Identity(3, 6), Identity(2, 9), Identity(3, 8), Identity(4, 1)])
-def test_a_packet_of_another_incarnation_or_generation_is_refused_and_changes_nothing(other: Identity) -> None:
+@pytest.mark.parametrize(
+    "other", [SenderIdentity(3, 6), SenderIdentity(2, 9), SenderIdentity(3, 8), SenderIdentity(4, 1)]
+)
+def test_a_packet_of_another_incarnation_or_generation_is_refused_and_changes_nothing(other: SenderIdentity) -> None:
     stale, current = Link(other), Link(ME)
     stale.send(NoMoreSplits())
     with pytest.raises(FencedError, match="was replaced"):

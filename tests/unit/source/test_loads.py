@@ -6,9 +6,16 @@ import random
 
 import pytest
 
-from raycdc.source.partitions.loads import LOOK_EVERY_S, LoadLook, moves_by_load, overloaded, weights
+from raycdc.source.partitions.assigner import (
+    LOOK_EVERY_S,
+    WINDOW_S,
+    LoadPoll,
+    SplitRates,
+    moves_by_load,
+    overloaded,
+    weights,
+)
 from raycdc.source.protocol.metrics import SplitLoad
-from raycdc.source.reader.split_rates import WINDOW_S, SplitRates
 
 MB = float(1 << 20)
 
@@ -62,7 +69,7 @@ def test_rounds_come_to_rest_and_never_make_the_greatest_load_greater(seed: int)
 
 
 def test_a_burst_moves_nothing() -> None:
-    look = LoadLook()
+    look = LoadPoll()
     assert look.lasting({1}, looks=True) == set()
     assert look.lasting({2}, looks=True) == set()
     assert look.lasting({2, 3}, looks=True) == {2}
@@ -71,7 +78,7 @@ def test_a_burst_moves_nothing() -> None:
 
 @pytest.mark.parametrize("seals_of_a_look", [1, 10, 300])
 def test_loads_are_looked_at_as_often_however_often_epochs_are_sealed(seals_of_a_look: int) -> None:
-    look = LoadLook()
+    look = LoadPoll()
     seals_s = [number * LOOK_EVERY_S / seals_of_a_look for number in range(30 * seals_of_a_look + 1)]
     assert sum(look.is_due(seal_s) for seal_s in seals_s) == 30
 

@@ -6,12 +6,12 @@ import itertools
 
 from raycdc.errors import TableLockedError
 from raycdc.model import TableId
-from raycdc.source.new_beginnings import TableLooks, Unfit
+from raycdc.source.tables.resnapshots import TableProbes, UnfollowableTable
 
 LOCKED, FREE = TableId("shop", "locked"), TableId("shop", "free")
 #: A look at a locked table takes so long.
 LOOK_S = 1.0
-FOUND = Unfit("it is odd", 7)
+FOUND = UnfollowableTable("it is odd", 7)
 
 
 class Scene:
@@ -21,9 +21,9 @@ class Scene:
         self.locked = locked
         self.now_s = 100.0
         self.looked_at: list[tuple[TableId, float]] = []
-        self.looks = TableLooks(self._look_at, wanted, now_s=lambda: self.now_s)
+        self.looks = TableProbes(self._look_at, wanted, now_s=lambda: self.now_s)
 
-    def _look_at(self, table: TableId) -> Unfit:
+    def _look_at(self, table: TableId) -> UnfollowableTable:
         self.looked_at.append((table, self.now_s))
         if table in self.locked:
             self.now_s += LOOK_S

@@ -11,43 +11,44 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycdc.checkpoint.manifest import Manifest, Segment, TableEpoch
-from raycdc.checkpoint.missing import MissingRow, missing_rows
-from raycdc.checkpoint.opaque import EnumeratorState, Position
 from raycdc.model import Column, LogicalType, RowKind, TableId, TypeKind
-from raycdc.schema.events import AddColumnEvent
+from raycdc.model.evolution.events import AddColumnEvent, DropTableEvent
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot import open_chunk
 from raycdc.source.snapshot.chunk_events import (
     ChunkDelta,
-    ChunkMisfit,
     ChunkOpened,
     ChunkPublished,
+    ChunkSchemaMismatch,
     ChunkVoided,
-    CloseChunk,
+    CloseChunkRequest,
     Fate,
-    OpenChunk,
+    OpenChunkRequest,
     StopAt,
-    VoidChunk,
+    VoidChunkRequest,
 )
-from raycdc.source.snapshot.chunk_key import ChunkKey
-from raycdc.source.snapshot.hand_off import LogRows
-from raycdc.source.snapshot.held_rows import SpilledRows
-from raycdc.source.snapshot.log_reader import LogReader, LogReaderSettings, LogReport
-from raycdc.source.snapshot.log_unit import (
-    LogPlace,
+from raycdc.source.snapshot.handoff import open_chunk
+from raycdc.source.snapshot.handoff.hand_off import LogRows
+from raycdc.source.snapshot.key_intervals import ChunkKey
+from raycdc.source.snapshot.log.log_reader import LogReader, LogReaderSettings, LogReport
+from raycdc.source.snapshot.log.log_rows import SpilledRows
+from raycdc.source.snapshot.log.log_unit import (
+    AlterTableUpdate,
+    BeginTableUpdate,
+    DropTableUpdate,
+    LogPosition,
+    LogTransactions,
+    ParkTableUpdate,
     SchemaChange,
-    TableAltered,
-    TableBegun,
-    TableDropped,
-    TableParked,
     TransactionPart,
-    Transactions,
 )
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
-from raycdc.source.table_life import Parking, SnapshotState
+from raycdc.source.tables.resnapshots import without_chunks
+from raycdc.source.tables.table_life import ParkingCause, SnapshotState
+from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch
+from raycdc.state.missing import MissingRow, missing_rows
+from raycdc.state.opaque import EnumeratorState, Position
 from tests.protocol.pair import segment
 
 TABLE = TableId("shop", "orders")
@@ -115,8 +116,8 @@ def altered(at: int) -> AddColumnEvent:
     return AddColumnEvent(TABLE, Column(f"at{at}", LogicalType(TypeKind.INT64)))
 
 
-def place_at(at: int, event_ms: int | None = None) -> LogPlace:
-    return LogPlace(Position.from_json({"at": at}), at, event_ms)
+def place_at(at: int, event_ms: int | None = None) -> LogPosition:
+    return LogPosition(Position.from_json({"at": at}), at, event_ms)
 
 
 class Reader:
@@ -152,7 +153,7 @@ class Reader:
         ordinal = self.log.state().ordinal if in_transaction else at
         place = place_at(ordinal, event_ms=at)
         self.log.on_unit(
-            TransactionPart(place, (rows,)) if in_transaction else Transactions(place, (rows,)), now_s=now_s
+            TransactionPart(place, (rows,)) if in_transaction else LogTransactions(place, (rows,)), now_s=now_s
         )
 
     def missing(self, *ids: int, at: int) -> None:
@@ -160,29 +161,29 @@ class Reader:
         batch = pa.record_batch([pa.array(ids, pa.int64()), pa.array([RowKind.DELETE] * len(ids), pa.int8())], SCHEMA)
         rows = LogRows(TABLE, batch, np.full(len(ids), at, np.int64))
         told = tuple(MissingRow(TABLE, f'{{"id": {number}}}', "not found", 0, str(at)) for number in ids)
-        self.log.on_unit(Transactions(place_at(at), (rows,), missing=told), now_s=0.0)
+        self.log.on_unit(LogTransactions(place_at(at), (rows,), missing=told), now_s=0.0)
 
     def alter(self, at: int) -> None:
         document = SchemaDocument.from_json({"fingerprint": f"f{at}", "columns": [], "primary_key": ["id"]})
         change = altered(at)
         self.log.on_unit(
-            SchemaChange(place_at(at), (TableAltered(TABLE, (change,), document),)),
+            SchemaChange(place_at(at), (AlterTableUpdate(TABLE, (change,), document),)),
             now_s=0.0,
         )
 
     def open(self, split: SnapshotSplit, *, now_s: float = 0.0) -> None:
-        self.log.on_event(OpenChunk(split), now_s=now_s)
+        self.log.on_event(OpenChunkRequest(split), now_s=now_s)
 
     def close(self, split: SnapshotSplit, *, high: int, log_end: int = 0) -> None:
         segments = (segment(f"chunk {split.index}"),)
-        closed = CloseChunk(split.chunk_id, high, max(high, log_end), exact=False, segments=segments)
+        closed = CloseChunkRequest(split.chunk_id, high, max(high, log_end), exact=False, segments=segments)
         self.log.on_event(closed, now_s=0.0)
 
     def misfit(self, split: SnapshotSplit, *, high: int, reason: str) -> None:
-        self.log.on_event(ChunkMisfit(split.chunk_id, high, reason), now_s=0.0)
+        self.log.on_event(ChunkSchemaMismatch(split.chunk_id, high, reason), now_s=0.0)
 
     def void(self, split: SnapshotSplit) -> None:
-        self.log.on_event(VoidChunk(split.chunk_id), now_s=0.0)
+        self.log.on_event(VoidChunkRequest(split.chunk_id), now_s=0.0)
 
     def cut(self) -> Cut:
         report = self.log.report()
@@ -347,10 +348,23 @@ def test_the_first_epoch_creates_every_table_and_no_other_does() -> None:
 
 def test_a_chunk_of_a_table_that_was_dropped_is_gone() -> None:
     reader = Reader()
-    update = TableDropped(TABLE)
+    update = DropTableUpdate(TABLE)
     reader.log.on_unit(SchemaChange(place_at(120), (update,)), now_s=0.0)
     reader.open(CHUNK)
     assert reader.said == [ChunkVoided(CHUNK.chunk_id, "the table was dropped", Fate.TABLE_GONE)]
+
+
+def test_a_chunk_of_a_table_is_gone_when_another_table_has_its_name() -> None:
+    """That one is in the log from its first row on, and nothing says later what becomes of chunks of the other."""
+    reader = Reader()
+    reader.log.on_unit(SchemaChange(place_at(120), (DropTableUpdate(TABLE),)), now_s=0.0)
+    reader.cut()
+    reader.alter(at=130)
+    chunk = replace(CHUNK, incarnation=5)
+    reader.open(chunk)
+    assert reader.said == [
+        ChunkVoided(chunk.chunk_id, "the table was dropped, and another one has its name", Fate.TABLE_GONE)
+    ]
 
 
 def test_input_ends_at_the_stop_position_between_transactions() -> None:
@@ -423,8 +437,8 @@ def test_missing_rows_are_told_once_and_not_of_chunks_that_are_still_to_be_read(
 
 
 def park(reader: Reader, at: int) -> None:
-    why = Parking("a test says so", Position.from_json({"at": at}), 0)
-    reader.log.on_unit(SchemaChange(place_at(at), (TableParked(TABLE, why),)), now_s=0.0)
+    why = ParkingCause("a test says so", Position.from_json({"at": at}), 0)
+    reader.log.on_unit(SchemaChange(place_at(at), (ParkTableUpdate(TABLE, why),)), now_s=0.0)
 
 
 def test_a_stop_of_somebody_who_does_not_know_of_a_parking_does_not_count() -> None:
@@ -441,7 +455,7 @@ def test_a_chunk_of_an_earlier_beginning_is_not_opened() -> None:
     park(reader, at=110)
     reader.open(CHUNK)
     document = SchemaDocument.from_json({"fingerprint": "f1", "columns": [], "primary_key": ["id"]})
-    begun = TableBegun(TABLE, (), document, SnapshotState("id", foldable=True, needs_null=False))
+    begun = BeginTableUpdate(TABLE, (), document, SnapshotState("id", foldable=True, needs_null=False))
     reader.cut()
     reader.log.on_unit(SchemaChange(place_at(120), (begun,)), now_s=0.0)
     reader.open(CHUNK)
@@ -461,3 +475,38 @@ def test_a_statement_about_a_parked_table_leaves_it_parked() -> None:
     after = reader.log.state()
     assert (after.parked, after.followed, after.ordinal) == (before.parked, {}, 120)
     assert reader.cut().report.tables == {}
+
+
+def test_a_table_without_chunks_is_live_however_many_rows_its_transaction_has() -> None:
+    """A manifest that had it in its snapshot would have its chunks planned, and its rows would come twice."""
+    reader = Reader()
+    document = SchemaDocument.from_json({"fingerprint": "f2", "columns": [], "primary_key": ["id"]})
+    made = TableId("shop", "made")
+    begun = BeginTableUpdate(made, (), document, without_chunks())
+    reader.log.on_unit(SchemaChange(place_at(100), (begun,), in_transaction=True, at=101), now_s=0.0)
+    reader.output.open_bytes = 10_000
+    reader.log.on_unit(LogTransactions(place_at(110)), now_s=0.0)
+    report, state = reader.cut()
+    assert state["tables"][str(made)] == {"incarnation": 1, "schema": "f2", "announced": True, "snapshot": None}
+    assert [change.type for change in report.tables[str(made)].changes] == ["create_table"]
+    assert not report.tables[str(made)].snapshot
+
+
+def test_a_table_that_was_dropped_is_told_of_once_and_known_to_nobody_behind_the_cut() -> None:
+    """One that takes the name is another table: it is announced anew."""
+    reader = Reader()
+    dropped = DropTableUpdate(TABLE, (DropTableEvent(TABLE),))
+    reader.log.on_unit(SchemaChange(place_at(110), (dropped,)), now_s=0.0)
+    first = reader.cut()
+    assert [change.type for change in first.report.tables[str(TABLE)].changes] == ["drop_table"]
+    assert first.state["tables"] == {}
+    document = SchemaDocument.from_json({"fingerprint": "f1", "columns": [], "primary_key": ["id"]})
+    reader.log.on_unit(SchemaChange(place_at(120), (AlterTableUpdate(TABLE, (), document),)), now_s=0.0)
+    second = reader.cut()
+    assert [change.type for change in second.report.tables[str(TABLE)].changes] == ["create_table"]
+    assert second.state["tables"][str(TABLE)] == {
+        "incarnation": 0,
+        "schema": "f1",
+        "announced": True,
+        "snapshot": None,
+    }

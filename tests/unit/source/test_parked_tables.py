@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.checkpoint.opaque import Position
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.routes import Route, Router
-from raycdc.schema.events import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
-from raycdc.source.new_beginnings import Place
-from raycdc.source.parked_tables import ParkedTables, ParkingTerms, Standing
-from raycdc.source.table_life import Parked, Phase
-from raycdc.transform.followed import TargetRules
+from raycdc.model.evolution.events import DropTableEvent, SchemaChangeEvent, TruncateTableEvent
+from raycdc.model.rules.routes import Route, Router
+from raycdc.source.tables.parked_tables import ParkedKind, ParkedTables, ParkingSetup
+from raycdc.source.tables.resnapshots import StatementPosition
+from raycdc.source.tables.table_life import Parked, ParkedPhase
+from raycdc.state.opaque import Position
+from raycdc.transform.target_rules import TargetRules
 
 ONE, TWO, THREE = (TableId("shop", f"item_{number}") for number in (1, 2, 3))
 MERGED = TargetRules(router=Router((Route(r"shop\.item_\d", "lake.items"),)), upsert=True)
-HERE = Place(Position.from_json({"at": 1}), 1, 0)
+HERE = StatementPosition(Position.from_json({"at": 1}), 1, 0)
 SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64), nullable=False),), ("id",))
 
 
-def parked(*, announced: bool, phase: Phase = Phase.PARKED) -> Parked:
+def parked(*, announced: bool, phase: ParkedPhase = ParkedPhase.PARKED) -> Parked:
     return Parked("f", announced, 1, phase, "why", Position.from_json({"at": 0}), 0)
 
 
 def tables(*followed: TableId, rules: TargetRules = MERGED, **others: Parked) -> ParkedTables[str]:
     state = {TableId("shop", name): one for name, one in others.items()}
-    return ParkedTables(ParkingTerms(state, rules=rules), followed=followed)
+    return ParkedTables(ParkingSetup(state, rules=rules), followed=followed)
 
 
 def begins_again(parked_tables: ParkedTables[str], table: TableId) -> bool:
     """Whether the table, which must be read again, begins again by itself."""
     reason = parked_tables.park(table, "why", HERE, again=True).parking.reason
-    again = parked_tables[table] is Standing.BEGINS_AGAIN
+    again = parked_tables[table] is ParkedKind.BEGINS_AGAIN
     assert again is ("It cannot begin again by itself: its rows in lake.items cannot be told from" not in reason)
     return again
 
@@ -49,8 +49,8 @@ def test_a_table_that_targets_were_never_told_of_is_in_nobodys_way() -> None:
     assert begins_again(tables(ONE, item_3=parked(announced=False)), ONE)
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_rows_of_a_table_that_is_not_followed_any_more_are_in_the_way(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", list(ParkedPhase))
+def test_rows_of_a_table_that_is_not_followed_any_more_are_in_the_way(phase: ParkedPhase) -> None:
     assert not begins_again(tables(ONE, item_3=parked(announced=True, phase=phase)), ONE)
 
 
@@ -71,3 +71,21 @@ def test_a_table_is_emptied_where_no_other_has_rows(event: SchemaChangeEvent) ->
 
 def test_a_table_waits_for_nobody_where_rows_are_appended() -> None:
     assert begins_again(tables(ONE, TWO, rules=TargetRules(router=MERGED.router)), ONE)
+
+
+def test_a_table_whose_rows_the_log_has_and_nobody_sees_is_for_somebody_to_decide_until_it_is_dropped() -> None:
+    unseen = tables(ONE)
+    unseen.met(THREE, "rows came", HERE)
+    parking = unseen.end(THREE, HERE).parking
+    assert (parking.phase, unseen[THREE]) == (ParkedPhase.PARKED, ParkedKind.UNDECIDED)
+    assert f"the log has rows of table {THREE}, and this account sees none of that name" in parking.reason
+    assert unseen.is_over(THREE)
+    unseen.park(THREE, "it may be gone", HERE, again=True)
+    assert unseen.end(THREE, HERE).parking.reason == f"there is no table {THREE}; nothing of it was read"
+
+
+def test_a_table_that_targets_have_ends_although_its_rows_were_met() -> None:
+    was = tables(ONE)
+    was.met(ONE, "rows came", HERE)
+    assert was.end(ONE, HERE).parking.phase is ParkedPhase.ENDED
+    assert not was.is_over(ONE)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.checkpoint.opaque import SealedSplit
 from raycdc.errors import ProtocolError
-from raycdc.source.partitions.partition_set import PartitionSet
+from raycdc.source.partitions.partition_source_reader import PartitionSet
 from raycdc.source.protocol.source_event import Message, SplitsAdded, SplitsRemoved
 from raycdc.source.split import PartitionSplit
+from raycdc.state.opaque import SealedSplit
 
 
 def at(position: int) -> SealedSplit:

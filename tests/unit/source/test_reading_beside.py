@@ -7,20 +7,20 @@ from typing import cast
 
 import pytest
 
+from raycdc.core.retry import RetryPolicy
 from raycdc.errors import LogLostError, RaycdcError, SchemaError, SourceError, SourceUnavailableError
 from raycdc.source.protocol.api import ReaderOutput
-from raycdc.source.protocol.metrics import BesideTrouble
+from raycdc.source.protocol.metrics import CatchUpOutage
 from raycdc.source.reader.availability import Availability
-from raycdc.source.reader.context import ReaderContext
-from raycdc.source.snapshot.log_unit import LogPlace, LogUnit, Progress, TransactionPart, Transactions
-from raycdc.source.snapshot.reading_beside import ReadingBeside
+from raycdc.source.reader.source_reader_base import ReaderContext
+from raycdc.source.snapshot.log.log_unit import LogPosition, LogProgress, LogTransactions, LogUnit, TransactionPart
+from raycdc.source.snapshot.rereading.catch_up_stream import CatchUpStream
 from raycdc.source.split import StreamSplit
-from raycdc.source.table_life import LeftAt
-from raycdc.testing.simulation.threads import NoThreads
-from raycdc.waiting.patience import Policy
+from raycdc.source.tables.table_life import LeftAt
+from tests.support.simulation.network import NoThreads
 from tests.unit.source.test_catch_up import BESIDE, HERE, TABLE, Resumed, rows_at, whole
 
-POLICY = Policy(first_s=1.0, longest_s=4.0, jitter=0.0, patience_s=120.0)
+POLICY = RetryPolicy(first_s=1.0, longest_s=4.0, jitter=0.0, patience_s=120.0)
 LOST = SourceUnavailableError("The connection was lost. If this repeats, ask.")
 REASON = "The connection was lost."
 
@@ -63,7 +63,7 @@ class Beside:
             epoch_bytes_max=1000,
             threads=NoThreads(),
         )
-        self.reading = ReadingBeside(self.log, self._open, context, policy=POLICY, lost_begin_again=lost_begin_again)
+        self.reading = CatchUpStream(self.log, self._open, context, policy=POLICY, lost_begin_again=lost_begin_again)
         self.reading.open(self.log.catch_up.splits(self.log.state())[1])
 
     def _open(self, split: StreamSplit) -> Second:
@@ -121,9 +121,9 @@ def test_the_pauses_grow_and_begin_again_with_a_unit() -> None:
 def test_a_reading_that_is_away_says_how_often_it_was_tried_with_what_and_for_how_long_it_still_is() -> None:
     beside = Beside(LOST, LOST, [whole(20)])
     left_s = round(POLICY.patience_s)
-    assert beside.reading.trouble == BesideTrouble(1, REASON, left_s)
+    assert beside.reading.trouble == CatchUpOutage(1, REASON, left_s)
     beside.at(1.0)
-    assert beside.reading.trouble == BesideTrouble(2, REASON, left_s - 1)
+    assert beside.reading.trouble == CatchUpOutage(2, REASON, left_s - 1)
     assert beside.at(3.0) == [True]
     assert beside.reading.trouble is None
 
@@ -143,12 +143,12 @@ def test_tables_of_which_nothing_came_for_too_long_are_parked_with_their_place_a
     assert beside.log.wants_seal
 
 
-def test_what_waited_when_the_reading_was_lost_comes_once() -> None:
-    """A part of a transaction that does not say where it is waits for the next one."""
-    nothing_of_it = TransactionPart(LogPlace(BESIDE, 10))
-    beside = Beside([nothing_of_it, LOST], [Progress(LogPlace(BESIDE, 20)), whole(21, 30)])
+def test_a_reading_that_is_lost_behind_a_part_that_says_nothing_comes_once() -> None:
+    """A part of a transaction that does not say where it is waits for nobody."""
+    nothing_of_it = TransactionPart(LogPosition(BESIDE, 10))
+    beside = Beside([nothing_of_it, LOST], [LogProgress(LogPosition(BESIDE, 20)), whole(21, 30)])
     beside.steps(2)
-    assert list(beside.log.catch_up._units) == []
+    assert not beside.log.catch_up._waits
     beside.at(1.0)
     assert beside.log.can_cut
     beside.steps()
@@ -165,7 +165,7 @@ def test_rows_of_a_reading_that_was_opened_again_are_numbered_behind_those_befor
 
 def test_a_reading_that_is_lost_inside_a_transaction_ends_its_reader() -> None:
     """The open epoch has a part of it, and the reading can be opened before it alone."""
-    beside = Beside([TransactionPart(LogPlace(BESIDE, 10), (rows_at(20),)), LOST])
+    beside = Beside([TransactionPart(LogPosition(BESIDE, 10), (rows_at(20),)), LOST])
     beside.steps()
     with pytest.raises(SourceUnavailableError):
         beside.steps()
@@ -200,10 +200,10 @@ def test_tables_whose_log_is_purged_begin_again_where_the_configuration_says_so(
 
 
 def test_a_reading_that_is_closed_for_a_while_still_joins_where_it_is_at_the_log() -> None:
-    beside = Beside([Transactions(LogPlace(BESIDE, 40), (rows_at(40),)), LOST])
+    beside = Beside([LogTransactions(LogPosition(BESIDE, 40), (rows_at(40),)), LOST])
     beside.steps()
     assert beside.log.catch_up.opens_anew
     waiting = Beside([whole(20, 30), LOST])
     waiting.steps(2)
-    waiting.log.on_unit(Progress(LogPlace(HERE, 41)), now_s=0.0)
+    waiting.log.on_unit(LogProgress(LogPosition(HERE, 41)), now_s=0.0)
     assert not waiting.log.catch_up.opens_anew

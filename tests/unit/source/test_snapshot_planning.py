@@ -10,19 +10,25 @@ from typing import Any, cast
 
 import pytest
 
-from raycdc.checkpoint.opaque import PlannerState, Position
 from raycdc.errors import SourceUnavailableError, TableLockedError
 from raycdc.model import TableId
-from raycdc.source.new_beginnings import unread
 from raycdc.source.protocol.api import TableCounts
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot import snapshot_planning
-from raycdc.source.snapshot.enumerator_state import SealedPlanning
-from raycdc.source.snapshot.snapshot_plan import PLANNED_AHEAD, PlanChunks, PlannedChunks, StartPoint, TablePlan
-from raycdc.source.snapshot.snapshot_planning import SnapshotPlanning
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.enumerator import snapshot_planning
+from raycdc.source.snapshot.enumerator.enumerator_state import SealedPlanning
+from raycdc.source.snapshot.enumerator.snapshot_plan import (
+    PLANNED_AHEAD,
+    PlanChunks,
+    PlannedChunks,
+    StartPoint,
+    TablePlan,
+)
+from raycdc.source.snapshot.enumerator.snapshot_planning import SnapshotPlanning, note_dropped
+from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.split import SnapshotSplit
-from raycdc.source.table_life import Parking, Unknown, parked_from
+from raycdc.source.tables.resnapshots import unread
+from raycdc.source.tables.table_life import ParkingCause, Unknown, first_state, parked_from
+from raycdc.state.opaque import PlannerState, Position
 from raycdc.testing.epochs import simple_schema
 
 TABLE = TableId("shop", "orders")
@@ -52,6 +58,25 @@ def test_a_chunk_that_a_reader_had_comes_back_unless_its_table_began_again() -> 
     assert not planning.pending
     planning.put_back(chunk(2))
     assert [(split.incarnation, split.attempt) for split in planning.pending] == [(2, 1)]
+
+
+def test_a_table_that_was_dropped_has_ended_until_another_one_takes_its_name() -> None:
+    planning = planning_of(incarnation=2)
+    note_dropped(planning, [TABLE, TableId("shop", "elsewhere")].__contains__)
+    assert [one.phase for one in planning.news.counted.tables().values()] == ["ended"]
+    planning.know(TABLE, "f", incarnation=2)
+    assert [one.phase for one in planning.news.counted.tables().values()] == ["stream"]
+
+
+def test_a_table_that_was_made_again_is_not_said_to_have_ended() -> None:
+    planning = planning_of(incarnation=2)
+    planning.put_back(chunk(2))
+    note_dropped(planning, [TABLE].__contains__)
+    followed = StreamState(Position.unknown(), 9, {TABLE: first_state("f", None)})
+    assert planning.follow(followed) == [TABLE]
+    assert [one.phase for one in planning.news.counted.tables().values()] == ["stream"]
+    assert planning.follow(followed) == []
+    assert not planning.is_of_now(chunk(2))
 
 
 def test_a_refusal_of_an_earlier_beginning_says_nothing_of_this_one() -> None:
@@ -289,7 +314,7 @@ def test_a_table_that_is_parked_while_it_is_planned_with_others_gets_no_chunk() 
     planning.plan()
     several.run()
     planning.plan()
-    parked = parked_from(Unknown(), Parking("it is odd", Position.from_json({}), 0))
+    parked = parked_from(Unknown(), ParkingCause("it is odd", Position.from_json({}), 0))
     planning.follow(StreamState(Position.from_json({}), 0, {}, {names[1]: parked}))
     several.run()
     assert several.together == [names[:1], names[1:]]

@@ -12,10 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raycdc.checkpoint.manifest import UnknownChange
-from raycdc.checkpoint.missing import MissingRow, MissingState
-from raycdc.checkpoint.opaque import LogNotes, Opaque, Position, SealedSplit
-from raycdc.checkpoint.patch import Patch
 from raycdc.connectors.kafka.events import EnumeratorEvent, ReaderEvent
 from raycdc.errors import ProtocolError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
@@ -32,9 +28,13 @@ from raycdc.source.protocol.source_event import (
     unpack,
 )
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_events import ChunkLocked, ChunkReaderEvent, LogEvent
-from raycdc.source.snapshot.stream_state import StreamState
-from raycdc.source.table_life import SnapshotState
+from raycdc.source.snapshot.chunk_events import ChunkLocked, ChunkReaderEvent, LogEvent, ResnapshotBegan
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.tables.table_life import SnapshotState
+from raycdc.state.manifests.manifest import UnknownChange
+from raycdc.state.manifests.patch import Patch
+from raycdc.state.missing import MissingRow, MissingState
+from raycdc.state.opaque import LogNotes, Opaque, Position, SealedSplit
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=8) | st.binary(max_size=8),
@@ -120,6 +120,7 @@ def dataclass_values(kind: Any) -> st.SearchStrategy[Any]:
 
 
 EVENTS = [
+    ResnapshotBegan,
     ChunkLocked,
     *get_args(LogEvent),
     *get_args(ChunkReaderEvent),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from raycdc.errors import OutOfPlaceError
+from raycdc.errors import OutOfOrderError
 from raycdc.source.reader.fetcher_manager import (
     Multiplexed,
     MultiThreaded,
@@ -255,5 +255,5 @@ def test_what_a_reader_gives_of_a_removed_split_is_dropped_before_the_split_is_a
 def test_a_batch_that_does_not_begin_where_the_rows_before_it_end_is_refused() -> None:
     check_begin("a", begin=10, position=10)
     for begin in (9, 11):
-        with pytest.raises(OutOfPlaceError, match=f"A batch of a begins at {begin}, .* end at 10"):
+        with pytest.raises(OutOfOrderError, match=f"A batch of a begins at {begin}, .* end at 10"):
             check_begin("a", begin=begin, position=10)

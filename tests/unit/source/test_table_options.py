@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from raycdc.config import SourceConfig
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
-from raycdc.source.table_options import checked
+from raycdc.source.startup import checked
 
 MYSQL = {"type": "mysql", "user": "cdc", "tables": [r"shop\..*"], "exclude": ["shop.audit"]}
 MONGODB = {

@@ -7,15 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import EnumeratorState, Position
-from raycdc.checkpoint.store import CheckpointStore, CommitRecord
+from raycdc.errors import SchemaError
 from raycdc.model import TableId
-from raycdc.source.parking import LogStart, TableRequest, with_requests
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.split import STREAM_SPLIT_ID
-from raycdc.source.table_life import Live
-from raycdc.source.table_requests import ask, ask_for_lost_rows, ask_to_begin_again, requests_of, settle, stream_state
+from raycdc.source.tables.parking import CommandDecision, LogStart, Requests, TableRequest, with_requests
+from raycdc.source.tables.table_commands import TableAction
+from raycdc.source.tables.table_life import Live, Parked, ParkedPhase
+from raycdc.source.tables.table_requests import (
+    PARKED_NAMED,
+    PARKED_TOLD,
+    ask,
+    ask_for_lost_rows,
+    ask_to_begin_again,
+    complain_of_parked,
+    each_table,
+    requests_of,
+    settle,
+    stream_state,
+)
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import EnumeratorState, Position
+from raycdc.state.store import CheckpointStore, CommitRecord
 
 NO_STATE = EnumeratorState.from_json({})
 A, B, C = "shop.a", "shop.b", "shop.c"
@@ -93,3 +106,37 @@ def test_a_request_that_no_committed_epoch_has_carried_out_is_kept_beside_a_late
     store.drop_after(1)
     requests, state = requests_of(store), stream_state(last(store))
     assert [name for name in (A, B, C) if requests.acts_on(name, state)] == [A, B]
+
+
+def test_a_name_that_no_table_was_found_under_is_listed_only_while_a_command_about_it_is_remembered() -> None:
+    """A statement may rename what is not there; a table that had rows is listed for as long as the state knows it."""
+    nothing = Parked(None, False, 1, ParkedPhase.ENDED, "there is no table", Position.unknown(), 0)
+    states = {A: nothing, B: replace(nothing, schema="x"), C: replace(nothing, again=True)}
+    parked = {TableId.parse(name): state for name, state in states.items()}
+    state = StreamState(Position.unknown(), 9, {}, parked=parked, changes=4)
+
+    def listed(requests: Requests) -> list[str]:
+        return [name for name, _, _ in each_table(state, requests)]
+
+    assert listed(Requests()) == [B, C]
+    asked = CommandDecision("1", TableAction.ADD, A, (A,), "it is looked for")
+    assert listed(Requests(commands=(asked,))) == [A, B, C]
+
+
+@pytest.mark.parametrize("count", [1, 2, PARKED_TOLD, PARKED_TOLD + 1, PARKED_NAMED + 3])
+def test_the_end_of_a_run_names_all_parked_tables_up_to_some_screens_of_them(count: int) -> None:
+    names = [f"shop.t{number:04}" for number in range(count)]
+    parked = {
+        TableId.parse(name): Parked("x", True, 1, ParkedPhase.PARKED, f"why {name}", Position(1), 0) for name in names
+    }
+    stream = StreamState(Position.unknown(), 9, parked=parked, changes=4).sealed()
+    manifest = Manifest(1, 1, 0, from_splits={}, to_splits={STREAM_SPLIT_ID: stream}, enumerator=NO_STATE)
+    with pytest.raises(SchemaError) as raised:
+        complain_of_parked(manifest)
+    first, *reasons, last = str(raised.value).splitlines()
+    assert [name for name in names if name in first] == names[:PARKED_NAMED]
+    assert (" and 3 more: parked" in first) == (count > PARKED_NAMED)
+    told = [f"{name}: why {name}" for name in names[:PARKED_TOLD]]
+    more = [f"… `raycdc tables list CONFIG` has the reasons of the other {count - PARKED_TOLD}, too."]
+    assert reasons == told + (more if count > PARKED_TOLD else [])
+    assert f"raycdc tables resnapshot CONFIG {names[0] if count == 1 else 'TABLE, once for each'};" in last

@@ -18,8 +18,8 @@ from raycdc.spark.executors import executor_settings, executors_python
 UNPACKED_BYTES_MAX = 250_000_000
 #: What a task of the sink imports besides.
 OF_SINKS = {
-    "delta": "raycdc.sinks.delta.tasks, raycdc.stores.files, obstore",
-    "iceberg": "raycdc.sinks.iceberg.tasks, raycdc.stores.files, obstore, numba",
+    "delta": "raycdc.sinks.delta.tasks, raycdc.storage.files, obstore",
+    "iceberg": "raycdc.sinks.iceberg.tasks, raycdc.storage.files, obstore, numba",
     "jdbc": "raycdc.sinks.jdbc.tasks, raycdc.sinks.jdbc.mysql, raycdc.sinks.jdbc.postgres",
     "kafka": "raycdc.sinks.kafka.tasks",
     "mongodb": "raycdc.sinks.mongodb.tasks, numba",
@@ -33,6 +33,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("place")
 
 
+@pytest.mark.long_variants("kafka", "iceberg", suite="sinks")
 @pytest.mark.parametrize("sink", OF_SINKS)
 def test_a_bare_python_has_all_that_tasks_import(sink: str, place: Path) -> None:
     files = place / "files"
@@ -42,7 +43,7 @@ def test_a_bare_python_has_all_that_tasks_import(sink: str, place: Path) -> None
         there.parent.mkdir(parents=True, exist_ok=True)
         there.symlink_to(path)
     # The module of a user's function may begin with raycdc's pipeline.
-    modules = "raycdc.pipeline, raycdc.spark.stage, raycdc.spark.executors, raycdc.bridge.flight, pandas"
+    modules = "raycdc.pipeline, raycdc.spark.stage, raycdc.spark.executors, raycdc.segments.flight, pandas"
     words = f"import {modules}, {OF_SINKS[sink]}{SAY}"
     code = f"import sys; sys.path.append({str(files)!r}); {words}"
     command = [sys.executable, "-I", "-S", "-X", f"pycache_prefix={place / 'compiled'}", "-c", code]

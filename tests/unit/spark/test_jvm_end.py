@@ -11,15 +11,15 @@ from typing import Any, cast
 import pytest
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
-from raycdc.bridge.tasks import StageTask
 from raycdc.errors import ConfigError, EngineNotStartedError, SinkError, SparkLostError
 from raycdc.model import TableId
-from raycdc.model.transform import Transform, Transforms
+from raycdc.model.engines import FROM_BYTES
+from raycdc.model.rules.transform import Transform, Transforms
+from raycdc.segments.tasks import StageTask
 from raycdc.sinks import jvm_end
 from raycdc.sinks.jvm_end import LOST, MEMORY, lost
 from raycdc.spark.derive import Deriver
-from raycdc.spark.lifecycle import MEMORY_ENDS_MAX, MEMORY_ENDS_S, MemoryEnds, SparkThread, task_runner
-from raycdc.spark.stage import IN_PROCESS_BYTES_MAX
+from raycdc.spark.lifecycle import MEMORY_ENDS_MAX, MEMORY_ENDS_S, MemoryEnds, SparkThread, TaskRules, task_runner
 from raycdc.spark.transforms import SparkResolver, TransformSession
 from raycdc.testing.epochs import simple_schema
 
@@ -184,7 +184,7 @@ def test_tasks_of_a_jvm_that_ended_can_be_run_again_on_the_next_one() -> None:
     told = list[str]()
     spark = SparkThread(session, warn=told.append)
     spark.session()
-    run_tasks, _ = task_runner(spark)
+    run_tasks, _ = task_runner(spark, TaskRules())
     with pytest.raises(SparkLostError, match="no memory left"):
         run_tasks([_Large()])
     starts.clear()
@@ -204,7 +204,7 @@ class _Large(StageTask[str]):
 
     @property
     def input_bytes(self) -> int:
-        return IN_PROCESS_BYTES_MAX + 1
+        return FROM_BYTES
 
     def run(self) -> str:
         return "done"

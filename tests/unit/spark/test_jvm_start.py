@@ -31,7 +31,7 @@ def test_a_start_that_is_broken_off_ends_at_once_and_cleans_up(tmp_path: Path, m
     monkeypatch.setattr(java_gateway, "launch_gateway", launch)
     jvm = JvmStart()
     with ThreadPoolExecutor(1) as pool:
-        start = pool.submit(start_jvm, {"spark.secret": "s"}, tmp_path, None, jvm)
+        start = pool.submit(start_jvm, {"spark.master": "local", "spark.secret": "s"}, tmp_path, None, jvm)
         assert comes_up.wait(600)
         assert (tmp_path / "settings.properties").exists()
         jvm.break_off()
@@ -40,7 +40,7 @@ def test_a_start_that_is_broken_off_ends_at_once_and_cleans_up(tmp_path: Path, m
             start.result()
     assert codes == [-9]
     with pytest.raises(RuntimeError, match="broken off"):
-        start_jvm({}, tmp_path, None, jvm)
+        start_jvm({"spark.master": "local"}, tmp_path, None, jvm)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -68,7 +68,7 @@ def test_a_jvm_that_is_killed_is_not_taken_for_one_that_refuses_its_options(
 
     monkeypatch.setattr(java_gateway, "launch_gateway", launch)
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(session, "_settings", lambda *_: dict[str, str]())
+    monkeypatch.setattr(session, "_settings", lambda *_: {"spark.master": "local[1]"})
     monkeypatch.setattr(session, "fetch_delta_jars", lambda: None)
     monkeypatch.setenv("PYSPARK_PYTHON", "")
     with pytest.raises(ConfigError, match="its JVM ended at once") as caught:

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from raycdc.bridge.tasks import StageTask, ThreadTaskRunner
 from raycdc.errors import RaycdcError
+from raycdc.model.engines import FROM_BYTES
+from raycdc.segments.tasks import StageTask, ThreadTaskRunner
 from raycdc.sinks.jvm_end import LOST, MEMORY
-from raycdc.spark.lifecycle import AGAIN_S, HERE, LaterTaskRunner, SparkThread
-from raycdc.spark.stage import IN_PROCESS_BYTES_MAX
+from raycdc.spark.lifecycle import AGAIN_S, HERE, DeferredTaskRunner, SparkThread
 
 
 class _Jvm:
@@ -48,7 +48,7 @@ def test_tasks_run_in_this_process_when_spark_is_lost_until_it_is_up_again(code:
 
     spark = SparkThread(session)
     spark.session()
-    run_tasks = LaterTaskRunner(spark, ThreadTaskRunner(1), warnings.append, clock=lambda: clock[0])
+    run_tasks = DeferredTaskRunner(spark, ThreadTaskRunner(1), warnings.append, clock=lambda: clock[0])
     for loss in (1, 2):
         assert run_tasks([_Large(1), _Large(2)]) == [1, 2]
         assert run_tasks([_Large(3)]) == [3]
@@ -77,7 +77,7 @@ def test_spark_is_not_started_when_nobody_would_end_it() -> None:
 class _Large(StageTask[int]):
     """Too much for the threads that Spark's runner has of its own."""
 
-    input_bytes = IN_PROCESS_BYTES_MAX + 1
+    input_bytes = FROM_BYTES
 
     def __init__(self, answer: int) -> None:
         self._answer = answer

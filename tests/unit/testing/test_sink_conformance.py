@@ -13,11 +13,20 @@ from unittest import SkipTest
 
 import pytest
 
-from raycdc.errors import SinkError, SinkUnavailableError, TargetGoneError, TargetTouchedError, ValueRefusedError
-from raycdc.failpoints import reach
+from raycdc.core.failpoints import reach
+from raycdc.errors import SinkError, SinkUnavailableError, TargetDroppedError, TargetModifiedError, ValueRefusedError
 from raycdc.model import TableId
-from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableWork
-from raycdc.sinks.steps import Batch, ExactlyOnceSink, Missing, Ours, Stamp, Standing, Taken, Target
+from raycdc.sinks.api import CHANGELOG, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableCommit
+from raycdc.sinks.steps import (
+    CommitMetadata,
+    ExactlyOnceSink,
+    ForeignTarget,
+    MissingTarget,
+    OwnTarget,
+    StageBatch,
+    Target,
+    TargetState,
+)
 from raycdc.sinks.tasks import LinesFile, WriteJsonLines
 from raycdc.testing import SinkConformance
 from raycdc.testing.epochs import Row
@@ -41,44 +50,44 @@ class JsonTarget(Target):
     def key(self) -> str:
         return str(self.name)
 
-    def standing(self, epoch: int | None = None) -> Standing:
+    def standing(self, epoch: int | None = None) -> TargetState:
         entry = self.document.get(self.key)
         if entry is None:
-            return Missing()
+            return MissingTarget()
         if not entry["record"] or entry.get("pipeline") != self.app_id:
-            return Taken()
-        return Ours(CommitVector(*entry["record"]))
+            return ForeignTarget()
+        return OwnTarget(CommitVector(*entry["record"]))
 
-    def create(self, work: TableWork, stamp: Stamp) -> None:
+    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self.document[self.key] = {"rows": [], "record": None}
         self.hold(stamp)
 
     replace = create
 
-    def adopt(self, work: TableWork, stamp: Stamp) -> None:
+    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self.hold(stamp)
 
-    def evolve(self, work: TableWork, stamp: Stamp) -> None:
+    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
         names = [column.name for column in work.schema.columns]
         rows = self.document[self.key]["rows"]
         self.document[self.key]["rows"] = [{**dict.fromkeys(names), **row} for row in rows]
         self.hold(stamp)
 
-    def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+    def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
         rows = self.staged_rows(staged)
         if self.document[self.key].get("forbidden"):
-            raise TargetTouchedError(f"{self.place} may not be written.")
+            raise TargetModifiedError(f"{self.place} may not be written.")
         if any((row["qty"] or 0) > self.document[self.key].get("qty_max", math.inf) for row in rows):
             raise ValueRefusedError(f"{self.place} forbids such a qty.")
         self.document[self.key]["rows"] += rows
         self.hold(stamp)
         reach("in_commit")
 
-    def bar(self, work: TableWork, stamp: Stamp) -> None:
+    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
         self.document.setdefault(self.key, {"rows": [], "record": None})
         self.hold(stamp)
 
-    def hold(self, stamp: Stamp) -> None:
+    def hold(self, stamp: CommitMetadata) -> None:
         vector = stamp.vector
         self.document[self.key] |= {
             "record": [vector.epoch, vector.step, vector.generation],
@@ -114,7 +123,7 @@ class JsonSink(ExactlyOnceSink[JsonTarget]):
             if writes:
                 save(self.folder, document)
 
-    def prepare(self, work: TableWork, batch: Batch) -> list[LinesFile]:
+    def prepare(self, work: TableCommit, batch: StageBatch) -> list[LinesFile]:
         staged: list[LinesFile] = []
         path = str(self.folder / f"staged-{work.epoch}-{work.generation}-{work.target}")
         batch.add(WriteJsonLines(self._context.table_input(work), path), staged.append)
@@ -202,7 +211,7 @@ class WritesTheRecordLater(JsonSink):
     """Rows and record are two transactions."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
             self.document[self.key]["rows"] += self.staged_rows(staged)
             save(Path(staged[0].path).parent, self.document)
             self.hold(stamp)
@@ -212,16 +221,16 @@ class WritesTheRecordLater(JsonSink):
 class NeverLooksAtTheRecord(JsonSink):
     """An epoch that comes again is written again."""
 
-    def commit(self, work: TableWork, staged: Any) -> None:
+    def commit(self, work: TableCommit, staged: Any) -> None:
         with self.opened(work.target, writes=True) as target:
-            target.write(work, staged, STEP_LAST, Stamp.of(work, STEP_LAST))
+            target.write(work, staged, STEP_LAST, CommitMetadata.of(work, STEP_LAST))
 
 
 class KnowsNoGenerations(JsonSink):
     """A replaced driver is not fenced."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def hold(self, stamp: Stamp) -> None:
+        def hold(self, stamp: CommitMetadata) -> None:
             record = [stamp.vector.epoch, stamp.vector.step, 0]
             self.document[self.key] |= {"record": record, "pipeline": self.app_id}
 
@@ -229,16 +238,16 @@ class KnowsNoGenerations(JsonSink):
 class BarsNothing(JsonSink):
     """A tombstone leaves no trace."""
 
-    def tombstone(self, work: TableWork) -> None:
+    def tombstone(self, work: TableCommit) -> None:
         pass
 
 
 class HidesRowsBehindATombstone(JsonSink):
     """An epoch whose rows are there is said to be dropped."""
 
-    def tombstone(self, work: TableWork) -> None:
+    def tombstone(self, work: TableCommit) -> None:
         with self.opened(work.target, writes=True) as target:
-            target.bar(work, Stamp.of(work, STEP_TOMBSTONE))
+            target.bar(work, CommitMetadata.of(work, STEP_TOMBSTONE))
 
 
 class BelievesItself(JsonSink):
@@ -251,7 +260,7 @@ class BelievesItself(JsonSink):
 class MixesTwoTables(JsonSink):
     """Rows of all tables of a stage job go to each of them."""
 
-    def stage(self, works: Sequence[TableWork]) -> dict[TableId, Any]:
+    def stage(self, works: Sequence[TableCommit]) -> dict[TableId, Any]:
         staged = super().stage(works)
         every = [part for parts in staged.values() for part in parts]
         return dict.fromkeys(staged, every)
@@ -261,9 +270,9 @@ class OneRecordForAll(JsonSink):
     """The record of one target counts for all."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def standing(self, epoch: int | None = None) -> Standing:
+        def standing(self, epoch: int | None = None) -> TargetState:
             records = [entry["record"] for entry in self.document.values() if entry["record"]]
-            return Ours(CommitVector(*max(records))) if records else super().standing(epoch)
+            return OwnTarget(CommitVector(*max(records))) if records else super().standing(epoch)
 
 
 class ForgetsDeletions(JsonSink):
@@ -298,7 +307,7 @@ class LosesAddedColumns(JsonSink):
 class SkipsEmptyEpochs(JsonSink):
     """An epoch without rows leaves no record."""
 
-    def commit(self, work: TableWork, staged: Any) -> None:
+    def commit(self, work: TableCommit, staged: Any) -> None:
         if work.segments:
             super().commit(work, staged)
 
@@ -306,7 +315,7 @@ class SkipsEmptyEpochs(JsonSink):
 class ShowsStagedRows(JsonSink):
     """Readers see rows before their epoch is committed."""
 
-    def stage(self, works: Sequence[TableWork]) -> dict[TableId, Any]:
+    def stage(self, works: Sequence[TableCommit]) -> dict[TableId, Any]:
         staged = dict(super().stage(works))
         for work in works:
             with self.opened(work.target, writes=True) as target:
@@ -318,9 +327,9 @@ class TakesWhatIsThere(JsonSink):
     """Somebody else's target is written to without being asked for."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def standing(self, epoch: int | None = None) -> Standing:
+        def standing(self, epoch: int | None = None) -> TargetState:
             standing = super().standing(epoch)
-            return Ours() if isinstance(standing, Taken) else standing
+            return OwnTarget() if isinstance(standing, ForeignTarget) else standing
 
 
 class MakesWhatItLooksAt(JsonSink):
@@ -337,27 +346,27 @@ class KnowsTargetsByNameAlone(JsonSink):
     """The record lies beside the target, and counts for whatever lies there."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def hold(self, stamp: Stamp) -> None:
+        def hold(self, stamp: CommitMetadata) -> None:
             super().hold(stamp)
             self.document.setdefault("records", {})[self.key] = self.document[self.key]["record"]
 
-        def standing(self, epoch: int | None = None) -> Standing:
+        def standing(self, epoch: int | None = None) -> TargetState:
             record = self.document.get("records", {}).get(self.key)
-            return Ours(CommitVector(*record)) if record and self.key in self.document else super().standing(epoch)
+            return OwnTarget(CommitVector(*record)) if record and self.key in self.document else super().standing(epoch)
 
 
 class LetsTheReplacedOneGoOn(JsonSink):
     """A pipeline finds its record in a target that another one replaced."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def hold(self, stamp: Stamp) -> None:
+        def hold(self, stamp: CommitMetadata) -> None:
             super().hold(stamp)
             records = self.document.setdefault("of pipelines", {})
             records[f"{self.app_id} {self.key}"] = self.document[self.key]["record"]
 
-        def standing(self, epoch: int | None = None) -> Standing:
+        def standing(self, epoch: int | None = None) -> TargetState:
             record = self.document.get("of pipelines", {}).get(f"{self.app_id} {self.key}")
-            return Ours(CommitVector(*record)) if record else super().standing(epoch)
+            return OwnTarget(CommitVector(*record)) if record else super().standing(epoch)
 
 
 class ForgetsHowFarItWas(JsonSink):
@@ -371,7 +380,7 @@ class EndsForOneTable(JsonSink):
     """A target that takes a row no more ends the run of all tables."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
             try:
                 super().write(work, staged, step, stamp)
             except ValueRefusedError as error:
@@ -382,7 +391,7 @@ class LosesRowsThatDoNotFit(JsonSink):
     """Rows that a target takes no more are left out in silence."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
             try:
                 super().write(work, staged, step, stamp)
             except ValueRefusedError:
@@ -393,10 +402,10 @@ class WritesWhereItMayNot(JsonSink):
     """Rows that may not be written are left out in silence."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
             try:
                 super().write(work, staged, step, stamp)
-            except TargetTouchedError:
+            except TargetModifiedError:
                 self.hold(stamp)
 
 
@@ -404,7 +413,7 @@ class WritesNothingAfterADeletion(JsonSink):
     """Changes of a target that has fewer rows than it had are left out in silence."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
             if len(self.document[self.key]["rows"]) == 3:
                 self.hold(stamp)
             else:
@@ -415,9 +424,9 @@ class ParksForEveryTouch(JsonSink):
     """A target whose comment somebody changed is refused."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableWork, staged: list[LinesFile], step: int, stamp: Stamp) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
             if self.document[self.key].get("comment"):
-                raise TargetTouchedError(f"{self.place} was touched.")
+                raise TargetModifiedError(f"{self.place} was touched.")
             super().write(work, staged, step, stamp)
 
 
@@ -425,7 +434,7 @@ class MakesAgainWhatIsGone(JsonSink):
     """A target that is gone is made again, without the rows that it had."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def standing(self, epoch: int | None = None) -> Standing:
+        def standing(self, epoch: int | None = None) -> TargetState:
             if epoch is not None and epoch > 1:
                 self.document.setdefault(
                     self.key, {"rows": [], "record": [epoch - 1, STEP_LAST, 1], "pipeline": self.app_id}
@@ -454,7 +463,7 @@ class BlamesTheTable(JsonSink):
             with super().opened(target, writes=writes) as handle:
                 yield handle
         except SinkUnavailableError as error:
-            raise TargetGoneError(str(error)) from error
+            raise TargetDroppedError(str(error)) from error
 
 
 #: Each fault, and the story that is there to find it.

@@ -14,9 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from raycdc.checkpoint.manifest import STREAM_SPLIT_ID, Manifest
-from raycdc.checkpoint.opaque import PlannerState, Position
-from raycdc.checkpoint.store import CheckpointStore
+from raycdc.config.checks import CheckResult
 from raycdc.connectors.datagen.generator import ABSENT, Generator
 from raycdc.connectors.datagen.plugin import DatagenSourceConfig
 from raycdc.connectors.datagen.source import (
@@ -29,14 +27,16 @@ from raycdc.connectors.datagen.source import (
 )
 from raycdc.errors import RaycdcError
 from raycdc.model import RowKind, TableId
-from raycdc.source.checks import CheckResult
 from raycdc.source.connector import SourceContext, SourceFindings, SourceTable
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import LogUnit, SchemaChange, TableAltered, Transactions
-from raycdc.source.snapshot.snapshot_plan import PlannedChunks, first_state
-from raycdc.source.snapshot.stream_state import stream_of
+from raycdc.source.snapshot.enumerator.snapshot_plan import PlannedChunks, first_state
+from raycdc.source.snapshot.log.log_rows import LogRows
+from raycdc.source.snapshot.log.log_unit import AlterTableUpdate, LogTransactions, LogUnit, SchemaChange
+from raycdc.source.snapshot.log.stream_state import stream_of
 from raycdc.source.split import OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.state.opaque import PlannerState, Position
+from raycdc.state.store import CheckpointStore
 from raycdc.testing import SourceConformance
 from raycdc.testing.source_play import Row
 
@@ -135,7 +135,7 @@ def test_a_log_that_grows_while_it_is_asked_for_its_end_loses_no_transaction(
     ends = iter([40, 60])
     monkeypatch.setattr(Generator, "end", lambda *_: next(ends, 60))
     units = [unit for unit in (log.fetch(), log.fetch()) if unit is not None]
-    assert [(type(unit), unit.place.ordinal) for unit in units] == [(Transactions, 60)]
+    assert [(type(unit), unit.place.ordinal) for unit in units] == [(LogTransactions, 60)]
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ class FaultyLog(DatagenSource):
 
 
 def each_batch(unit: LogUnit, change: Callable[[LogRows], LogRows]) -> LogUnit:
-    if not isinstance(unit, Transactions):
+    if not isinstance(unit, LogTransactions):
         return unit
     return replace(unit, rows=tuple(filter(lambda rows: rows.ordinals.size, map(change, unit.rows))))
 
@@ -288,7 +288,7 @@ class KeepsItsOldColumns(FaultyLog):
         document = SchemaDocument.of(old)
         if not isinstance(unit, SchemaChange):
             return unit
-        altered = [one for one in unit.updates if isinstance(one, TableAltered)]
+        altered = [one for one in unit.updates if isinstance(one, AlterTableUpdate)]
         return replace(unit, updates=tuple(replace(one, document=document) for one in altered))
 
 
@@ -480,8 +480,8 @@ FAULTS: dict[type[DatagenSource], str] = {
 
 @pytest.mark.parametrize("faulty", FAULTS, ids=lambda faulty: faulty.__name__)
 def test_a_planted_fault_is_found(faulty: type[DatagenSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raycdc.testing.source_log_stories.PATIENCE_S", 0.5)
-    monkeypatch.setattr("raycdc.testing.source_run_stories.RUN_PATIENCE_S", 5.0)
+    monkeypatch.setattr("raycdc.testing.source_conformance.PATIENCE_S", 0.5)
+    monkeypatch.setattr("raycdc.testing.source_conformance.RUN_PATIENCE_S", 5.0)
     suite = type("Suite", (DatagenConformance,), {"source": faulty})()
     story = getattr(suite, f"test_{FAULTS[faulty]}")
     assert fails(story, tmp_path), f"{faulty.__name__}: {faulty.__doc__}"

@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.layout import TableLayout, partition_fields
-from raycdc.model.lookup import LookedUpColumn, Lookup
-from raycdc.model.routes import Route, Router
-from raycdc.model.transform import Transform, Transforms
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AddColumnEvent,
     AlterColumnTypeEvent,
     CreateTableEvent,
@@ -22,7 +18,11 @@ from raycdc.schema import (
     SchemaChangeEvent,
     TruncateTableEvent,
 )
-from raycdc.transform.followed import TargetRules
+from raycdc.model.rules.layout import TableLayout, partition_fields
+from raycdc.model.rules.lookup import Lookup, LookupColumn
+from raycdc.model.rules.routes import Route, Router
+from raycdc.model.rules.transform import Transform, Transforms
+from raycdc.transform.target_rules import TargetRules
 
 ORDERS, OTHERS = TableId("shop", "orders"), TableId("shop", "others")
 NUMBER = LogicalType(TypeKind.INT32)
@@ -114,7 +114,7 @@ def test_one_of_several_merged_tables_cannot_be_emptied_where_rows_are_updated(
 
 
 def test_a_table_that_takes_from_a_lookup_what_it_goes_by_or_adds_is_parked() -> None:
-    added = (LookedUpColumn("name", "user_name", LogicalType(TypeKind.STRING)),)
+    added = (LookupColumn("name", "user_name", LogicalType(TypeKind.STRING)),)
     lookup = Lookup(number=0, table=r"shop\..*", dimension="mongodb crm.users", key="qty", field="_id", columns=added)
     rules = TargetRules(Transforms(lookups=[lookup]))
 

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raycdc.connectors.mysql.ddl.statement_text import shown
+from raycdc.connectors.mysql.ddl.parse.statement_text import shown
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, lost_values, with_lost_values
-from raycdc.model.mask import Mask, Masks
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AddColumnEvent,
     CreateTableEvent,
     DropColumnEvent,
@@ -24,10 +23,10 @@ from raycdc.schema import (
     event_from_json,
     event_to_json,
 )
-from raycdc.schema.events import AlterColumnTypeEvent, SchemaChangeEvent
-from raycdc.transform.hidden_texts import without_values
-from raycdc.transform.masked import hidden_changes, hidden_schema, masked_changes, masked_schema
-from raycdc.transform.masking import masked, masked_values
+from raycdc.model.evolution.events import AlterColumnTypeEvent, SchemaChangeEvent
+from raycdc.model.rules.mask import Mask, Masks
+from raycdc.model.statement_redaction import without_values
+from raycdc.transform.masks import hidden_changes, hidden_schema, masked, masked_changes, masked_schema, masked_values
 
 PEOPLE = TableId("shop", "people")
 

@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raycdc.bridge.views import stored_names, viewed
 from raycdc.errors import ConfigError, SchemaError
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
-from raycdc.model.lookup import LookedUpColumn, Lookup
-from raycdc.model.transform import Constant, Expression, Item, Renamed, Star, Transform, Transforms, items_of
+from raycdc.model.evolution import AddColumnEvent, CreateTableEvent, DropColumnEvent, RenameColumnEvent
+from raycdc.model.evolution.events import AlterColumnTypeEvent, AlterPrimaryKeyEvent, TruncateTableEvent
+from raycdc.model.rules.lookup import Lookup, LookupColumn
+from raycdc.model.rules.transform import Constant, Expression, Item, Renamed, Star, Transform, Transforms, items_of
 from raycdc.model.view import RowView
-from raycdc.schema import AddColumnEvent, CreateTableEvent, DropColumnEvent, RenameColumnEvent
-from raycdc.schema.events import AlterColumnTypeEvent, AlterPrimaryKeyEvent, TruncateTableEvent
+from raycdc.segments.reading import stored_names, viewed
 from raycdc.transform import PlainResolver, ResolvedTransform, TransformedTables, TransformUse
-from raycdc.transform.changes import transformed_changes
+from raycdc.transform.tables import transformed_changes
 
 ORDERS = TableId("shop", "orders")
 INT, BIG, TEXT = (LogicalType(kind) for kind in (TypeKind.INT32, TypeKind.INT64, TypeKind.STRING))
@@ -156,7 +156,7 @@ def test_rows_left_out_that_cannot_be_deletions_of_their_keys_are_refused(
     TransformedTables(transforms, Filtering(), strict).resolved(ORDERS, SCHEMA)
 
     def looking_up(*, drop: bool) -> Transforms:
-        added = (LookedUpColumn("name", "user_name", TEXT),)
+        added = (LookupColumn("name", "user_name", TEXT),)
         lookup = Lookup(number=0, table="shop.orders", dimension="d", key="QTY", field="_id", columns=added, drop=drop)
         return Transforms([Transform(table="shop.orders", **options)], [lookup])
 

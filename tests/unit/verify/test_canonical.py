@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from raycdc.model.types import LogicalType, TypeKind
-from raycdc.verify.canonical import Compared, ComparedColumn, Form
+from raycdc.verify.canonical import CanonicalForm, Compared, ComparedColumn
 
-KEY = ComparedColumn("id", Form.of(LogicalType(TypeKind.INT32)))
+KEY = ComparedColumn("id", CanonicalForm.of(LogicalType(TypeKind.INT32)))
 
 
 def hashes(logical: LogicalType, array: pa.Array, *, one_zero: bool = False) -> list[int]:
     """Of rows with one key, whose other column has the values of `array`."""
-    column = ComparedColumn("v", Form.of(logical, one_zero=one_zero))
+    column = ComparedColumn("v", CanonicalForm.of(logical, one_zero=one_zero))
     rows = len(array)
     columns = {"id": pa.array([1] * rows, pa.int32()), "v": array}
     return [int(found) for found in Compared((KEY, column), (KEY,)).row_hashes(columns, rows)[1]]
@@ -102,7 +102,7 @@ def test_a_value_that_its_form_cannot_have_differs_and_spoils_no_other() -> None
 
 
 def test_two_columns_that_change_hands_differ() -> None:
-    number = Form.of(LogicalType(TypeKind.INT32))
+    number = CanonicalForm.of(LogicalType(TypeKind.INT32))
     compared = Compared((KEY, ComparedColumn("a", number), ComparedColumn("b", number)), (KEY,))
     columns = {"id": pa.array([1, 1]), "a": pa.array([5, 6]), "b": pa.array([6, 5])}
     _, rows = compared.row_hashes(columns, 2)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from raycdc.model import TableId
-from raycdc.stores.settings import StorageSettings
-from raycdc.testing.servers.certificates import write_certificates
-from raycdc.testing.servers.tls_terminator import tls_in_front
+from raycdc.sandbox.servers.certificates import write_certificates
+from raycdc.storage.settings import StorageSettings
 from raycdc.verify.targets.api import NotComparedError
 from raycdc.verify.targets.iceberg import Warehouse
+from tests.support.servers.gate import tls_in_front
 
 
 class EmptyCatalog(http.server.BaseHTTPRequestHandler):

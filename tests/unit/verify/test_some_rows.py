@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.source.snapshot.key_list import keys_of_text
-from raycdc.verify import some_rows
-from raycdc.verify.canonical import Compared, ComparedColumn, Form
-from raycdc.verify.some_rows import NamedKeys, SomeRows
-from raycdc.verify.targets.api import Wanted
+from raycdc.source.snapshot.rereading.backfill_keys import keys_of_text
+from raycdc.verify import source_rows as some_rows
+from raycdc.verify.canonical import CanonicalForm, Compared, ComparedColumn
+from raycdc.verify.source_rows import NamedKeys, SomeRows
+from raycdc.verify.targets.api import RowFilter
 from raycdc.verify.targets.spans import SPANS_MAX, arrow_condition, spans
 
 SCHEMA = TableSchema(
@@ -31,7 +31,7 @@ SCHEMA = TableSchema(
 
 
 def compared(*names: str) -> Compared:
-    columns = tuple(ComparedColumn(name, Form.of(SCHEMA.column(name).type)) for name in names)
+    columns = tuple(ComparedColumn(name, CanonicalForm.of(SCHEMA.column(name).type)) for name in names)
     return Compared(columns, columns)
 
 
@@ -110,17 +110,17 @@ def test_a_reader_of_files_skips_groups_of_rows_and_never_a_wanted_one(tmp_path:
     pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=100)
     data = ds.dataset(tmp_path)
 
-    def read(wanted: Wanted) -> list[int]:
+    def read(wanted: RowFilter) -> list[int]:
         condition = arrow_condition(wanted, data.schema)
         return list(data.to_table(filter=condition).column("id").to_pylist())
 
     values = pa.array([5, 7, 4_000], pa.int64())
-    assert read(Wanted({"id": values})) == [5, 7, 4_000]
+    assert read(RowFilter({"id": values})) == [5, 7, 4_000]
     # Of changes those that emptied the table count for every key.
-    assert read(Wanted({"id": values}, of_changes=True)) == [5, 7, 4_000, 9_999]
+    assert read(RowFilter({"id": values}, of_changes=True)) == [5, 7, 4_000, 9_999]
     # A number that the column cannot have, and a text: nothing is skipped by them.
-    assert len(read(Wanted({"id": pa.array([5, 2**40], pa.int64())}))) == 10_000
-    assert len(read(Wanted({"id": pa.array(["5"])}))) == 10_000
+    assert len(read(RowFilter({"id": pa.array([5, 2**40], pa.int64())}))) == 10_000
+    assert len(read(RowFilter({"id": pa.array(["5"])}))) == 10_000
 
 
 def test_a_row_that_comes_with_several_lists_counts_once() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from raycdc.cli import verify
-from raycdc.cli.verify import Asked
+from raycdc.cli.verify import VerifyOptions
 from raycdc.errors import ConfigError
-from raycdc.verify.results import Comparison, Counts, ShownKeys, Side, TableResult, Verdict
+from raycdc.verify.differing_columns import DifferingColumn
+from raycdc.verify.results import ComparisonReport, ComparisonVerdict, KeyCounts, ShownKeys, SideCounts, TableResult
 from raycdc.verify.table import Reading
 from raycdc.verify.verifier import Watched
 
-SIDE = Side(1200, "0123456789abcdef0123456789abcdef")
+SIDE = SideCounts(1200, "0123456789abcdef0123456789abcdef")
 
 
 def told(result: TableResult, capsys: pytest.CaptureFixture[str]) -> str:
@@ -19,8 +22,8 @@ def told(result: TableResult, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def compared(counts: Counts, keys: ShownKeys | None = None) -> Comparison:
-    return Comparison(SIDE, SIDE, ranges=4, rounds=6, counts=counts, seconds=0.5, keys=keys)
+def compared(counts: KeyCounts, keys: ShownKeys | None = None) -> ComparisonReport:
+    return ComparisonReport(SIDE, SIDE, ranges=4, rounds=6, counts=counts, seconds=0.5, keys=keys)
 
 
 READ = "(1,200 rows in 4 ranges, 2,400 rows/s, checksum 0123456789abcdef)"
@@ -29,23 +32,32 @@ READ = "(1,200 rows in 4 ranges, 2,400 rows/s, checksum 0123456789abcdef)"
 @pytest.mark.parametrize(
     ("result", "verdict", "line"),
     [
-        (TableResult("a.b", "a.b", compared(Counts())), Verdict.EQUAL, f"a.b: equal {READ}\n"),
+        (TableResult("a.b", "a.b", compared(KeyCounts())), ComparisonVerdict.EQUAL, f"a.b: equal {READ}\n"),
         (
-            TableResult("a.b", "lake.b", compared(Counts(missing=2, changed=1), ShownKeys(missing=("7", "8\n")))),
-            Verdict.DIFFERENT,
+            TableResult("a.b", "lake.b", compared(KeyCounts(missing=2, changed=1), ShownKeys(missing=("7", "8\n")))),
+            ComparisonVerdict.DIFFERENT,
             (
                 f"a.b in lake.b: DIFFERENT: 2 missing in the target, 1 with other values {READ}\n"
                 "    missing: 7\n    missing: 8\\n\n"
             ),
         ),
         (
-            TableResult("a.b", "a.b", compared(Counts(kept_changing=3))),
-            Verdict.UNSETTLED,
+            TableResult(
+                "a.b",
+                "a.b",
+                replace(compared(KeyCounts(changed=3)), columns=tuple(DifferingColumn(f"c{n}") for n in range(10))),
+            ),
+            ComparisonVerdict.DIFFERENT,
+            f"a.b: DIFFERENT: 3 with other values in c0, c1, c2, c3, c4, c5, c6, c7 and 2 more {READ}\n",
+        ),
+        (
+            TableResult("a.b", "a.b", compared(KeyCounts(kept_changing=3))),
+            ComparisonVerdict.UNSETTLED,
             f"a.b: 3 rows kept changing in 6 rounds, so nothing is known of them {READ}\n",
         ),
         (
-            TableResult("a.b", "a.b", compared(Counts(behind=1)), notes=("one thing",)),
-            Verdict.UNSETTLED,
+            TableResult("a.b", "a.b", compared(KeyCounts(behind=1)), notes=("one thing",)),
+            ComparisonVerdict.UNSETTLED,
             (
                 "a.b: 1 rows differ and changed at the source since the pipeline's last commit: it is behind "
                 f"{READ}\n    one thing.\n"
@@ -53,31 +65,31 @@ READ = "(1,200 rows in 4 ranges, 2,400 rows/s, checksum 0123456789abcdef)"
         ),
         (
             TableResult.refused("a.b", "a.b", why="it is paused"),
-            Verdict.NOT_COMPARED,
+            ComparisonVerdict.NOT_COMPARED,
             "a.b: not compared: it is paused.\n",
         ),
         (
             TableResult.refused("a.b", "a.b", why="its target a.b is parked: It is full. Make room.", notes=("x", "x")),
-            Verdict.NOT_COMPARED,
+            ComparisonVerdict.NOT_COMPARED,
             "a.b: not compared: its target a.b is parked: It is full. Make room.\n    x.\n",
         ),
     ],
 )
 def test_a_line_says_what_is_known(
-    result: TableResult, verdict: Verdict, line: str, capsys: pytest.CaptureFixture[str]
+    result: TableResult, verdict: ComparisonVerdict, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (result.verdict, told(result, capsys)) == (verdict, line)
 
 
 @pytest.mark.parametrize(("text", "share"), [("", 1.0), ("5%", 0.05), ("100", 1.0), ("0.5 %", 0.005)])
 def test_a_sample_is_a_percentage(text: str, share: float) -> None:
-    assert Asked(sample=text).share == pytest.approx(share)
+    assert VerifyOptions(sample=text).share == pytest.approx(share)
 
 
 @pytest.mark.parametrize("text", ["0%", "101%", "half", "-5%"])
 def test_another_sample_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no percentage"):
-        _ = Asked(sample=text).share
+        _ = VerifyOptions(sample=text).share
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ damaged batch is a `DataError` after the rows before the damage, in time and mem
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,8 +15,8 @@ import pyarrow as pa
 
 from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.bson.event_loops import document_rows
-from raycdc.connectors.mongodb.bson.walk_loops import Fields, decode, enter
-from raycdc.connectors.mongodb.layout import FIELDS, ID, VALUE, Layout, OnMisfit, Spelling, subtype_of
+from raycdc.connectors.mongodb.bson.walk_loops import FieldArrays, decode, enter
+from raycdc.connectors.mongodb.layout import FIELDS, ID, VALUE, CollectionLayout, OnTypeMismatch, Spelling, subtype_of
 from raycdc.errors import DataError
 from raycdc.formats.decoding.arena import Arena, WireColumn
 from raycdc.model import LogicalType, TypeKind, with_lost_values
@@ -36,9 +37,9 @@ _TEXT_WIRES = {"objectId": codes.AS_OBJECT_ID, "binData(4)": codes.AS_UUID, "dec
 _TEXT_WIRES["uuid"] = codes.AS_UUID
 _BYTES_WIRES = {VALUE.native: codes.AS_VALUE, FIELDS.native: codes.AS_FIELDS}
 _MISFITS = {
-    OnMisfit.FAIL: codes.ON_MISFIT_FAIL,
-    OnMisfit.NULL: codes.ON_MISFIT_NULL,
-    OnMisfit.REST: codes.ON_MISFIT_REST,
+    OnTypeMismatch.FAIL: codes.ON_MISFIT_FAIL,
+    OnTypeMismatch.NULL: codes.ON_MISFIT_NULL,
+    OnTypeMismatch.REST: codes.ON_MISFIT_REST,
 }
 #: Names of element types, as ``$type`` of the server's query language has them.
 TYPE_NAMES = {
@@ -71,7 +72,9 @@ class DocumentDecoder:
     its columns are for messages.
     """
 
-    def __init__(self, layout: Layout, *, collection: str, section: str = "source", watched: bool = False) -> None:
+    def __init__(
+        self, layout: CollectionLayout, *, collection: str, section: str = "source", watched: bool = False
+    ) -> None:
         """Where it is `watched`, `met` tells the elements that have no column."""
         self._layout = layout
         self._collection = collection
@@ -164,6 +167,18 @@ class DocumentDecoder:
         self._fields.state[codes.LOST] = 0
         return with_lost_values(batch, lost) if lost else batch
 
+    def _key_fix(self, name: str) -> str:
+        """What to do about a key that its column cannot hold: a list of columns is of all that are wanted."""
+        types = {column.name: _named(column.type) for column in self._layout.fields} | {name: "json"}
+        shown = list(types.items())[:_COLUMNS_SHOWN]
+        listed = ", ".join(f"{_toml(column)} = {_toml(text)}" for column, text in shown)
+        more = ", …" if len(types) > len(shown) else ""
+        return (
+            f'It is the key, which cannot be left out: have {self._section}.columns give it the type "json", and name '
+            f"every other field that is wanted there, because fields that are not listed are left out: "
+            f"{_toml(self._collection)} = {{ {listed}{more} }}"
+        )
+
     def _error(self, documents: bytes, at: int) -> DataError:
         """The value at which the loops stopped, in the document at `at`."""
         state = self._fields.state
@@ -192,10 +207,23 @@ class DocumentDecoder:
             apart = f'let such values be NULL with {self._section}.on_misfit = "null"'
         fix = f'Give it another type in {self._section}.columns ("json" takes everything), or {apart}.'
         if column == 0:
-            fix = f'It is the key, which cannot be left out: give it the type "json" in {self._section}.columns.'
+            fix = self._key_fix(name)
         if code == codes.MISFIT and kind in TYPE_NAMES:
             problem += f' (find such documents with {{"{name}": {{"$type": "{TYPE_NAMES[kind]}"}}}})'
         return DataError(f"{where}: {name}, a column of type {logical.native}, {problem}. {fix}")
+
+
+#: So many columns are named to whoever is to list them all.
+_COLUMNS_SHOWN = 50
+
+
+def _toml(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _named(logical: LogicalType) -> str:
+    """The type as the configuration names it."""
+    return "uuid" if logical.kind is TypeKind.STRING and logical.native == "binData(4)" else logical.native
 
 
 def _wire_column(name: str, logical: LogicalType, spelling: Spelling) -> WireColumn:
@@ -214,10 +242,10 @@ def _wire_column(name: str, logical: LogicalType, spelling: Spelling) -> WireCol
 
 def fields_of(
     names: Sequence[bytes | None], columns: int, *, others: Sequence[int] = (), watched: bool = False
-) -> Fields:
+) -> FieldArrays:
     """The table of `names`, which are those of the first columns; None for one that is no field.
 
-    `others` are `Fields.others` of the first columns.
+    `others` are `FieldArrays.others` of the first columns.
     """
     lengths = np.array([-1 if name is None else len(name) for name in names], np.int64)
     taken = np.maximum(lengths, 0)
@@ -227,7 +255,7 @@ def fields_of(
     aside = np.full(columns, -1, np.int64)
     aside[: len(others)] = others
     places = 1 << (4 * columns).bit_length()
-    found = Fields(
+    found = FieldArrays(
         names=_bytes(b"".join(filter(None, names))),
         spans=spans,
         table=np.full(places, -1, np.int64),

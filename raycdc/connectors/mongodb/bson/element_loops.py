@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import load
 from raycdc.connectors.mongodb.bson.code_loops import (
     ARRAY,
     BINARY,
@@ -34,6 +33,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     TIMESTAMP,
     UNDEFINED,
 )
+from raycdc.core.compiled import load
 from raycdc.formats.loops.compiling import helper, inlined
 
 

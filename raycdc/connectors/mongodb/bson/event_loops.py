@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from raycdc.compiled import load
 from raycdc.connectors.mongodb.bson.code_loops import (
     AT,
     CODE_AT,
@@ -58,7 +57,8 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     UPDATE,
 )
 from raycdc.connectors.mongodb.bson.element_loops import container_end, name_end, value_end
-from raycdc.connectors.mongodb.bson.walk_loops import Fields, document_row, find_name, same_name
+from raycdc.connectors.mongodb.bson.walk_loops import FieldArrays, document_row, find_name, same_name
+from raycdc.core.compiled import load
 from raycdc.formats.loops.code_loops import FULL, OK, ROWS
 from raycdc.formats.loops.compiling import helper, njit
 
@@ -139,7 +139,7 @@ def _event(data: Any, at: Any, last: Any, envelope: Any, namespaces: Any, event:
 
 
 @njit
-def scan(data: Any, at: int, envelope: Fields, namespaces: Fields, events: Any) -> int:
+def scan(data: Any, at: int, envelope: FieldArrays, namespaces: FieldArrays, events: Any) -> int:
     """Events from `at` on into rows of `events`; how many fit. ``envelope.state[AT]`` is where to go on.
 
     A damaged event ends it with ``state[CODE_AT]`` not `OK`. `namespaces` are the contents of documents ``ns`` that
@@ -166,7 +166,7 @@ def document_rows(
     places: npt.NDArray[np.int64],
     at: int,
     stop: int,
-    fields: Fields,
+    fields: FieldArrays,
     a: Any,
     key: int,
     whole: int,

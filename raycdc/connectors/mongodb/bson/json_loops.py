@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import load
 from raycdc.connectors.mongodb.bson.code_loops import (
     ARRAY,
     AS_KEY,
@@ -55,6 +54,7 @@ from raycdc.connectors.mongodb.bson.text_loops import (
     put_word,
     string_text,
 )
+from raycdc.core.compiled import load
 from raycdc.formats.loops.code_loops import FULL, OK
 from raycdc.formats.loops.compiling import helper
 

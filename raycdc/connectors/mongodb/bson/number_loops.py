@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import load
 from raycdc.connectors.mongodb.bson.code_loops import DOUBLE, INT32, INT64
 from raycdc.connectors.mongodb.bson.element_loops import int32_at
+from raycdc.core.compiled import load
 from raycdc.formats.loops.compiling import helper
 
 #: The results of `same_number`: a value; the bits of a double; digits with their sign, and a power of ten; nothing.

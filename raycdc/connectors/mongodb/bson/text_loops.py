@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import copy, load
+from raycdc.core.compiled import copy, load
 from raycdc.formats.loops.compiling import helper, inlined
 from raycdc.formats.loops.double_loops import double_text
 

@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import copy, load
 from raycdc.connectors.mongodb.bson.code_loops import (
     AS_DECIMAL128,
     AS_OBJECT_ID,
@@ -57,6 +56,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
 from raycdc.connectors.mongodb.bson.element_loops import int32_at, is_utf8
 from raycdc.connectors.mongodb.bson.json_loops import json_text
 from raycdc.connectors.mongodb.bson.text_loops import decimal128_text, hex_text, integer_text, uuid_text
+from raycdc.core.compiled import copy, load
 from raycdc.formats.loops import code_loops as cells
 from raycdc.formats.loops.cell_loops import put_null
 from raycdc.formats.loops.code_loops import (

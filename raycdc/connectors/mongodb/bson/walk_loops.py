@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from raycdc.compiled import copy
 from raycdc.connectors.mongodb.bson.code_loops import (
     AS_FIELDS,
     AS_VALUE,
@@ -44,12 +43,13 @@ from raycdc.connectors.mongodb.bson.element_loops import container_end, is_utf8,
 from raycdc.connectors.mongodb.bson.json_loops import ROOM, WIDEST, json_text
 from raycdc.connectors.mongodb.bson.text_loops import string_text
 from raycdc.connectors.mongodb.bson.value_loops import is_own, put_any, put_value
+from raycdc.core.compiled import copy
 from raycdc.formats.loops.cell_loops import put_null
 from raycdc.formats.loops.code_loops import C_SLOT, C_WIRE, FULL, FULL_NEED, FULL_SLOT, OK, ROWS, S_BASE, S_ROOM
 from raycdc.formats.loops.compiling import helper, inlined, njit
 
 
-class Fields(NamedTuple):
+class FieldArrays(NamedTuple):
     """How a document's fields become columns, and the loop's memory.
 
     Column ``c`` takes the field whose name is ``names[spans[c, 0]:][:spans[c, 1]]``; a length of -1: none, the column
@@ -114,7 +114,7 @@ def find_name(data: Any, at: Any, stop: Any, end: Any, fields: Any) -> Any:
 
 
 @njit
-def enter(fields: Fields) -> None:
+def enter(fields: FieldArrays) -> None:
     """Enter the columns into the table of names, which is empty and has more places than there are columns."""
     size = len(fields.table)
     for column in range(len(fields.spans)):
@@ -249,7 +249,9 @@ def _put_whole(data: Any, at: Any, last: Any, fields: Any, a: Any, column: Any, 
 def document_row(
     data: Any, at: Any, last: Any, fields: Any, a: Any, row: Any, key: Any, whole: Any, rest: Any, on_misfit: Any
 ) -> Any:
-    """One document into one row: `OK`, `FULL`, `REST_FULL` negated, or what is wrong (`Fields.state` says where)."""
+    """One document into one row: `OK`, `FULL`, `REST_FULL` negated, or what is wrong (`FieldArrays.state` says
+    where).
+    """
     state = fields.state
     state[OPEN] += 1
     stamp = state[OPEN]
@@ -348,7 +350,7 @@ def document_row(
 
 @njit
 def decode(
-    data: Any, at: int, stop: int, fields: Fields, a: Any, key: int, whole: int, rest: int, on_misfit: int
+    data: Any, at: int, stop: int, fields: FieldArrays, a: Any, key: int, whole: int, rest: int, on_misfit: int
 ) -> int:
     """Documents from `at` on into rows, until one begins at `stop` or later; says why it stopped.
 

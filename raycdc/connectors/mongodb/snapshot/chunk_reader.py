@@ -1,35 +1,101 @@
-"""Reads one chunk of a collection: raw batches of BSON in a range of `_id`, decoded into inserts. Blocks."""
+"""Reads one chunk of a collection: raw batches of BSON in a range of `_id`, decoded into inserts. Blocks.
+
+The documents that a backfill reads again (`raycdc.source.split.BackfillRows`), as a query.
+
+A predicate is a filter in Extended JSON, as ``find`` takes it. Before anything begins the server is asked to read it,
+so that one that it does not understand ends nothing.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import cast
 
 import pyarrow as pa
+from bson import json_util
 from pymongo import ASCENDING
 from pymongo.client_session import ClientSession
-from pymongo.errors import OperationFailure
+from pymongo.errors import ExecutionTimeout, OperationFailure
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
-from raycdc.connectors.mongodb.catalog import found
-from raycdc.connectors.mongodb.client import Client, errors
-from raycdc.connectors.mongodb.large import LargeDocuments
-from raycdc.connectors.mongodb.layout import ID, Layout
-from raycdc.connectors.mongodb.snapshot.keys import bound_from_json
-from raycdc.connectors.mongodb.snapshot.rows_again import with_rows
-from raycdc.connectors.mongodb.snapshot.selection import Selection
-from raycdc.connectors.mongodb.stream.causal import MAJORITY, TIME_LOST, AsOf, log_end, seen_by, session_after
-from raycdc.connectors.mongodb.stream.metadata import filled
-from raycdc.connectors.mongodb.stream.position import StreamPosition, position_of
-from raycdc.connectors.mongodb.stream.raw_cursors import RawFind
-from raycdc.errors import SourceError, SourceUnavailableError, TableChangedError
+from raycdc.connectors.mongodb.bson.documents import CANONICAL
+from raycdc.connectors.mongodb.large_documents import LargeDocuments
+from raycdc.connectors.mongodb.layout import ID, CollectionLayout
+from raycdc.connectors.mongodb.server.catalog import found
+from raycdc.connectors.mongodb.server.client import Client, errors
+from raycdc.connectors.mongodb.snapshot.keys import as_bson, bound_from_json
+from raycdc.connectors.mongodb.snapshot.selection import CollectionSelection, require_filter
+from raycdc.connectors.mongodb.stream.causal import (
+    MAJORITY,
+    TIME_LOST,
+    AtClusterTimeReadConcern,
+    log_end,
+    seen_by,
+    session_after,
+)
+from raycdc.connectors.mongodb.stream.events import filled
+from raycdc.connectors.mongodb.stream.raw_stream import RawFind
+from raycdc.connectors.mongodb.stream.resume_token import StreamPosition, position_of
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId, as_inserts, changelog_schema
-from raycdc.model.pace import UNLIMITED, Pace
+from raycdc.model.rules.rate_limit import UNLIMITED, RateLimit
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.reading import HighWatermark
-from raycdc.source.split import OpenedAt, SnapshotSplit
+from raycdc.source.snapshot.reader.reading import HighWatermark
+from raycdc.source.snapshot.rereading.backfill_keys import keys_of_text
+from raycdc.source.split import BackfillRows, OpenedAt, SnapshotSplit
+
+#: A filter has at most so many characters: it is in the state, and in each of its chunks.
+WHERE_MAX = 16_384
+#: How long the server looks for a first document, to see that it takes the filter.
+ASKED_MS = 1_000
+
+
+def with_rows(
+    selection: CollectionSelection, layout: CollectionLayout, again: BackfillRows | None
+) -> CollectionSelection:
+    """`selection`, and that a document is one of those that are read again."""
+    if again is None:
+        return selection
+    parts = [part for part in (selection.filter, again.where) if part]
+    if again.keys:
+        logical = layout.columns[0].type
+        values = keys_of_text(again.keys).column(0).to_pylist()
+        wanted = {ID: {"$in": [as_bson(value, logical) for value in values]}}
+        parts.append(json_util.dumps(wanted, json_options=CANONICAL))
+    return replace(selection, filter=parts[0] if len(parts) == 1 else f'{{"$and": [{", ".join(parts)}]}}')
+
+
+def require_rows(client: Client, table: TableId, layout: CollectionLayout, again: BackfillRows) -> None:
+    """`ConfigError` unless the server can be asked for these documents. Blocks."""
+    if len(again.where) > WHERE_MAX:
+        raise ConfigError(f"The filter has {len(again.where):,} characters, and at most {WHERE_MAX:,} can be taken.")
+    try:
+        if again.where:
+            require_filter(again.where)
+        query = with_rows(CollectionSelection(), layout, again).query()
+    except ValueError as cause:
+        raise ConfigError(f"{cause}. Nothing was begun.") from cause
+    try:
+        with errors(client, f"asking for documents of {table}"):
+            next(client[table.db][table.table].find(query).limit(1).max_time_ms(ASKED_MS), None)
+    except SourceError as cause:
+        if isinstance(cause.__cause__, ExecutionTimeout):
+            return  # It understands the filter, and no document met it so far.
+        if isinstance(cause, SourceUnavailableError) or not isinstance(cause.__cause__, OperationFailure):
+            raise
+        raise ConfigError(
+            f"The server takes {again.where!r} for no filter of {table} ({_said(cause.__cause__)}). Write a filter as "
+            "find takes it; nothing was begun."
+        ) from cause
+
+
+def _said(cause: OperationFailure) -> str:
+    """What the server says, without the query that it repeats."""
+    return str((cause.details or {}).get("errmsg", cause))
+
 
 #: Documents asked for at once; the server ends a batch at 16 MiB before.
 _BATCH_DOCUMENTS = 100_000
@@ -38,7 +104,7 @@ NO_LOG = 0
 
 
 class MongoDbChunkReader:
-    """`raycdc.source.snapshot.reading.ChunkReader`. Used by one thread, but for `wake_up`.
+    """`raycdc.source.snapshot.reader.reading.ChunkReader`. Used by one thread, but for `wake_up`.
 
     Documents that a majority of the set has acknowledged; each of the chunk exactly once, as `_id` never changes, or as
     all chunks are read as of one cluster time. The cursor lives for one chunk. `selection_of` tells which part of
@@ -50,8 +116,8 @@ class MongoDbChunkReader:
         client: Client,
         large: LargeDocuments | None = None,
         *,
-        selection_of: Callable[[TableId], Selection] = lambda _: Selection(),
-        pace: Pace = UNLIMITED,
+        selection_of: Callable[[TableId], CollectionSelection] = lambda _: CollectionSelection(),
+        pace: RateLimit = UNLIMITED,
     ) -> None:
         self._client = client
         self._batch_documents = pace.rows_at_once(_BATCH_DOCUMENTS)
@@ -60,7 +126,7 @@ class MongoDbChunkReader:
         self._high = HighWatermark(NO_LOG, exact=True, log_end=NO_LOG)
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
-        layout = Layout.from_document(document)
+        layout = CollectionLayout.from_document(document)
         schema = changelog_schema(layout.schema())
         decoder = DocumentDecoder(layout, collection=str(split.table))
         read_ms = time.time_ns() // 1_000_000
@@ -100,10 +166,10 @@ class MongoDbChunkReader:
         self._client.close()
 
     def _raw_batches(
-        self, split: SnapshotSplit, layout: Layout, session: ClientSession | None, as_of: int | None
+        self, split: SnapshotSplit, layout: CollectionLayout, session: ClientSession | None, as_of: int | None
     ) -> Iterator[bytes]:
         database = self._client[split.table.db]
-        read_concern = MAJORITY if as_of is None else AsOf(as_of)
+        read_concern = MAJORITY if as_of is None else AtClusterTimeReadConcern(as_of)
         collection = database.get_collection(split.table.table, read_concern=read_concern)
         selection = with_rows(self._selection_of(split.table), layout, split.again)
         named = None if layout.rest or layout.whole else [column.name for column in layout.fields]
@@ -137,7 +203,7 @@ class MongoDbChunkReader:
         finally:
             cursor.close()
 
-    def _require_same(self, table: TableId, layout: Layout, *, followed: bool) -> None:
+    def _require_same(self, table: TableId, layout: CollectionLayout, *, followed: bool) -> None:
         """Raises `SourceError` when the collection was dropped or made anew: its chunks would be of two collections.
 
         `followed`: a `TableChangedError`, because the change stream says what happened to the collection.

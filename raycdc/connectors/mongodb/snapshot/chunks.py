@@ -16,7 +16,7 @@ first chunk has no lower bound and the last no upper one.
 its own time: ``{_id: 1, region: 1}`` where its `_id` is, ``{"_id.shop": 1, "_id.n": 1}`` at the `_id` made of both. Any
 other shard key may change with each write (4.2 and later let it), and a document whose key did would be read twice, or
 not at all. Those chunks (`IndexBound`: all fields of the key) are read by the shard key's index, all as of one cluster
-time (`raycdc.source.snapshot.as_of`): servers have such reads since 5.0, keep that time for
+time (`raycdc.source.snapshot.handoff.as_of`): servers have such reads since 5.0, keep that time for
 ``minSnapshotHistoryWindowInSeconds`` (five minutes), and the log stands meanwhile. So only who asks for it gets it.
 """
 
@@ -30,11 +30,10 @@ import bson
 from pymongo.errors import OperationFailure
 
 from raycdc.connectors.mongodb.bson.documents import PLAIN, Document
-from raycdc.connectors.mongodb.catalog import Size, is_collated, size_of
-from raycdc.connectors.mongodb.client import UNAUTHORIZED, Client, ServerInfo, errors
 from raycdc.connectors.mongodb.layout import ID
-from raycdc.connectors.mongodb.plugin import SnapshotOptions, Strategy
-from raycdc.connectors.mongodb.sharding import LowerBound, ShardKey, sharded
+from raycdc.connectors.mongodb.plugin import MongoDbChunkStrategy, MongoDbSnapshotOptions
+from raycdc.connectors.mongodb.server.catalog import LowerBound, ShardKey, Size, is_collated, sharded, size_of
+from raycdc.connectors.mongodb.server.client import UNAUTHORIZED, Client, MongoDbServerInfo, errors
 from raycdc.connectors.mongodb.snapshot.keys import Bound, IdBound, IndexBound, sort_key
 from raycdc.errors import SourceError
 from raycdc.model import TableId
@@ -46,7 +45,12 @@ VERSION_AS_OF = (5, 0)
 #: Chunks of a collection at most, so that state stays small; those of larger collections are larger.
 CHUNKS_MAX = 4096
 _MIB = 1 << 20
-_ORDER = (Strategy.SHARDED, Strategy.SPLIT_VECTOR, Strategy.SAMPLE, Strategy.SINGLE)
+_ORDER = (
+    MongoDbChunkStrategy.SHARDED,
+    MongoDbChunkStrategy.SPLIT_VECTOR,
+    MongoDbChunkStrategy.SAMPLE,
+    MongoDbChunkStrategy.SINGLE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Cuts:
     """
 
     bounds: tuple[Bound, ...]
-    strategy: Strategy
+    strategy: MongoDbChunkStrategy
     passed_over: tuple[str, ...] = ()
     documents: int | None = None
 
@@ -70,25 +74,29 @@ class _NotThisWay(Exception):  # noqa: N818 - no error: the next strategy is tri
     """Why a strategy does not do."""
 
 
-def cut(client: Client, info: ServerInfo, table: TableId, options: SnapshotOptions) -> Cuts:
+def cut(client: Client, info: MongoDbServerInfo, table: TableId, options: MongoDbSnapshotOptions) -> Cuts:
     """Bounds for the collection as it is now. Blocks; raises `SourceError`."""
     wanted = options.strategy_of(table)
-    if wanted is Strategy.SINGLE:
+    if wanted is MongoDbChunkStrategy.SINGLE:
         return Cuts((), wanted)
     if options.selection_of(table).limit:
-        return Cuts((), Strategy.SINGLE, (f"{wanted}: a collection with a limit is one chunk, which counts exactly",))
+        return Cuts(
+            (),
+            MongoDbChunkStrategy.SINGLE,
+            (f"{wanted}: a collection with a limit is one chunk, which counts exactly",),
+        )
     if is_collated(client, table):
         reason = "the collection has a collation, whose order of keys only the server knows"
         _log.info("%s is not cut: %s", table, reason)
-        return Cuts((), Strategy.SINGLE, (f"{wanted}: {reason}",))
+        return Cuts((), MongoDbChunkStrategy.SINGLE, (f"{wanted}: {reason}",))
     size = size_of(client, table)
     documents = None if options.selection_of(table).filter else size.documents or None
     chunk_bytes = max(options.chunk_mb * _MIB, -(-size.bytes // CHUNKS_MAX))
-    if wanted is Strategy.AUTO and size.bytes <= chunk_bytes:
-        return Cuts((), Strategy.SINGLE, documents=documents)
+    if wanted is MongoDbChunkStrategy.AUTO and size.bytes <= chunk_bytes:
+        return Cuts((), MongoDbChunkStrategy.SINGLE, documents=documents)
     cutting = _Cutting(client, info, table, options, size, chunk_bytes)
     passed_over: list[str] = []
-    for strategy in _ORDER[0 if wanted is Strategy.AUTO else _ORDER.index(wanted) :]:
+    for strategy in _ORDER[0 if wanted is MongoDbChunkStrategy.AUTO else _ORDER.index(wanted) :]:
         try:
             bounds = cutting.bounds(strategy)
         except _NotThisWay as reason:
@@ -104,20 +112,20 @@ class _Cutting:
     """A collection that is cut into chunks of about `chunk_bytes`, and the server that it is asked of."""
 
     client: Client
-    info: ServerInfo
+    info: MongoDbServerInfo
     table: TableId
-    options: SnapshotOptions
+    options: MongoDbSnapshotOptions
     size: Size
     chunk_bytes: int
 
-    def bounds(self, strategy: Strategy) -> Sequence[Bound]:
+    def bounds(self, strategy: MongoDbChunkStrategy) -> Sequence[Bound]:
         """Bounds in no order. Raises `_NotThisWay`, and `SourceError`."""
         match strategy:
-            case Strategy.SHARDED:
+            case MongoDbChunkStrategy.SHARDED:
                 return self._sharded()
-            case Strategy.SPLIT_VECTOR:
+            case MongoDbChunkStrategy.SPLIT_VECTOR:
                 return self._split_vector()
-            case Strategy.SAMPLE:
+            case MongoDbChunkStrategy.SAMPLE:
                 return self._sampled()
             case _:
                 return ()
@@ -151,10 +159,10 @@ class _Cutting:
         if self.info.version < VERSION_AS_OF:
             text = self.info.version_text
             raise _NotThisWay(f"{why} as of one time, and MongoDB {text} has no such reads (5.0 has)")
-        if self.options.strategy_of(self.table) is not Strategy.SHARDED:
+        if self.options.strategy_of(self.table) is not MongoDbChunkStrategy.SHARDED:
             raise _NotThisWay(
                 f"{why} as of one time, which the server keeps for minutes and the change stream waits for, so only "
-                f'where source.snapshot asks for it: strategy = "{Strategy.SHARDED}"'
+                f'where source.snapshot asks for it: strategy = "{MongoDbChunkStrategy.SHARDED}"'
             )
         # A longer one serves where there is none of the shard key's fields alone.
         indexes = self.client[self.table.db][self.table.table].list_indexes()

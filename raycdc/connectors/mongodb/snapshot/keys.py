@@ -20,12 +20,11 @@ import pyarrow as pa
 from bson import json_util
 
 from raycdc.connectors.mongodb.bson.documents import CANONICAL, PLAIN
-from raycdc.connectors.mongodb.layout import ID, VALUE, Layout, subtype_of
+from raycdc.connectors.mongodb.layout import ID, VALUE, CollectionLayout, subtype_of
 from raycdc.errors import ProtocolError
 from raycdc.model import LogicalType, TableId, TypeKind
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_key import ChunkKey
-from raycdc.source.snapshot.intervals import SortKey
+from raycdc.source.snapshot.key_intervals import ChunkKey, SortKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,9 @@ _PLACES: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
 
 
 class SnapshotKeyOrder:
-    """`raycdc.source.snapshot.hand_off.KeyOrder` of a snapshot without a log: bounds only, as no row is ever held."""
+    """`raycdc.source.snapshot.handoff.hand_off.KeyOrder` of a snapshot without a log: bounds only, as no row is ever
+    held.
+    """
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
         """Nothing is remembered of a table."""
@@ -159,17 +160,17 @@ class SnapshotKeyOrder:
 
 
 class StreamKeyOrder:
-    """`raycdc.source.snapshot.hand_off.KeyOrder` of collections that are followed while they are read.
+    """`raycdc.source.snapshot.handoff.hand_off.KeyOrder` of collections that are followed while they are read.
 
     A key comes as its column has it and is compared as BSON has it: a column holds its keys exactly, so the layout
     says what each was. Relaxed JSON may have made a long of an int, which is the same key.
     """
 
-    def __init__(self, layouts: Mapping[TableId, Layout]) -> None:
+    def __init__(self, layouts: Mapping[TableId, CollectionLayout]) -> None:
         self._types = {table: layout.columns[0].type for table, layout in layouts.items()}
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
-        self._types[table] = Layout.from_document(document).columns[0].type
+        self._types[table] = CollectionLayout.from_document(document).columns[0].type
 
     def forget(self, table: TableId) -> None:
         """The type of a key stays known; it is small."""

@@ -26,7 +26,7 @@ _TOP_LEVEL = frozenset({"$and", "$or", "$nor", "$expr", "$jsonSchema", "$comment
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class CollectionSelection:
     """The selected part of a collection: documents that meet `filter` (Extended JSON; "": all), `fields` of them
     (empty: those that columns need), at most `limit` (0: all).
     """

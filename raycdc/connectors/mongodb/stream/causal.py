@@ -14,9 +14,9 @@ from pymongo.database import Database
 from pymongo.read_concern import ReadConcern
 
 from raycdc.connectors.mongodb.bson.documents import RAW, Document
-from raycdc.connectors.mongodb.catalog import entries_of
-from raycdc.connectors.mongodb.client import Client, address_of, errors
 from raycdc.connectors.mongodb.layout import ID
+from raycdc.connectors.mongodb.server.catalog import entries_of
+from raycdc.connectors.mongodb.server.client import Client, address_of, errors
 from raycdc.connectors.mongodb.stream.token import ordinal_of, seconds_of
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
@@ -39,7 +39,7 @@ class Found:
     seen: int
 
 
-class AsOf(ReadConcern):
+class AtClusterTimeReadConcern(ReadConcern):
     """Reads of the documents that a majority had at a cluster time (5.0 and later)."""
 
     def __init__(self, cluster_time: int) -> None:

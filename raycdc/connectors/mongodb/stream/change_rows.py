@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from raycdc.connectors.mongodb.bson import code_loops as codes
-from raycdc.connectors.mongodb.large import LargeDocuments
+from raycdc.connectors.mongodb.large_documents import LargeDocuments
 from raycdc.connectors.mongodb.stream.document_reads import DocumentReads
-from raycdc.connectors.mongodb.stream.events import Batch
+from raycdc.connectors.mongodb.stream.events import EventBatch
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.errors import DataError
 from raycdc.model import TableId
-from raycdc.source.new_beginnings import Place
-from raycdc.source.snapshot.log_rows import LogRows
-from raycdc.source.snapshot.log_unit import TableParked
+from raycdc.source.snapshot.log.log_rows import LogRows
+from raycdc.source.snapshot.log.log_unit import ParkTableUpdate
+from raycdc.source.tables.resnapshots import StatementPosition
 
 Ints = npt.NDArray[np.int64]
 
@@ -53,7 +53,7 @@ class ChangeRows:
         self._new: dict[TableId, None] = {}
         self._unfit: dict[TableId, str] = {}
 
-    def of(self, batch: Batch, *, rank: int, widen: bool) -> tuple[LogRows, ...]:
+    def of(self, batch: EventBatch, *, rank: int, widen: bool) -> tuple[LogRows, ...]:
         """Rows of the changes of followed collections. `rank` is how many events of the first one's time came before.
 
         `widen`: columns that these changes show to be wanting can be told before their rows.
@@ -86,7 +86,7 @@ class ChangeRows:
                 self._unfit[table] = str(misfit)
         return tuple(rows)
 
-    def take_parked(self, place: Place) -> list[TableParked]:
+    def take_parked(self, place: StatementPosition) -> list[ParkTableUpdate]:
         """Between two transactions, at `place`: the collections that are parked because of their changes, once."""
         parked = [self._followed.first_seen(table, place) for table in self._new if self._followed.is_new(table)]
         parked += [self._followed.unfit(table, why, place) for table, why in self._unfit.items()]

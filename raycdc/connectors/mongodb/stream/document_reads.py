@@ -10,7 +10,7 @@ So nothing is passed on for such a change, and it is *absent* until the stream b
 | all up to the time that the read has seen, and none of these | read again, by its key alone |
 
 One that is found then is passed on as the change; one that is not is a row that the source cannot give: told, with the
-deletion of the key (`raycdc.checkpoint.missing`). Absent changes are state of the stream: after a crash they are
+deletion of the key (`raycdc.state.missing`). Absent changes are state of the stream: after a crash they are
 settled as before. Where many wait, because much was changed and then deleted, the log is read ahead once, without
 documents, for the events that settle them: so they are bounded.
 
@@ -31,16 +31,16 @@ import numpy as np
 from bson import json_util
 from bson.raw_bson import RawBSONDocument
 
-from raycdc.checkpoint.missing import MissingRow
-from raycdc.checkpoint.opaque import LogNotes
 from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.bson.documents import RAW, Document
 from raycdc.connectors.mongodb.stream.causal import Found
-from raycdc.connectors.mongodb.stream.events import Batch, RowWriter
+from raycdc.connectors.mongodb.stream.events import EventBatch, RowWriter
 from raycdc.connectors.mongodb.stream.reopened_stream import Stream
 from raycdc.connectors.mongodb.stream.token import seconds_of
 from raycdc.errors import StateError
 from raycdc.model import TableId
+from raycdc.state.missing import MissingRow
+from raycdc.state.opaque import LogNotes
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class RereadEvents:
     """The result of reading some documents again: `events` as a stream would bring them, one behind the other; or
     deletions, and the rows that are `missing`, by collection, in their order.
     """
@@ -132,7 +132,7 @@ class DocumentReads:
         #: Up to where the first of them waits, and the bytes of all.
         self._first_seen: int | None = None
         self._due = False
-        #: The events are those of a `Settled`.
+        #: The events are those of a `RereadEvents`.
         self._passing = False
         self._bytes = 0
         self._changed = False
@@ -168,7 +168,7 @@ class DocumentReads:
         absent = [one.to_json() for own in self._absent.values() for one in own.values()]
         return {"version": VERSION, "absent": absent} if absent else {}
 
-    def filled(self, batch: Batch, own: np.ndarray, writer: RowWriter) -> tuple[bytes, np.ndarray]:
+    def filled(self, batch: EventBatch, own: np.ndarray, writer: RowWriter) -> tuple[bytes, np.ndarray]:
         """The events `own`, with the documents that changes came without behind the data."""
         events = batch.events[own]
         bare = np.flatnonzero((events[:, codes.E_KIND] != codes.DELETE) & (events[:, codes.E_AFTER] == 0))
@@ -214,7 +214,7 @@ class DocumentReads:
         return list(islice(due, _AGAIN_MAX))
 
     def read_ahead(
-        self, stream: Stream, scan: Callable[[bytes], Batch], *, whole_when_idle: bool, stopped: Callable[[], bool]
+        self, stream: Stream, scan: Callable[[bytes], EventBatch], *, whole_when_idle: bool, stopped: Callable[[], bool]
     ) -> None:
         """Settle the changes that wait by the log beyond the stream's place, which `stream` has without documents.
 
@@ -239,7 +239,7 @@ class DocumentReads:
                 own.update({key: replace(one, due=True) for key, one in own.items()})
             self._work_out()
 
-    def again(self, due: Sequence[Absent], *, at: int) -> Iterator[Settled]:
+    def again(self, due: Sequence[Absent], *, at: int) -> Iterator[RereadEvents]:
         """Look up the changes that are `due` by their keys, for a stream that is at a cluster time: found ones first.
 
         Each is `settled` when its rows are about to be passed on, and a schema change before these was.
@@ -260,22 +260,22 @@ class DocumentReads:
             _log.info("%d documents were not there when they were first read, and are now", len(found))
             events = [_event(one, document, at=at) for one, document in found]
             self._passing = True
-            yield Settled([one for one, _ in found], b"".join(events), {})
+            yield RereadEvents([one for one, _ in found], b"".join(events), {})
         if gone:
             missing: dict[TableId, list[MissingRow]] = {}
             for one in gone:
                 missing.setdefault(one.table, []).append(one.missing())
             self._passing = True
-            yield Settled(gone, b"".join(_event(one, None, at=at) for one in gone), missing)
+            yield RereadEvents(gone, b"".join(_event(one, None, at=at) for one in gone), missing)
 
-    def settled(self, settled: Settled) -> None:
+    def settled(self, settled: RereadEvents) -> None:
         """It is being passed on, with this."""
         self._passing = False
         for one in settled.absent:
             self._absent.get(one.table, {}).pop(one.key, None)
         self._work_out()
 
-    def _settle_ahead(self, batch: Batch) -> None:
+    def _settle_ahead(self, batch: EventBatch) -> None:
         """`batch` is of the log beyond the stream's place, without documents."""
         named = batch.events[:, codes.E_NAMESPACE]
         for number in np.unique(named[named >= 0]):

@@ -14,22 +14,31 @@ The fields of a change are examined before its rows are passed on; the decoder t
 
 Where added columns would not reach the targets nothing widens, as targets have the rest; nor where a transform or a
 mask is about the rest, nor in `Spelling.BSON`. No column comes beside a masked one that has another mask. Pure.
+
+Which inferred collections get more columns while they are followed, and when; `drift` says which columns.
+
+Each time is the end of an epoch, and chunks that are being read are read again. So a collection that widened often
+lately waits: until then the column of the rest has everything that has no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
 from raycdc.connectors.mongodb.bson.documents import RAW
-from raycdc.connectors.mongodb.catalog import common_type, is_fit, kind_of
-from raycdc.connectors.mongodb.layout import Layout, OnConflict, parse_type
+from raycdc.connectors.mongodb.layout import CollectionLayout, OnConflict, parse_type
+from raycdc.connectors.mongodb.server.catalog import common_type, is_fit, kind_of
+from raycdc.connectors.mongodb.stream.events import RowWriter
 from raycdc.model import Column, TableId, TableSchema
-from raycdc.schema.events import AddColumnEvent
-from raycdc.transform.followed import TargetRules
+from raycdc.model.evolution.events import AddColumnEvent
+from raycdc.transform.target_rules import TargetRules
 
 #: The end of the name of a column beside another one.
 OTHER = "__other"
@@ -50,7 +59,7 @@ class Widening:
 class Wider:
     """A widened layout. `left` are the fields that stay in the rest."""
 
-    layout: Layout
+    layout: CollectionLayout
     left: tuple[str, ...]
 
 
@@ -67,7 +76,7 @@ def kinds_of(elements: Iterable[bytes]) -> dict[str, set[str]]:
     return kinds
 
 
-def widened(table: TableId, layout: Layout, met: Mapping[str, set[str]], how: Widening) -> Wider:
+def widened(table: TableId, layout: CollectionLayout, met: Mapping[str, set[str]], how: Widening) -> Wider:
     """`layout` with columns for the fields that were `met`, with their types; `layout` itself if nothing changes."""
     found = layout
     left = []
@@ -80,7 +89,7 @@ def widened(table: TableId, layout: Layout, met: Mapping[str, set[str]], how: Wi
     return Wider(found, tuple(left))
 
 
-def added(table: TableId, before: Layout, after: Layout) -> tuple[AddColumnEvent, ...] | None:
+def added(table: TableId, before: CollectionLayout, after: CollectionLayout) -> tuple[AddColumnEvent, ...] | None:
     """The changes from `before` to `after`; None where a column got another type, which rows written cannot get."""
     known = {column.name: column for column in before.columns}
     if any(column != known.get(column.name, column) for column in after.columns):
@@ -88,7 +97,9 @@ def added(table: TableId, before: Layout, after: Layout) -> tuple[AddColumnEvent
     return tuple(AddColumnEvent(table, column) for column in after.columns if column.name not in known)
 
 
-def _with(table: TableId, layout: Layout, name: str, kinds: set[str], how: Widening) -> Layout | None:
+def _with(
+    table: TableId, layout: CollectionLayout, name: str, kinds: set[str], how: Widening
+) -> CollectionLayout | None:
     """The layout with the column that one field needs; None where the field stays as it is."""
     columns = {column.name: column for column in layout.fields}
     if name not in columns:
@@ -107,7 +118,7 @@ def _with(table: TableId, layout: Layout, name: str, kinds: set[str], how: Widen
             return None
 
 
-def _with_column(table: TableId, layout: Layout, column: Column, how: Widening) -> Layout | None:
+def _with_column(table: TableId, layout: CollectionLayout, column: Column, how: Widening) -> CollectionLayout | None:
     taken = {known.name.casefold() for known in layout.columns}
     full = len(layout.columns) - int(layout.rest) >= how.fields_max
     unfit = not is_fit(column.name) or len(column.name.encode()) > NAME_BYTES_MAX
@@ -117,3 +128,73 @@ def _with_column(table: TableId, layout: Layout, column: Column, how: Widening) 
     if how.rules.objection(table, schema, schema, [AddColumnEvent(table, column)], ()):
         return None
     return replace(layout, columns=(*layout.columns, column))
+
+
+_log = logging.getLogger(__name__)
+
+#: Times a collection may widen within so many seconds.
+_WIDENED_MAX, _LATELY_S = 10, 60.0
+
+
+class Widenings:
+    """See the module's docstring. `how` says how a collection gets more columns; None: it does not."""
+
+    def __init__(
+        self, how: Callable[[TableId], Widening | None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._how = how
+        self._clock = clock
+        #: Collections that have more columns from the next place between two transactions on, with those they had.
+        self._wider: dict[TableId, tuple[CollectionLayout, CollectionLayout]] = {}
+        #: When collections widened lately.
+        self._widened_s: dict[TableId, deque[float]] = {}
+        self._told: set[TableId] = set()
+
+    def watches(self, table: TableId) -> bool:
+        """Whether the collection's documents are looked at."""
+        return self._how(table) is not None
+
+    def look_at(
+        self, table: TableId, writer: RowWriter, data: bytes, *, at_once: bool, fixed: bool
+    ) -> CollectionLayout | None:
+        """Look at the fields that the rows last made of `data` showed; the layout by which they are made again, if any.
+
+        That is where they have more columns `at_once`; others are due later. The columns of a `fixed` collection keep
+        their types, because its targets could not follow a new beginning.
+        """
+        met = writer.met(data)
+        how = self._how(table)
+        if not met or how is None:
+            return None
+        if fixed and how.on_conflict is OnConflict.TEXT:
+            how = replace(how, on_conflict=OnConflict.UNION)
+        begun, layout = self._wider.get(table, (writer.layout, writer.layout))
+        wider = widened(table, layout, kinds_of(met), how)
+        if (wider.left or writer.met_all) and table not in self._told:
+            self._told.add(table)
+            shown = ", ".join(map(repr, wider.left[:5])) or "and more"
+            _log.warning("%s: fields, or values of another type, stay in the column _rest: %.300s", table, shown)
+        if wider.layout == layout:
+            return None
+        self._wider[table] = begun, wider.layout
+        return wider.layout if at_once and self._may_widen(table) else None
+
+    def take_due(
+        self, writers: Mapping[TableId, RowWriter]
+    ) -> Iterator[tuple[TableId, CollectionLayout, CollectionLayout]]:
+        """Collections that have more columns from here on, each once, with the layout before and the one now.
+
+        Those without one of the `writers` are followed no more.
+        """
+        for table, (before, layout) in list(self._wider.items()):
+            writer = writers.get(table)
+            if writer is not None and writer.layout != layout and not self._may_widen(table):
+                continue
+            del self._wider[table]
+            if writer is not None:
+                self._widened_s.setdefault(table, deque(maxlen=_WIDENED_MAX)).append(self._clock())
+                yield table, before, layout
+
+    def _may_widen(self, table: TableId) -> bool:
+        lately = self._widened_s.get(table)
+        return lately is None or len(lately) < _WIDENED_MAX or self._clock() - lately[0] >= _LATELY_S

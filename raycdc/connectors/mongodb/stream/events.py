@@ -1,12 +1,26 @@
 """Batches of change events: their parts, which the compiled scan finds, and the rows that their documents become.
 
-A `Batch` is one answer of the server; its events are numbered in the order of the stream. `Scanner` keeps the names
-that were met. Events other than a document's change are decoded here one by one, because they are few.
+A `EventBatch` is one answer of the server; its events are numbered in the order of the stream. `Scanner` keeps the
+names that were met. Events other than a document's change are decoded here one by one, because they are few.
+
+An event of a change stream that is no change of a document, as it came from the server.
+
+Columns that say of a row where and when its change was made: the fields there are, and their values.
+
+| field | column | rows of the snapshot |
+|---|---|---|
+| database, collection | STRING | the same |
+| op_time | TIMESTAMP(3): the wall time, or else the seconds of the cluster time | NULL |
+| cluster_time | BIGINT: its seconds × 2³², and its increment | NULL |
+| wall_time | TIMESTAMP(3); NULL where the server does not tell it (before 6.0) | NULL |
+| txn_number | BIGINT: that of the transaction in its session; NULL outside of one | NULL |
+
+The row before a change has that change's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +35,86 @@ from raycdc.connectors.mongodb.bson import code_loops as codes
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder, fields_of
 from raycdc.connectors.mongodb.bson.documents import PLAIN, RAW, Document
 from raycdc.connectors.mongodb.bson.event_loops import scan
-from raycdc.connectors.mongodb.layout import Layout
-from raycdc.connectors.mongodb.stream.collection_event import CollectionEvent, table_of
-from raycdc.connectors.mongodb.stream.metadata import filled, op_time_ms
+from raycdc.connectors.mongodb.layout import METADATA, CollectionLayout
+from raycdc.connectors.mongodb.server.catalog import uuid_text
 from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
 from raycdc.errors import DataError
 from raycdc.formats.loops.code_loops import OK
-from raycdc.model import RowKind, TableId, changelog_schema, lost_values, with_lost_values
-from raycdc.source.snapshot.hand_off import LogRows
+from raycdc.model import RowKind, TableId, TypeKind, changelog_schema, lost_values, with_lost_values
+from raycdc.source.snapshot.handoff.hand_off import LogRows
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionEvent:
+    """`kind` is the server's word for it (MongoDB manual, "Change Events").
+
+    `table` is the collection that it is about, None for an event of a database or of the stream; `to` is the name that
+    a renamed collection has from there on. `uuid` is the collection's, in hexadecimal ("": not told).
+    """
+
+    kind: str
+    table: TableId | None = None
+    to: TableId | None = None
+    uuid: str = ""
+
+    @classmethod
+    def of(cls, event: Document) -> CollectionEvent:
+        uuid = uuid_text(event.get("collectionUUID"))
+        return cls(event["operationType"], table_of(event.get("ns")), table_of(event.get("to")), uuid)
+
+
+def table_of(namespace: Document | None) -> TableId | None:
+    """The collection that the ``ns`` of an event names; None where it names none."""
+    if namespace is None or "coll" not in namespace:
+        return None
+    return TableId(namespace["db"], namespace["coll"])
+
+
+Events = npt.NDArray[np.int64]
+
+
+def filled(
+    batch: pa.RecordBatch, layout: CollectionLayout, table: TableId, events: Events | None = None
+) -> pa.RecordBatch:
+    """`batch`, decoded by `layout`, with its metadata: of the event of each row, or without any of the snapshot."""
+    for at, column in enumerate(layout.columns):
+        if not column.type.native.startswith(METADATA):
+            continue
+        field = column.type.native.removeprefix(METADATA)
+        if field in ("database", "collection"):
+            name = table.db if field == "database" else table.table
+            array = pa.repeat(pa.scalar(name, batch.schema.types[at]), batch.num_rows)
+        elif events is None:
+            continue
+        else:
+            values, missing = _OF_EVENTS[field](events)
+            array = pa.array(values, mask=missing)
+            if column.type.kind is TypeKind.TIMESTAMP:
+                array = array.cast(pa.timestamp("ms"))
+            array = array.cast(batch.schema.types[at])
+        batch = batch.set_column(at, batch.schema.field(at), array)
+    return batch
+
+
+def op_time_ms(events: Events) -> Events:
+    """When each change was made, in Unix milliseconds."""
+    walls = events[:, codes.E_WALL]
+    found: Events = np.where(walls >= 0, walls, (events[:, codes.E_TIME] >> 32) * 1000)
+    return found
+
+
+def _plain(column: int) -> Callable[[Events], tuple[Events, npt.NDArray[np.bool_]]]:
+    """The values of a column of events; below zero there is none."""
+    return lambda events: (events[:, column], events[:, column] < 0)
+
+
+_OF_EVENTS: Mapping[str, Callable[[Events], tuple[Events, npt.NDArray[np.bool_]]]] = {
+    "op_time": lambda events: (op_time_ms(events), np.zeros(len(events), np.bool_)),
+    "cluster_time": _plain(codes.E_TIME),
+    "wall_time": _plain(codes.E_WALL),
+    "txn_number": _plain(codes.E_TXN),
+}
+
 
 #: Events found in one go; a batch of more is scanned in several.
 _EVENTS_FIRST = 4096
@@ -40,7 +126,7 @@ _AFTER = np.array([-1, RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.UPDATE_AFTE
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """Events in `data`, one behind the other; row ``n`` of `events` says where in it the n-th is (`E_…`).
 
     `names` gives the collection of a namespace's number, None for one that is not captured.
@@ -75,9 +161,9 @@ class Batch:
         named = int(self.events[number, codes.E_NAMESPACE])
         return self.names[named] if named >= 0 else None
 
-    def part(self, first: int, last: int) -> Batch:
+    def part(self, first: int, last: int) -> EventBatch:
         """The events from `first` to before `last`, with the same data."""
-        return Batch(self.data, self.events[first:last], self.names)
+        return EventBatch(self.data, self.events[first:last], self.names)
 
     def _raw(self, at: int) -> bytes:
         return self.data[at : at + int.from_bytes(self.data[at : at + 4], "little")]
@@ -92,7 +178,7 @@ class Scanner:
         self._found = np.zeros((_EVENTS_FIRST, codes.EVENT_COLUMNS), np.int64)
         self._forget()
 
-    def scan(self, data: bytes) -> Batch:
+    def scan(self, data: bytes) -> EventBatch:
         """The events of `data`. Raises `DataError` where it is damaged."""
         if len(self._numbers) > _NAMESPACES_MAX:
             self._forget()
@@ -109,7 +195,7 @@ class Scanner:
             parts.append(self._found[:count].copy())
             self._name(data, parts[-1])
         events = np.concatenate(parts) if parts else self._found[:0].copy()
-        return Batch(data, events, self._names)
+        return EventBatch(data, events, self._names)
 
     def _name(self, data: bytes, events: npt.NDArray[np.int64]) -> None:
         """Number the namespaces that were not met before."""
@@ -138,7 +224,7 @@ class Scanner:
 class RowWriter:
     """Rows of one collection's events. One thread."""
 
-    def __init__(self, table: TableId, layout: Layout, *, watched: bool = False) -> None:
+    def __init__(self, table: TableId, layout: CollectionLayout, *, watched: bool = False) -> None:
         """Where it is `watched`, `met` tells the elements that have no column."""
         self.table = table
         self.layout = layout

@@ -12,9 +12,9 @@
 | anything unknown | it is parked | nothing |
 
 *Parked, to begin again* is how every collection that appears is begun: it is looked at, and when the stream has passed
-that look its chunks are read (`raycdc.source.parking`). A collection that the user paused or left out stays as it is.
-Pure but for the looks. One thread. Which collections get more
-columns, `raycdc.connectors.mongodb.stream.widenings` says.
+that look its chunks are read (`raycdc.source.tables.parking`). A collection that the user paused or left out stays as
+it is. Pure but for the looks. One thread. Which collections get more
+columns, `raycdc.connectors.mongodb.stream.drift` says.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from raycdc.connectors.mongodb.layout import COLLECTION, ID, Layout
-from raycdc.connectors.mongodb.stream.collection_event import CollectionEvent
-from raycdc.connectors.mongodb.stream.drift import added
-from raycdc.connectors.mongodb.stream.events import RowWriter
-from raycdc.connectors.mongodb.stream.widenings import Widenings
+from raycdc.connectors.mongodb.layout import COLLECTION, ID, CollectionLayout
+from raycdc.connectors.mongodb.stream.drift import Widenings, added
+from raycdc.connectors.mongodb.stream.events import CollectionEvent, RowWriter
 from raycdc.model import TableId
-from raycdc.schema.events import DropTableEvent, TruncateTableEvent
-from raycdc.source.new_beginnings import Fit, Place, TableChange, begin, truncation, unread
-from raycdc.source.parked_tables import ParkedTables, ParkingTerms, Standing
-from raycdc.source.snapshot.log_unit import TableAltered, TableDropped, TableParked
-from raycdc.source.table_life import Phase
+from raycdc.model.evolution.events import DropTableEvent, TruncateTableEvent
+from raycdc.source.snapshot.log.log_unit import AlterTableUpdate, DropTableUpdate, ParkTableUpdate
+from raycdc.source.tables.parked_tables import ParkedKind, ParkedTables, ParkingSetup
+from raycdc.source.tables.resnapshots import FollowableTable, StatementPosition, TableChange, begin, truncation, unread
+from raycdc.source.tables.table_life import ParkedPhase
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +48,7 @@ _HARMLESS = frozenset(
 )
 
 
-class RowNumbers:
+class CollectionRowNumbers:
     """Numbers of rows over all collections, in the order in which the rows are passed on; not every number is used."""
 
     def __init__(self) -> None:
@@ -68,14 +66,14 @@ class FollowedCollections:
 
     def __init__(
         self,
-        layouts: Mapping[TableId, Layout],
+        layouts: Mapping[TableId, CollectionLayout],
         *,
         captures: Callable[[TableId], bool],
-        terms: ParkingTerms[Layout],
+        terms: ParkingSetup[CollectionLayout],
         widenings: Widenings | None = None,
     ) -> None:
         """`layouts` are of the collections that are followed."""
-        self.numbers = RowNumbers()
+        self.numbers = CollectionRowNumbers()
         self._rules = terms.rules
         self._captures = captures
         self._widenings = widenings or Widenings(lambda _: None)
@@ -93,20 +91,20 @@ class FollowedCollections:
         """Whether a change of the collection is the first that is heard of it."""
         return table not in self._writers and self._is_free(table)
 
-    def first_seen(self, table: TableId, place: Place) -> TableParked:
+    def first_seen(self, table: TableId, place: StatementPosition) -> ParkTableUpdate:
         """A captured collection appeared: it is parked, to begin again."""
         return self._again(table, f"{table} appeared, and is read from its beginning", place)
 
-    def unfit(self, table: TableId, why: str, place: Place) -> TableParked:
+    def unfit(self, table: TableId, why: str, place: StatementPosition) -> ParkTableUpdate:
         """The collection cannot be followed: it is parked until somebody decides."""
         self._writers.pop(table, None)
         return self._parked.park(table, why, place)
 
-    def begun_again(self, place: Place) -> list[TableChange]:
+    def begun_again(self, place: StatementPosition) -> list[TableChange]:
         """Collections whose look holds at `place`, each once."""
         changes = []
         for table, look in self._parked.looked_at(place):
-            if not isinstance(look, Fit):
+            if not isinstance(look, FollowableTable):
                 changes.append(TableChange(look))
                 continue
             self._parked.follow(table)
@@ -128,7 +126,7 @@ class FollowedCollections:
         self._writers[table] = self._writer_of(table, layout)
         return True
 
-    def widenings(self, place: Place) -> list[TableChange]:
+    def widenings(self, place: StatementPosition) -> list[TableChange]:
         """Collections that have more columns from `place` on, each once."""
         changes = []
         for table, before, layout in self._widenings.take_due(self._writers):
@@ -139,13 +137,13 @@ class FollowedCollections:
                 _log.warning("%s is read again from its beginning, as a column of it becomes text", table)
                 changes.append(begin(table, layout.version(), unread(ID), place, seq=self.numbers.take()))
                 continue
-            changes.append(TableChange(TableAltered(table, tuple(events), layout.document())))
+            changes.append(TableChange(AlterTableUpdate(table, tuple(events), layout.document())))
         return changes
 
-    def _writer_of(self, table: TableId, layout: Layout) -> RowWriter:
+    def _writer_of(self, table: TableId, layout: CollectionLayout) -> RowWriter:
         return RowWriter(table, layout, watched=self._widenings.watches(table))
 
-    def change(self, event: CollectionEvent, place: Place, *, whole: bool = True) -> list[TableChange]:
+    def change(self, event: CollectionEvent, place: StatementPosition, *, whole: bool = True) -> list[TableChange]:
         """The effect of an event that is no change of a document.
 
         Where it is not `whole`, because rows of its transaction were passed on, nothing but parking can be said.
@@ -163,7 +161,9 @@ class FollowedCollections:
                 changes.append(TableChange(self._again(moved_to, why, place)))
         return changes
 
-    def _own(self, table: TableId, event: CollectionEvent, place: Place, *, whole: bool) -> list[TableChange]:
+    def _own(
+        self, table: TableId, event: CollectionEvent, place: StatementPosition, *, whole: bool
+    ) -> list[TableChange]:
         self._parked.touched(table, place.ordinal)
         writer = self._writers.get(table)
         if writer is None:
@@ -181,7 +181,7 @@ class FollowedCollections:
             case "rename":
                 why = f"{table} was renamed to {event.to}; the target keeps what it had"
                 del self._writers[table]
-                return [TableChange(self._parked.park(table, why, place, phase=Phase.ENDED))]
+                return [TableChange(self._parked.park(table, why, place, phase=ParkedPhase.ENDED))]
             case "create" if not other:
                 return []
             case "create" | "reshardCollection" as kind:
@@ -191,20 +191,20 @@ class FollowedCollections:
                 why = f"the change stream has an event {kind!r} of {table}, which raycdc does not know"
                 return [TableChange(self.unfit(table, why, place))]
 
-    def _dropped(self, table: TableId, layout: Layout, place: Place) -> TableChange:
+    def _dropped(self, table: TableId, layout: CollectionLayout, place: StatementPosition) -> TableChange:
         event = DropTableEvent(table)
         if why := self._parked.objection(table, layout.schema(), None, [event]):
             return TableChange(self.unfit(table, why, place))
         del self._writers[table]
-        update = TableDropped(table, (event,))
+        update = DropTableUpdate(table, (event,))
         if DropTableEvent.type in self._rules.left_out:
             return TableChange(update)
         return TableChange(update, (truncation(table, layout.schema(), place, seq=self.numbers.take()),))
 
     def _is_free(self, table: TableId) -> bool:
         """Whether nothing is waited for under the name, so that whatever takes it is another collection."""
-        return self._parked[table] in (None, Standing.ENDED)
+        return self._parked[table] in (None, ParkedKind.ENDED)
 
-    def _again(self, table: TableId, why: str, place: Place) -> TableParked:
+    def _again(self, table: TableId, why: str, place: StatementPosition) -> ParkTableUpdate:
         self._writers.pop(table, None)
         return self._parked.park(table, why, place, again=True)

@@ -7,29 +7,81 @@
 | 260 | the token is none of this deployment's | `LogLostError` |
 | 10334 | an event is larger than an answer can be | `EventTooLargeError`: it is asked for without its documents |
 | 40573 | no replica set | `SourceError` |
+
+Cursors whose batches are bytes, as the driver's raw ones are, without an object for each document in them.
+
+The driver takes a reply apart document by document before it puts them together again, which is most of what reading
+raw batches costs. Here a compiled loop does it (`bson.reply_loops`); the driver reads all other replies as ever.
+
+Change streams of the selected collections are opened only at places of the replica set that they were begun with.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import bson
+import numpy as np
 from pymongo.command_cursor import CommandCursor
+from pymongo.cursor import RawBatchCursor
 from pymongo.errors import AutoReconnect, ConnectionFailure, CursorNotFound, OperationFailure
+from pymongo.synchronous.command_cursor import RawBatchCommandCursor
 
 from raycdc.connectors.mongodb.bson.documents import Document
-from raycdc.connectors.mongodb.catalog import discover, keep_images
-from raycdc.connectors.mongodb.client import Client, ServerInfo, address_of, errors
-from raycdc.connectors.mongodb.stream.raw_cursors import RawCommandCursor
-from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
+from raycdc.connectors.mongodb.bson.reply_loops import find_batch, join_documents
+from raycdc.connectors.mongodb.server.catalog import discover, keep_images
+from raycdc.connectors.mongodb.server.client import Client, MongoDbServerInfo, address_of, errors, probe
+from raycdc.connectors.mongodb.stream.causal import log_end
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken, StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of, seconds_of
 from raycdc.errors import LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.model.selector import TableSelector
+from raycdc.model.rules.rate_limit import UNLIMITED, RateLimit
+from raycdc.model.rules.selector import TableSelector
+
+
+def reply_of(payload: bytes | memoryview) -> Document | None:
+    """A reply whose batch is one piece of bytes (none where it is empty); None for one that has no batch.
+
+    Damage within documents is not looked for.
+    """
+    data = np.frombuffer(payload, np.uint8)
+    cursor, field, array, end = (int(place) for place in find_batch(data))
+    if end < 0:
+        return None
+    documents = np.empty(end - array, np.uint8)
+    size = int(join_documents(data, array, end, documents))
+    if size < 0:
+        return None
+    rest = bytearray(payload[:field]) + bytearray(payload[end:])
+    for place in (0, cursor):
+        length = int.from_bytes(rest[place : place + 4], "little") - (end - field)
+        rest[place : place + 4] = length.to_bytes(4, "little")
+    reply: Document = bson.decode(bytes(rest))
+    name = "firstBatch" if bytes(payload[field + 1 : field + 6]) == b"first" else "nextBatch"
+    reply["cursor"][name] = [documents[:size].tobytes()] if size else []
+    return reply
+
+
+class RawFind(RawBatchCursor[Any]):
+    """`Collection.find_raw_batches`."""
+
+    def _unpack_response(self, response: Any, *args: Any, **options: Any) -> Any:
+        reply = reply_of(response.raw_command_response())
+        return super()._unpack_response(response, *args, **options) if reply is None else [reply]
+
+
+class RawCommandCursor(RawBatchCommandCursor[Any]):
+    """`Collection.aggregate_raw_batches`, of a cursor that is open."""
+
+    def _unpack_response(self, response: Any, *args: Any, **options: Any) -> Any:
+        reply = reply_of(response.raw_command_response())
+        return super()._unpack_response(response, *args, **options) if reply is None else [reply]
+
 
 #: How long the server keeps an answer back while there are no events. A transaction at the end of the log is known to
 #: be whole when an answer without events follows, so this is a part of the latency.
@@ -89,7 +141,7 @@ class StreamOptions:
     lean: bool = False
     events_max: int = 0
 
-    def pipeline(self, info: ServerInfo, *, token: ResumeToken | None, after: int) -> list[Document]:
+    def pipeline(self, info: MongoDbServerInfo, *, token: ResumeToken | None, after: int) -> list[Document]:
         """The stages: from behind `token` on, or else from behind the cluster time `after`."""
         stage: Document = {}
         if not self.lean:
@@ -131,7 +183,7 @@ class StreamOptions:
         return [*named, {"operationType": {"$in": ["dropDatabase", "invalidate"]}}]
 
 
-def stream_options(client: Client, info: ServerInfo, selector: TableSelector) -> StreamOptions:
+def stream_options(client: Client, info: MongoDbServerInfo, selector: TableSelector) -> StreamOptions:
     """How the changes of all that is selected are asked for, as its collections are now. Blocks."""
     # Only where all have images: the documents before changes of some would not fit those after them.
     tables = discover(client, selector, complete=False) if info.version >= (6, 0) else {}
@@ -147,7 +199,7 @@ def _batch_size(options: StreamOptions) -> int:
     return min(_LEAN_EVENTS_MAX, options.events_max or _LEAN_EVENTS_MAX)
 
 
-def splits_large_events(info: ServerInfo) -> bool:
+def splits_large_events(info: MongoDbServerInfo) -> bool:
     """Whether the server can send an event in parts: since 7.0, and 6.0.9."""
     return info.version >= (7, 0) or (info.version[:2] == (6, 0) and info.version >= (6, 0, 9))
 
@@ -172,7 +224,7 @@ class RawStream:
     def __init__(
         self,
         client: Client,
-        info: ServerInfo,
+        info: MongoDbServerInfo,
         options: StreamOptions,
         *,
         token: ResumeToken | None,
@@ -285,3 +337,63 @@ def _react(client: Client, cause: OperationFailure) -> None:
             f"{where}: {text}. Changes can be followed at a replica set or a sharded cluster; make the server a "
             'replica set of one node, or read it once with source.startup = "snapshot".'
         ) from cause
+
+
+#: Events in an answer at most, where the source is read at a pace: nobody says how many fit in 16 MiB.
+PACED_EVENTS_MAX = 50_000
+
+
+class StreamOpener:
+    """See the module's docstring. It uses the caller's client, blocks, and holds no stream.
+
+    With `demands_images` changes come with the documents before and after them where a collection has these, although
+    another collection may have none any more. An answer has what `pace` lets one fetch bring.
+    """
+
+    def __init__(
+        self, client: Client, selector: TableSelector, *, demands_images: bool = False, pace: RateLimit = UNLIMITED
+    ) -> None:
+        self._pace = pace
+        self._client = client
+        self._selector = selector
+        self._demands_images = demands_images
+
+    def open(self, position: StreamPosition, *, lean: bool = False) -> RawStream:
+        """Raises `LogLostError` where the server never was at `position`, or does not reach back to it."""
+        client = self._client
+        info = probe(client)
+        require_same_set(info, position.replica_set)
+        if position.token is not None and not info.is_mongos and (end := log_end(client)) < position.cluster_time:
+            raise LogLostError(
+                f"{info.address} is at {seconds_of(end)}, and was read to {seconds_of(position.cluster_time)} before: "
+                "it was restored, or is another replica set of the same name. Take a new snapshot with "
+                'pipeline.on_log_lost = "resnapshot", or point source.uri at the one that was read.'
+            )
+        options = replace(stream_options(client, info, self._selector), lean=lean)
+        if self._pace.rows_per_s is not None:
+            options = replace(options, events_max=self._pace.rows_at_once(PACED_EVENTS_MAX))
+        if self._demands_images:
+            # Where one collection has none any more the changes of the others are told with theirs.
+            options = replace(options, images=True)
+        return RawStream(client, info, options, token=position.token, after=position.cluster_time)
+
+    def require_reached(self, position: StreamPosition) -> None:
+        """Raises `LogLostError` where the log does not reach back to `position`.
+
+        Servers say so only when they are asked for the first changes behind it.
+        """
+        stream = self.open(position)
+        try:
+            with suppress(StreamEndedError, EventTooLargeError):
+                stream.next()
+        finally:
+            stream.close()
+
+
+def require_same_set(info: MongoDbServerInfo, begun: str) -> None:
+    """Raises `SourceError` for another replica set than the one that the state was begun with."""
+    if begun != info.replica_set:
+        raise SourceError(
+            f"{info.address} belongs to the replica set {info.replica_set or 'none'!r}, and the pipeline was "
+            f"begun with {begun or 'none'!r}. Point source.uri at that one, or begin with another pipeline.state."
+        )

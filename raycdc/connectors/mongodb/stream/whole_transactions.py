@@ -20,9 +20,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from raycdc.connectors.mongodb.stream.events import Batch
-from raycdc.connectors.mongodb.stream.position import StreamPosition
-from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
+from raycdc.connectors.mongodb.stream.events import EventBatch
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken, StreamPosition
 from raycdc.connectors.mongodb.stream.token import seconds_of
 from raycdc.errors import DataError
 
@@ -31,28 +30,28 @@ from raycdc.errors import DataError
 class Whole:
     """Whole transactions, and the token behind them. `rank` is how many events of the first one's time came before."""
 
-    batch: Batch
+    batch: EventBatch
     token: ResumeToken
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartialTransaction:
     """Events of one transaction, of which more is to come; `rank` is as in `Whole`."""
 
-    batch: Batch
+    batch: EventBatch
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ClusterTimeReached:
     """All up to the cluster time came, and the stream goes on behind `token`."""
 
     token: ResumeToken
     cluster_time: int
 
 
-class WholeTransactions:
+class MongoDbTransactionAssembler:
     """See the module's docstring. `whole_when_idle`: an answer without events shows that all before it came whole."""
 
     def __init__(self, *, whole_when_idle: bool) -> None:
@@ -66,7 +65,9 @@ class WholeTransactions:
             return passed_to
         return replace(passed_to, token=waiting.token, cluster_time=int(waiting.batch.times[-1]))
 
-    def take(self, batch: Batch, token: ResumeToken | None, *, after: int) -> list[Whole | Part | Reached]:
+    def take(
+        self, batch: EventBatch, token: ResumeToken | None, *, after: int
+    ) -> list[Whole | PartialTransaction | ClusterTimeReached]:
         """The events to pass on, in order, now that `batch` came; `token` is the one behind it, if there is one.
 
         All up to the cluster time `after` was passed on. Raises `DataError` where the stream goes back in time.
@@ -82,11 +83,11 @@ class WholeTransactions:
                 f"The change stream goes back in time, from {seconds_of(max(begun, int(times.max())))} to "
                 f"{seconds_of(int(times.min()))}: the server's log is not the one that was read before."
             )
-        ready: list[Whole | Part | Reached] = []
+        ready: list[Whole | PartialTransaction | ClusterTimeReached] = []
         rank = 0
         if waiting is not None and first == begun:
             rank = waiting.rank + len(waiting.batch)
-            ready.append(Part(waiting.batch, waiting.rank))
+            ready.append(PartialTransaction(waiting.batch, waiting.rank))
         elif waiting is not None:
             ready.append(waiting)
         behind = batch.token(end - 1) if token is None else token
@@ -97,18 +98,18 @@ class WholeTransactions:
             self._waiting = Whole(batch.part(cut, end), batch.token(end - 1), rank if first == last else 0)
         else:
             self._waiting = None
-            ready.append(Reached(behind, behind.cluster_time - 1))
+            ready.append(ClusterTimeReached(behind, behind.cluster_time - 1))
         return ready
 
-    def idle(self, token: ResumeToken, server_time: int) -> list[Whole | Part | Reached]:
+    def idle(self, token: ResumeToken, server_time: int) -> list[Whole | PartialTransaction | ClusterTimeReached]:
         """The events to pass on, now that an answer without any came at `server_time`, with a token behind it."""
         time = token.cluster_time
-        ready: list[Whole | Part | Reached] = []
+        ready: list[Whole | PartialTransaction | ClusterTimeReached] = []
         if self._waiting is not None:
             if not self.whole_when_idle and time <= self._waiting.batch.times[-1]:
                 return []
             ready.append(self._waiting)
             self._waiting = None
         # Of a time that has not come nothing has passed, and no read could wait for it.
-        ready.append(Reached(token, time if self.whole_when_idle and time <= server_time else time - 1))
+        ready.append(ClusterTimeReached(token, time if self.whole_when_idle and time <= server_time else time - 1))
         return ready

@@ -8,13 +8,13 @@ that nobody selected only the names wait: if such a table is selected before XA 
 so it is parked. All tables are parked at the XA COMMIT of a transaction that was prepared before the job began.
 
 **Large files.** Headers have 32 bits of a position, and the rest is counted. If a dump by GTID jumps in a file beyond
-4 GiB, the file's size and the server tell where it jumped to (`far_places.py`).
+4 GiB, the file's size and the server tell where it jumped to (`file_offsets.py`).
 
-**Starts and other servers.** A start in the past (`raycdc.connectors.mysql.startup`) reads the log once from there to
-its end, without rows: it finds the exact GTID set at the place, and takes today's tables back over the statements in
+**Starts and other servers.** A start in the past (`raycdc.connectors.mysql.log.startup`) reads the log once from there
+to its end, without rows: it finds the exact GTID set at the place, and takes today's tables back over the statements in
 between. A position belongs to one server (its UUID; on MariaDB its id, and the transactions before the byte). If
 another server answers, at a start or at a reconnect, the enumerator asks it for the place of our GTIDs before it gives
-the log away (`raycdc.connectors.mysql.failover`, `resume_point`). That place is used if executed ⊇ ours ⊇ purged;
-otherwise the run is refused, and the error has the transactions. From then on nothing is compared with the old
+the log away (`raycdc.connectors.mysql.server.failover`, `resume_point`). That place is used if executed ⊇ ours ⊇
+purged; otherwise the run is refused, and the error has the transactions. From then on nothing is compared with the old
 server's numbers, and log and chunk readers refuse to work at another server than the position's.
 """

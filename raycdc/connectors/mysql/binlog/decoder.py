@@ -10,41 +10,122 @@ The decoder walks; each other matter has an owner, which callers ask and tell di
 |---|---|---|
 | `cursor` | `BinlogCursor` | the place in the log: positions, transactions, GTIDs, numbers of rows |
 | `maps` | `MapPlans` | table maps and schemas: how rows of each lie in the log, and whether they are wanted |
-| `misfits` | `MisfitReports` | tables whose rows cannot be given |
+| `misfits` | `SchemaMismatchReports` | tables whose rows cannot be given |
 | `files` | `FileEvents` | new files, formats, what a dump by GTID passed over |
 | `xa` | `XaRows` | rows of XA transactions, which wait for their XA COMMIT |
 
 Invariants: items come in log order; a DDL separates the rows before it from those after it; `cursor.position` is always
 a transaction boundary; after an error the decoder is of no more use (begin again from a position).
+
+The compiled pass over events (`index_loops`), with the arrays that it reads and fills.
+
+It lists row events of wanted tables (`events`), learns table ids and GTIDs, and moves the cursor. Where one of its
+arrays is full, more room is made here, and it goes on; all other stops are the decoder's.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from raycdc.connectors.mysql.binlog import index_loops as index
-from raycdc.connectors.mysql.binlog.binlog_cursor import BinlogCursor
-from raycdc.connectors.mysql.binlog.event_pass import EventPass
-from raycdc.connectors.mysql.binlog.events import Bytes, DdlItem, LogItem, as_array, parse_query
-from raycdc.connectors.mysql.binlog.expand import Expander
-from raycdc.connectors.mysql.binlog.expand_loops import find_compressed
+from raycdc.connectors.mysql.binlog.event_types import THREAD_SPECIFIC_FLAG, LogKind
+from raycdc.connectors.mysql.binlog.events import (
+    Bytes,
+    DdlItem,
+    FileBegins,
+    LoggedThread,
+    LogItem,
+    QueryEvent,
+    as_array,
+    parse_query,
+)
 from raycdc.connectors.mysql.binlog.file_events import FileEvents
-from raycdc.connectors.mysql.binlog.log_kind import LogKind
-from raycdc.connectors.mysql.binlog.map_plans import MapPlans
-from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.misfit_reports import MisfitReports
-from raycdc.connectors.mysql.binlog.partial_updates import PartialUpdates
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.partial.partial_updates import PartialUpdates
+from raycdc.connectors.mysql.binlog.positions.binlog_cursor import BinlogCursor
+from raycdc.connectors.mysql.binlog.positions.position import EVENT_BYTES_MAX, BinlogOffset
+from raycdc.connectors.mysql.binlog.query_loops import (
+    Q_COMMIT,
+    Q_DOUBT,
+    Q_OTHER,
+    Q_ROLLBACK,
+    Q_XA_FINISH,
+    Q_XA_START,
+)
 from raycdc.connectors.mysql.binlog.rows import RowBatches
-from raycdc.connectors.mysql.binlog.table_decoding import BatchForm, Decodings
-from raycdc.connectors.mysql.binlog.xa_rows import XaRows
-from raycdc.connectors.mysql.binlog.xa_transactions import XaTransactions
+from raycdc.connectors.mysql.binlog.tables.map_plans import (
+    MapPlans,
+    MapSchemas,
+    SchemaMismatchReports,
+    TableMapRegistry,
+)
+from raycdc.connectors.mysql.binlog.tables.table_decoding import BatchForm, Decodings
+from raycdc.connectors.mysql.binlog.tables.table_map import tables_of
+from raycdc.connectors.mysql.binlog.transaction_statements import rules_of, transaction_statement
+from raycdc.connectors.mysql.binlog.whole_transactions import WholeEvents
+from raycdc.connectors.mysql.binlog.wire.expand import Expander
+from raycdc.connectors.mysql.binlog.wire.expand_loops import find_compressed
+from raycdc.connectors.mysql.binlog.xa.xa_rows import XaRows
+from raycdc.connectors.mysql.binlog.xa.xa_transactions import XaTransactions
+from raycdc.connectors.mysql.ddl.parse.statement_text import shown
 from raycdc.connectors.mysql.values.types import MySqlTable
-from raycdc.errors import DataError
+from raycdc.errors import DataError, PartialRowsError, SchemaMismatchError
 from raycdc.model import TableId
+
+#: Row events listed before they are decoded: 72 bytes each, so 4.5 MiB of list at most.
+_EVENTS_FIRST = 4096
+_EVENTS_MAX = 65_536
+
+#: The compiled pass is to find out by itself what a statement means.
+NOT_ASKED = -1
+
+
+class EventPass:
+    """See the module's docstring. `mariadb`: the log is one of MariaDB."""
+
+    def __init__(self, cursor: BinlogCursor, registry: TableMapRegistry, *, mariadb: bool) -> None:
+        self.events = np.zeros((_EVENTS_FIRST, index.E_SIZE), np.int64)
+        self._cursor = cursor
+        self._registry = registry
+        self._mariadb = mariadb
+
+    def run(self, data: npt.NDArray[np.uint8], at: int, count: int) -> tuple[int, int, int, int]:
+        """Walk the events from `at`, of which `count` are listed already.
+
+        Returns (STOP_…, offset of the stopping event, its length, events listed).
+        """
+        return self._run(data, at, len(data), count)
+
+    def count_event(self, data: npt.NDArray[np.uint8], at: int, length: int, meaning: int = NOT_ASKED) -> None:
+        """Move over an event that the pass stopped at; a statement has this meaning. Raises `CorruptLogError`."""
+        state = self._cursor.state
+        state[index.S_PASS], state[index.S_MEANING] = 1, meaning
+        code = self._run(data, at, at + length, 0)[0]
+        state[index.S_PASS], state[index.S_MEANING] = 0, NOT_ASKED
+        if code == index.STOP_ERROR:
+            raise self._cursor.damage()
+
+    def _run(self, data: npt.NDArray[np.uint8], at: int, end: int, count: int) -> tuple[int, int, int, int]:
+        registry, gtids, state = self._registry, self._cursor.gtids, self._cursor.state
+        while True:
+            code, at, length, count = index.index_events(
+                data, at, end, self._mariadb, state, self.events, count,
+                registry.maps, registry.wanted, registry.content, registry.map_keys, registry.map_values,
+                registry.id_keys, registry.id_values, gtids.keys, gtids.first, gtids.last, gtids.runs,
+            )  # fmt: skip
+            self._cursor.note_boundary()
+            match code:
+                case index.STOP_GTIDS:
+                    gtids.make_room(state)
+                case index.STOP_TABLE_IDS:
+                    registry.grow_ids(state)
+                case index.STOP_FULL if len(self.events) < _EVENTS_MAX:
+                    self.events = np.concatenate([self.events, np.zeros_like(self.events)])
+                case _:
+                    return int(code), int(at), int(length), int(count)
 
 
 class BinlogDecoder:
@@ -66,8 +147,8 @@ class BinlogDecoder:
     ) -> None:
         transactions, decodings = XaTransactions(start.prepared), Decodings(form)
         self.cursor = BinlogCursor(start, log, transactions)
-        self.misfits = MisfitReports(self.cursor)
-        self.maps = MapPlans(schemas, decodings, self.misfits, wanted=wanted, mariadb=log.mariadb)
+        self.misfits = SchemaMismatchReports(self.cursor)
+        self.maps = MapPlans(schemas, decodings, self.misfits, wanted=wanted, log=log)
         self.files = FileEvents(self.cursor, mariadb=log.mariadb)
         self.xa = XaRows(transactions, self.cursor, self.maps, self.misfits, decode=self.decode)
         self._pass = EventPass(self.cursor, self.maps.registry, mariadb=log.mariadb)
@@ -76,6 +157,7 @@ class BinlogDecoder:
         self._expander = Expander()
         self._partial = PartialUpdates(self.maps)
         self._on_ddl = on_ddl
+        self._shows_all = int(log.whole_file)
 
     def statistics(self) -> dict[str, int]:
         """Counts since construction: rows, zero dates that became null, values with replaced characters, maps."""
@@ -91,7 +173,8 @@ class BinlogDecoder:
         damaged = self._rows.damaged_event_end
         return damaged - 1 if damaged else self.cursor.event_position.pos
 
-    # -- `raycdc.connectors.mysql.ddl.followed_tables.SchemaSetter` ---------------------------------------------------
+    # -- `raycdc.connectors.mysql.ddl.follow.followed_tables.SchemaSetter`
+    # ---------------------------------------------------
 
     def set_table(self, table: MySqlTable) -> None:
         """Rows after this point have this schema; table maps seen before are checked again."""
@@ -103,7 +186,8 @@ class BinlogDecoder:
 
     def take_seq(self) -> int:
         """A `_seq` for a row that is not in the log (a truncation), between the rows before it and those after it."""
-        return self.cursor.take_seq()
+        self.cursor.next_seq += 1
+        return self.cursor.next_seq - 1
 
     # -- events in, items out -----------------------------------------------------------------------------------------
 
@@ -131,6 +215,15 @@ class BinlogDecoder:
             self.maps.registry.trim_ids(self.cursor.state)
         yield from self._walk(data)
 
+    def items_of_whole(self, events: WholeEvents) -> Iterator[LogItem]:
+        """`items`, but for the rows that their transaction takes back."""
+        if not self.cursor.in_transaction:
+            self.xa.doubtful.clear()
+        if events.doubt:
+            _report_doubt(self, events)
+        with self.cursor.foreseen(taken_back=events.taken_back):
+            yield from self.items(events.data)
+
     def pieces(self, events: Bytes) -> Iterator[tuple[npt.NDArray[np.uint8], bool]]:
         """The events as they are, but compressed ones expanded: (piece, whether its events have no checksum).
 
@@ -144,7 +237,7 @@ class BinlogDecoder:
                 yield data[at:compressed_at], False
             at = compressed_at
             if at < len(data):
-                for piece in self._expanded(data, at):
+                for piece in _expanded(self._expander, data, at, self.cursor):
                     yield piece, True
                 at = self._expander.at
 
@@ -187,18 +280,32 @@ class BinlogDecoder:
                 case index.STOP_FULL:
                     pass
                 case index.STOP_QUERY:
-                    yield self._ddl(data, at, length)
+                    yield from self._statement(data, at, length)
                     at += length
                 case index.STOP_EVENT:
-                    self.files.handle(data[at : at + length].tobytes())
+                    event = data[at : at + length].tobytes()
+                    before = self.cursor.position
+                    self.files.handle(event)
                     at += length
+                    if (loaded := self.files.take_load()) is not None:
+                        yield self._ddl(loaded, event, before)
+                    if self.files.take_news():
+                        yield FileBegins(self.cursor.position, self.cursor.in_transaction)
                 case index.STOP_COMPRESSED:
-                    for piece in self._expanded(data, at):
+                    if data[at + 4] == index.TRANSACTION_PAYLOAD:
+                        # A server compresses none that it rolls back in part, as it is logged by statements, too.
+                        self.cursor.state[index.S_FORESEEN] = self._shows_all
+                    for piece in _expanded(self._expander, data, at, self.cursor):
                         yield from self.decode(piece)
+                    self._ended_with(data[at : self._expander.at])
                     at = self._expander.at
                 case index.STOP_PARTIAL:
-                    with self.cursor.placed():
-                        piece = self._partial.piece(data, at, self.cursor.ends)
+                    try:
+                        with self.cursor.placed():
+                            piece = self._partial.piece(data, at, self.cursor.ends, proven=self.cursor.proven)
+                    except SchemaMismatchError as error:
+                        self._pass_over_partial(data, at, error)
+                        continue
                     yield from self.decode(piece)
                     at = self._partial.at
                 case index.STOP_XA:
@@ -209,22 +316,62 @@ class BinlogDecoder:
                 case _:
                     raise AssertionError(f"unknown stop {code}")
 
-    def _expanded(self, data: npt.NDArray[np.uint8], at: int) -> Iterator[npt.NDArray[np.uint8]]:
-        with self.cursor.placed():
-            yield from self._expander.pieces(data, at, self.cursor.ends)
+    def _pass_over_partial(self, data: npt.NDArray[np.uint8], at: int, error: SchemaMismatchError) -> None:
+        """The table of the partial update at `at` cannot be told. Raises `error` where nobody listens."""
+        body = at + index.HEADER_BYTES
+        number = self.maps.registry.number_of_id(int.from_bytes(data[body : body + 6].tobytes(), "little"))
+        table = self.maps.ready[number].table
+        self.misfits.report(table, type(error)(f"{error} Table {table}."))
+        self.maps.pass_over(table)
+
+    def _ended_with(self, events: npt.NDArray[np.uint8]) -> None:
+        """Events that were expanded were the last ones: the mark is of themselves, not of what they held."""
+        state = self.cursor.state
+        if self.cursor.in_transaction:
+            return
+        at, length = index.event_ending_at(events, int(state[index.S_TX_POS]) & 0xFFFFFFFF)
+        if 0 < length <= EVENT_BYTES_MAX:
+            body = events[at : at + length - self.cursor.checksum_bytes]
+            state[index.S_TX_LENGTH], state[index.S_TX_CRC] = length, zlib.crc32(body.tobytes())
 
     def _register(self, data: npt.NDArray[np.uint8], at: int, length: int) -> None:
         """A TABLE_MAP not seen before: parse it, check it, make its decode plan."""
         end = at + length - self.cursor.checksum_bytes
         with self.cursor.placed():
-            self.maps.add(data[at + index.HEADER_BYTES + 8 : end], place=str(self.cursor.event_position))
+            self.maps.add(
+                data[at + index.HEADER_BYTES + 8 : end],
+                place=str(self.cursor.event_position),
+                proven=self.cursor.proven,
+            )
 
-    def _ddl(self, data: npt.NDArray[np.uint8], at: int, length: int) -> DdlItem:
+    def _statement(self, data: npt.NDArray[np.uint8], at: int, length: int) -> Iterator[LogItem]:
+        """A statement that the compiled pass does not know, or not as it is written."""
         cursor = self.cursor
+        event = data[at : at + length - cursor.checksum_bytes].tobytes()
+        query = parse_query(event[index.HEADER_BYTES :], kind=event[4], writer=self.files.writer)
+        with cursor.placed():
+            meaning = transaction_statement(query.text, rules_of(query.session)).meaning
+            is_doubt = meaning == Q_DOUBT
+            if is_doubt:
+                # `WholeTransactions` marks the rows of this transaction as taken back, with the doubt for their tables.
+                looked_at = int(cursor.state[index.S_FORESEEN]) and int(cursor.state[index.S_TX]) == index.TX_OPEN
+                if not looked_at and not self._shows_all:
+                    raise DataError(f"a statement about a transaction is not understood: {shown(query.statement)}")
+                meaning = Q_OTHER
         before = cursor.position
-        self._pass.count_event(data, at, length)
-        end = at + length - cursor.checksum_bytes
-        query = parse_query(data[at + index.HEADER_BYTES : end].tobytes())
+        is_xa = int(cursor.state[index.S_XA]) != 0 and meaning in (Q_ROLLBACK, Q_COMMIT)
+        if is_xa or meaning in (Q_XA_START, Q_XA_FINISH):
+            yield from self._xa_event(data, at, length, meaning)
+            return
+        effect = int(cursor.state[index.S_ALTER]) not in (index.ALTER_START, index.ALTER_ROLLBACK)
+        self._pass.count_event(data, at, length, meaning)
+        if meaning == Q_OTHER and effect and (self._shows_all or not is_doubt):
+            yield self._ddl(query, event, before)
+
+    def _ddl(self, query: QueryEvent, event: bytes, before: BinlogOffset) -> DdlItem:
+        cursor = self.cursor
+        rows = self._rows.last_rows
+        after_rows = cursor.in_transaction and rows.file == before.file and rows.pos > before.pos
         item = DdlItem(
             db=query.db,
             statement=query.statement,
@@ -233,16 +380,43 @@ class BinlogDecoder:
             ts_ms=cursor.last_ts_ms,
             in_transaction=cursor.in_transaction,
             session=query.session,
+            thread=LoggedThread(int.from_bytes(event[5:9], "little"), query.thread_id),
+            thread_specific=bool(event[17] & THREAD_SPECIFIC_FLAG),
+            after_rows=after_rows,
         )
         if self._on_ddl is not None:
             self._on_ddl(item)
         return item
 
-    def _xa_event(self, data: npt.NDArray[np.uint8], at: int, length: int) -> Iterator[LogItem]:
+    def _xa_event(
+        self, data: npt.NDArray[np.uint8], at: int, length: int, meaning: int = NOT_ASKED
+    ) -> Iterator[LogItem]:
         """Keep the rows of a transaction that may be prepared; hand them out where it is committed."""
         cursor = self.cursor
         yield from self.xa.items(data[at : at + length - cursor.checksum_bytes].tobytes())
-        self._pass.count_event(data, at, length)
+        self._pass.count_event(data, at, length, meaning)
         # The pass takes the end of a transaction for the end of what may be prepared.
         cursor.state[index.S_XA] = int(self.xa.is_open)
         cursor.move_to(cursor.event_position.pos)
+
+
+def _expanded(
+    expander: Expander, data: npt.NDArray[np.uint8], at: int, cursor: BinlogCursor
+) -> Iterator[npt.NDArray[np.uint8]]:
+    """The pieces of a compressed event; errors say where in the log they are."""
+    with cursor.placed():
+        yield from expander.pieces(data, at, cursor.ends)
+
+
+def _report_doubt(decoder: BinlogDecoder, events: WholeEvents) -> None:
+    """Nobody knows which rows of a transaction were taken back. Raises `DataError` where nobody listens."""
+    for table in filter(decoder.maps.wanted, tables_of(events.data)):
+        decoder.xa.doubtful.add(table)
+        decoder.misfits.report(
+            table,
+            PartialRowsError(
+                f"{decoder.cursor.position}: of the transaction behind it nobody can tell which rows of {table} it "
+                f"has in the end: {events.doubt}. Read the table anew: raycdc tables resnapshot CONFIG {table}"
+            ),
+        )
+        decoder.maps.pass_over(table)

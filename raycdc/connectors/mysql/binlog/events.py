@@ -1,7 +1,7 @@
 """The items of the binlog decoder, and the rare events that are parsed in Python.
 
-Rows come as `RowsItem` batches; everything else in the log that a reader must act on is an item of its own. Items are
-in log order, except that the rows between two other items are grouped by table (`_seq` orders them).
+Rows come as `BinlogRowsItem` batches; everything else in the log that a reader must act on is an item of its own. Items
+are in log order, except that the rows between two other items are grouped by table (`_seq` orders them).
 """
 
 from __future__ import annotations
@@ -13,67 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from raycdc.clients.mysql import quote_name
+from raycdc.connectors.mysql.binlog.event_types import CREATE_FILE, EXECUTE_LOAD_QUERY, LOAD, QUERY
 from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.binlog.session import NO_SESSION, SessionState, parse_session
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.session import NO_SESSION, NO_WRITER, LogWriter, SessionState, parse_session
 from raycdc.connectors.mysql.values.charsets import codec_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import CorruptLogError
 from raycdc.model import TableId
 
-EVENT_NAMES: dict[int, str] = {
-    0: "UNKNOWN",
-    1: "START_V3",
-    2: "QUERY",
-    3: "STOP",
-    4: "ROTATE",
-    15: "FORMAT_DESCRIPTION",
-    16: "XID",
-    17: "BEGIN_LOAD_QUERY",
-    18: "EXECUTE_LOAD_QUERY",
-    19: "TABLE_MAP",
-    20: "PRE_GA_WRITE_ROWS",
-    21: "PRE_GA_UPDATE_ROWS",
-    22: "PRE_GA_DELETE_ROWS",
-    23: "WRITE_ROWS_V1",
-    24: "UPDATE_ROWS_V1",
-    25: "DELETE_ROWS_V1",
-    26: "INCIDENT",
-    30: "WRITE_ROWS",
-    31: "UPDATE_ROWS",
-    32: "DELETE_ROWS",
-    33: "GTID",
-    34: "ANONYMOUS_GTID",
-    39: "PARTIAL_UPDATE_ROWS",
-    40: "TRANSACTION_PAYLOAD",
-    42: "GTID_TAGGED",
-    164: "START_ENCRYPTION",
-    165: "QUERY_COMPRESSED",
-    166: "WRITE_ROWS_COMPRESSED_V1",
-    167: "UPDATE_ROWS_COMPRESSED_V1",
-    168: "DELETE_ROWS_COMPRESSED_V1",
-    169: "WRITE_ROWS_COMPRESSED",
-    170: "UPDATE_ROWS_COMPRESSED",
-    171: "DELETE_ROWS_COMPRESSED",
-}
-
-#: Events that mean lost or unreadable data, with what the user can do about each.
-REFUSED_EVENTS: dict[int, str] = {
-    17: "it comes from LOAD DATA logged as a statement; set binlog_format=ROW",
-    18: "it comes from LOAD DATA logged as a statement; set binlog_format=ROW",
-    20: "it was written by a server before MySQL 5.1.18",
-    21: "it was written by a server before MySQL 5.1.18",
-    22: "it was written by a server before MySQL 5.1.18",
-    26: "the server says that changes may be missing from its log; take a new snapshot",
-    164: "the file is encrypted; read it through the server",
-}
-
-#: Header flag of events that a reader may skip when it does not know them (LOG_EVENT_IGNORABLE_F).
-IGNORABLE_FLAG = 0x80
-
 
 @dataclass(frozen=True, slots=True)
-class RowsItem:
+class BinlogRowsItem:
     """Rows of one table, in log order.
 
     `batch` has the columns of `changelog_schema`; `_seq` continues over all tables and items. `row_pos` holds the end
@@ -91,13 +43,34 @@ class RowsItem:
     kept: bool = False
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class LoggedThread:
+    """The session that ran a statement: the server it was given to, and its number there, until that server starts."""
+
+    server_id: int
+    thread_id: int
+
+    def __str__(self) -> str:
+        return f"{self.server_id}:{self.thread_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> LoggedThread:
+        server_id, _, thread_id = text.partition(":")
+        return cls(int(server_id), int(thread_id))
+
+
+#: Of a statement that no log has.
+NO_THREAD = LoggedThread(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class DdlItem:
     """A statement of the log other than BEGIN, COMMIT, ROLLBACK and SAVEPOINT.
 
     `db` is the session's default database. `before` is the end of the last complete transaction before it, `position`
     the end of the statement itself; both carry the GTID set up to there. `in_transaction` is True for a statement
-    inside BEGIN … COMMIT (then `position` is no place to restart from).
+    inside BEGIN … COMMIT (then `position` is no place to restart from), `after_rows` where rows of that may precede it.
+    `thread` ran it; `thread_specific`: it used a temporary table, or is DROP TABLE.
     """
 
     db: str
@@ -107,9 +80,23 @@ class DdlItem:
     ts_ms: int
     in_transaction: bool
     session: SessionState = NO_SESSION
+    thread: LoggedThread = NO_THREAD
+    thread_specific: bool = False
+    after_rows: bool = False
 
 
-LogItem = RowsItem | DdlItem
+@dataclass(frozen=True, slots=True)
+class FileBegins:
+    """A file of the log begins, and by that `on_file` of the decoder has changed what a restart must know.
+
+    `position` is the end of the last complete transaction.
+    """
+
+    position: BinlogOffset
+    in_transaction: bool
+
+
+LogItem = BinlogRowsItem | DdlItem | FileBegins
 #: Complete events, one after the other.
 Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
@@ -121,44 +108,82 @@ def as_array(events: Bytes) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class QueryEvent:
-    """A QUERY event's default database, text, and the settings by which its session read the text."""
+    """A QUERY event's default database, text, the number of its thread, and the settings of its session.
+
+    `statement` is read by the session's character set, which is that of the client. `text` is read as UTF-8, which is
+    what a server writes itself; other bytes are kept (`surrogateescape`).
+    """
 
     db: str
     statement: str
     session: SessionState = NO_SESSION
+    thread_id: int = 0
+    text: str = ""
 
 
-def event_name(kind: int) -> str:
-    """Name and number of an event type, for messages."""
-    return f"{EVENT_NAMES.get(kind, 'unknown')} event (type {kind})"
+#: Bytes before the status variables; EXECUTE_LOAD_QUERY has its file's number and where its text names that, too.
+_BEFORE_STATUS = {QUERY: 13, EXECUTE_LOAD_QUERY: 26}
 
 
-def parse_query(body: bytes) -> QueryEvent:
-    """Body: thread(4) time(4) db_length(1) error(2) status_length(2) status db NUL statement."""
-    if len(body) < 14:
+def parse_query(body: bytes, *, kind: int = QUERY, writer: LogWriter = NO_WRITER) -> QueryEvent:
+    """Body: thread(4) time(4) db_length(1) error(2) status_length(2) … status db NUL statement."""
+    status_at = _BEFORE_STATUS[kind]
+    if len(body) < status_at + 1:
         raise CorruptLogError("a QUERY event is too short")
-    status_length = int.from_bytes(body[11:13], "little")
-    session = parse_session(body[13 : 13 + status_length])
-    db_at = 13 + status_length
+    db_at = status_at + int.from_bytes(body[11:13], "little")
+    session = parse_session(body[status_at:db_at], writer)
     db_end = db_at + body[8]
-    codec = codec_of(session.charset) if session.charset else "utf-8"
+    # Servers take the bytes of a session whose set is binary for UTF-8 where they look for names.
+    codec = codec_of(session.charset) if session.charset not in ("", "binary") else "utf-8"
     db = body[db_at:db_end].decode("utf-8", "replace")
-    return QueryEvent(db, body[db_end + 1 :].decode(codec, "replace"), session)
+    statement, text = body[db_end + 1 :].decode(codec, "replace"), body[db_end + 1 :].decode("utf-8", "surrogateescape")
+    return QueryEvent(db, statement, session, int.from_bytes(body[:4], "little"), text)
+
+
+def parse_load(kind: int, body: bytes) -> tuple[QueryEvent, int]:
+    """(LOAD DATA, number of its file) of a LOAD, CREATE_FILE or NEW_LOAD event of servers before MySQL 5.0.3.
+
+    thread(4) time(4) skipped_lines(4) table_length(1) db_length(1) fields(4) [CREATE_FILE: file(4)] terminators,
+    fields × length(1), fields × (name NUL), table NUL db NUL file. Terminators: 5 characters and 2 flags in LOAD, else
+    5 × (length(1) text) and a flag (MySQL source before 8.0, ``Load_log_event::copy_log_event``).
+    """
+    try:
+        fields, at = int.from_bytes(body[14:18], "little"), 18
+        number = int.from_bytes(body[18:22], "little") if kind == CREATE_FILE else 0
+        at += 4 if kind == CREATE_FILE else 0
+        if kind == LOAD:
+            at += 7
+        else:
+            for _ in range(5):
+                at += 1 + body[at]
+            at += 1
+        at += fields + sum(body[at : at + fields]) + fields
+        table_end = at + body[12]
+        db_end = table_end + 1 + body[13]
+        if body[table_end] or body[db_end]:
+            raise CorruptLogError("an event of LOAD DATA is damaged")
+    except IndexError as cause:
+        raise CorruptLogError("an event of LOAD DATA is too short") from cause
+    table, db = body[at:table_end].decode("utf-8", "replace"), body[table_end + 1 : db_end].decode("utf-8", "replace")
+    statement = f"LOAD DATA INFILE '' INTO TABLE {quote_name(db, table)}"
+    return QueryEvent(db, statement, thread_id=int.from_bytes(body[:4], "little")), number
 
 
 @dataclass(frozen=True, slots=True)
 class FormatDescription:
-    """How the events after it look."""
+    """How the events after it look. `started`: the server started when it began this file."""
 
     server_version: str
     checksum_bytes: int
+    started: bool = False
 
 
 def parse_format_description(event: bytes) -> FormatDescription:
     """A whole FORMAT_DESCRIPTION event. Raises `CorruptLogError` for a format other than binlog version 4.
 
     Body: binlog_version(2) server_version(50) created(4) header_length(1) post-header lengths, checksum algorithm(1),
-    checksum(4). Servers before 5.6 have neither algorithm nor checksum.
+    checksum(4). `created` is 0 where the server had begun files before, and in what a dump sends for a file's middle.
+    Servers before 5.6 have neither algorithm nor checksum.
     """
     body = event[HEADER_BYTES:]
     if len(body) < 57 or body[:2] != b"\x04\x00" or body[56] != HEADER_BYTES:
@@ -175,7 +200,7 @@ def parse_format_description(event: bytes) -> FormatDescription:
         clean[17] &= 0xFE
         if zlib.crc32(clean) != int.from_bytes(event[-4:], "little"):
             raise CorruptLogError("the checksum of the FORMAT_DESCRIPTION event does not match")
-    return FormatDescription(version, 4 if algorithm == 1 else 0)
+    return FormatDescription(version, 4 if algorithm == 1 else 0, started=body[52:56] != bytes(4))
 
 
 def _knows_checksums(version: str) -> bool:

@@ -10,15 +10,20 @@ import zlib
 from collections.abc import Callable
 
 from raycdc.connectors.mysql.binlog import index_loops as index
-from raycdc.connectors.mysql.binlog.binlog_cursor import BinlogCursor
-from raycdc.connectors.mysql.binlog.events import (
+from raycdc.connectors.mysql.binlog.event_types import (
+    CREATE_FILE,
+    EVENT_TYPES,
+    EXEC_LOAD,
     IGNORABLE_FLAG,
-    REFUSED_EVENTS,
+    LOAD,
+    NEW_LOAD,
+    PARTIAL_ROW_DATA,
     event_name,
-    parse_format_description,
-    parse_rotate,
 )
-from raycdc.connectors.mysql.binlog.far_places import Jump, jump_of, nearest_place
+from raycdc.connectors.mysql.binlog.events import QueryEvent, parse_format_description, parse_load, parse_rotate
+from raycdc.connectors.mysql.binlog.positions.binlog_cursor import BinlogCursor
+from raycdc.connectors.mysql.binlog.positions.file_offsets import Jump, jump_of, nearest_place
+from raycdc.connectors.mysql.binlog.session import NO_WRITER, LogWriter
 from raycdc.errors import CorruptLogError, DataError
 
 
@@ -28,12 +33,23 @@ class FileEvents:
     def __init__(self, cursor: BinlogCursor, *, mariadb: bool) -> None:
         #: Told of an event of a dump by GTID behind what was passed over; answers where it ends.
         self.find_place: Callable[[Jump], int] = nearest_place
+        #: Told of a file that begins: its name, whether the server started then, and whether what lies before it in
+        #: this log was read here. Answers whether a restart must know of it.
+        self.on_file: Callable[[str, bool, bool], bool] | None = None
+        #: The server that wrote the events, by the last format.
+        self.writer: LogWriter = NO_WRITER
         self._cursor = cursor
         self._mariadb = mariadb
+        self._news = False
+        #: A LOAD DATA of an old server that came, and the numbers of files whose tables were named.
+        self._load: QueryEvent | None = None
+        self._loading: set[int] = set()
         #: A format has come, which says whether events have checksums.
         self._formatted = False
         #: Of a whole file: its last event has come.
         self._ended = False
+        #: A file was named inside a transaction: only a server that died can have left that one open.
+        self._left_open = False
 
     def handle(self, event: bytes) -> None:
         """Follow a new file, a format, or an event that may be ignored. Raises `DataError` for any other."""
@@ -44,11 +60,39 @@ class FileEvents:
                     self._rotate(event)
                 case index.FORMAT_DESCRIPTION:
                     self._format(event)
-                case _ if kind not in REFUSED_EVENTS and event[17] & IGNORABLE_FLAG:
+                case _ if kind not in EVENT_TYPES and event[17] & IGNORABLE_FLAG:
                     self._cursor.move_to(self._cursor.end_of(event))
+                case _ if kind == PARTIAL_ROW_DATA and self._cursor.state[index.S_TAKEN_BACK]:
+                    # `WholeTransactions` has reported the doubt for its table.
+                    self._cursor.move_to(self._cursor.end_of(event))
+                case _ if kind in (LOAD, CREATE_FILE, NEW_LOAD) or (kind == EXEC_LOAD and self._is_named(event)):
+                    self._old_load(event)
                 case _:
-                    reason = REFUSED_EVENTS.get(kind, "this version does not know it")
+                    known = EVENT_TYPES.get(kind)
+                    reason = "this version does not know it" if known is None else known.why
                     raise DataError(f"{event_name(kind)} cannot be followed: {reason}.")
+
+    def take_load(self) -> QueryEvent | None:
+        """The LOAD DATA that the last event was, once."""
+        load, self._load = self._load, None
+        return load
+
+    def _is_named(self, event: bytes) -> bool:
+        """True if a CREATE_FILE before this EXEC_LOAD named its table."""
+        return int.from_bytes(event[index.HEADER_BYTES : index.HEADER_BYTES + 4], "little") in self._loading
+
+    def _old_load(self, event: bytes) -> None:
+        kind, body = event[4], event[index.HEADER_BYTES : len(event) - self._cursor.checksum_bytes]
+        if kind != EXEC_LOAD:
+            self._load, number = parse_load(kind, body)
+            if kind == CREATE_FILE:
+                self._loading.add(number)
+        self._cursor.move_to(self._cursor.end_of(event))
+
+    def take_news(self) -> bool:
+        """Whether `on_file` said so of the last event, once."""
+        news, self._news = self._news, False
+        return news
 
     def jump(self, event: bytes) -> int:
         """A dump by GTID passed over what we have: find where it goes on. Returns the bytes that are done with."""
@@ -68,9 +112,10 @@ class FileEvents:
         if not self._formatted and len(event) > 32 and zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little"):
             body = event[index.HEADER_BYTES : -4]  # the dump's first event comes before the format that announces CRCs
         file, pos = parse_rotate(body)
-        if cursor.in_transaction and file != cursor.file:
-            raise CorruptLogError(f"the log goes on in {file} in the middle of a transaction")
-        cursor.file = file
+        self._left_open = cursor.in_transaction and file != cursor.file
+        if self._left_open and state[index.S_EXACT]:
+            raise CorruptLogError(_left_open(file))
+        cursor.begin_file(file)
         if event[13:17] == bytes(4):
             # Not of this file: it is a relay log, which goes on with another server's positions.
             state[index.S_EXACT] = 0
@@ -81,9 +126,22 @@ class FileEvents:
         format_ = parse_format_description(event)
         if self._ended:
             raise CorruptLogError("the file goes on behind its last event, which names the next file")
+        if self.on_file is not None:
+            self._news = self.on_file(self._cursor.file, format_.started, self._formatted)
         self._formatted = True
+        self.writer = LogWriter.of(format_.server_version)
+        if self._left_open:
+            if not format_.started:
+                raise CorruptLogError(_left_open(self._cursor.file))
+            self._cursor.forget_transaction()
+            self._left_open = False
         self._cursor.state[index.S_CHECKSUM] = format_.checksum_bytes
         if "MariaDB" in format_.server_version and not self._mariadb:
             raise DataError(f"the log was written by MariaDB ({format_.server_version}), not by MySQL")
+        self._cursor.marks.formatted(self._cursor.file, event)
         # The event stands at the file's beginning, so that its position is whole.
         self._cursor.move_to(max(self._cursor.event_position.pos, int.from_bytes(event[13:17], "little")))
+
+
+def _left_open(file: str) -> str:
+    return f"the log goes on in {file} in the middle of a transaction"

@@ -15,20 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, njit
-from raycdc.connectors.mysql.binlog.checksum_loops import crc32
-from raycdc.connectors.mysql.binlog.gtid_loops import tagged_gtid
+from raycdc.connectors.mysql.binlog.positions.gtid_loops import tagged_gtid
 from raycdc.connectors.mysql.binlog.query_loops import (
+    Q_ASK,
     Q_BAD,
     Q_BEGIN,
-    Q_END,
+    Q_COMMIT,
+    Q_NOTHING,
     Q_OTHER,
+    Q_ROLLBACK,
+    Q_ROLLBACK_TO,
     Q_XA_FINISH,
     Q_XA_START,
     query_kind,
 )
-from raycdc.connectors.mysql.binlog.table_map_loops import find_map, same_bytes, slot_of
+from raycdc.connectors.mysql.binlog.tables.table_map_loops import find_map, same_bytes, slot_of
+from raycdc.connectors.mysql.binlog.wire.checksum_loops import crc32
 from raycdc.connectors.mysql.values.arena_loops import little_endian
+from raycdc.core.compiled import helper, njit
 
 HEADER_BYTES = 19
 
@@ -38,6 +42,7 @@ STOP = 3
 ROTATE = 4
 FORMAT_DESCRIPTION = 15
 XID = 16
+EXECUTE_LOAD_QUERY = 18
 TABLE_MAP = 19
 INCIDENT = 26
 HEARTBEAT = 27
@@ -79,7 +84,18 @@ S_SKIP = 17  # events whose rows are left out, still to come
 S_SEEK = 18  # 1: heartbeats tell where the server is (it passes over transactions we have)
 S_EXACT = 19  # 1: each event ends where it lies, as in a file that is whole
 S_STRIPPED = 20  # 1: events have lost their checksums, and several may end at one place
-S_SIZE = 21
+S_TX_LENGTH = 21  # bytes of the event that ends at S_TX_POS; 0: not known
+S_TX_CRC = 22  # its CRC32, without its checksum
+S_MEANING = 23  # of the statement that is counted, one of Q_…, where the lexer said it; else -1
+S_ALTER = 24  # MariaDB: the part of an ALTER in two phases that the open transaction is, one of ALTER_…
+S_TAKEN_BACK = 25  # 1: the rows were taken back by a ROLLBACK that follows
+S_FORESEEN = 26  # 1: whoever feeds the events knows what is taken back; a ROLLBACK of rows is no error
+S_SIZE = 27
+
+ALTER_NONE = 0
+ALTER_START = 1  # its statement follows, which has no effect yet
+ALTER_COMMIT = 2  # the same statement follows, with its effect
+ALTER_ROLLBACK = 3  # the same statement follows, and has no effect
 
 TX_NONE = 0  # between transactions
 TX_GTID = 1  # a GTID came: one statement follows, or BEGIN
@@ -88,7 +104,7 @@ TX_OPEN = 2  # inside BEGIN … COMMIT
 STOP_END = 0  # all events are consumed
 STOP_FULL = 1  # `events` is full
 STOP_MAP = 2  # a TABLE_MAP not seen before; call again at the same place once it is registered
-STOP_QUERY = 3  # a statement (DDL, mostly), not yet counted; S_PASS lets it through
+STOP_QUERY = 3  # a statement (DDL, mostly, or LOAD DATA), not yet counted; S_PASS lets it through
 STOP_EVENT = 4  # an event for Python (rotate, format description, unknown type); not yet counted
 STOP_GTIDS = 5  # `runs` or the GTID slots are full; call again at the same place
 STOP_TABLE_IDS = 6  # the table id hash is full; call again at the same place
@@ -103,6 +119,7 @@ ERROR_CHECKSUM = 2
 ERROR_TABLE_ID = 3
 ERROR_BODY = 4
 ERROR_POSITION = 5
+ERROR_TAKEN_BACK = 6  # rows that were listed, or given out, never were: nobody looked ahead (`S_FORESEEN`)
 
 # Columns of `events`, one line per row event of a wanted table.
 E_AT = 0  # start of the body
@@ -141,21 +158,45 @@ def complete_events(data: Any, at: Any, end: Any) -> Any:
 
 
 @helper
+def tells_place(kind: Any, flags: Any) -> Any:
+    """Heartbeats, and the list of GTIDs MariaDB sends where it has passed over some: how far the server has come."""
+    return kind == HEARTBEAT or kind == HEARTBEAT_V2 or (kind == MARIADB_GTID_LIST and (flags & ARTIFICIAL) != 0)
+
+
+@njit
+def event_ending_at(data: Any, position: Any) -> Any:
+    """(offset, length) of the last event that ends at byte `position` (32 bits) of its file; length 0 for none."""
+    at, end = 0, len(data)
+    found, found_length = 0, 0
+    while True:
+        length = event_length(data, at, end)
+        if length <= 0:
+            return found, found_length
+        if little_endian(data, at + 13, 4) == position and not tells_place(data[at + 4], data[at + 17]):
+            found, found_length = at, length
+        at += length
+
+
+@helper
 def is_row_event(kind: Any) -> Any:
     """WRITE, UPDATE and DELETE_ROWS in version 1 and 2, and PARTIAL_UPDATE_ROWS."""
     return 23 <= kind <= 25 or 30 <= kind <= 32 or kind == PARTIAL_UPDATE_ROWS
 
 
 @helper
-def after_event(tx: Any, kind: Any, data: Any, at: Any, end: Any) -> Any:
-    """The transaction state after the event at `at`; the one place that knows how transactions begin and end."""
+def after_event(tx: Any, kind: Any, meaning: Any, data: Any, at: Any, end: Any) -> Any:
+    """The transaction state after the event at `at`; the one place that knows how transactions begin and end.
+
+    `meaning` is that of a QUERY event. What ends a transaction and is not here does not end one: SAVEPOINT, ROLLBACK TO
+    and XA END are within it.
+    """
     if kind == QUERY:
-        meaning = query_kind(data, at + HEADER_BYTES, end)
         if meaning == Q_BEGIN or meaning == Q_XA_START:
             return TX_OPEN
-        if meaning == Q_END or meaning == Q_XA_FINISH or (tx == TX_GTID and meaning == Q_OTHER):
+        if meaning == Q_COMMIT or meaning == Q_ROLLBACK or meaning == Q_XA_FINISH:
             return TX_NONE
-        return tx
+        # A statement that stands alone; so does one of comments only.
+        return TX_NONE if tx == TX_GTID and (meaning == Q_OTHER or meaning == Q_NOTHING) else tx
     if kind == XID or kind == XA_PREPARE or kind == TRANSACTION_PAYLOAD:
         return TX_NONE
     if kind == GTID or kind == ANONYMOUS_GTID or kind == GTID_TAGGED:
@@ -172,7 +213,10 @@ def after_event(tx: Any, kind: Any, data: Any, at: Any, end: Any) -> Any:
 
 @njit
 def last_boundary(data: Any, start: Any, end: Any, tx: Any, checksum: Any) -> Any:
-    """Offset after the last event that leaves no transaction open; `start` when there is none."""
+    """Offset after the last event that leaves no transaction open; `start` when there is none.
+
+    Statements that only the lexer understands do not begin or end one here: it may be found too early.
+    """
     at = start
     found = start
     while True:
@@ -182,7 +226,9 @@ def last_boundary(data: Any, start: Any, end: Any, tx: Any, checksum: Any) -> An
         kind = data[at + 4]
         if kind == FORMAT_DESCRIPTION and length > HEADER_BYTES + 5:
             checksum = 4 if data[at + length - 5] == 1 else 0
-        tx = after_event(tx, kind, data, at, at + length - checksum)
+        body_end = at + length - checksum
+        meaning = query_kind(data, at + HEADER_BYTES, body_end) if kind == QUERY else Q_NOTHING
+        tx = after_event(tx, kind, meaning, data, at, body_end)
         at += length
         if tx == TX_NONE:
             found = at
@@ -210,6 +256,32 @@ def _commit(state: Any, gtid_first: Any, gtid_last: Any, runs: Any, mariadb: Any
     state[S_TX_MS] = 0
     state[S_TX_ROWS] = 0
     state[S_XA] = 0
+    state[S_ALTER] = ALTER_NONE
+
+
+@helper
+def alter_phase(data: Any, body: Any, end: Any) -> Any:
+    """ALTER_… of a MariaDB GTID event (sql/log_event.cc, ``Gtid_log_event``).
+
+    sequence(8) domain(4) flags(1) [2: commit id(8)] [64, 128: format(4) gtrid_length(1) bqual_length(1) gtrid bqual]
+    extra_flags(1) …; where extra flags are missing, the event ends or is filled up with zeros.
+    """
+    flags = data[body + 12]
+    at = body + 13
+    if flags & 2:
+        at += 8
+    if flags & 192:
+        if at + 6 > end:
+            return ALTER_NONE
+        at += 6 + np.int64(data[at + 4]) + np.int64(data[at + 5])
+    if at >= end:
+        return ALTER_NONE
+    extra = data[at]
+    if extra & 2:
+        return ALTER_START
+    if extra & 4:
+        return ALTER_COMMIT
+    return ALTER_ROLLBACK if extra & 8 else ALTER_NONE
 
 
 @helper
@@ -229,6 +301,7 @@ def _begin_gtid(kind: Any, data: Any, body: Any, end: Any, state: Any, gtid_keys
             return STOP_ERROR
         gtid_keys[count, 0] = little_endian(data, body + 8, 4)
         number = little_endian(data, body, 8)
+        state[S_ALTER] = alter_phase(data, body, end)
     elif kind == GTID_TAGGED:
         number, micros = tagged_gtid(data, body, end, gtid_keys, count)
         if number < 0:
@@ -278,21 +351,12 @@ def _follows(position: Any, length: Any, state: Any) -> Any:
 
 @helper
 def _ignored(kind: Any) -> Any:
-    """Events that neither carry rows nor matter to positions.
-
-    STOP, INTVAR, RAND, USER_VAR, heartbeats, IGNORABLE, ROWS_QUERY, PREVIOUS_GTIDS, TRANSACTION_CONTEXT, VIEW_CHANGE;
-    MariaDB: ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST.
-    """
+    """Events that neither carry rows nor matter to positions: those that `event_types` has as IGNORED."""
     return (
-        kind == 3 or kind == 5 or kind == 13 or kind == 14 or kind == 27 or kind == 28 or kind == 29
-        or kind == 35 or kind == 36 or kind == 37 or kind == 41 or kind == 160 or kind == 161 or kind == 163
+        kind == 3 or kind == 5 or kind == 9 or kind == 11 or kind == 13 or kind == 14 or kind == 17 or kind == 27
+        or kind == 28 or kind == 29 or kind == 35 or kind == 36 or kind == 37 or kind == 41 or kind == 160
+        or kind == 161 or kind == 163
     )  # fmt: skip
-
-
-@helper
-def tells_place(kind: Any, flags: Any) -> Any:
-    """Heartbeats, and the list of GTIDs MariaDB sends where it has passed over some: how far the server has come."""
-    return kind == HEARTBEAT or kind == HEARTBEAT_V2 or (kind == MARIADB_GTID_LIST and (flags & ARTIFICIAL) != 0)
 
 
 # long: one event type after the other, in one compiled walk; cut into parts it is a tenth slower
@@ -337,15 +401,17 @@ def index_events(
         if state[S_RUNS] + 1 >= len(runs):
             return STOP_GTIDS, at, length, count
         is_rows = is_row_event(kind)
-        if state[S_XA] != 0 and state[S_PASS] == 0 and (is_rows or kind == TABLE_MAP or kind == XA_PREPARE):
-            return STOP_XA, at, length, count
+        meaning = np.int64(Q_NOTHING)
+        if state[S_XA] != 0 and state[S_PASS] == 0:
+            if (is_rows and state[S_TAKEN_BACK] == 0) or kind == TABLE_MAP or kind == XA_PREPARE:
+                return STOP_XA, at, length, count
         if is_rows:
             if body + 8 > body_end:
                 state[S_ERROR] = ERROR_BODY
                 return STOP_ERROR, at, length, count
             table_id = little_endian(data, body, 6)
             # The dummy id ends a statement whose tables are all filtered out on the server.
-            if state[S_PASS] == 0 and (table_id != 0xFFFFFF or body_end - body > 12):
+            if state[S_PASS] == 0 and state[S_TAKEN_BACK] == 0 and (table_id != 0xFFFFFF or body_end - body > 12):
                 slot = slot_of(id_keys, table_id)
                 if id_keys[slot] != table_id:
                     state[S_ERROR] = ERROR_TABLE_ID
@@ -399,21 +465,32 @@ def index_events(
                 state[S_ERROR] = ERROR_BODY
                 return code, at, length, count
         elif kind == QUERY:
-            meaning = query_kind(data, body, body_end)
+            meaning = state[S_MEANING] if state[S_MEANING] >= 0 else query_kind(data, body, body_end)
             if meaning == Q_BAD:
                 state[S_ERROR] = ERROR_BODY
                 return STOP_ERROR, at, length, count
+            if meaning == Q_ROLLBACK or meaning == Q_ROLLBACK_TO:
+                if state[S_TX_ROWS] > 0 and state[S_FORESEEN] == 0:
+                    state[S_ERROR] = ERROR_TAKEN_BACK
+                    return STOP_ERROR, at, length, count
             if state[S_PASS] == 0:
-                if meaning == Q_OTHER:
+                if meaning == Q_ASK:
+                    return STOP_QUERY, at, length, count
+                if meaning == Q_OTHER and state[S_ALTER] != ALTER_START and state[S_ALTER] != ALTER_ROLLBACK:
                     return STOP_QUERY, at, length, count
                 if meaning == Q_XA_START or meaning == Q_XA_FINISH:
                     return STOP_XA, at, length, count
+                if state[S_XA] != 0 and (meaning == Q_ROLLBACK or meaning == Q_COMMIT):
+                    return STOP_XA, at, length, count
+        elif kind == EXECUTE_LOAD_QUERY:
+            if state[S_PASS] == 0:
+                return STOP_QUERY, at, length, count
         elif kind == TRANSACTION_PAYLOAD or COMPRESSED_FIRST <= kind <= COMPRESSED_LAST:
             return STOP_COMPRESSED, at, length, count
         elif kind != XID and kind != XA_PREPARE and not _ignored(kind):
             return STOP_EVENT, at, length, count
         before = state[S_TX]
-        state[S_TX] = after_event(before, kind, data, at, body_end)
+        state[S_TX] = after_event(before, kind, meaning, data, at, body_end)
         seconds = little_endian(data, at, 4)
         if position != 0 and not beat:
             state[S_POS] = position
@@ -427,5 +504,14 @@ def index_events(
             if before != TX_NONE:
                 _commit(state, gtid_first, gtid_last, runs, mariadb)
             state[S_TX_POS] = state[S_POS]
+            if position != 0 and not beat:
+                if state[S_STRIPPED] != 0:
+                    state[S_TX_LENGTH] = 0
+                else:
+                    state[S_TX_LENGTH] = length
+                    if state[S_CHECKSUM] == 4:
+                        state[S_TX_CRC] = little_endian(data, body_end, 4)
+                    else:
+                        state[S_TX_CRC] = np.int64(crc32(data, at, body_end))
         at += length
     return STOP_END, at, 0, count

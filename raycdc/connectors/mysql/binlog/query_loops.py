@@ -1,4 +1,9 @@
-"""What a statement in the binlog means to transactions, compiled."""
+"""What a statement in the binlog means to transactions, compiled.
+
+Only the texts that servers write themselves are known here, each as a whole: MySQL, sql/binlog.cc, and MariaDB,
+sql/log.cc (``binlog_savepoint_set``, ``binlog_savepoint_rollback``, ``binlog_rollback``). All else that may be about a
+transaction is `Q_ASK`: `transaction_statements` looks at it with the lexer.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper
 from raycdc.connectors.mysql.values.arena_loops import little_endian
+from raycdc.core.compiled import helper
 
 
 @helper
@@ -24,19 +29,71 @@ def _word(data: Any, at: Any, end: Any, word: Any) -> Any:
 _BEGIN = np.frombuffer(b"begin", np.uint8).copy()
 _COMMIT = np.frombuffer(b"commit", np.uint8).copy()
 _ROLLBACK = np.frombuffer(b"rollback", np.uint8).copy()
+_ROLLBACK_TO = np.frombuffer(b"rollback to ", np.uint8).copy()
 _SAVEPOINT = np.frombuffer(b"savepoint ", np.uint8).copy()
-_XA_START = np.frombuffer(b"xa start", np.uint8).copy()
-_XA_COMMIT = np.frombuffer(b"xa commit", np.uint8).copy()
-_XA_ROLLBACK = np.frombuffer(b"xa rollback", np.uint8).copy()
-_XA_END = np.frombuffer(b"xa end", np.uint8).copy()
+_START = np.frombuffer(b"start", np.uint8).copy()
+_RELEASE = np.frombuffer(b"release", np.uint8).copy()
+_XA = np.frombuffer(b"xa ", np.uint8).copy()
+_XA_START = np.frombuffer(b"xa start ", np.uint8).copy()
+_XA_COMMIT = np.frombuffer(b"xa commit ", np.uint8).copy()
+_XA_ROLLBACK = np.frombuffer(b"xa rollback ", np.uint8).copy()
+_XA_END = np.frombuffer(b"xa end ", np.uint8).copy()
 
-Q_OTHER = 0
+Q_OTHER = 0  # a statement of its own: DDL, mostly
 Q_BEGIN = 1
-Q_END = 2
-Q_IGNORED = 3
-Q_BAD = 4
+Q_COMMIT = 2
+Q_NOTHING = 3  # means nothing to transactions, nor to anything else
+Q_BAD = 4  # damage
 Q_XA_START = 5
 Q_XA_FINISH = 6
+Q_ROLLBACK = 7
+Q_SAVEPOINT = 8
+Q_ROLLBACK_TO = 9
+Q_ASK = 10  # maybe one of these, with comments or in other words: the lexer must say
+Q_DOUBT = 11  # about a transaction, but not as any server writes it (`transaction_statements` alone says this)
+
+
+@helper
+def _is_name(data: Any, at: Any, end: Any) -> Any:
+    """Whether the rest of the text is one name, in quotes or not."""
+    if at >= end:
+        return False
+    quote = data[at]
+    if quote != 96 and quote != 34:
+        for i in range(at, end):
+            byte = data[i]
+            letter = 97 <= (byte | 0x20) <= 122 or 48 <= byte <= 57
+            if not (letter or byte == 95 or byte == 36 or byte >= 128):
+                return False
+        return True
+    i = at + 1
+    while i < end:
+        if data[i] == quote:
+            if i + 1 == end:
+                return i > at + 1
+            if data[i + 1] != quote:
+                return False
+            i += 1
+        i += 1
+    return False
+
+
+@helper
+def _about_transactions(data: Any, at: Any, end: Any) -> Any:
+    """The meaning of a text that begins with a word of transactions."""
+    if _word(data, at, end, _SAVEPOINT) and _is_name(data, at + 10, end):
+        return Q_SAVEPOINT
+    if _word(data, at, end, _ROLLBACK):
+        if end - at == 8:
+            return Q_ROLLBACK
+        return Q_ROLLBACK_TO if _word(data, at, end, _ROLLBACK_TO) and _is_name(data, at + 12, end) else Q_ASK
+    if _word(data, at, end, _XA_START):
+        return Q_XA_START
+    if _word(data, at, end, _XA_COMMIT) or _word(data, at, end, _XA_ROLLBACK):
+        return Q_XA_FINISH
+    if _word(data, at, end, _XA_END):
+        return Q_NOTHING
+    return Q_ASK
 
 
 @helper
@@ -48,16 +105,19 @@ def query_kind(data: Any, body: Any, end: Any) -> Any:
     if at > end:
         return Q_BAD
     length = end - at
+    if length == 0:
+        return Q_NOTHING
     if length == 5 and _word(data, at, end, _BEGIN):
         return Q_BEGIN
     if length == 6 and _word(data, at, end, _COMMIT):
-        return Q_END
-    if _word(data, at, end, _ROLLBACK):
-        return Q_END if length == 8 else Q_IGNORED
-    if _word(data, at, end, _SAVEPOINT) or (length > 0 and data[at] == 35):
-        return Q_IGNORED
-    if _word(data, at, end, _XA_START):
-        return Q_XA_START
-    if _word(data, at, end, _XA_COMMIT) or _word(data, at, end, _XA_ROLLBACK):
-        return Q_XA_FINISH
-    return Q_IGNORED if _word(data, at, end, _XA_END) else Q_OTHER
+        return Q_COMMIT
+    first = data[at] | 0x20
+    if not 97 <= first <= 122:
+        return Q_ASK
+    if (
+        _word(data, at, end, _SAVEPOINT[:9]) or _word(data, at, end, _ROLLBACK) or _word(data, at, end, _XA[:2])
+        or _word(data, at, end, _BEGIN) or _word(data, at, end, _COMMIT) or _word(data, at, end, _START)
+        or _word(data, at, end, _RELEASE)
+    ):  # fmt: skip
+        return _about_transactions(data, at, end)
+    return Q_OTHER

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from raycdc.compiled import helper, njit
 from raycdc.connectors.mysql.binlog.walk_loops import (
     C_AT,
     C_COLUMN,
@@ -26,6 +25,7 @@ from raycdc.connectors.mysql.binlog.walk_loops import (
     ROWS_BOOLEAN,
     ROWS_DATE,
     ROWS_JSON,
+    ROWS_KEY,
     ROWS_LABEL,
     ROWS_TEXT,
     ROWS_VALUE,
@@ -37,11 +37,13 @@ from raycdc.connectors.mysql.values.arena_loops import (
     COLUMN_DONE,
     COLUMN_FULL,
     COLUMN_JSON,
+    COLUMN_KEY,
     COLUMN_LABEL,
     FAILED_COLUMN,
     FAILED_ROW,
 )
 from raycdc.connectors.mysql.values.block_loops import write_block
+from raycdc.core.compiled import helper, njit
 
 
 @helper
@@ -55,6 +57,8 @@ def _failure(code: Any) -> Any:
         return ROWS_JSON
     if code == COLUMN_DATE:
         return ROWS_DATE
+    if code == COLUMN_KEY:
+        return ROWS_KEY
     return ROWS_BOOLEAN if code == COLUMN_BOOLEAN else ROWS_VALUE
 
 

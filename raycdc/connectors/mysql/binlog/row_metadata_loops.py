@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import copy, njit
 from raycdc.connectors.mysql.binlog.index_loops import E_MS, E_POS, E_ROWS
 from raycdc.connectors.mysql.values.arena_loops import write_number
+from raycdc.core.compiled import copy, njit
 
 
 @njit

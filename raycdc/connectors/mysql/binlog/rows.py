@@ -17,14 +17,21 @@ from raycdc.connectors.mysql.binlog import index_loops as index
 from raycdc.connectors.mysql.binlog import row_loops as binlog_row_loops
 from raycdc.connectors.mysql.binlog import row_metadata_loops as metadata
 from raycdc.connectors.mysql.binlog import walk_loops as rows
-from raycdc.connectors.mysql.binlog.binlog_cursor import BinlogCursor
-from raycdc.connectors.mysql.binlog.events import RowsItem
-from raycdc.connectors.mysql.binlog.map_plans import MapPlans
-from raycdc.connectors.mysql.binlog.misfit_reports import MisfitReports
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.binlog.table_decoding import Decodings, Part, ReadyMap, RowsDamagedError, rows_damage
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem
+from raycdc.connectors.mysql.binlog.positions.binlog_cursor import BinlogCursor
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapPlans, SchemaMismatchReports
+from raycdc.connectors.mysql.binlog.tables.table_decoding import (
+    CONCERNS_ONE_TABLE,
+    Decoding,
+    Decodings,
+    ReadyMap,
+    RowsDamagedError,
+    UnnumberedBatch,
+    rows_damage,
+)
 from raycdc.connectors.mysql.values.arena_loops import FULL_NEED, FULL_SLOT
-from raycdc.errors import PartialRowsError
+from raycdc.errors import SchemaMismatchError
 from raycdc.model import part_of, with_lost_values
 
 
@@ -32,7 +39,13 @@ class RowBatches:
     """See the module's docstring. Rows take their numbers from the cursor."""
 
     def __init__(
-        self, cursor: BinlogCursor, maps: MapPlans, decodings: Decodings, misfits: MisfitReports, *, with_pos: bool
+        self,
+        cursor: BinlogCursor,
+        maps: MapPlans,
+        decodings: Decodings,
+        misfits: SchemaMismatchReports,
+        *,
+        with_pos: bool,
     ) -> None:
         #: End of the event whose rows were damaged, 0 while there is none.
         self.damaged_event_end = 0
@@ -41,20 +54,23 @@ class RowBatches:
         self._decodings = decodings
         self._misfits = misfits
         self._with_pos = with_pos
+        #: The end of the last event whose rows were given.
+        self.last_rows = BinlogOffset("", 0)
 
-    def flush(self, data: npt.NDArray[np.uint8], events: npt.NDArray[np.int64]) -> Iterator[RowsItem]:
+    def flush(self, data: npt.NDArray[np.uint8], events: npt.NDArray[np.int64]) -> Iterator[BinlogRowsItem]:
         """Decode the listed events, one table map after the other, and number all rows in log order."""
         if len(events) == 0:
             return
         cursor = self._cursor
+        self.last_rows = BinlogOffset(cursor.file, int(events[-1, index.E_POS]))
         numbers = events[:, index.E_MAP]
-        parts: list[Part] = []
+        parts: list[UnnumberedBatch] = []
         try:
             for number in np.unique(numbers).tolist():
                 self._decode(data, events, np.flatnonzero(numbers == number), self._maps.ready[number], parts)
         except RowsDamagedError as damage:
             # Rows of all tables before the damage still count; then the error follows.
-            if isinstance(damage.error, PartialRowsError) and self._misfits.heard:
+            if isinstance(damage.error, CONCERNS_ONE_TABLE) and self._misfits.heard:
                 yield from self._without_table(data, damage, events)
                 return
             yield from self.flush(data, events[: damage.event])
@@ -71,7 +87,7 @@ class RowBatches:
 
     def _without_table(
         self, data: npt.NDArray[np.uint8], damage: RowsDamagedError, events: npt.NDArray[np.int64]
-    ) -> Iterator[RowsItem]:
+    ) -> Iterator[BinlogRowsItem]:
         """`flush`, but of the table whose rows are not whole, the rows that precede these alone."""
         table = self._maps.ready[int(events[damage.event, index.E_MAP])].table
         start = int(events[damage.event, index.E_FROM])
@@ -81,7 +97,7 @@ class RowBatches:
         later = events[damage.event + 1 :]
         yield from self.flush(data, later[np.isin(later[:, index.E_MAP], list(self._maps.ready))])
 
-    def _without_skipped(self, item: RowsItem, part: Part) -> RowsItem:
+    def _without_skipped(self, item: BinlogRowsItem, part: UnnumberedBatch) -> BinlogRowsItem:
         """Leave out the first rows of the first event; an update counts once, as two rows of the batch."""
         numbers = part.row_number.copy()
         updates = np.isin(part.op, (1, 2))
@@ -96,7 +112,7 @@ class RowBatches:
         events: npt.NDArray[np.int64],
         order: npt.NDArray[np.int64],
         table_map: ReadyMap,
-        parts: list[Part],
+        parts: list[UnnumberedBatch],
     ) -> None:
         """Decode the events of one table map into finished parts. Raises `RowsDamagedError`."""
         decoding, plan, scratch = table_map.decoding, table_map.plan, table_map.scratch
@@ -115,16 +131,20 @@ class RowBatches:
                     continue
             elif code not in (rows.ROWS_END, rows.ROWS_FULL):
                 arena.reset()
-                raise rows_damage(int(code), events, cursor, table_map, file=self._cursor.file)
+                raise rows_damage(
+                    int(code), events, cursor, table_map, file=self._cursor.file, proven=self._cursor.proven
+                )
             if done:
-                parts.append(decoding.take(done))
+                parts.append(_taken(decoding, done))
                 cursor[rows.C_ROWS] = cursor[rows.C_TEXT] = 0
             if code == rows.ROWS_END:
                 return
             if code == rows.ROWS_FULL:
                 self._decodings.enlarge(decoding)
 
-    def _finish(self, part: Part, events: npt.NDArray[np.int64], event_seq: npt.NDArray[np.int64]) -> RowsItem:
+    def _finish(
+        self, part: UnnumberedBatch, events: npt.NDArray[np.int64], event_seq: npt.NDArray[np.int64]
+    ) -> BinlogRowsItem:
         """Add the metadata columns."""
         file, count = self._cursor.file, len(part.op)
         seq, millis, positions = (np.empty(count, np.int64) for _ in range(3))
@@ -138,7 +158,17 @@ class RowBatches:
         batch = pa.RecordBatch.from_arrays([*part.arrays, *added], schema=part.schema)
         if part.lost:
             batch = with_lost_values(batch, part.lost)
-        return RowsItem(part.table.id, batch, positions, count, file, part.table)
+        return BinlogRowsItem(part.table.id, batch, positions, count, file, part.table)
+
+
+def _taken(decoding: Decoding, count: int) -> UnnumberedBatch:
+    """`Decoding.take`; `RowsDamagedError` at the first of the events where the rows cannot be told."""
+    event = int(decoding.row_event[0])
+    try:
+        return decoding.take(count)
+    except SchemaMismatchError as error:
+        decoding.arena.reset()
+        raise RowsDamagedError(event, error) from None
 
 
 def _positions(file: str, positions: npt.NDArray[np.int64], row_number: npt.NDArray[np.int64]) -> pa.Array:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, inlined, load
 from raycdc.connectors.mysql.binlog.index_loops import E_AT, E_END, E_OP, E_ROWS, E_V2
 from raycdc.connectors.mysql.values.arena_loops import little_endian
+from raycdc.core.compiled import helper, inlined, load
 
 ROWS_END = 0  # all events are decoded
 ROWS_FULL = 1  # the batch is full: take it and call again
@@ -29,6 +29,7 @@ ROWS_JSON = 7  # damaged JSON
 ROWS_DATE = 8  # a date no calendar has, where the policy is to fail
 ROWS_BOOLEAN = 9  # a TINYINT(1) read as a boolean is neither 0 nor 1
 ROWS_VALUE = 10  # a value has a length its type does not have
+ROWS_KEY = 12  # a key that Unicode has no text of its own for
 ROWS_BLOCK = 11  # inside the loops: the block is full
 
 # The cursor, kept between calls.

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from raycdc.connectors.mysql.ddl.column import charset_of_collation
 from raycdc.connectors.mysql.ddl.conversions import computed_anew, equals_as_before, keeps_values, may_lose
 from raycdc.connectors.mysql.ddl.defaults import fill_of
-from raycdc.connectors.mysql.ddl.shape import Slot, renames, same_name, type_change
-from raycdc.connectors.mysql.ddl.statements import (
+from raycdc.connectors.mysql.ddl.parse.column import charset_of_collation
+from raycdc.connectors.mysql.ddl.parse.statements import (
     AddColumn,
     AlterTable,
     ChangeColumn,
     ColumnDefinition,
     DdlDialect,
     DropColumn,
+    NotNull,
     RenameColumn,
     RenameTo,
     RowsUnlogged,
@@ -31,14 +31,16 @@ from raycdc.connectors.mysql.ddl.statements import (
     SetDefault,
     SetPrimaryKey,
     SetVersioning,
+    Spelled,
     UniqueKey,
 )
-from raycdc.connectors.mysql.ddl.types import CHARACTER_BASES, spell
+from raycdc.connectors.mysql.ddl.parse.types import CHARACTER_BASES, WrittenType, spell
+from raycdc.connectors.mysql.ddl.shape import Slot, renames, same_name, type_change
 from raycdc.connectors.mysql.values.charsets import bytes_per_character
 from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlColumn, MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import Column
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AddColumnEvent,
     After,
     AlterColumnPositionEvent,
@@ -54,6 +56,8 @@ from raycdc.schema import (
 )
 
 _LARGER_TEXT = {"tinytext": "text", "text": "mediumtext", "mediumtext": "longtext"}
+#: Sets in which letters of ASCII are other bytes.
+_WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 _TEXTS = frozenset({"tinytext", "text", "mediumtext", "longtext"})
 
 
@@ -67,18 +71,21 @@ def alter_table(
     table: MySqlTable, ddl: AlterTable, dialect: DdlDialect
 ) -> tuple[MySqlTable, tuple[SchemaChangeEvent, ...], str | None]:
     """`table` after `ddl` (under its old name), the events, and why existing rows were rewritten, if they were."""
-    # New and changed columns take the default that the same statement sets, wherever in it that stands.
     table, conversion = _converted(table, ddl)
+    period = {n.casefold() for action in ddl.actions if isinstance(action, NotNull) for n in action.columns}
     slots = _kept(table, ddl, dialect)
     placed, moved = _placed(table, slots, ddl, dialect)
     for slot in placed:
         slot.column = _convert_defined(slot, conversion, dialect)
+        if slot.column.name.casefold() in period:
+            slot.column = replace(slot.column, nullable=False)
     columns = tuple(slot.column for slot in placed)
     if not columns:
         raise SchemaError(f"{table.id}: ALTER TABLE leaves no column")
     row_end = _row_end(table, placed, ddl)
     primary_key = tuple(name for name in _primary_key(table, placed, ddl) if name != row_end)
-    after = replace(table, columns=columns, primary_key=primary_key, row_end=row_end)
+    keys = table.unique_keys + (sum(isinstance(a, UniqueKey) for a in ddl.actions) if dialect.mariadb else 0)
+    after = replace(table, columns=columns, primary_key=primary_key, row_end=row_end, unique_keys=keys)
     keyed = tuple(replace(c, nullable=False) if c.name in after.primary_key else c for c in columns)
     after = replace(after, columns=keyed)
     events = _events(table, after, placed, moved, ddl, dialect)
@@ -118,7 +125,7 @@ def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChang
                 events.append(AlterTableCommentEvent(ddl.table, comment))
             case RenameTo(new_table):
                 events.append(RenameTableEvent(ddl.table, new_table))
-            case SetDefault() | SetCharset() | RowsUnlogged() | UniqueKey() | SetVersioning():
+            case SetDefault() | NotNull() | SetCharset() | RowsUnlogged() | UniqueKey() | SetVersioning():
                 pass
             case _:
                 assert_never(action)
@@ -144,6 +151,8 @@ def inherit(definition: ColumnDefinition, table: MySqlTable) -> ColumnDefinition
 
 def server_column(definition: ColumnDefinition, dialect: DdlDialect) -> MySqlColumn:
     """The column as the server's catalogue will describe it; character set and collation must be inherited already."""
+    if definition.charset == "binary" and definition.type.labels and dialect.connection in _WIDE:
+        raise UnknownShapeError(f"the labels of {definition.name!r} are bytes of the session's {dialect.connection}")
     column_type = spell(
         definition.type,
         charset=definition.charset,
@@ -176,13 +185,14 @@ def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[Slot]
     names = {column.name.casefold(): column for column in table.columns}
     dropped: set[str] = set()
     changed: dict[str, Slot] = {}
+    new = {name.casefold() for name in _new_names(ddl)}
     for action in ddl.actions:
         if not isinstance(action, DropColumn | ChangeColumn | RenameColumn | SetDefault):
             continue
         key = action.name.casefold()
         column = names.get(key)
         if column is None:
-            if getattr(action, "if_exists", False):
+            if action.if_exists or (isinstance(action, SetDefault) and key in new):
                 continue
             raise SchemaError(f"{table.id}: ALTER TABLE names column {action.name!r}, but the table has {_list(table)}")
         so_far = changed.get(key) or Slot(column, column)
@@ -194,7 +204,7 @@ def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[Slot]
                 changed[key] = Slot(column, server_column(definition, dialect), position, definition)
             case RenameColumn(_, new_name):
                 changed[key] = replace(so_far, column=replace(so_far.column, name=new_name))
-            case SetDefault(_, default):
+            case SetDefault(default=default):
                 changed[key] = replace(so_far, column=replace(so_far.column, default=default))
     kept = (column for column in table.columns if column.name.casefold() not in dropped)
     return [changed.get(column.name.casefold()) or Slot(column, column) for column in kept]
@@ -206,6 +216,9 @@ def _placed(
     """All columns in their new order, and those that a position was given for, in the order they were put there."""
     placed = list(slots)
     moved: list[Slot] = []
+    # `IF [NOT] EXISTS` asks whether the table has the column before the statement, whatever becomes of it in it.
+    there = {column.name.casefold() for column in table.columns}
+    defaults = {a.name.casefold(): a for a in ddl.actions if isinstance(a, SetDefault) and not a.if_exists}
     for action in ddl.actions:
         match action:
             case ChangeColumn(name, _, First() | After()):
@@ -214,9 +227,12 @@ def _placed(
                     continue
                 placed.remove(slot)
             case AddColumn(definition, position, if_not_exists):
-                if if_not_exists and any(same_name(s.column.name, definition.name) for s in slots):
+                key = definition.name.casefold()
+                if if_not_exists and (key in there or any(same_name(s.column.name, key) for s in moved)):
                     continue
                 definition = inherit(definition, table)
+                if key in defaults and key not in there:
+                    definition = _with_default(definition, defaults[key])
                 slot = Slot(None, server_column(definition, dialect), position, definition)
             case _:
                 continue
@@ -227,6 +243,26 @@ def _placed(
     if twice is not None:
         raise SchemaError(f"{table.id}: ALTER TABLE leaves two columns called {twice!r}")
     return placed, moved
+
+
+def _new_names(ddl: AlterTable) -> list[str]:
+    """The names that the statement gives to columns."""
+    names = []
+    for action in ddl.actions:
+        match action:
+            case AddColumn(definition) | ChangeColumn(_, definition):
+                names.append(definition.name)
+            case RenameColumn(_, new_name):
+                names.append(new_name)
+    return names
+
+
+def _with_default(definition: ColumnDefinition, action: SetDefault) -> ColumnDefinition:
+    """An added column whose default the same statement sets or takes away: rows that exist get what it is then."""
+    default, computed, spelled = action.default, action.computed, action.spelled
+    if spelled is Spelled.HEXADECIMAL:
+        default, computed, spelled = None, "a constant written in hexadecimal", Spelled.TEXT
+    return replace(definition, default=default, computed=definition.computed or computed, spelled=spelled)
 
 
 def _insert(table: MySqlTable, placed: list[Slot], slot: Slot) -> None:
@@ -287,12 +323,16 @@ def _convert(column: MySqlColumn, conversion: SetCharset | None) -> MySqlColumn:
     # Set), so that it can hold as many characters as before.
     if column_type in _LARGER_TEXT and bytes_per_character(charset) > bytes_per_character(column.charset):
         column_type = _LARGER_TEXT[column_type]
+    shape = column.shape
+    if shape.base == "varchar":
+        # Without strict mode, a VARCHAR that no longer fits becomes a TEXT, as one that is defined too long does.
+        fitting = spell(WrittenType("varchar", (shape.length,)), charset=charset, display_width=False)
+        column_type = column_type if fitting.startswith("varchar") else fitting
     return replace(column, column_type=column_type, charset=charset, collation=conversion.collation)
 
 
 def _ascii_labels(column: MySqlColumn, charset: str) -> bool:
-    wide = {"ucs2", "utf16", "utf16le", "utf32"}
-    return all(label.isascii() for label in column.labels) and charset not in wide and column.charset not in wide
+    return all(label.isascii() for label in column.labels) and _WIDE.isdisjoint({charset, column.charset})
 
 
 def _primary_key(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable) -> tuple[str, ...]:
@@ -338,18 +378,22 @@ def _events(
         DropColumnEvent(before.id, c.name) for c in before.columns if c.name not in stays
     ]
     final = {column.name: column for column in after.columns}
+    spelled = {name.casefold(): name for name in final}
     events += renames(before, placed)
     for slot in placed:
         if slot.before is not None:
             events += type_change(before, slot.before, final[slot.column.name])
     for slot in moved:
-        column = final[slot.column.name]
+        column, position = final[slot.column.name], slot.position
+        if isinstance(position, After):
+            # As the column is called; a statement may write its name in another case.
+            position = After(spelled[position.column.casefold()])
         if slot.before is None:
             value = None if slot.definition is None else fill_of(column, slot.definition, dialect).value
             logical = Column(column.name, column.logical(), column.nullable, value)
-            events.append(AddColumnEvent(before.id, logical, slot.position or Last()))
-        elif slot.position is not None:
-            events.append(AlterColumnPositionEvent(before.id, column.name, slot.position))
+            events.append(AddColumnEvent(before.id, logical, position or Last()))
+        elif position is not None:
+            events.append(AlterColumnPositionEvent(before.id, column.name, position))
     renamed = {slot.before.name: slot.column.name for slot in placed if slot.before is not None}
     if tuple(renamed[key] for key in before.primary_key if key in renamed) != after.primary_key:
         events.append(AlterPrimaryKeyEvent(before.id, after.primary_key))
@@ -373,6 +417,8 @@ def _rewrites(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable, dialec
             if unsure:
                 return f"the new column {name!r} holds {unsure} in the existing rows"
             continue
+        if slot.column.is_counter and not slot.before.is_counter and any(s.column.is_virtual for s in placed):
+            return f"the column {name!r} became a counter, which VIRTUAL columns may read"
         if definition is not None and (slot.before.is_generated or slot.column.is_generated):
             return f"the column {name!r} is generated anew in the existing rows"
         if why := _converted_otherwise(slot.before, slot.column, dialect):

@@ -2,40 +2,41 @@
 
 The log reader asks `touched_tables` of every statement (cheap), parses only those that touch a captured table
 (`parse_ddl`), and applies each result in order to the table it holds (`apply_ddl`): the new `MySqlTable` decodes the
-rows that follow, the events tell the sink. A statement that cannot be followed truly is a `Refused` (at parsing) or a
-`SchemaError` (at applying: the statement and our model of the table do not fit), never a guess.
+rows that follow, the events tell the sink. A statement that cannot be followed truly is a `RefusedStatement` (at
+parsing) or a `SchemaError` (at applying: the statement and our model of the table do not fit), never a guess.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from raycdc.connectors.mysql.ddl.alter import UnknownShapeError, alter_table, inherit, server_column
-from raycdc.connectors.mysql.ddl.cursor import Cursor
-from raycdc.connectors.mysql.ddl.parser import StatementParser
-from raycdc.connectors.mysql.ddl.statements import (
+from raycdc.connectors.mysql.ddl.logged_otherwise import definitions_mislead
+from raycdc.connectors.mysql.ddl.parse.parser import StatementParser
+from raycdc.connectors.mysql.ddl.parse.statements import (
     AlterTable,
+    CreateOrAlterDatabase,
     CreateTable,
-    Database,
     DdlDialect,
     DropDatabase,
     DropTable,
-    Refused,
+    RefusedStatement,
     RenameTable,
     RenameTo,
     TableDdl,
     TemporaryTable,
     TruncateTable,
 )
-from raycdc.connectors.mysql.ddl.token_cursor import Unparsable
-from raycdc.connectors.mysql.ddl.tokens import LexError
+from raycdc.connectors.mysql.ddl.parse.token_cursor import DdlCursor, FilledByQuery, Unparsable
+from raycdc.connectors.mysql.ddl.parse.tokens import LexError
+from raycdc.connectors.mysql.ddl.parse.types import CHARACTER_BASES
 from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AlterPrimaryKeyEvent,
     CreateTableEvent,
     DropTableEvent,
@@ -44,23 +45,42 @@ from raycdc.schema import (
     TruncateTableEvent,
 )
 
-__all__ = ["AppliedDdl", "DdlDialect", "Refused", "TableDdl", "Touched", "apply_ddl", "parse_ddl", "touched_tables"]
+__all__ = [
+    "AffectedTables",
+    "AppliedDdl",
+    "DdlDialect",
+    "RefusedStatement",
+    "TableDdl",
+    "apply_ddl",
+    "parse_ddl",
+    "touched_tables",
+]
 
 _DEFAULT_DIALECT = DdlDialect()
 
 #: The first word decides for nearly every statement of a log; leading comments are rare.
 _FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|\#[^\n]*\n|/\*(?!!|M!).*?\*/|/\*M?!\d*)*([A-Za-z]+)", re.DOTALL)
-_DDL_WORDS = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE", "SET"})
+_DDL_WORDS = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE", "REPAIR", "SET"})
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class AffectedTables:
     """Tables a statement names as changed, and databases it drops with all their tables."""
 
     tables: tuple[TableId, ...] = ()
     databases: tuple[str, ...] = ()
     #: A database's defaults are set: no table is concerned, but those created later may be.
     defaults: bool = False
+    #: Temporary tables that it creates, and that it drops.
+    made_temporary: tuple[TableId, ...] = ()
+    dropped_temporary: tuple[TableId, ...] = ()
+    #: Sequences of MariaDB that it creates, and that it drops.
+    made_sequences: tuple[TableId, ...] = ()
+    dropped_sequences: tuple[TableId, ...] = ()
+    #: The statement's first word; ALTER for DROP INDEX, which is one.
+    verb: str = field(default="", compare=False)
+    #: Why its names cannot be read, so that it may be about any table that its text mentions; empty where they can.
+    unread: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.tables or self.databases)
@@ -85,36 +105,36 @@ class AppliedDdl:
         return next((e.type for e in self.events if isinstance(e, AlterPrimaryKeyEvent | RenameTableEvent)), None)
 
 
-def touched_tables(statement: str, default_db: str, *, dialect: DdlDialect = _DEFAULT_DIALECT) -> Touched:
+def touched_tables(statement: str, default_db: str, *, dialect: DdlDialect = _DEFAULT_DIALECT) -> AffectedTables:
     """The tables `statement` creates, changes, renames (both names), empties or drops.
 
-    Reads names only, so that a statement about other tables is never parsed further, whatever it says. A statement
-    whose names cannot be read touches nothing that can be named: it is returned empty, and the server would not have
-    run it.
+    Reads names only, so that a statement about other tables is never parsed further, whatever it says.
     """
     first = _FIRST_WORD.match(statement)
     if first is None or first[1].upper() not in _DDL_WORDS:
-        return Touched()
+        return AffectedTables()
     try:
-        return _touched(Cursor(statement, default_db, dialect))
-    except (Unparsable, LexError):
-        return Touched()
+        return _touched(DdlCursor(statement, default_db, dialect))
+    except (Unparsable, LexError) as reason:
+        return AffectedTables(unread=str(reason), verb=first[1].upper())
 
 
 def parse_ddl(
     statement: str, default_db: str, *, dialect: DdlDialect = _DEFAULT_DIALECT
-) -> tuple[TableDdl, ...] | Refused:
+) -> tuple[TableDdl, ...] | RefusedStatement:
     """The effects of `statement` on tables, in order; empty for statements without any (views, users, indexes).
 
-    `default_db` is the session's database. Never raises: a statement that is not understood is a `Refused`, with the
-    reason.
+    `default_db` is the session's database. Never raises: a statement that is not understood is a `RefusedStatement`,
+    with the reason.
     """
     try:
         return tuple(StatementParser(statement, default_db, dialect).parse())
+    except FilledByQuery as reason:
+        return RefusedStatement(statement, str(reason), filled=True)
     except (Unparsable, LexError) as reason:
-        return Refused(statement, str(reason))
+        return RefusedStatement(statement, str(reason))
     except RecursionError:
-        return Refused(statement, "parentheses are nested too deeply")
+        return RefusedStatement(statement, "parentheses are nested too deeply")
 
 
 def apply_ddl(
@@ -152,7 +172,7 @@ def apply_ddl(
             return AppliedDdl(None, (DropTableEvent(ddl.table),))
         case DropDatabase():
             return AppliedDdl(None, (DropTableEvent(table.id),) if table is not None else ())
-        case Database() | TemporaryTable():
+        case CreateOrAlterDatabase() | TemporaryTable():
             return AppliedDdl(table)
         case _:
             assert_never(ddl)
@@ -186,6 +206,8 @@ def _created(ddl: CreateTable, dialect: DdlDialect, default_charset: tuple[str, 
     if ddl.charset or ddl.collation:
         charset, collation = ddl.charset or charset, ddl.collation
     empty = MySqlTable(ddl.table, (), charset=charset, collation=collation)
+    if not charset and any(d.type.base in CHARACTER_BASES and not d.charset for d in ddl.columns):
+        raise UnknownShapeError(f"the default character set of {ddl.table.db} is not known")
     columns = tuple(server_column(inherit(definition, empty), dialect) for definition in ddl.columns)
     by_name = {column.name.casefold(): column.name for column in columns}
     if len(by_name) != len(columns) or not columns:
@@ -197,7 +219,15 @@ def _created(ddl: CreateTable, dialect: DdlDialect, default_charset: tuple[str, 
     row_end = named if ddl.versioned else ""
     primary_key = tuple(name for key in ddl.primary_key if (name := by_name[key.casefold()]) != row_end)
     keyed = tuple(replace(c, nullable=False) if c.name in primary_key else c for c in columns)
-    return replace(empty, columns=keyed, primary_key=primary_key, row_end=row_end)
+    unique_keys = ddl.unique_keys if dialect.mariadb else 0
+    return replace(
+        empty,
+        columns=keyed,
+        primary_key=primary_key,
+        row_end=row_end,
+        unique_keys=unique_keys,
+        misleading=definitions_mislead(ddl.columns, keyed),
+    )
 
 
 def _alter(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> AppliedDdl:
@@ -215,45 +245,69 @@ def _existing(table: MySqlTable | None, name: TableId, what: str) -> MySqlTable:
     return table
 
 
-def _touched(cursor: Cursor) -> Touched:
+def _touched(cursor: DdlCursor) -> AffectedTables:
     if cursor.accept("SET"):
         # MariaDB's SET STATEMENT … FOR statement; a plain SET has no FOR.
         while not cursor.at_end() and not cursor.accept("FOR"):
             cursor.skip()
-    match cursor.word():
+    verb = cursor.word()
+    touched = _touched_by(verb, cursor)
+    return replace(touched, verb=touched.verb or verb)
+
+
+def _touched_by(verb: str, cursor: DdlCursor) -> AffectedTables:
+    match verb:
         case "CREATE":
             cursor.skip()
             replaces = cursor.accept("OR", "REPLACE")
             if cursor.accept("DATABASE") or cursor.accept("SCHEMA"):
                 cursor.accept("IF", "NOT", "EXISTS")
-                return Touched(databases=(cursor.database(),) if replaces else (), defaults=True)
-            if not cursor.accept("TABLE"):
-                return Touched()
+                return AffectedTables(databases=(cursor.database(),) if replaces else (), defaults=True)
+            if cursor.accept("UNIQUE"):
+                return AffectedTables((cursor.indexed_table(),))
+            temporary = cursor.accept("TEMPORARY")
+            sequence = cursor.accept("SEQUENCE")
+            if not (sequence or cursor.accept("TABLE")):
+                return AffectedTables()
             cursor.accept("IF", "NOT", "EXISTS")
-            return Touched((cursor.table(),))
+            made = (cursor.table(),)
+            if temporary:
+                return AffectedTables(made_temporary=made)
+            return AffectedTables(made_sequences=made) if sequence else AffectedTables(made)
         case "TRUNCATE":
             cursor.skip()
             cursor.accept("TABLE")
-            return Touched((cursor.table(),))
+            return AffectedTables((cursor.table(),))
         case "ALTER":
             return _touched_by_alter(cursor)
         case "DROP":
             return _touched_by_drop(cursor)
         case "RENAME":
             cursor.skip()
-            return Touched(_name_list(cursor)) if cursor.accept("TABLE") or cursor.accept("TABLES") else Touched()
+            return (
+                AffectedTables(_name_list(cursor))
+                if cursor.accept("TABLE") or cursor.accept("TABLES")
+                else AffectedTables()
+            )
+        case "REPAIR":
+            cursor.skip()
+            return (
+                AffectedTables(_name_list(cursor))
+                if cursor.accept("TABLE") or cursor.accept("TABLES")
+                else AffectedTables()
+            )
         case _:
-            return Touched()
+            return AffectedTables()
 
 
-def _touched_by_alter(cursor: Cursor) -> Touched:
+def _touched_by_alter(cursor: DdlCursor) -> AffectedTables:
     cursor.skip()
     if cursor.word() in ("DATABASE", "SCHEMA"):
-        return Touched(defaults=True)
+        return AffectedTables(defaults=True)
     cursor.accept("ONLINE")
     cursor.accept("IGNORE")
     if not cursor.accept("TABLE"):
-        return Touched()
+        return AffectedTables()
     cursor.accept("IF", "EXISTS")
     tables = [cursor.table()]
     while not cursor.at_end():
@@ -269,25 +323,30 @@ def _touched_by_alter(cursor: Cursor) -> Touched:
             tables.append(cursor.table())
         else:
             cursor.skip()
-    return Touched(tuple(tables))
+    return AffectedTables(tuple(tables))
 
 
-def _touched_by_drop(cursor: Cursor) -> Touched:
+def _touched_by_drop(cursor: DdlCursor) -> AffectedTables:
     cursor.skip()
     if cursor.accept("DATABASE") or cursor.accept("SCHEMA"):
         cursor.accept("IF", "EXISTS")
-        return Touched(databases=(cursor.database(),))
+        return AffectedTables(databases=(cursor.database(),))
+    if cursor.accept("TEMPORARY"):
+        of_tables = cursor.accept("TABLE") or cursor.accept("TABLES") or cursor.accept("SEQUENCE")
+        return AffectedTables(dropped_temporary=_name_list(cursor)) if of_tables else AffectedTables()
     if cursor.accept("TABLE") or cursor.accept("TABLES"):
-        return Touched(_name_list(cursor))
+        return AffectedTables(_name_list(cursor))
+    if cursor.accept("SEQUENCE"):
+        return AffectedTables(dropped_sequences=_name_list(cursor))
     # DROP INDEX `PRIMARY` ON a table drops its primary key.
     if cursor.accept("INDEX"):
         cursor.accept("IF", "EXISTS")
         if cursor.identifier().upper() == "PRIMARY" and cursor.accept("ON"):
-            return Touched((cursor.table(),))
-    return Touched()
+            return AffectedTables((cursor.table(),), verb="ALTER")
+    return AffectedTables()
 
 
-def _name_list(cursor: Cursor) -> tuple[TableId, ...]:
+def _name_list(cursor: DdlCursor) -> tuple[TableId, ...]:
     """Names separated by commas or TO, as DROP TABLE and RENAME TABLE have them."""
     cursor.accept("IF", "EXISTS")
     cursor.wait_clause()

@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raycdc.connectors.mysql.ddl.alter import events_of_unknown
-from raycdc.connectors.mysql.ddl.apply import DdlDialect, Refused, TableDdl, apply_ddl, parse_ddl
-from raycdc.connectors.mysql.ddl.renames import with_defaults
-from raycdc.connectors.mysql.ddl.statements import (
+from raycdc.connectors.mysql.ddl.apply import DdlDialect, RefusedStatement, TableDdl, apply_ddl, parse_ddl
+from raycdc.connectors.mysql.ddl.parse.statements import (
     AlterTable,
+    CreateOrAlterDatabase,
     CreateTable,
-    Database,
     DropDatabase,
     DropTable,
     RenameTable,
     TemporaryTable,
     TruncateTable,
+    with_defaults,
 )
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
-from raycdc.schema import DropTableEvent, RenameTableEvent, SchemaChangeEvent, TruncateTableEvent
+from raycdc.model.evolution import DropTableEvent, RenameTableEvent, SchemaChangeEvent, TruncateTableEvent
 
 #: Character set and collation; an empty collation is the set's default one.
 CharsetDefault = tuple[str, str]
@@ -50,10 +50,10 @@ class DdlCatalogue:
 
     def run(
         self, statement: str, db: str, *, dialect: DdlDialect | None = None
-    ) -> tuple[SchemaChangeEvent, ...] | Refused:
+    ) -> tuple[SchemaChangeEvent, ...] | RefusedStatement:
         """The events of `statement`, run with `db` as the session's database; or why it is refused."""
         parsed = parse_ddl(statement, db, dialect=dialect or self.dialect)
-        if isinstance(parsed, Refused):
+        if isinstance(parsed, RefusedStatement):
             return parsed
         before = dict(self.tables), dict(self.databases), set(self._temporary)
         events: list[SchemaChangeEvent] = []
@@ -62,7 +62,7 @@ class DdlCatalogue:
                 events += self._apply(with_defaults(ddl, self._charset_of), dialect or self.dialect)
         except SchemaError as error:
             self.tables, self.databases, self._temporary = before
-            return Refused(statement, str(error))
+            return RefusedStatement(statement, str(error))
         return tuple(events)
 
     def _charset_of(self, db: str) -> CharsetDefault:
@@ -70,7 +70,7 @@ class DdlCatalogue:
 
     def _apply(self, ddl: TableDdl, dialect: DdlDialect) -> list[SchemaChangeEvent]:
         match ddl:
-            case Database(db, charset, collation):
+            case CreateOrAlterDatabase(db, charset, collation):
                 if ddl.created and ddl.if_not_exists and db in self.databases:
                     return []
                 gone = self._drop_database(DropDatabase(db), dialect) if ddl.or_replace else []

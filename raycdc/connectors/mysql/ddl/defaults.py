@@ -16,9 +16,9 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 
 import numpy as np
 
-from raycdc.connectors.mysql.ddl.statements import ColumnDefinition, DdlDialect, Spelled
-from raycdc.connectors.mysql.ddl.types import number_text
-from raycdc.connectors.mysql.values.types import MySqlColumn, Treatment
+from raycdc.connectors.mysql.ddl.parse.statements import ColumnDefinition, DdlDialect, Spelled
+from raycdc.connectors.mysql.ddl.parse.types import number_text
+from raycdc.connectors.mysql.values.types import MySqlColumn, ValueTreatment
 from raycdc.model import TypeKind
 
 _INTEGER_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
@@ -261,10 +261,10 @@ def _instant(moment: datetime, zone: str) -> datetime:
 def _no_date(column: MySqlColumn) -> str | None:
     """``0000-00-00`` as the column's treatment shows it."""
     match column.treatment:
-        case Treatment.DATES_TEXT:
+        case ValueTreatment.DATES_TEXT:
             clock = "" if column.shape.base == "date" else f" 00:00:00{_fraction(0, column.shape.fsp)}"
             return f"0000-00-00{clock}"
-        case Treatment.DATES_ERROR:
+        case ValueTreatment.DATES_ERROR:
             raise _UnsureError
         case _:
             return None

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raycdc.connectors.mysql.binlog.session import SessionState
-from raycdc.connectors.mysql.client import ServerInfo
-from raycdc.connectors.mysql.ddl.statements import DdlDialect
+from raycdc.connectors.mysql.ddl.parse.statements import DdlDialect
+from raycdc.connectors.mysql.server.client import MySqlServerInfo
 from raycdc.connectors.mysql.values.types import TypeOptions
 
 #: MySQL stopped printing widths of integers in 8.0.19 (release notes); MariaDB prints them.
 _WITHOUT_WIDTHS = (8, 0, 19)
 
 
-def dialect_of(info: ServerInfo, types: TypeOptions | None = None) -> DdlDialect:
+def dialect_of(info: MySqlServerInfo, types: TypeOptions | None = None) -> DdlDialect:
     """How this server's statements are read where the log says nothing about their session; `types` are the user's."""
     mariadb = info.is_mariadb
     implicit = info.variables.get("explicit_defaults_for_timestamp", "ON").upper() in ("OFF", "0")
@@ -37,6 +37,9 @@ def dialect_of_session(server: DdlDialect, session: SessionState) -> DdlDialect:
         backslash_escapes=session.backslash_escapes,
         real_as_float=session.real_as_float,
         oracle=server.mariadb and session.oracle,
+        maxdb=session.maxdb,
+        client=session.charset,
+        connection="" if session.connection == session.charset else session.connection,
         explicit_timestamps=server.explicit_timestamps if explicit is None else explicit,
         strict=session.strict,
         zero_is_value=session.zero_is_value,

@@ -8,14 +8,14 @@ There is no table of ours beside it, as there is in a log: types and names are t
 from __future__ import annotations
 
 from raycdc.connectors.mysql.ddl.alter import inherit, server_column
-from raycdc.connectors.mysql.ddl.apply import Refused, parse_ddl, touched_tables
+from raycdc.connectors.mysql.ddl.apply import RefusedStatement, parse_ddl, touched_tables
 from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
 from raycdc.connectors.mysql.ddl.defaults import fill_of
-from raycdc.connectors.mysql.ddl.statements import (
+from raycdc.connectors.mysql.ddl.parse.statements import (
     AddColumn,
     AlterTable,
+    CreateOrAlterDatabase,
     CreateTable,
-    Database,
     DdlDialect,
     DropColumn,
     DropDatabase,
@@ -23,7 +23,7 @@ from raycdc.connectors.mysql.ddl.statements import (
 )
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError, StatementError
-from raycdc.schema import DropTableEvent, SchemaChangeEvent
+from raycdc.model.evolution import DropTableEvent, SchemaChangeEvent
 
 _DIALECT = DdlDialect(version=99_999)
 
@@ -43,19 +43,19 @@ def events_of_statement(statement: str, default_db: str) -> tuple[SchemaChangeEv
 
 def _events(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:
     parsed = parse_ddl(statement, default_db, dialect=_DIALECT)
-    if isinstance(parsed, Refused):
+    if isinstance(parsed, RefusedStatement):
         raise SchemaError(parsed.reason)
     replaced: list[SchemaChangeEvent] = []
     for ddl in parsed:
         match ddl:
-            case DropDatabase(db) | Database(db, or_replace=True):
+            case DropDatabase(db) | CreateOrAlterDatabase(db, or_replace=True):
                 raise SchemaError(f"all tables of {db} are dropped at once")
             case CreateTable(table, or_replace=True):
                 replaced.append(DropTableEvent(table))
             case AlterTable():
                 _check(ddl)
     answer = DdlCatalogue(_DIALECT).run(statement, default_db)
-    if isinstance(answer, Refused):
+    if isinstance(answer, RefusedStatement):
         raise SchemaError(answer.reason)
     return (*replaced, *answer)
 

@@ -27,8 +27,7 @@ from typing import Literal, TypedDict
 from raycdc.connectors.mysql.ddl.alter import inherit, server_column
 from raycdc.connectors.mysql.ddl.apply import apply_ddl
 from raycdc.connectors.mysql.ddl.defaults import Fill, fill_of
-from raycdc.connectors.mysql.ddl.shape import Origins
-from raycdc.connectors.mysql.ddl.statements import (
+from raycdc.connectors.mysql.ddl.parse.statements import (
     AddColumn,
     AlterTable,
     ChangeColumn,
@@ -38,10 +37,11 @@ from raycdc.connectors.mysql.ddl.statements import (
     RowsUnlogged,
     UniqueKey,
 )
+from raycdc.connectors.mysql.ddl.shape import ColumnLineage
 from raycdc.connectors.mysql.values.types import MySqlTable, StoredTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AddColumnEvent,
     AlterTableCommentEvent,
     DropColumnEvent,
@@ -90,8 +90,8 @@ class Shadow:
     computed: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def origins(self) -> Origins:
-        return Origins(self.renamed, self.filled, self.computed)
+    def origins(self) -> ColumnLineage:
+        return ColumnLineage(self.renamed, self.filled, self.computed)
 
     def doubt_under(self, name: TableId) -> str:
         """`doubt`, or why the tool that makes tables of such a `name` may have other rows in this one."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from raycdc.connectors.mysql.ddl.conversions import computed_anew, equals_as_before, keeps_values, may_lose
-from raycdc.connectors.mysql.ddl.statements import ColumnDefinition
+from raycdc.connectors.mysql.ddl.parse.statements import ColumnDefinition
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import Column
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AddColumnEvent,
     After,
     AlterColumnPositionEvent,
@@ -42,7 +42,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Origins:
+class ColumnLineage:
     """The known facts about a new shape's columns, by their names there.
 
     `renamed` is the name a column had in the old shape, where that was another one. `filled` has the value that
@@ -56,7 +56,7 @@ class Origins:
 
 
 def reshape(
-    before: MySqlTable, after: MySqlTable, origins: Origins, *, forgiving: bool = True
+    before: MySqlTable, after: MySqlTable, origins: ColumnLineage, *, forgiving: bool = True
 ) -> tuple[tuple[SchemaChangeEvent, ...], str | None]:
     """The events from `before` to `after`, and why existing rows may hold other values than these say, if they may.
 
@@ -116,7 +116,7 @@ def same_name(one: str, other: str) -> bool:
     return one.casefold() == other.casefold()
 
 
-def _matched(before: MySqlTable, after: MySqlTable, origins: Origins) -> list[Slot]:
+def _matched(before: MySqlTable, after: MySqlTable, origins: ColumnLineage) -> list[Slot]:
     columns = {column.name.casefold(): column for column in before.columns}
     explicit = {name: columns.get(old.casefold()) for name, old in origins.renamed.items()}
     claimed = {column.name for column in explicit.values() if column is not None}
@@ -130,7 +130,7 @@ def _matched(before: MySqlTable, after: MySqlTable, origins: Origins) -> list[Sl
     return slots
 
 
-def _placements(before: MySqlTable, slots: Sequence[Slot], origins: Origins) -> list[SchemaChangeEvent]:
+def _placements(before: MySqlTable, slots: Sequence[Slot], origins: ColumnLineage) -> list[SchemaChangeEvent]:
     """Added columns, and moves of the fewest columns that bring all to their places, in the new order."""
     places = {column.name: index for index, column in enumerate(before.columns)}
     stays = _longest_rising([places[slot.before.name] for slot in slots if slot.before is not None])
@@ -163,7 +163,7 @@ def _longest_rising(numbers: Sequence[int]) -> set[int]:
     return rising
 
 
-def _doubt(after: MySqlTable, slots: Sequence[Slot], origins: Origins, *, forgiving: bool) -> str | None:
+def _doubt(after: MySqlTable, slots: Sequence[Slot], origins: ColumnLineage, *, forgiving: bool) -> str | None:
     for slot in slots:
         name = slot.column.name
         if name in origins.computed:

@@ -40,8 +40,8 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.client import ServerInfo
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.server.client import MySqlServerInfo
 from raycdc.errors import SourceError, SourceUnavailableError
 
 #: Begins the statements of chunk readers; they commit nothing, however long they run.
@@ -87,7 +87,7 @@ class CommitWatch:
         self._visible = opened_at
 
 
-def sees_commits(connection: Connection[Any], info: ServerInfo) -> bool:
+def sees_commits(connection: Connection[Any], info: MySqlServerInfo) -> bool:
     """Whether this account may look at sessions and transactions of others on this MySQL server."""
     if info.is_mariadb:
         return False

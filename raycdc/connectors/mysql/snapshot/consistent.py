@@ -25,8 +25,8 @@ from typing import Any
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import close_quietly, query
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.client import ServerInfo, current_place
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_place
 from raycdc.errors import SourceError
 
 #: A snapshot that must be at one known place is opened again for this long, while others commit in the very moment.
@@ -36,7 +36,7 @@ _LONGEST_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotPlace:
+class SnapshotPosition:
     """Nothing behind `high` is visible in the snapshot; `exact`: and everything before it is."""
 
     high: BinlogOffset
@@ -44,8 +44,8 @@ class SnapshotPlace:
 
 
 def open_snapshot(
-    connection: Connection[Any], info: ServerInfo, opened_at: BinlogOffset, *, exactly: bool, timeout_s: float
-) -> SnapshotPlace:
+    connection: Connection[Any], info: MySqlServerInfo, opened_at: BinlogOffset, *, exactly: bool, timeout_s: float
+) -> SnapshotPosition:
     """Begin a transaction on MariaDB that sees everything up to `opened_at`.
 
     `exactly` tries for up to `EXACT_WITHIN_S` to have it at one known place of the log; on a server where a commit
@@ -63,12 +63,12 @@ def open_snapshot(
             raise
         exact = shown == high
         if exact or time.monotonic() > patience:
-            return SnapshotPlace(high, exact)
+            return SnapshotPosition(high, exact)
         query(connection, "ROLLBACK")
 
 
 def wait_until_visible(
-    connection: Connection[Any], info: ServerInfo, place: BinlogOffset, timeout_s: float
+    connection: Connection[Any], info: MySqlServerInfo, place: BinlogOffset, timeout_s: float
 ) -> BinlogOffset:
     """Return once snapshots show everything up to `place`, with how far they do; not inside a transaction.
 
@@ -89,7 +89,7 @@ def wait_until_visible(
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
-def _shown(connection: Connection[Any], info: ServerInfo) -> BinlogOffset:
+def _shown(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
     status = {str(name).lower(): value for name, value in query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     file = str(status.get("binlog_snapshot_file", ""))
     if not file:

@@ -1,4 +1,4 @@
-"""`raycdc.source.snapshot.hand_off.KeyOrder` for MySQL: bounds and touched keys in the order of the server.
+"""`raycdc.source.snapshot.handoff.hand_off.KeyOrder` for MySQL: bounds and touched keys in the order of the server.
 
 Used by the log reader's thread only. Text keys are weighed by the server over a connection of their own, opened when
 the first one is met and opened again when it was lost.
@@ -19,15 +19,15 @@ from pymysql.connections import Connection
 
 from raycdc.clients.mysql import close_quietly
 from raycdc.connectors.mysql.snapshot import keys, sort_keys
-from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue, StoredBound
+from raycdc.connectors.mysql.snapshot.planning.chunk_keys import KeyColumns
 from raycdc.connectors.mysql.values.documents import table_of
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.chunk_key import ChunkKey
-from raycdc.transform.hiding import Hiding
+from raycdc.source.snapshot.key_intervals import ChunkKey
+from raycdc.transform.masks import Masking
 
 
 @total_ordering
@@ -69,11 +69,11 @@ class MySqlKeyOrder:
     """See the module's docstring."""
 
     def __init__(
-        self, connect: Callable[[], Connection[Any]], tables: dict[TableId, MySqlTable], hiding: Hiding | None = None
+        self, connect: Callable[[], Connection[Any]], tables: dict[TableId, MySqlTable], hiding: Masking | None = None
     ) -> None:
         """Bounds that `hiding` has sealed are opened to be compared."""
         self._connect = connect
-        self._hiding = hiding or Hiding()
+        self._hiding = hiding or Masking()
         self._tables = dict(tables)
         self._keys: dict[TableId, ChunkKey] = {}
         self._used: Counter[TableId] = Counter()

@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import query_one, quote_name
-from raycdc.connectors.mysql.snapshot import key_space, keys, sort_keys
+from raycdc.connectors.mysql.snapshot import keys, sort_keys
+from raycdc.connectors.mysql.snapshot import keys as key_space
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue, key_kind
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError
@@ -52,7 +53,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 AskServer = Callable[[list[str]], list[bool | None]]
 
 
-class Comparison:
+class ColumnComparison:
     """``column OP literal``; `sign` is one of `_COMPARE` or ``LIKE``."""
 
     def __init__(self, column: MySqlColumn, sign: str, value: KeyValue) -> None:
@@ -146,7 +147,7 @@ class Not:
         return pc.invert(self.inner.mask(batch, ask))
 
 
-Condition = Comparison | IsNull | Both | Not
+Condition = ColumnComparison | IsNull | Both | Not
 
 
 def parse_filter(table: MySqlTable, text: str) -> Condition:
@@ -224,13 +225,13 @@ class _Parser:
         if self._take("IN"):
             condition = self._in(column)
         elif self._take("BETWEEN"):
-            low = Comparison(column, ">=", self._value(column))
+            low = ColumnComparison(column, ">=", self._value(column))
             self._expect("AND")
-            condition = Both(low, Comparison(column, "<=", self._value(column)), either=False)
+            condition = Both(low, ColumnComparison(column, "<=", self._value(column)), either=False)
         elif self._take("LIKE"):
             if key_kind(column) is not KeyKind.TEXT:
                 self._refuse(f"LIKE is for text, and {column.name} is {column.column_type}")
-            condition = Comparison(column, "LIKE", self._value(column))
+            condition = ColumnComparison(column, "LIKE", self._value(column))
         elif negated:
             self._refuse("NOT stands before IN, BETWEEN, LIKE, NULL or a condition")
         else:
@@ -238,14 +239,14 @@ class _Parser:
             sign = "<>" if sign == "!=" else sign
             if sign not in _COMPARE:
                 self._refuse(f"{sign!r} is no operator")
-            return Comparison(column, sign, self._value(column))
+            return ColumnComparison(column, sign, self._value(column))
         return Not(condition) if negated else condition
 
     def _in(self, column: MySqlColumn) -> Condition:
         self._expect("(")
-        condition: Condition = Comparison(column, "=", self._value(column))
+        condition: Condition = ColumnComparison(column, "=", self._value(column))
         while self._take(","):
-            condition = Both(condition, Comparison(column, "=", self._value(column)), either=True)
+            condition = Both(condition, ColumnComparison(column, "=", self._value(column)), either=True)
         self._expect(")")
         return condition
 

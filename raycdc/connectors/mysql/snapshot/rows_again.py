@@ -1,4 +1,4 @@
-"""The rows that a backfill reads again (`raycdc.source.split.RowsAgain`), as a condition of SQL.
+"""The rows that a backfill reads again (`raycdc.source.split.BackfillRows`), as a condition of SQL.
 
 A predicate goes to the server as the user wrote it, in parentheses of its own and in a session that may change nothing.
 Before anything begins the server is asked to plan it, so that one that it does not understand ends nothing.
@@ -16,14 +16,14 @@ import pymysql
 from pymysql.connections import Connection
 
 from raycdc.clients.mysql import is_of_locked_table, query, quote_name
-from raycdc.connectors.mysql.locks import PLANNING_WAIT_S, connect_briefly, locked_error
+from raycdc.connectors.mysql.server.locks import PLANNING_WAIT_S, connect_briefly, locked_error
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError, RaycdcError, SourceError, SourceUnavailableError
-from raycdc.source.snapshot.key_list import keys_of_text
-from raycdc.source.split import RowsAgain
-from raycdc.transform.hiding import Hiding
+from raycdc.source.snapshot.rereading.backfill_keys import keys_of_text
+from raycdc.source.split import BackfillRows
+from raycdc.transform.masks import Masking
 
 #: For the rest of the session.
 READ_ONLY = "SET SESSION TRANSACTION READ ONLY"
@@ -38,7 +38,7 @@ _PARTS = re.compile(
 _KINDS = (KeyKind.INTEGER, KeyKind.TEXT, KeyKind.BYTES, KeyKind.EXACT, KeyKind.DATE)
 
 
-def with_rows(condition: str | None, table: MySqlTable, again: RowsAgain) -> str | None:
+def with_rows(condition: str | None, table: MySqlTable, again: BackfillRows) -> str | None:
     """`condition`, and that a row is one of those that are read again."""
     parts = [condition] if condition else []
     if again.where:
@@ -53,7 +53,9 @@ def is_refusal(cause: RaycdcError) -> bool:
     return not isinstance(cause, SourceUnavailableError) and isinstance(cause.__cause__, pymysql.Error)
 
 
-def require_rows(connect: Callable[[], Connection[Any]], table: MySqlTable, again: RowsAgain, hiding: Hiding) -> None:
+def require_rows(
+    connect: Callable[[], Connection[Any]], table: MySqlTable, again: BackfillRows, hiding: Masking
+) -> None:
     """`ConfigError` unless the server can be asked for these rows, and `TableLockedError` where somebody has the table
     locked. Blocks for a moment: a run may stand meanwhile.
     """
@@ -104,7 +106,7 @@ def _require_one_condition(where: str) -> None:
         raise ConfigError("The predicate is empty. For all rows of the table: raycdc tables resnapshot.")
 
 
-def _require_nothing_hidden(table: MySqlTable, where: str, hiding: Hiding) -> None:
+def _require_nothing_hidden(table: MySqlTable, where: str, hiding: Masking) -> None:
     """`ConfigError` where the predicate names a masked column: its values would be in the state."""
     words = {word.casefold() for word in re.findall(r"\w+", where)}
     named = [c.name for c in table.columns if c.name.casefold() in words and hiding.hides(table.id, [c.name])]

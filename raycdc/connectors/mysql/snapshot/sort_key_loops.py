@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, njit
+from raycdc.core.compiled import helper, njit
 
 
 @njit

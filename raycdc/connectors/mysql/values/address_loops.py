@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, inlined
 from raycdc.connectors.mysql.values.arena_loops import write_number
+from raycdc.core.compiled import helper, inlined
 
 ADDRESS_UUID = 0
 ADDRESS_INET4 = 1

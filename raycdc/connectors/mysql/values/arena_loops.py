@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import inlined, load
+from raycdc.core.compiled import inlined, load
 
 #: Indices into `ArenaView.counters`.
 FULL_SLOT = 0
@@ -27,6 +27,7 @@ COLUMN_JSON = 3  # damaged JSON
 COLUMN_DATE = 4  # a date no calendar has, where the policy is to fail
 COLUMN_BOOLEAN = 5  # a TINYINT(1) that is neither 0 nor 1, where it is read as a boolean
 COLUMN_VALUE = 6  # a value whose length its type does not have
+COLUMN_KEY = 7  # a key that Unicode has no text of its own for
 
 #: Returned by `date_days` for a zero, partial or impossible date.
 NO_DATE = -(1 << 62)

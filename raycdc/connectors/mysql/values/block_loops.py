@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raycdc.compiled import helper
-from raycdc.connectors.mysql.values.arena_loops import COLUMN_DONE, FAILED_COLUMN
+from raycdc.connectors.mysql.values.arena_loops import COLUMN_DONE, FAILED_COLUMN, FAILED_ROW
 from raycdc.connectors.mysql.values.charset_loops import put_converted
 from raycdc.connectors.mysql.values.number_loops import (
     put_bits,
@@ -33,6 +32,7 @@ from raycdc.connectors.mysql.values.text_loops import (
     put_texts,
 )
 from raycdc.connectors.mysql.values.time_loops import put_date_texts, put_dates, put_instants, put_moments, put_times
+from raycdc.core.compiled import helper
 
 # How a column is written. A line of the plan is (source, wire, a, b, c): the column of the table map, one of these,
 # and its parameters.
@@ -43,17 +43,17 @@ WIRE_UINT64 = 3
 WIRE_DECIMAL = 4  # a: precision; b: scale
 WIRE_DECIMAL_TEXT = 5
 WIRE_TEXT = 6  # a: pad with zero bytes to this length
-WIRE_CONVERTED = 7  # a: family; b: table in `points`
+WIRE_CONVERTED = 7  # a: family; b: table in `points`; c: 1 for a key
 WIRE_DATE = 8  # b: policy
 WIRE_MOMENT = 9  # a: form; b: policy; c: fractional digits
 WIRE_INSTANT = 10  # the same
 WIRE_TIME = 11  # a: form; c: fractional digits
-WIRE_YEAR = 12
+WIRE_YEAR = 12  # a: 1 for two digits
 WIRE_BIT = 13  # a: bytes
 WIRE_BIT64 = 14
 WIRE_ENUM = 15  # a: bytes; b: first label; c: labels
 WIRE_SET = 16  # the same
-WIRE_JSON = 17
+WIRE_JSON = 17  # a: 1 where doubles without a fraction end in .0
 WIRE_DATE_TEXT = 18  # a: form; b: 1 with a time of day; c: fractional digits
 WIRE_BOOLEAN = 19
 WIRE_ADDRESS = 20  # a: form
@@ -88,7 +88,7 @@ def _numbers(
     elif wire == WIRE_PRINTED:
         put_printed_decimals(data, at, size, count, a, arena.i64, base, first)
     elif wire == WIRE_YEAR:
-        put_years(data, at, count, arena.i16, start)
+        put_years(data, at, count, a, arena.i16, start)
     elif wire == WIRE_BIT:
         code = put_bits(data, at, size, count, a, arena.i64, base, first)
     elif wire == WIRE_BIT64:
@@ -109,8 +109,8 @@ def _texts(
         return put_texts(data, at, size, count, a, slot, first, voff, vdata, vbase, vcap, counters)
     if wire == WIRE_CONVERTED:
         return put_converted(
-            data, at, size, count, a, arena.points, b, slot, first, column, arena.losses[0], voff, vdata, vbase, vcap,
-            counters,
+            data, at, size, count, a, arena.points, b, c, slot, first, column, arena.losses[0], voff, vdata, vbase,
+            vcap, counters,
         )  # fmt: skip
     if wire == WIRE_ENUM:
         return put_enums(
@@ -122,8 +122,9 @@ def _texts(
         )
     if wire == WIRE_JSON or wire == WIRE_GEOJSON:
         return put_json(
-            data, at, size, count, wire == WIRE_GEOJSON, arena.stack, slot, first, voff, vdata, vbase, vcap, counters
-        )
+            data, at, size, count, wire == WIRE_GEOJSON, a == 1, arena.stack, slot, first, voff, vdata, vbase, vcap,
+            counters,
+        )  # fmt: skip
     if wire == WIRE_DECIMAL_TEXT:
         return put_decimal_texts(data, at, count, a, b, slot, first, voff, vdata, vbase, vcap, counters)
     if wire == WIRE_TIME:
@@ -138,6 +139,8 @@ def write_block(data: Any, at: Any, size: Any, count: Any, first: Any, plan: Any
     """Write `count` rows column by column from row `first` on; returns COLUMN_…, the failing column in `counters`."""
     losses = arena.losses[0]
     valid, has_null, counters = arena.valid, arena.has_null, arena.counters
+    # A column that fails without naming its row is one of a row that is there.
+    counters[FAILED_ROW] = 0
     for column in range(len(plan)):
         source, wire = plan[column, P_SOURCE], plan[column, P_WIRE]
         a, b, c = plan[column, P_A], plan[column, P_B], plan[column, P_C]

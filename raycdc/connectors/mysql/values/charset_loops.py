@@ -14,8 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import copy, helper, inlined, load
-from raycdc.connectors.mysql.values.arena_loops import COLUMN_DONE, COLUMN_FULL, big_endian, has_room
+from raycdc.connectors.mysql.values.arena_loops import (
+    COLUMN_DONE,
+    COLUMN_FULL,
+    COLUMN_KEY,
+    FAILED_ROW,
+    big_endian,
+    has_room,
+)
+from raycdc.core.compiled import copy, helper, inlined, load
 
 FAMILY_UTF8 = 0  # the bytes are UTF-8 already (checked per batch)
 FAMILY_SINGLE = 1  # 256 code points
@@ -31,6 +38,8 @@ LEAD = -2
 NO_CHARACTER = -1
 #: A code of several bytes that has a character's form, so that the server stores it, and is none.
 UNASSIGNED = -3
+#: A code whose character has another code, too (`charsets.distinct_points`).
+SECOND_CODE = -4
 
 #: Four-byte codes of gb18030 below this are in the table; those from the second number on are U+10000 and up.
 GB18030_TABLE = 39420
@@ -156,10 +165,13 @@ def converted(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any,
 
 @helper
 def put_converted(
-    data: Any, at: Any, size: Any, count: Any, family: Any, points: Any, table: Any, slot: Any, first: Any,
+    data: Any, at: Any, size: Any, count: Any, family: Any, points: Any, table: Any, exact: Any, slot: Any, first: Any,
     column: Any, losses: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """Text of another character set; a value with bytes that are no characters counts once in `losses`."""
+    """Text of another character set; a value with bytes that are no characters counts once in `losses`.
+
+    `exact`: there may be none, as the column is of a key.
+    """
     total = np.int64(0)
     for i in range(count):
         if at[i] >= 0:
@@ -174,6 +186,9 @@ def put_converted(
         a = at[i]
         if a >= 0:
             out, lost = converted(data, a, a + np.int64(size[i]), family, points, table, vdata, out)
+            if lost > 0 and exact == 1:
+                counters[FAILED_ROW] = i
+                return COLUMN_KEY
             if lost > 0:
                 losses[column] += 1
         voff[slot, first + i + 1] = out - base

@@ -67,6 +67,8 @@ _CHARSETS: dict[str, tuple[int, str]] = {
     "utf32": (4, "utf-32-be"),
 }
 
+_REPLACEMENT = 0xFFFD
+
 _UNICODE_FAMILIES = {
     "ucs2": loops.FAMILY_UTF16,
     "utf16": loops.FAMILY_UTF16,
@@ -100,6 +102,11 @@ def bytes_per_character(charset: str) -> int:
     return _CHARSETS.get(charset, (0, ""))[0]
 
 
+def is_known(charset: str) -> bool:
+    """True if bytes of the set can be read; ``""`` stands for no set."""
+    return not charset or charset in _CHARSETS
+
+
 def codec_of(charset: str) -> str:
     """Python codec of a set, for statements; an unknown set is read as UTF-8."""
     return _CHARSETS.get(charset, (0, "utf-8"))[1]
@@ -125,7 +132,12 @@ def has_table(family: int) -> bool:
 
 @cache
 def code_points(charset: str) -> npt.NDArray[np.int32]:
-    """The set's table as `charset_loops` reads it: all single bytes, then all codes of two bytes, then longer ones."""
+    """The set's table as `charset_loops` reads it: all single bytes, then all codes of two bytes, then longer ones.
+
+    With `DISTINCT` behind its name, `distinct_points`.
+    """
+    if charset.endswith(DISTINCT):
+        return distinct_points(charset.removesuffix(DISTINCT))
     family, codec = family_of(charset), _CHARSETS[charset][1]
     lengths = {1: 256}
     if family != loops.FAMILY_SINGLE:
@@ -158,6 +170,52 @@ def code_points(charset: str) -> npt.NDArray[np.int32]:
     table = np.concatenate([parts[length] for length in sorted(parts)])
     table.setflags(write=False)
     return table
+
+
+#: Behind the name of a set: its `distinct_points`.
+DISTINCT = ":distinct"
+
+
+@cache
+def distinct_points(charset: str) -> npt.NDArray[np.int32]:
+    """`code_points` in which each character has one code: the one that it is turned into, else the first.
+
+    All other codes of it are `SECOND_CODE`. Text with one of those may be equal in Unicode to text that the server
+    tells from it. Of U+FFFD every code is one, because it stands for what is no character.
+    """
+    points = code_points(charset)
+    places = np.flatnonzero(points >= 0)
+    order = places[np.argsort(points[places], kind="stable")]
+    doubled = np.zeros(len(points), np.bool_)
+    same = points[order][1:] == points[order][:-1]
+    doubled[order[1:][same]] = doubled[order[:-1][same]] = True
+    table = points.copy()
+    table[doubled] = loops.SECOND_CODE
+    table[points == _REPLACEMENT] = loops.SECOND_CODE
+    for point in np.unique(points[doubled]).tolist():
+        if point != _REPLACEMENT:
+            codes = np.flatnonzero(doubled & (points == point))
+            own = _index_of(chr(point), charset)
+            table[own if own in codes else codes[0]] = point
+    table.setflags(write=False)
+    return table
+
+
+def _index_of(character: str, charset: str) -> int:
+    """The place in the set's table of the code that Python's codec gives a character; -1 for none."""
+    try:
+        code = character.encode(_CHARSETS[charset][1])
+    except UnicodeEncodeError:
+        return -1
+    match len(code):
+        case 1:
+            return code[0]
+        case 2:
+            return 256 + int.from_bytes(code, "big")
+        case 3 if code[0] == 0x8F:
+            return 256 + (1 << 16) + int.from_bytes(code[1:], "big")
+        case _:
+            return -1
 
 
 def _in_ranges(ranges: _Bytes) -> npt.NDArray[np.bool_]:
@@ -198,16 +256,71 @@ def _decoded(length: int, count: int, codec: str) -> npt.NDArray[np.int32]:
     return table
 
 
+#: Numbers of collations by their set, as all servers from MySQL 5.7 to 9.7 and MariaDB list them.
+_COLLATIONS: dict[str, str] = {
+    "big5": "1 84",
+    "latin2": "2 9 21 27 77",
+    "dec8": "3 69",
+    "cp850": "4 80",
+    "latin1": "5 8 15 31 47-49 94",
+    "hp8": "6 72",
+    "koi8r": "7 74",
+    "swe7": "10 82",
+    "ascii": "11 65",
+    "ujis": "12 91",
+    "sjis": "13 88",
+    "cp1251": "14 23 50-52",
+    "hebrew": "16 71",
+    "tis620": "18 89",
+    "euckr": "19 85",
+    "latin7": "20 41-42 79",
+    "koi8u": "22 75",
+    "gb2312": "24 86",
+    "greek": "25 70",
+    "cp1250": "26 34 44 66 99",
+    "gbk": "28 87",
+    "cp1257": "29 58-59",
+    "latin5": "30 78",
+    "armscii8": "32 64",
+    "utf8mb3": "33 76 83 192-215 223 576-578",
+    "ucs2": "35 90 128-151 159 640-642",
+    "cp866": "36 68",
+    "keybcs2": "37 73",
+    "macce": "38 43",
+    "macroman": "39 53",
+    "cp852": "40 81",
+    "utf8mb4": "45-46 224-247 255-323 608-610",
+    "utf16": "54-55 101-124 672-674",
+    "utf16le": "56 62",
+    "cp1256": "57 67",
+    "utf32": "60-61 160-183 736-738",
+    "binary": "63",
+    "geostd8": "92-93",
+    "cp932": "95-96",
+    "eucjpms": "97-98",
+    "gb18030": "248-250",
+}
+
+
+@cache
+def _sets_of_collations() -> dict[int, str]:
+    sets: dict[int, str] = {}
+    for charset, numbers in _COLLATIONS.items():
+        for entry in numbers.split():
+            first, _, last = entry.partition("-")
+            sets |= dict.fromkeys(range(int(first), int(last or first) + 1), charset)
+    return sets
+
+
 def charset_of_collation(collation_id: int) -> str:
-    """The set a collation id of TABLE_MAP's metadata belongs to; ``""`` when unknown."""
+    """The set that the number of a collation belongs to, as TABLE_MAP and QUERY events name it; ``""`` if unknown."""
     if collation_id >= _UCA1400_FIRST:
         index = (collation_id - _UCA1400_FIRST) // 256
         return _UCA1400_SETS[index] if index < len(_UCA1400_SETS) else ""
-    if 1024 <= collation_id < _UCA1400_FIRST:  # MariaDB's NOPAD twins: the id of the padded one + 1024
-        collation_id -= 1024
-    from pymysql.charset import charset_by_id
+    # MariaDB's NOPAD twins have the number of the padded one + 1024.
+    return _sets_of_collations().get(collation_id % 1024, "")
 
-    try:
-        return str(charset_by_id(collation_id).name)
-    except KeyError:
-        return ""
+
+def same_charset(one: str, other: str) -> bool:
+    """Whether two names are of one set: servers call one of them ``utf8`` or ``utf8mb3``."""
+    return one == other or {one, other} == {"utf8", "utf8mb3"}

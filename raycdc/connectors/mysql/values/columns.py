@@ -28,9 +28,9 @@ import pyarrow as pa
 from raycdc.connectors.mysql.values import charsets
 from raycdc.connectors.mysql.values.arena_loops import COUNTERS
 from raycdc.connectors.mysql.values.json_loops import STACK_SHAPE
-from raycdc.connectors.mysql.values.layouts import ColumnLayout, Form, TableLayout, layout_of
-from raycdc.connectors.mysql.values.types import MySqlTable, Treatment
-from raycdc.errors import DataError
+from raycdc.connectors.mysql.values.layouts import ArenaColumnKind, ArenaLayout, ColumnLayout, layout_of
+from raycdc.connectors.mysql.values.types import MySqlTable, ValueTreatment
+from raycdc.errors import SchemaMismatchError
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX, with_lost_values
 
 INVALID_DATE = (
@@ -42,13 +42,19 @@ INVALID_BOOLEAN = (
     'as numbers: source.types.tinyint1 = "integer".'
 )
 
+ONE_TEXT = (
+    "a key in column {column!r} has bytes that are no character of its character set, or a code whose character has "
+    "another code, too: in Unicode it may be the same text as the key of another row. Correct the value, make the "
+    "column VARBINARY or of a Unicode character set, or leave the table out with source.exclude."
+)
+
 #: First capacity of a text column's arena; it doubles when a batch needs more, and keeps its size.
 _TEXT_BYTES_FIRST = 64 << 10
 #: Arrow's int32 offsets end here; a single value may not be larger.
 TEXT_BYTES_MAX = (1 << 31) - 1
 
 
-class ArenaView(NamedTuple):
+class MySqlArenaView(NamedTuple):
     """The arrays a compiled loop sees. `i8 … i64` are views of the same fixed-width memory."""
 
     base: npt.NDArray[np.int64]
@@ -80,7 +86,10 @@ class LostValues:
 
     def __init__(self, counts: npt.NDArray[np.int64], columns: Sequence[ColumnLayout]) -> None:
         self._counts = counts
-        self._dates = [column.form in (Form.DATE, Form.DATETIME, Form.TIMESTAMP) for column in columns]
+        self._dates = [
+            column.form in (ArenaColumnKind.DATE, ArenaColumnKind.DATETIME, ArenaColumnKind.TIMESTAMP)
+            for column in columns
+        ]
         self._invalid_utf8 = [0] * len(columns)
         self._taken = 0
 
@@ -119,7 +128,7 @@ class TableArena:
     def __init__(self, table: MySqlTable, *, rows_max: int = BATCH_ROWS_MAX, bytes_max: int = BATCH_BYTES_MAX) -> None:
         self.table = table
         self.schema: pa.Schema = table.schema().arrow()
-        self.layout: TableLayout = layout_of(table)
+        self.layout: ArenaLayout = layout_of(table)
         columns = self.layout.columns
         count = len(columns)
         self._widths = [column.width for column in columns]
@@ -135,7 +144,7 @@ class TableArena:
         labels = self.layout.labels
         label_bytes = b"".join(labels)
         points = [charsets.code_points(name) for name in self.layout.charsets]
-        self.view = ArenaView(
+        self.view = MySqlArenaView(
             base=base,
             slot=slot,
             i8=self._fixed.view(np.int8),
@@ -155,7 +164,7 @@ class TableArena:
             counters=np.zeros(COUNTERS, np.int64),
             stack=np.zeros(STACK_SHAPE, np.int64),
         )
-        self._booleans = [c.form is Form.BOOLEAN for c in columns]
+        self._booleans = [c.form is ArenaColumnKind.BOOLEAN for c in columns]
         self.lost = LostValues(self.view.losses[0], columns)
 
     def grow(self, slot: int, need: int, rows: int) -> None:
@@ -244,10 +253,12 @@ class TableArena:
         layout, described = self.layout.columns[column], self.table.columns[column]
         array = pa.Array.from_buffers(type_, rows, buffers, null_count)
         if layout.check_utf8 and not _is_utf8(array):
+            if layout.exact:
+                raise SchemaMismatchError(f"{self.table.id}: {ONE_TEXT.format(column=described.name)}")
             array, invalid = _repaired(array)
             self.lost.add_invalid(column, invalid)
-        if described.treatment is Treatment.TEXT_ERROR and self.lost.of(column):
-            raise DataError(
+        if described.treatment is ValueTreatment.TEXT_ERROR and self.lost.of(column):
+            raise SchemaMismatchError(
                 f"{self.table.id}.{described.name}: a value holds bytes that are no characters of "
                 f"{described.charset}. Correct it, or have such bytes replaced by U+FFFD: "
                 'source.types.invalid_text = "replace".'

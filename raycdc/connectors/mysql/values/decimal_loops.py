@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, inlined
 from raycdc.connectors.mysql.values.arena_loops import big_endian, multiply_add, store_decimal
+from raycdc.core.compiled import helper, inlined
 
 DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
 _POWERS = np.array([10**i for i in range(19)], dtype=np.int64)

@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass, replace
 
 from raycdc.connectors.mysql.values.types import MySqlTable
-from raycdc.source.new_beginnings import TableVersion
 from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.tables.resnapshots import TableVersion
 
 
 @dataclass(frozen=True, slots=True)

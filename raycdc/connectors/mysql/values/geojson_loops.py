@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, inlined, load
 from raycdc.connectors.mysql.values.json_loops import JSON_CORRUPT, JSON_NO_ROOM
+from raycdc.core.compiled import helper, inlined, load
 from raycdc.formats.loops.double_loops import DOUBLE_TEXT_MAX, double_text
 
 _NAMES = np.frombuffer(

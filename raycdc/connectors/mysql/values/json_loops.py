@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, inlined
 from raycdc.connectors.mysql.values.arena_loops import little_endian, little_endian_signed
 from raycdc.connectors.mysql.values.decimal_loops import decimal_bytes, decimal_text
-from raycdc.formats.loops.double_loops import DOUBLE_TEXT_MAX, double_text
+from raycdc.core.compiled import helper, inlined
+from raycdc.formats.loops.double_loops import DOUBLE_TEXT_MAX, server_double_text
 
 JSON_NO_ROOM = -1
 JSON_CORRUPT = -2
@@ -222,7 +222,7 @@ def _opaque(source: Any, at: Any, end: Any, out: Any, to: Any, limit: Any) -> An
 
 
 @helper
-def _scalar(source: Any, kind: Any, at: Any, end: Any, out: Any, to: Any, limit: Any) -> Any:
+def _scalar(source: Any, kind: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, point_zero: Any) -> Any:
     """A value that is neither object nor array, whose bytes begin at `at`."""
     if kind == _STRING:
         length, start = _variable_length(source, at, end)
@@ -252,7 +252,7 @@ def _scalar(source: Any, kind: Any, at: Any, end: Any, out: Any, to: Any, limit:
     if kind == _DOUBLE:
         if to + DOUBLE_TEXT_MAX > limit:
             return JSON_NO_ROOM
-        return double_text(little_endian(source, at, 8), out, to)
+        return server_double_text(little_endian(source, at, 8), out, to, point_zero)
     return JSON_CORRUPT
 
 
@@ -266,10 +266,11 @@ def _inline(kind: Any, wide: Any) -> Any:
 
 # long: one loop over the open containers; a helper would hand its whole state back and forth
 @helper
-def json_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, stack: Any) -> Any:
+def json_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, stack: Any, point_zero: Any) -> Any:
     """Write the JSON value in ``data[at:end]`` as text into ``out[to:limit]``.
 
-    `stack` has `STACK_SHAPE`; per open container it holds start, end, elements, next element, type.
+    `stack` has `STACK_SHAPE`; per open container it holds start, end, elements, next element, type. `point_zero`:
+    doubles without a fraction end in ``.0``, as since MySQL 8.0.
     Returns the end of the text, `JSON_NO_ROOM` or `JSON_CORRUPT`. An empty value is the server's ``null``
     (``INSERT IGNORE`` of a NULL into a NOT NULL column).
     """
@@ -277,7 +278,7 @@ def json_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, stack
         return _copy(_LITERALS, 0, 4, out, to, limit)
     kind = np.int64(data[at])
     if kind > _ARRAY_LARGE:
-        return _scalar(data, kind, at + 1, end, out, to, limit)
+        return _scalar(data, kind, at + 1, end, out, to, limit, point_zero)
     depth = 0
     start = at + 1
     stop = end
@@ -344,7 +345,7 @@ def json_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, stack
             entry = values + element * (1 + wide)
             child = np.int64(data[entry])
             if _inline(child, wide):
-                to = _scalar(data, child, entry + 1, entry + 1 + wide, out, to, limit)
+                to = _scalar(data, child, entry + 1, entry + 1 + wide, out, to, limit, point_zero)
             else:
                 offset = little_endian(data, entry + 1, wide)
                 if offset < 2 * wide or start + offset >= stop:
@@ -354,6 +355,6 @@ def json_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, stack
                     kind = child
                     descend = True
                 else:
-                    to = _scalar(data, child, start + offset, stop, out, to, limit)
+                    to = _scalar(data, child, start + offset, stop, out, to, limit, point_zero)
             if to < 0:
                 return to

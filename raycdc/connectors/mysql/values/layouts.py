@@ -6,7 +6,7 @@ and code-point tables are numbered once. A layout depends on the table alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import lru_cache
 
@@ -15,11 +15,11 @@ import pyarrow as pa
 from raycdc.connectors.mysql.values import charsets
 from raycdc.connectors.mysql.values.charset_loops import FAMILY_UTF8
 from raycdc.connectors.mysql.values.time_loops import DATES_ERROR, DATES_NULL
-from raycdc.connectors.mysql.values.types import TEXT_OR_BYTES, MySqlColumn, MySqlTable, Treatment
+from raycdc.connectors.mysql.values.types import TEXT_OR_BYTES, MySqlColumn, MySqlTable, ValueTreatment
 from raycdc.model import TypeKind
 
 
-class Form(Enum):
+class ArenaColumnKind(Enum):
     """The kind of values that a column of an arena holds."""
 
     INTEGER = auto()
@@ -52,10 +52,11 @@ class ColumnLayout:
 
     `as_text`: dates as the server prints them. `family` and `charset` say how text is converted; `first_label` is the
     number of the first label in the table's labels (an ENUM's is the empty one of index 0); `labels` counts them.
-    `check_utf8`: values are supposed to arrive as UTF-8.
+    `check_utf8`: values are supposed to arrive as UTF-8. `exact`: as it is of a key, different values must be different
+    text.
     """
 
-    form: Form
+    form: ArenaColumnKind
     width: int
     arrow: pa.DataType
     as_text: bool = False
@@ -66,10 +67,11 @@ class ColumnLayout:
     first_label: int = 0
     labels: int = 0
     check_utf8: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class TableLayout:
+class ArenaLayout:
     """All columns, the labels of all ENUMs and SETs, and the character sets that need a table, in order of use."""
 
     columns: tuple[ColumnLayout, ...]
@@ -85,63 +87,67 @@ class TableLayout:
         return sum(len(charsets.code_points(name)) for name in before)
 
 
-_FORMS: dict[TypeKind, Form] = {
-    TypeKind.INT8: Form.INTEGER,
-    TypeKind.INT16: Form.INTEGER,
-    TypeKind.INT32: Form.INTEGER,
-    TypeKind.INT64: Form.INTEGER,
-    TypeKind.UINT64: Form.UINT64,
-    TypeKind.FLOAT32: Form.FLOAT32,
-    TypeKind.FLOAT64: Form.FLOAT64,
-    TypeKind.DECIMAL: Form.DECIMAL,
-    TypeKind.BOOLEAN: Form.BOOLEAN,
-    TypeKind.BINARY: Form.BYTES,
-    TypeKind.TIME: Form.TIME,
-    TypeKind.YEAR: Form.YEAR,
-    TypeKind.BIT: Form.BIT,
-    TypeKind.ENUM: Form.ENUM,
-    TypeKind.SET: Form.SET,
-    TypeKind.JSON: Form.JSON,
+_FORMS: dict[TypeKind, ArenaColumnKind] = {
+    TypeKind.INT8: ArenaColumnKind.INTEGER,
+    TypeKind.INT16: ArenaColumnKind.INTEGER,
+    TypeKind.INT32: ArenaColumnKind.INTEGER,
+    TypeKind.INT64: ArenaColumnKind.INTEGER,
+    TypeKind.UINT64: ArenaColumnKind.UINT64,
+    TypeKind.FLOAT32: ArenaColumnKind.FLOAT32,
+    TypeKind.FLOAT64: ArenaColumnKind.FLOAT64,
+    TypeKind.DECIMAL: ArenaColumnKind.DECIMAL,
+    TypeKind.BOOLEAN: ArenaColumnKind.BOOLEAN,
+    TypeKind.BINARY: ArenaColumnKind.BYTES,
+    TypeKind.TIME: ArenaColumnKind.TIME,
+    TypeKind.YEAR: ArenaColumnKind.YEAR,
+    TypeKind.BIT: ArenaColumnKind.BIT,
+    TypeKind.ENUM: ArenaColumnKind.ENUM,
+    TypeKind.SET: ArenaColumnKind.SET,
+    TypeKind.JSON: ArenaColumnKind.JSON,
 }
-_BY_BASE: dict[str, Form] = {
-    "decimal": Form.DECIMAL_TEXT,
-    "date": Form.DATE,
-    "datetime": Form.DATETIME,
-    "timestamp": Form.TIMESTAMP,
-    "uuid": Form.ADDRESS,
-    "inet4": Form.ADDRESS,
-    "inet6": Form.ADDRESS,
+_BY_BASE: dict[str, ArenaColumnKind] = {
+    "decimal": ArenaColumnKind.DECIMAL_TEXT,
+    "date": ArenaColumnKind.DATE,
+    "datetime": ArenaColumnKind.DATETIME,
+    "timestamp": ArenaColumnKind.TIMESTAMP,
+    "uuid": ArenaColumnKind.ADDRESS,
+    "inet4": ArenaColumnKind.ADDRESS,
+    "inet6": ArenaColumnKind.ADDRESS,
 }
 
 
 @lru_cache(maxsize=1024)
-def layout_of(table: MySqlTable) -> TableLayout:
+def layout_of(table: MySqlTable) -> ArenaLayout:
     """The layout of `table`. Raises `SchemaError` for a type that cannot be carried."""
     labels: list[bytes] = []
     names: list[str] = []
     columns: list[ColumnLayout] = []
     for column in table.columns:
         columns.append(_column(column, labels))
+        if column.name in table.primary_key and not table.for_people and columns[-1].form is ArenaColumnKind.TEXT:
+            last = columns[-1]
+            distinct = last.charset + charsets.DISTINCT if charsets.has_table(last.family) else last.charset
+            columns[-1] = replace(last, charset=distinct, exact=True)
         family, charset = columns[-1].family, columns[-1].charset
         if charsets.has_table(family) and charset not in names:
             names.append(charset)
-    return TableLayout(tuple(columns), tuple(labels), tuple(names))
+    return ArenaLayout(tuple(columns), tuple(labels), tuple(names))
 
 
 def _column(column: MySqlColumn, labels: list[bytes]) -> ColumnLayout:
     logical, shape = column.logical(), column.shape
     arrow = logical.arrow()
-    form = _BY_BASE.get(shape.base, Form.TEXT)
-    if column.treatment is Treatment.GEOJSON:
-        return ColumnLayout(Form.GEOJSON, 0, arrow)
-    if form in (Form.TEXT, Form.DECIMAL_TEXT) and logical.kind in _FORMS:
+    form = _BY_BASE.get(shape.base, ArenaColumnKind.TEXT)
+    if column.treatment is ValueTreatment.GEOJSON:
+        return ColumnLayout(ArenaColumnKind.GEOJSON, 0, arrow)
+    if form in (ArenaColumnKind.TEXT, ArenaColumnKind.DECIMAL_TEXT) and logical.kind in _FORMS:
         form = _FORMS[logical.kind]
     width = 0 if pa.types.is_string(arrow) or pa.types.is_binary(arrow) else max(int(arrow.bit_width) // 8, 1)
     match form:
-        case Form.TEXT | Form.ENUM | Form.SET:
+        case ArenaColumnKind.TEXT | ArenaColumnKind.ENUM | ArenaColumnKind.SET:
             first, count = len(labels), 0
-            if form is not Form.TEXT:
-                labels.extend([b""] if form is Form.ENUM else [])
+            if form is not ArenaColumnKind.TEXT:
+                labels.extend([b""] if form is ArenaColumnKind.ENUM else [])
                 labels.extend(label.encode() for label in shape.labels)
                 count = len(labels) - first
             family = charsets.family_of(column.charset)
@@ -149,15 +155,15 @@ def _column(column: MySqlColumn, labels: list[bytes]) -> ColumnLayout:
             return ColumnLayout(
                 form, 0, arrow, family=family, charset=column.charset, first_label=first, labels=count, check_utf8=utf8
             )
-        case Form.DATE | Form.DATETIME | Form.TIMESTAMP:
-            as_text = column.treatment is Treatment.DATES_TEXT
-            policy = DATES_ERROR if column.treatment is Treatment.DATES_ERROR else DATES_NULL
+        case ArenaColumnKind.DATE | ArenaColumnKind.DATETIME | ArenaColumnKind.TIMESTAMP:
+            as_text = column.treatment is ValueTreatment.DATES_TEXT
+            policy = DATES_ERROR if column.treatment is ValueTreatment.DATES_ERROR else DATES_NULL
             return ColumnLayout(form, width, arrow, as_text=as_text, dates=policy)
-        case Form.BIT:
-            return ColumnLayout(Form.BIT64 if shape.length > 63 else form, width, arrow)
-        case Form.BYTES:
+        case ArenaColumnKind.BIT:
+            return ColumnLayout(ArenaColumnKind.BIT64 if shape.length > 63 else form, width, arrow)
+        case ArenaColumnKind.BYTES:
             # Where it may be a CHAR, nothing tells whether zeros or spaces were left out.
             padded = shape.base == "binary" and column.collation != TEXT_OR_BYTES
             return ColumnLayout(form, 0, arrow, pad=shape.length if padded else 0)
         case _:
-            return ColumnLayout(form, width, arrow, check_utf8=form is Form.JSON)
+            return ColumnLayout(form, width, arrow, check_utf8=form is ArenaColumnKind.JSON)

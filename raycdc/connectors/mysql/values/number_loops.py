@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, load
 from raycdc.connectors.mysql.values.arena_loops import (
     COLUMN_BOOLEAN,
     COLUMN_DONE,
@@ -22,6 +21,7 @@ from raycdc.connectors.mysql.values.arena_loops import (
     store_decimal,
 )
 from raycdc.connectors.mysql.values.decimal_loops import long_decimal, printed_decimal, short_decimal
+from raycdc.core.compiled import helper, load
 
 
 @helper
@@ -75,12 +75,14 @@ def put_wide_unsigned(data: Any, at: Any, count: Any, i64: Any, base: Any, first
 
 
 @helper
-def put_years(data: Any, at: Any, count: Any, i16: Any, start: Any) -> None:
-    """YEAR of a row event: one byte, years since 1900, 0 for the year 0."""
+def put_years(data: Any, at: Any, count: Any, short: Any, i16: Any, start: Any) -> None:
+    """YEAR of a row event: one byte, years since 1900, 0 for the year 0; of YEAR(2) the two digits that it prints."""
     for i in range(count):
         year = np.int64(0)
         if at[i] >= 0 and data[at[i]] != 0:
             year = 1900 + np.int64(data[at[i]])
+        if short == 1:
+            year %= 100
         i16[start + i] = np.int16(year)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import copy, helper
 from raycdc.connectors.mysql.values.address_loops import ADDRESS_TEXT_MAX, address_text
 from raycdc.connectors.mysql.values.arena_loops import (
     COLUMN_DONE,
@@ -25,6 +24,7 @@ from raycdc.connectors.mysql.values.arena_loops import (
 from raycdc.connectors.mysql.values.decimal_loops import decimal_text
 from raycdc.connectors.mysql.values.geojson_loops import geojson_text
 from raycdc.connectors.mysql.values.json_loops import JSON_NO_ROOM, json_text
+from raycdc.core.compiled import copy, helper
 
 #: Short values are copied in one move of this many bytes, where that stays inside both buffers.
 _MOVE = 32
@@ -135,8 +135,8 @@ def put_sets(
 
 @helper
 def put_json(
-    data: Any, at: Any, size: Any, count: Any, geometry: Any, stack: Any, slot: Any, first: Any, voff: Any,
-    vdata: Any, vbase: Any, vcap: Any, counters: Any,
+    data: Any, at: Any, size: Any, count: Any, geometry: Any, point_zero: Any, stack: Any, slot: Any, first: Any,
+    voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
     """MySQL's binary JSON as the text the server prints, or geometries as GeoJSON."""
     base = vbase[slot]
@@ -149,7 +149,7 @@ def put_json(
             if geometry:
                 done = geojson_text(data, at[i], at[i] + length, vdata, out, min(limit, most), stack)
             else:
-                done = json_text(data, at[i], at[i] + length, vdata, out, min(limit, most), stack)
+                done = json_text(data, at[i], at[i] + length, vdata, out, min(limit, most), stack, point_zero)
             if done == JSON_NO_ROOM and most > limit:
                 # The text's length is not known beforehand; most are less than twice the binary form.
                 wanted = max(2 * (limit - base), out - base + 2 * length + JSON_MORE)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from raycdc.compiled import helper, inlined, load
 from raycdc.connectors.mysql.values.arena_loops import (
     COLUMN_DATE,
     COLUMN_DONE,
@@ -29,6 +28,7 @@ from raycdc.connectors.mysql.values.arena_loops import (
     put_null,
     write_number,
 )
+from raycdc.core.compiled import helper, inlined, load
 
 # How a date or time lies on the wire.
 FORM_DATE = 0  # row events: three bytes
@@ -37,6 +37,8 @@ FORM_DATETIME = 2  # before MySQL 5.6: yyyymmddhhmmss as a number
 FORM_TIMESTAMP2 = 3  # seconds, most significant byte first, and the fraction
 FORM_TIMESTAMP = 4  # before MySQL 5.6
 FORM_SENT = 5  # result sets: parts, trailing zero ones left out
+FORM_OLD_FRACTION = 6  # MariaDB 5.3, with a fraction: one number in units of its last digit, most significant first
+FORM_OLD_TIMESTAMP = 7  # the same of a TIMESTAMP: seconds, then the fraction in units of its last digit
 
 # What to do with a date no calendar has.
 DATES_NULL = 0
@@ -44,6 +46,13 @@ DATES_ERROR = 1
 
 #: Microseconds per unit of a fraction of 0 to 3 bytes.
 _FRACTION = np.array([0, 10000, 100, 1], dtype=np.int64)
+#: Microseconds per unit of the last of so many digits.
+_UNIT = np.array([1000000, 100000, 10000, 1000, 100, 10, 1], dtype=np.int64)
+#: Bytes of MariaDB's older TIME and DATETIME by their digits (``Field_time_hires``, ``Field_datetime_hires``).
+OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)
+OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
+#: The number that stands for no time at all: one second more than the longest time (838:59:59).
+_OLD_ZERO_S = 3020400
 _TEXT_MAX = 28
 
 
@@ -76,6 +85,14 @@ def _parts(data: Any, at: Any, size: Any, form: Any, fsp: Any) -> Any:
     if form == FORM_DATE:
         packed = little_endian(data, at, 3)
         return packed >> 9, (packed >> 5) & 15, packed & 31, np.int64(0), np.int64(0)
+    if form == FORM_OLD_FRACTION:
+        width = 6 if fsp < 3 else (7 if fsp < 6 else 8)
+        packed = big_endian(data, at, width) * _UNIT[fsp]
+        micros = packed % 1000000
+        packed //= 1000000
+        seconds = packed % 86400
+        packed //= 86400
+        return packed // 416, packed // 32 % 13, packed % 32, seconds, micros
     if form == FORM_DATETIME:
         packed = load(data, at, 64)
         date = packed // 1000000
@@ -142,6 +159,9 @@ def _instant(data: Any, at: Any, form: Any, fsp: Any) -> Any:
     """(seconds since 1970, microseconds) of a TIMESTAMP in a row event."""
     if form == FORM_TIMESTAMP:
         return load(data, at, 32), np.int64(0)
+    if form == FORM_OLD_TIMESTAMP:
+        micros = big_endian(data, at + 4, (fsp + 1) >> 1) * _UNIT[fsp] % 1000000
+        return big_endian(data, at, 4), micros
     return big_endian(data, at, 4), fraction(data, at + 4, fsp)
 
 
@@ -212,7 +232,7 @@ def put_date_texts(
     out = base + start
     for i in range(count):
         if at[i] >= 0:
-            if form == FORM_TIMESTAMP or form == FORM_TIMESTAMP2:
+            if form == FORM_TIMESTAMP or form == FORM_TIMESTAMP2 or form == FORM_OLD_TIMESTAMP:
                 instant, micros = _instant(data, at[i], form, fsp)
                 seconds = instant % 86400
                 year, month, day = np.int64(0), np.int64(0), np.int64(0)
@@ -239,7 +259,8 @@ def put_times(
 ) -> Any:  # fmt: skip
     """TIME as the server prints it: sign, at least two digits of hours, `fsp` digits of the fraction.
 
-    `form` is FORM_DATETIME2 for the form with a fraction, FORM_DATETIME for the one before MySQL 5.6, or FORM_SENT.
+    `form` is FORM_DATETIME2 for the form with a fraction, FORM_DATETIME for the one before MySQL 5.6, FORM_OLD_FRACTION
+    or FORM_SENT.
     """
     start = np.int64(voff[slot, first])
     if not has_room(start, count * _TEXT_MAX, slot, vcap, counters):
@@ -259,6 +280,14 @@ def put_times(
                     seconds = np.int64(data[a + 7])
                 if size[i] >= 12:
                     micros = load(data, a + 8, 32)
+            elif form == FORM_OLD_FRACTION:
+                width = 4 if fsp < 3 else (5 if fsp < 6 else 6)
+                micros = big_endian(data, a, width) * _UNIT[fsp] - _OLD_ZERO_S * 1000000
+                negative = micros < 0
+                micros = abs(micros)
+                seconds = micros // 1000000
+                micros %= 1000000
+                hours, minutes, seconds = seconds // 3600, seconds // 60 % 60, seconds % 60
             elif form == FORM_DATETIME:
                 clock = little_endian_signed(data, a, 3)
                 negative = clock < 0

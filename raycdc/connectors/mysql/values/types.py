@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Literal, NotRequired, TypedDict
 
+from raycdc.connectors.mysql.values.charsets import is_known
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.types import DECIMAL_PRECISION_MAX
@@ -33,19 +34,18 @@ _INTEGERS: dict[str, tuple[TypeKind, TypeKind]] = {
 CHARACTER_TYPES = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
 #: MariaDB's types for identifiers and addresses, carried as the text the server prints.
 ADDRESS_TYPES = frozenset({"uuid", "inet4", "inet6"})
-GEOMETRIES = frozenset(
-    {
-        "geometry",
-        "point",
-        "linestring",
-        "polygon",
-        "multipoint",
-        "multilinestring",
-        "multipolygon",
-        "geometrycollection",
-        "geomcollection",
-    }
+#: Kinds of geometries by the number that a table map has.
+GEOMETRY_KINDS = (
+    "geometry",
+    "point",
+    "linestring",
+    "polygon",
+    "multipoint",
+    "multilinestring",
+    "multipolygon",
+    "geometrycollection",
 )
+GEOMETRIES = frozenset({*GEOMETRY_KINDS, "geomcollection"})
 BYTE_TYPES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector"}) | GEOMETRIES
 
 _ALIASES: dict[str, str] = {
@@ -94,7 +94,12 @@ class TypeShape:
     labels: tuple[str, ...] = ()
 
 
-class Treatment(StrEnum):
+def is_short_year(shape: TypeShape) -> bool:
+    """Whether it is MariaDB's YEAR(2), which prints the last two digits of a year, and stores more of it."""
+    return shape.base == "year" and shape.length == 2
+
+
+class ValueTreatment(StrEnum):
     """How a column's values are read where there is a choice: chosen by `TypeOptions`, kept in state."""
 
     PLAIN = ""
@@ -105,7 +110,7 @@ class Treatment(StrEnum):
     GEOJSON = "geojson"
 
 
-class StoredColumn(TypedDict):
+class StoredMySqlColumn(TypedDict):
     """`MySqlColumn` in a schema document."""
 
     name: str
@@ -135,7 +140,7 @@ class MySqlColumn:
     nullable: bool = True
     default: str | None = None
     extra: str = ""
-    treatment: Treatment = Treatment.PLAIN
+    treatment: ValueTreatment = ValueTreatment.PLAIN
 
     @property
     def shape(self) -> TypeShape:
@@ -167,7 +172,13 @@ class MySqlColumn:
         return "AUTO_INCREMENT" in self.extra.upper()
 
     def logical(self) -> LogicalType:
-        """The type every consumer sees. Raises `SchemaError` for a type this version cannot carry."""
+        """The type every consumer sees. Raises `SchemaError` for a type or character set this version cannot carry."""
+        if not is_known(self.charset):
+            # Read as another set its bytes would be other characters (`filename`, which servers keep for themselves).
+            raise SchemaError(
+                f"Column {self.name!r} has the character set {self.charset!r}, which is not supported. "
+                "Leave its table out with source.exclude."
+            )
         try:
             return _logical(self.column_type, self.charset, self.treatment)
         except KeyError:
@@ -176,8 +187,8 @@ class MySqlColumn:
                 "Leave its table out with source.exclude."
             ) from None
 
-    def to_json(self) -> StoredColumn:
-        stored: StoredColumn = {
+    def to_json(self) -> StoredMySqlColumn:
+        stored: StoredMySqlColumn = {
             "name": self.name,
             "column_type": self.column_type,
             "charset": self.charset,
@@ -191,7 +202,7 @@ class MySqlColumn:
         return stored
 
     @classmethod
-    def from_json(cls, data: StoredColumn) -> MySqlColumn:
+    def from_json(cls, data: StoredMySqlColumn) -> MySqlColumn:
         return cls(
             data["name"],
             data["column_type"],
@@ -200,7 +211,7 @@ class MySqlColumn:
             data["nullable"],
             data["default"],
             data["extra"],
-            Treatment(data.get("treatment", "")),
+            ValueTreatment(data.get("treatment", "")),
         )
 
 
@@ -209,11 +220,12 @@ class StoredTable(TypedDict):
 
     db: str
     table: str
-    columns: list[StoredColumn]
+    columns: list[StoredMySqlColumn]
     primary_key: list[str]
     charset: str
     collation: str
     row_end: NotRequired[str]
+    unique_keys: NotRequired[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +245,14 @@ class MySqlTable:
     charset: str = ""
     collation: str = ""
     row_end: str = ""
+    #: Of a table of MariaDB: its unique keys but the primary one, at most; the log may have a hash of each.
+    unique_keys: int = 0
+    #: Of a table that was just looked at or created, and in no state: its engine where that is known, and a VIRTUAL
+    #: column whose values the log has otherwise (`raycdc.connectors.mysql.ddl.logged_otherwise`).
+    engine: str = field(default="", compare=False)
+    #: It is shown to people, and need not be told apart by its key.
+    for_people: bool = False
+    misleading: str = field(default="", compare=False)
 
     def as_logged(self) -> MySqlTable:
         """The table with the columns that only the log has."""
@@ -259,6 +279,8 @@ class MySqlTable:
         }
         if self.row_end:
             stored["row_end"] = self.row_end
+        if self.unique_keys:
+            stored["unique_keys"] = self.unique_keys
         return stored
 
     @classmethod
@@ -266,7 +288,8 @@ class MySqlTable:
         columns = tuple(MySqlColumn.from_json(c) for c in data["columns"])
         name = TableId(data["db"], data["table"])
         end = data.get("row_end", "")
-        return cls(name, columns, tuple(data["primary_key"]), data["charset"], data["collation"], end)
+        keys = data.get("unique_keys", 0)
+        return cls(name, columns, tuple(data["primary_key"]), data["charset"], data["collation"], end, keys)
 
 
 #: MariaDB's name of the column until when a row is current, where the user gave it no name.
@@ -288,15 +311,15 @@ class TypeOptions:
 
     def treat(self, column: MySqlColumn) -> MySqlColumn:
         """`column` with the treatment these options give it."""
-        base, treatment = column.shape.base, Treatment.PLAIN
+        base, treatment = column.shape.base, ValueTreatment.PLAIN
         if base in ("date", "datetime", "timestamp") and self.invalid_dates != "null":
-            treatment = Treatment.DATES_ERROR if self.invalid_dates == "error" else Treatment.DATES_TEXT
+            treatment = ValueTreatment.DATES_ERROR if self.invalid_dates == "error" else ValueTreatment.DATES_TEXT
         elif base == "tinyint" and self.tinyint1 == "boolean" and column.shape.length == 1 and not column.unsigned:
-            treatment = Treatment.BOOLEAN
+            treatment = ValueTreatment.BOOLEAN
         elif base in GEOMETRIES and self.geometry == "geojson":
-            treatment = Treatment.GEOJSON
+            treatment = ValueTreatment.GEOJSON
         elif column.charset and self.invalid_text == "error":
-            treatment = Treatment.TEXT_ERROR
+            treatment = ValueTreatment.TEXT_ERROR
         return column if column.treatment is treatment else replace(column, treatment=treatment)
 
     def treat_table(self, table: MySqlTable) -> MySqlTable:
@@ -349,7 +372,7 @@ def _unquote(text: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _logical(column_type: str, charset: str, treatment: Treatment) -> LogicalType:
+def _logical(column_type: str, charset: str, treatment: ValueTreatment) -> LogicalType:
     """KeyError for an unsupported type."""
     shape = parse_column_type(column_type)
     base = shape.base
@@ -373,9 +396,9 @@ def _logical(column_type: str, charset: str, treatment: Treatment) -> LogicalTyp
 
 
 _TREATED = {
-    Treatment.BOOLEAN: TypeKind.BOOLEAN,
-    Treatment.DATES_TEXT: TypeKind.STRING,
-    Treatment.GEOJSON: TypeKind.JSON,
+    ValueTreatment.BOOLEAN: TypeKind.BOOLEAN,
+    ValueTreatment.DATES_TEXT: TypeKind.STRING,
+    ValueTreatment.GEOJSON: TypeKind.JSON,
 }
 
 _OTHERS: dict[str, TypeKind] = {

@@ -15,18 +15,18 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from raycdc.connectors.kafka.messages import Fetched, PartitionStart, Trouble
-from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.reading.messages import Fetched, FetchFailure, PartitionStart
+from raycdc.connectors.kafka.reading.partition_reader import KafkaPartitionReader
+from raycdc.sandbox.servers import KafkaServer, MariaDbServer
+from raycdc.sandbox.servers.private import wait_until
 from raycdc.source.reader.split_reader import SplitsAddition
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.jobs import Job, catch_up
-from raycdc.testing.servers import KafkaServer, MariaDbServer
-from raycdc.testing.servers.process import wait_until
 from tests.e2e.test_parked_tables import tables_command
 from tests.e2e.test_parked_targets import make
 from tests.e2e.test_refusing_targets import parked_run
 from tests.e2e.test_touched_topics import changes
+from tests.support.forked_commands import completed
+from tests.support.jobs import Job, catch_up
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
@@ -184,7 +184,7 @@ def test_reading_needs_no_permission_for_a_group(guarded: KafkaServer, monkeypat
     with closing(KafkaPartitionReader(config)) as reader:
         handle = reader._handle
 
-        def noted(trouble: Trouble) -> str | None:
+        def noted(trouble: FetchFailure) -> str | None:
             refused.append(trouble.error.code())
             return handle(trouble)
 

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import SchemaError
 from raycdc.pipeline import Pipeline
+from raycdc.sandbox.servers import KafkaServer
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
-from raycdc.testing.servers import KafkaServer
 from tests.integration.sinks.test_kafka_sink import read
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]

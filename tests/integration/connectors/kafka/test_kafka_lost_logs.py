@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from raycdc.connectors.kafka.identities import PATIENCE_S, Identities
+from raycdc.connectors.kafka.cluster.identities import PATIENCE_S, Identities
 from raycdc.errors import LogLostError
-from raycdc.testing.servers import KafkaServer
+from raycdc.sandbox.servers import KafkaServer
 from tests.integration.connectors.kafka.test_kafka_source import Rows, epochs, message, pipeline, produce, read
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import KafkaServer
+from raycdc.sandbox.servers import KafkaServer
 from tests.integration.connectors.kafka.test_kafka_check import insert, produce
+from tests.support.forked_commands import completed
 
 pytestmark = pytest.mark.server
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from raycdc.connectors.kafka import cluster_trouble
-from raycdc.connectors.kafka.cluster_trouble import Refusals
-from raycdc.connectors.kafka.messages import PartitionStart
-from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
+from raycdc.connectors.kafka.cluster import client as cluster_trouble
+from raycdc.connectors.kafka.cluster.client import Refusals
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.reading.messages import PartitionStart
+from raycdc.connectors.kafka.reading.partition_reader import KafkaPartitionReader
+from raycdc.core.retry import RetryPolicy
 from raycdc.errors import SourceError, SourceUnavailableError
+from raycdc.sandbox.servers import KafkaServer
 from raycdc.source.reader.split_reader import SplitsAddition
-from raycdc.testing.servers import KafkaServer
-from raycdc.testing.servers.gate import Gate, Way
-from raycdc.waiting.patience import Policy
+from tests.support.servers.gate import Gate, GateMode
 
 pytestmark = pytest.mark.server
-SHORT = Policy(patience_s=0.0)
+SHORT = RetryPolicy(patience_s=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_one_that_stays_refused_ends_the_reading_and_says_what_to_do(kafka: Kafk
 
 
 def test_brokers_that_are_away_are_waited_for_however_long_that_is() -> None:
-    with Gate("127.0.0.1", 1, way=Way.SHUT) as gate:
+    with Gate("127.0.0.1", 1, way=GateMode.SHUT) as gate:
         named = config(f"{gate.host}:{gate.port}", **{"reconnect.backoff.ms": "10", "reconnect.backoff.max.ms": "10"})
         with closing(KafkaPartitionReader(named, patience=SHORT)) as reader:
             reader.handle_splits_changes(SplitsAddition((PartitionStart("t", 0, 0),)))

@@ -13,11 +13,11 @@ import pytest
 from raycdc.config import MaskOptions, PipelineConfig, PipelineOptions, Secret, TransformOptions
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import SinkError
+from raycdc.model.evolution import TruncateTableEvent
 from raycdc.pipeline import Pipeline
-from raycdc.schema import TruncateTableEvent
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import KafkaServer
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
-from raycdc.testing.compare import read_delta
-from raycdc.testing.servers import KafkaServer
 from tests.integration.sinks.test_kafka_sink import TopicWorld, new_world, read
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]

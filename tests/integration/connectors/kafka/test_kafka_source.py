@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from raycdc.connectors.kafka.messages import Fetched, LogEnd, PartitionStart
-from raycdc.connectors.kafka.partition_reader import KafkaPartitionReader
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.reading.messages import Fetched, LogEnd, PartitionStart
+from raycdc.connectors.kafka.reading.partition_reader import KafkaPartitionReader
 from raycdc.errors import DataError, LogLostError, SchemaError, SourceError, SourceUnavailableError
 from raycdc.pipeline import Pipeline
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import KafkaServer
+from raycdc.sandbox.servers.private import free_port
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
 from raycdc.source.reader.split_reader import SplitsAddition, SplitsPause, SplitsRemoval
-from raycdc.testing.compare import read_delta
-from raycdc.testing.product_feed import COLUMNS
-from raycdc.testing.servers import KafkaServer
-from raycdc.testing.servers.process import free_port
+from tests.support.product_feed import COLUMNS
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 
@@ -382,7 +382,7 @@ def test_tables_and_fields_that_appear_in_any_partition_grow_one_schema(kafka: K
         producer.produce(topic, message(1), partition=0)
         producer.produce(topic, message(2, note="x"), partition=1)
         producer.produce(topic, message(3, table="orders"), partition=0)
-        producer.produce(topic, message(4, weight="heavy"), partition=1)
+        producer.produce(topic, message(4, note=None, weight="heavy"), partition=1)
         assert producer.flush(20) == 0
         made = pipeline(kafka, tmp_path, topics=[topic], format="maxwell-json")
         found = [row for rows in epochs(made, "caught-up") for row in rows]

@@ -15,21 +15,21 @@ import bson
 import pytest
 from bson import MaxKey, MinKey
 
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.connectors.mongodb.client import connect, probe
-from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
+from raycdc.connectors.mongodb.plugin import MongoDbChunkStrategy, MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.client import connect, probe
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.chunks import Cuts, cut
 from raycdc.connectors.mongodb.snapshot.keys import IndexBound
-from raycdc.connectors.mongodb.stream.causal import AsOf
+from raycdc.connectors.mongodb.stream.causal import AtClusterTimeReadConcern
+from raycdc.core.failpoints import FailpointError
 from raycdc.errors import SourceError
-from raycdc.failpoints import FailpointError
 from raycdc.model import TableId
-from raycdc.source.parking import TableRequest
+from raycdc.sandbox.servers import MongoDb, MongoDbServer
+from raycdc.sandbox.servers.private import ServerError, wait_until
 from raycdc.source.split import SnapshotSplit
-from raycdc.source.table_requests import ask
-from raycdc.testing.servers import MongoDb, MongoDbServer
-from raycdc.testing.servers.process import ServerError, wait_until
+from raycdc.source.tables.parking import TableRequest
+from raycdc.source.tables.table_requests import ask
+from raycdc.state.store import CheckpointStore
 from tests.integration.followed import at_server, catch_up, changes, pipeline, replayed, require_equal, writing
 
 pytestmark = pytest.mark.server
@@ -151,13 +151,13 @@ def pause(tmp_path: Path) -> None:
 
 def as_it_was(mongodb: MongoDb, database: str, time: int) -> dict[int, int]:
     with mongodb.client() as client:
-        collection = client[database].get_collection("orders", read_concern=AsOf(time))
+        collection = client[database].get_collection("orders", read_concern=AtClusterTimeReadConcern(time))
         return {one["_id"]: one["n"] for one in collection.find().hint([("_id", 1)])}
 
 
 def test_all_fields_of_the_shard_key_cut(mongodb: MongoDb, orders: str) -> None:
     found = cuts(mongodb, orders)
-    assert found.strategy is Strategy.SHARDED
+    assert found.strategy is MongoDbChunkStrategy.SHARDED
     assert list(found.bounds) == [IndexBound(INDEX, bound) for bound in BOUNDS]
     (why, *_) = cuts(mongodb, orders, "auto").passed_over
     assert "its shard key is {customer: 1, order: 1} and" in why

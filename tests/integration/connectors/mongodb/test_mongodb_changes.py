@@ -15,7 +15,7 @@ from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.keys import key_from_json, key_to_json
 from raycdc.connectors.mongodb.stream import raw_stream
 from raycdc.errors import LogLostError, SourceError
-from raycdc.testing.servers import MongoDb, MongoDbServer
+from raycdc.sandbox.servers import MongoDb, MongoDbServer
 from tests.integration.followed import (
     KEYS,
     at_server,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.connectors.mongodb.checks import check_source
-from raycdc.connectors.mongodb.client import connect, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.checks import check_source
+from raycdc.connectors.mongodb.server.client import connect, probe
 from raycdc.errors import ConfigError, SchemaError, SourceError
-from raycdc.source.parking import TableRequest
-from raycdc.source.table_requests import ask
-from raycdc.testing.servers import MongoDb, MongoDbServer
+from raycdc.sandbox.servers import MongoDb, MongoDbServer
+from raycdc.source.tables.parking import TableRequest
+from raycdc.source.tables.table_requests import ask
+from raycdc.state.store import CheckpointStore
 from tests.integration.followed import (
     at_server,
     catch_up,

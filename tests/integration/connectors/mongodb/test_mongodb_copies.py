@@ -12,12 +12,12 @@ import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
 
-from raycdc.cli.check import check_config
+from raycdc.cli.planning.check import check_config
 from raycdc.config import config_from_dict
 from raycdc.errors import ExitCode, SchemaError
 from raycdc.pipeline import Pipeline
+from raycdc.sandbox.servers import MongoDb
 from raycdc.sinks.mongodb import sink as sink_module
-from raycdc.testing.servers import MongoDb
 
 pytestmark = pytest.mark.server
 

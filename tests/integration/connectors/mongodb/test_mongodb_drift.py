@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import config_from_dict
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.keys import key_from_json, key_to_json
 from raycdc.connectors.mongodb.stream import raw_stream
+from raycdc.core.failpoints import FailpointError
 from raycdc.errors import SinkError
-from raycdc.failpoints import FailpointError
+from raycdc.model.evolution.events import AddColumnEvent
 from raycdc.pipeline import Pipeline
-from raycdc.schema.events import AddColumnEvent
-from raycdc.testing.servers import MongoDb
+from raycdc.sandbox.servers import MongoDb
+from raycdc.state.store import CheckpointStore
 from tests.integration.followed import as_document, catch_up, changes
 
 pytestmark = pytest.mark.server

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.cli.check import check_config
-from raycdc.cli.plan import plan_config
+from raycdc.cli.planning.check import check_config
+from raycdc.cli.planning.plan import plan_config
 from raycdc.config import config_from_dict
+from raycdc.core.failpoints import FailpointError
 from raycdc.errors import ConfigError, RaycdcError, SchemaError
-from raycdc.failpoints import FailpointError
 from raycdc.pipeline import Pipeline
-from raycdc.source.parking import TableRequest
-from raycdc.source.table_requests import ask
-from raycdc.testing.servers import MongoDb
+from raycdc.sandbox.servers import MongoDb
+from raycdc.source.tables.parking import TableRequest
+from raycdc.source.tables.table_requests import ask
+from raycdc.state.store import CheckpointStore
 from tests.integration.followed import (
     KEYS,
     catch_up,

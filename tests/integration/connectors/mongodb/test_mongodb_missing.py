@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.bad_rows import bad_rows
-from raycdc.checkpoint.store import CheckpointStore
-from raycdc.connectors.mongodb.client import Client
+from raycdc.connectors.mongodb.server.client import Client
 from raycdc.connectors.mongodb.snapshot.keys import key_to_json
 from raycdc.connectors.mongodb.stream.causal import Found, read_documents
 from raycdc.errors import DataError, SchemaError
-from raycdc.source.parking import TableRequest
-from raycdc.source.table_requests import ask
-from raycdc.testing.servers import MongoDb, MongoDbServer
+from raycdc.sandbox.servers import MongoDb, MongoDbServer
+from raycdc.source.tables.parking import TableRequest
+from raycdc.source.tables.table_requests import ask
+from raycdc.state.bad_row_counts import bad_rows
+from raycdc.state.store import CheckpointStore
 from tests.integration.followed import (
     at_server,
     catch_up,

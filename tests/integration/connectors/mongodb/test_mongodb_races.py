@@ -1,6 +1,6 @@
 """200,000 documents of skewed, mixed and compound keys, read by every strategy while others write next to cuts.
 
-Only in ``make test-races``; RAYCDC_SPLIT_DOCUMENTS makes it another number of documents.
+Only in the suite ``races``; RAYCDC_SPLIT_DOCUMENTS makes it another number of documents.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ import bson
 import pytest
 from pymongo.errors import DuplicateKeyError
 
-from raycdc.connectors.mongodb.client import connect, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.client import connect, probe
 from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.connectors.mongodb.snapshot.keys import sort_key
 from raycdc.model import TableId
-from raycdc.testing.servers import MongoDb, MongoDbServer, mongodb_for_tests
+from raycdc.sandbox.servers import MongoDb, MongoDbServer
 from tests.integration.followed import pipeline
+from tests.support.servers.secantusdb import mongodb_for_tests
 
-pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.server, pytest.mark.long(suite="races"), pytest.mark.timeout(1800)]
 
 DOCUMENTS = int(os.environ.get("RAYCDC_SPLIT_DOCUMENTS", "200000"))
 TABLE = "orders"

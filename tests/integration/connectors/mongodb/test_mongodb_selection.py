@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from raycdc.connectors.mongodb.catalog import require_selectable
-from raycdc.connectors.mongodb.checks import check_source
-from raycdc.connectors.mongodb.client import Client, connect, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
-from raycdc.connectors.mongodb.snapshot.selection import Selection
+from raycdc.connectors.mongodb.server.catalog import require_selectable
+from raycdc.connectors.mongodb.server.checks import check_source
+from raycdc.connectors.mongodb.server.client import Client, connect, probe
+from raycdc.connectors.mongodb.snapshot.selection import CollectionSelection
 from raycdc.connectors.mongodb.source import MongoDbSource
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
-from raycdc.testing.servers import MongoDb
+from raycdc.sandbox.servers import MongoDb
 from tests.integration.followed import changes, pipeline
 
 pytestmark = pytest.mark.server
@@ -116,7 +116,9 @@ def test_what_cannot_be_selected_is_told_with_the_configuration(source: dict[str
 @pytest.mark.parametrize("number", ['{"$numberDecimal": "x"}', "99999999999999999999", '{"$numberLong": "1e99"}'])
 def test_a_number_that_no_type_has_is_refused_by_the_collections_name(number: str) -> None:
     with pytest.raises(ConfigError, match=r"source\.snapshot\.filter.*: d\.c: .* is no Extended JSON"):
-        require_selectable(cast("Client", None), TableId("d", "c"), Selection(f'{{"n": {{"$gt": {number}}}}}'))
+        require_selectable(
+            cast("Client", None), TableId("d", "c"), CollectionSelection(f'{{"n": {{"$gt": {number}}}}}')
+        )
 
 
 def test_a_state_is_finished_with_the_selection_that_it_was_begun_with(mongodb: MongoDb, orders: str) -> None:

@@ -18,22 +18,22 @@ from bson import json_util
 from pymongo.cursor import RawBatchCursor
 from pymongo.errors import OperationFailure
 
-from raycdc.checkpoint.opaque import PlannerState
 from raycdc.config import config_from_dict
-from raycdc.connectors.mongodb.checks import check_source
-from raycdc.connectors.mongodb.client import connect, probe
 from raycdc.connectors.mongodb.enumerator_dialect import MongoDbEnumeratorDialect
-from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
+from raycdc.connectors.mongodb.plugin import MongoDbChunkStrategy, MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.checks import check_source
+from raycdc.connectors.mongodb.server.client import connect, probe
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.connectors.mongodb.snapshot.keys import key_from_json, key_to_json, sort_key
-from raycdc.connectors.mongodb.stream.position import NoLogPosition
+from raycdc.connectors.mongodb.stream.resume_token import NoLogPosition
 from raycdc.errors import ConfigError, DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline
+from raycdc.sandbox.servers import MongoDb, MongoDbServer
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import OpenedAt
-from raycdc.testing.servers import MongoDb, MongoDbServer
+from raycdc.state.opaque import PlannerState
 
 pytestmark = pytest.mark.server
 
@@ -185,7 +185,7 @@ def test_a_strategy_that_does_not_do_falls_back_and_says_why(
             results, tables = check_source(client, info, config)
         finally:
             mongodb.unfail()
-    assert (cuts.strategy, tables) == (Strategy.SAMPLE, [TableId(database, "orders")])
+    assert (cuts.strategy, tables) == (MongoDbChunkStrategy.SAMPLE, [TableId(database, "orders")])
     assert cuts.passed_over == (
         "sharded: the server is no mongos of a cluster",
         "splitVector: the account lacks the action splitVector on the collection (role clusterManager)",
@@ -218,7 +218,7 @@ def test_a_shard_key_that_may_change_and_has_no_index_cuts_nothing(
     config = source(mongodb, database, snapshot={"strategy": "sharded", "chunk_mb": 1})
     with connect(config.uri) as client:
         cuts = cut(client, probe(client), TableId(database, "orders"), config.snapshot)
-    assert cuts.strategy is Strategy.SPLIT_VECTOR
+    assert cuts.strategy is MongoDbChunkStrategy.SPLIT_VECTOR
     assert cuts.passed_over == (f"sharded: its shard key is {told}",)
 
 
@@ -391,7 +391,7 @@ def test_a_collection_with_a_collation_is_one_chunk(mongodb: MongoDb, database: 
         config = source(mongodb, database, snapshot={"strategy": strategy, "chunk_mb": 1})
         with connect(config.uri) as client:
             cuts = cut(client, probe(client), TableId(database, "orders"), config.snapshot)
-        assert (cuts.bounds, cuts.strategy) == ((), Strategy.SINGLE)
+        assert (cuts.bounds, cuts.strategy) == ((), MongoDbChunkStrategy.SINGLE)
         assert "has a collation" in cuts.passed_over[0]
 
 

@@ -11,16 +11,16 @@ import pytest
 from bson import MaxKey, MinKey
 from pymongo.collection import Collection
 
-from raycdc.connectors.mongodb.catalog import size_of
-from raycdc.connectors.mongodb.checks import check_source
-from raycdc.connectors.mongodb.client import connect, probe
-from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, Strategy
+from raycdc.connectors.mongodb.plugin import MongoDbChunkStrategy, MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.catalog import size_of
+from raycdc.connectors.mongodb.server.checks import check_source
+from raycdc.connectors.mongodb.server.client import connect, probe
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader
 from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.connectors.mongodb.snapshot.keys import IdBound
 from raycdc.model import TableId
+from raycdc.sandbox.servers import MongoDb, MongoDbServer
 from raycdc.source.split import SnapshotSplit
-from raycdc.testing.servers import MongoDb, MongoDbServer
 from tests.integration.followed import pipeline
 
 pytestmark = pytest.mark.server
@@ -98,7 +98,7 @@ def test_a_shard_key_that_begins_with_the_key_cuts_where_that_is(
     asked = config(mongodb, orders, strategy="sharded")
     with connect(asked.uri) as client:
         found = cut(client, probe(client), TableId(orders, "orders"), asked.snapshot)
-    assert (found.strategy, list(found.bounds)) == (Strategy.SHARDED, [IdBound(key) for key in cuts])
+    assert (found.strategy, list(found.bounds)) == (MongoDbChunkStrategy.SHARDED, [IdBound(key) for key in cuts])
     assert read(tmp_path, mongodb, orders, strategy="sharded") == ONCE
 
 

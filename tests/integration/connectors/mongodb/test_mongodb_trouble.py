@@ -11,20 +11,19 @@ from typing import Any
 import bson
 import pytest
 
-from raycdc.checkpoint.changelog import FullBy
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import SealedSplit
-from raycdc.checkpoint.store import CheckpointStore
 from raycdc.config import Secret
-from raycdc.connectors.mongodb.client import connect
-from raycdc.connectors.mongodb.large import LargeDocuments
+from raycdc.connectors.mongodb.large_documents import LargeDocuments
+from raycdc.connectors.mongodb.server.client import connect
 from raycdc.connectors.mongodb.stream.causal import Found, log_end, read_documents
+from raycdc.driver.resolve import next_run
 from raycdc.errors import ConfigError, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.pipeline import Pipeline
-from raycdc.preflight import source_maker
+from raycdc.sandbox.servers import MongoDb, MongoDbServer
 from raycdc.source.connector import Source
-from raycdc.testing.servers import MongoDb, MongoDbServer
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import SealedSplit
+from raycdc.state.store import CheckpointStore
 from tests.integration.followed import catch_up, changes, pipeline, require_equal
 
 pytestmark = pytest.mark.server
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.server
 
 def source_of(job: Pipeline) -> Source[Any]:
     """The source of a pipeline, as its start makes it."""
-    return source_maker(job.config, upsert=job.config.sink.write == "upsert", full_by=FullBy.NOTHING)()
+    return next_run(job.config).source
 
 
 @pytest.fixture
@@ -216,7 +215,7 @@ def _secret(mongodb: MongoDb) -> Secret:
 def test_large_documents_are_counted_and_warned_of_once(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("raycdc.connectors.mongodb.large.LARGE_BYTES", 1000)
+    monkeypatch.setattr("raycdc.connectors.mongodb.large_documents.LARGE_BYTES", 1000)
     kept: list[LargeDocuments] = []
 
     class Kept(LargeDocuments):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.connectors.mysql.ddl.tokens import split_statements
-from raycdc.testing.ddl_generator import DdlGenerator
-from raycdc.testing.ddl_replay import DdlReplay, Outcome, Verdict, summary
-from raycdc.testing.servers import DatabaseServer
+from raycdc.connectors.mysql.ddl.parse.tokens import split_statements
+from raycdc.sandbox.servers import DatabaseServer
+from tests.support.ddl_generator import DdlGenerator
+from tests.support.ddl_replay import DdlReplay, ReplayOutcome, ReplayVerdict, summary
 
 CORPUS = sorted((Path(__file__).parent / "ddl").glob("*.sql"))
 GENERATED = 60
@@ -40,7 +40,7 @@ def database(server: DatabaseServer) -> Iterator[str]:
         yield name
 
 
-def replay(server: DatabaseServer, database: str, statements: Iterator[str]) -> list[Outcome]:
+def replay(server: DatabaseServer, database: str, statements: Iterator[str]) -> list[ReplayOutcome]:
     session = DdlReplay(server, database)
     try:
         return list(session.run(statements))
@@ -48,14 +48,15 @@ def replay(server: DatabaseServer, database: str, statements: Iterator[str]) -> 
         session.close()
 
 
-def wrong(outcomes: list[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome.verdict is Verdict.WRONG]
+def wrong(outcomes: list[ReplayOutcome]) -> list[ReplayOutcome]:
+    return [outcome for outcome in outcomes if outcome.verdict is ReplayVerdict.WRONG]
 
 
-def refused(outcomes: list[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome.verdict is Verdict.REFUSED]
+def refused(outcomes: list[ReplayOutcome]) -> list[ReplayOutcome]:
+    return [outcome for outcome in outcomes if outcome.verdict is ReplayVerdict.REFUSED]
 
 
+@pytest.mark.long_variants("mysql57", "mysql_newest", suite="servers")
 def test_the_corpus_is_followed_as_written_and_as_logged(server: DatabaseServer, database: str) -> None:
     script = "\n".join(path.read_text(encoding="utf-8") for path in CORPUS).replace("{db}", database)
     statements = (statement for statement, _ in split_statements(script))
@@ -73,6 +74,7 @@ def test_the_corpus_is_followed_as_written_and_as_logged(server: DatabaseServer,
     assert shares[1] >= 0.99
 
 
+@pytest.mark.long_variants("mysql57", "mysql_newest", suite="servers")
 def test_generated_statements_are_followed(server: DatabaseServer, database: str) -> None:
     generator = DdlGenerator(seed=20, mariadb=server.flavor == "mariadb")
     outcomes = replay(server, database, itertools.islice(generator, GENERATED))

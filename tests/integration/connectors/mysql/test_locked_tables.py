@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import threading
@@ -14,21 +15,23 @@ import pytest
 
 from raycdc.cli.tables import change_table
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.catalog import all_tables, discover_tables, load_table, load_tables
-from raycdc.connectors.mysql.locks import locked_by, wait_for_locks
+from raycdc.connectors.mysql import table_probe
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.connectors.mysql.server.catalog import all_tables, discover_tables, load_table, load_tables
+from raycdc.connectors.mysql.server.client import current_place
+from raycdc.connectors.mysql.server.locks import locked_by, wait_for_locks
 from raycdc.connectors.mysql.snapshot.rows_again import require_rows
-from raycdc.connectors.mysql.table_look import look_at
-from raycdc.connectors.mysql.table_options import TableOptions
+from raycdc.connectors.mysql.table_probe import TableOptions, look_at
 from raycdc.errors import SourceUnavailableError, TableLockedError
 from raycdc.model import TableId
-from raycdc.model.selector import TableSelector
-from raycdc.source.new_beginnings import Fit
-from raycdc.source.split import RowsAgain
-from raycdc.testing.jobs import Job, Run
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.transform.followed import TargetRules
-from raycdc.transform.hiding import Hiding
+from raycdc.model.rules.selector import TableSelector
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
+from raycdc.source.split import BackfillRows
+from raycdc.source.tables.resnapshots import FollowableTable
+from raycdc.transform.masks import Masking
+from raycdc.transform.target_rules import TargetRules
+from tests.support.jobs import Job, JobRun
 
 pytestmark = pytest.mark.server
 
@@ -74,11 +77,12 @@ def ids(pipeline: Job, table: str) -> list[int]:
     return sorted(row["id"] for row in rows if row["_op"] == "+I")
 
 
-def warned(run: Run, table: str) -> list[str]:
+def warned(run: JobRun, table: str) -> list[str]:
     texts = [event["text"] for event in list(run.events) if event["event"] == "warning"]
     return [text for text in texts if f"{table}: It is locked" in text]
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_a_table_that_is_locked_before_its_snapshot_holds_up_no_other(
     server: DatabaseServer, database: str, tmp_path: Path
 ) -> None:
@@ -111,7 +115,7 @@ def test_a_table_that_is_locked_while_it_is_read_holds_up_no_other(
         database=database,
     )
     run = pipeline.start(failpoints="before_select=stop@2")
-    run.wait_for(lambda: "before_select" in pipeline.hit())
+    run.wait_for(lambda: pipeline.stopped_at("before_select"))
     with locked(server, database, "t00") as unlock:
         run.process.send_signal(signal.SIGCONT)
         run.wait_for_rows(lambda: all(ids(pipeline, table) == [1, 2] for table in ("t01", "t02", "t03")))
@@ -123,6 +127,7 @@ def test_a_table_that_is_locked_while_it_is_read_holds_up_no_other(
     assert run.interrupt() in (0, 130), run.story()
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_a_locked_table_that_begins_again_holds_up_no_other(
     server: DatabaseServer, database: str, tmp_path: Path
 ) -> None:
@@ -146,7 +151,7 @@ def test_rows_of_a_locked_table_are_refused_to_be_read_again_instead_of_being_wa
     with closing(server.connect()) as connection:
         table = load_table(connection, TableId(database, "t"))
     with locked(server, database, "t"), pytest.raises(TableLockedError, match=rf"has {database}\.t locked"):
-        require_rows(server.connect, table, RowsAgain("c", "id = 1"), Hiding())
+        require_rows(server.connect, table, BackfillRows("c", "id = 1"), Masking())
 
 
 @pytest.mark.parametrize("kind", [MySqlServer, MariaDbServer])
@@ -195,8 +200,24 @@ def test_a_table_that_is_being_made_anew_is_locked_and_not_gone(mariadb: MariaDb
     change.join()
     assert "locked" in told
     look = look_at(mariadb.connect, table, options, TargetRules())
-    assert isinstance(look, Fit)
+    assert isinstance(look, FollowableTable)
     assert [column.name for column in look.described.columns] == ["id", "s"]
+
+
+def test_a_table_that_changes_its_shape_all_the_time_is_looked_at_again_later(
+    mariadb: MariaDbServer, mariadb_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", database=mariadb_database)
+    numbers = itertools.count()
+
+    def change_and_tell(*arguments: Any) -> BinlogOffset:
+        mariadb.execute(f"ALTER TABLE t ADD COLUMN c{next(numbers)} INT", database=mariadb_database)
+        return current_place(*arguments)
+
+    monkeypatch.setattr(table_probe, "current_place", change_and_tell)
+    options = TableOptions(MySqlSourceConfig(type="mysql", user="cdc", tables=("x.y",)))
+    with pytest.raises(TableLockedError, match="changed its shape each time"):
+        look_at(mariadb.connect, TableId(mariadb_database, "t"), options, TargetRules())
 
 
 def test_a_table_that_nobody_asks_for_is_no_error_where_the_server_waits_shortly_for_locks(

@@ -15,27 +15,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raycdc.cli.inspect_binlog import inspect_binlog
+from raycdc.cli.inspect.inspect_binlog import inspect_binlog
 from raycdc.clients.mysql import connect, query
 from raycdc.config.tls import TlsMode
-from raycdc.connectors.mysql.binlog import log_dump
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog.events import RowsItem
-from raycdc.connectors.mysql.binlog.log_kind import LogKind
-from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.binlog.stream import BinlogStream
-from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.client import current_position, probe
-from raycdc.connectors.mysql.snapshot.resultset import stream_query
+from raycdc.connectors.mysql.binlog.event_types import LogKind
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
+from raycdc.connectors.mysql.binlog.tables.table_decoding import BatchForm
+from raycdc.connectors.mysql.binlog.wire import log_dump
+from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.server.client import current_position, probe
+from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ExitCode, LogLostError, SourceError
 from raycdc.model import RowKind, TableId
-from raycdc.testing.forked_commands import completed
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.testing.sessions import session, settings_of
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
 from tests.integration.connectors.mysql.test_mysql_resultset import make_types_table
+from tests.support.forked_commands import completed
+from tests.support.sessions import session, settings_of
 
 pytestmark = pytest.mark.server
 
@@ -57,24 +57,29 @@ def stream_from(
         stream.close()
 
 
+def log_kind(server: DatabaseServer) -> LogKind:
+    with session(server) as connection:
+        return probe(connection).log_kind
+
+
 def read_log(
     server: DatabaseServer, tables: list[MySqlTable], start: BinlogOffset, end: BinlogOffset, **changes: Any
-) -> list[RowsItem]:
+) -> list[BinlogRowsItem]:
     """All row items of `tables` between the positions."""
     known = {table.id: table for table in tables}
     decoder = BinlogDecoder(
         MapSchemas(known),
         wanted=lambda table: table in known,
         start=start,
-        log=LogKind(mariadb=isinstance(server, MariaDbServer)),
+        log=log_kind(server),
         form=BatchForm(with_pos=True),
     )
-    items: list[RowsItem] = []
+    items: list[BinlogRowsItem] = []
     with stream_from(server, start, **changes) as stream:
         while decoder.cursor.position < end:
             events = stream.read(bytes_max=1 << 20, timeout_s=60)
             assert events, f"nothing came after {decoder.cursor.position}"
-            items += [item for item in decoder.feed(events) if isinstance(item, RowsItem)]
+            items += [item for item in decoder.feed(events) if isinstance(item, BinlogRowsItem)]
     return items
 
 
@@ -84,7 +89,7 @@ def snapshot(connection: Any, table: MySqlTable) -> pa.Table:
     return pa.Table.from_batches(list(stream_query(connection, sql, table)), table.schema().arrow())
 
 
-def replay(items: list[RowsItem], table: MySqlTable) -> pa.Table:
+def replay(items: list[BinlogRowsItem], table: MySqlTable) -> pa.Table:
     """The table as the log leaves it; each update's before-image must be the row as it was."""
     rows: dict[Any, dict[str, Any]] = {}
     for item in items:

@@ -10,16 +10,16 @@ import pytest
 
 from raycdc.clients.mysql import query
 from raycdc.config import config_from_dict
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.snapshot.pace import ConnectionPace
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.snapshot.chunk_reader import ConnectionRateLimiter
 from raycdc.connectors.mysql.values.types import TypeOptions
 from raycdc.errors import DataError
 from raycdc.model import TableId
+from raycdc.observe.events import RunEvent, RunProgress
 from raycdc.pipeline import Pipeline
-from raycdc.run_events import Progress, RunEvent
-from raycdc.testing.servers import DatabaseServer, MySqlNewestServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.servers import DatabaseServer, MySqlNewestServer
 from tests.integration.connectors.mysql.test_mysql_binlog import log_end, read_log, replay, snapshot
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 
@@ -42,7 +42,7 @@ def catch_up(server: DatabaseServer, database: str, folder: Path) -> int:
     """Run to the log's end; how many values were lost then, as progress says."""
     events: list[RunEvent] = []
     pipeline(server, database, folder).run(until="caught-up", local=True, listener=events.append)
-    last = [event for event in events if isinstance(event, Progress)][-1]
+    last = [event for event in events if isinstance(event, RunProgress)][-1]
     return sum(table.lost_values for table in last.tables)
 
 
@@ -161,9 +161,9 @@ def test_a_snapshot_keeps_to_its_pace_and_its_connections(
     server: DatabaseServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each connection has a clock of its own, which moves by nothing but what its pace waits."""
-    passed: dict[ConnectionPace, list[tuple[float, int]]] = {}
+    passed: dict[ConnectionRateLimiter, list[tuple[float, int]]] = {}
 
-    class SimulatedPace(ConnectionPace):
+    class SimulatedPace(ConnectionRateLimiter):
         def __init__(self, rows_per_s: float) -> None:
             assert rows_per_s == 500 / 2
             super().__init__(rows_per_s, now_s=lambda: self.clock_s)
@@ -176,7 +176,7 @@ def test_a_snapshot_keeps_to_its_pace_and_its_connections(
             passed[self].append((self.clock_s, rows))
             return 0.0
 
-    monkeypatch.setattr("raycdc.connectors.mysql.snapshot.chunk_reader.ConnectionPace", SimulatedPace)
+    monkeypatch.setattr("raycdc.connectors.mysql.snapshot.chunk_reader.ConnectionRateLimiter", SimulatedPace)
     values = ", ".join(f"({n})" for n in range(400))
     server.execute("CREATE TABLE t (id INT PRIMARY KEY)", f"INSERT INTO t VALUES {values}", database=database)
     paced = pipeline(server, database, tmp_path, chunk_rows=20, rows_per_second=500, connections=2)

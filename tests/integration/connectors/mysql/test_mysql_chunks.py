@@ -11,16 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raycdc.clients.mysql import connect, query
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
-from raycdc.connectors.mysql.snapshot.chunk_plan import ChunkPlan
-from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
-from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings, Strategy
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.snapshot.planning.chunk_keys import best_key
+from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkPlan, ChunkRange
+from raycdc.connectors.mysql.snapshot.planning.chunks import ChunkPlanner, ChunkSettings, MySqlChunkStrategy
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
-from raycdc.testing.sessions import session, settings_of
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
+from tests.support.sessions import session, settings_of
 
 pytestmark = pytest.mark.server
 
@@ -80,11 +79,16 @@ def check_law(
 @given(
     values=st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-20, 20), max_size=60),
     later=st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1), max_size=10),
-    strategy=st.sampled_from(Strategy),
+    strategy=st.sampled_from(MySqlChunkStrategy),
     rows=st.integers(1, 7),
 )
 def test_integer_keys_are_covered_once(
-    mariadb: MariaDbServer, mariadb_database: str, values: list[Any], later: list[Any], strategy: Strategy, rows: int
+    mariadb: MariaDbServer,
+    mariadb_database: str,
+    values: list[Any],
+    later: list[Any],
+    strategy: MySqlChunkStrategy,
+    rows: int,
 ) -> None:
     chosen = ChunkSettings(strategy=strategy, chunk_rows=rows, key="k")
     check_law(mariadb, mariadb_database, "BIGINT NULL", values, later, chosen)
@@ -94,7 +98,7 @@ def test_integer_keys_are_covered_once(
 @given(
     values=st.lists(st.none() | TEXT, max_size=60),
     later=st.lists(st.none() | TEXT, max_size=10),
-    strategy=st.sampled_from([Strategy.AUTO, Strategy.UNEVEN, Strategy.SAMPLED]),
+    strategy=st.sampled_from([MySqlChunkStrategy.AUTO, MySqlChunkStrategy.UNEVEN, MySqlChunkStrategy.SAMPLED]),
     rows=st.integers(1, 7),
     collation=st.sampled_from(["utf8mb4_general_ci", "utf8mb4_bin", "latin1_swedish_ci", "utf8mb4_unicode_nopad_ci"]),
 )
@@ -103,7 +107,7 @@ def test_text_keys_are_covered_once(
     mariadb_database: str,
     values: list[Any],
     later: list[Any],
-    strategy: Strategy,
+    strategy: MySqlChunkStrategy,
     rows: int,
     collation: str,
 ) -> None:
@@ -133,12 +137,12 @@ def test_text_keys_are_covered_once(
 def test_keys_of_every_type_are_covered_once(
     server: DatabaseServer, database: str, column_type: str, values: list[Any]
 ) -> None:
-    chosen = ChunkSettings(strategy=Strategy.UNEVEN, chunk_rows=4, key="k")
+    chosen = ChunkSettings(strategy=MySqlChunkStrategy.UNEVEN, chunk_rows=4, key="k")
     assert len(check_law(server, database, column_type, values, [], chosen)) > 2
 
 
 def test_chunks_outside_come_first_and_the_rest_is_bounded(server: DatabaseServer, database: str) -> None:
-    for strategy in Strategy:
+    for strategy in MySqlChunkStrategy:
         chosen = ChunkSettings(strategy=strategy, chunk_rows=10, key="k")
         chunks = check_law(server, database, "INT NULL", [*range(100), None], [-5, 500], chosen)
         assert chunks[:3] == [
@@ -153,14 +157,14 @@ def test_chunks_outside_come_first_and_the_rest_is_bounded(server: DatabaseServe
 
 
 def test_uneven_chunks_have_the_rows_asked_for(server: DatabaseServer, database: str) -> None:
-    chosen = ChunkSettings(strategy=Strategy.UNEVEN, chunk_rows=10, key="k")
+    chosen = ChunkSettings(strategy=MySqlChunkStrategy.UNEVEN, chunk_rows=10, key="k")
     keys = [n * n * n for n in range(101)]
     chunks = check_law(server, database, "INT NOT NULL", keys, [], chosen)
     assert [(c.lower, c.upper) for c in chunks[2:]] == [(n**3, (n + 10) ** 3) for n in range(0, 100, 10)]
 
 
 def test_one_value_with_more_rows_than_a_chunk_makes_one_chunk(server: DatabaseServer, database: str) -> None:
-    chosen = ChunkSettings(strategy=Strategy.UNEVEN, chunk_rows=3, key="k")
+    chosen = ChunkSettings(strategy=MySqlChunkStrategy.UNEVEN, chunk_rows=3, key="k")
     chunks = check_law(server, database, "INT NOT NULL", [1] * 10 + [2] * 10 + [3], [], chosen)
     assert [(c.lower, c.upper) for c in chunks] == [(None, 1), (3, None), (1, 2), (2, 3)]
 
@@ -184,7 +188,7 @@ def test_a_key_that_cannot_be_one_is_a_config_error(server: DatabaseServer, data
     with pytest.raises(ConfigError, match="no column 'nope'"):
         plan(server, table, ChunkSettings(key="nope"))
     with pytest.raises(ConfigError, match="integer chunk key"):
-        plan(server, text, ChunkSettings(strategy=Strategy.EVEN, chunk_rows=2))
+        plan(server, text, ChunkSettings(strategy=MySqlChunkStrategy.EVEN, chunk_rows=2))
 
 
 def test_state_stays_small_and_a_failed_query_consumes_nothing(mariadb: MariaDbServer, mariadb_database: str) -> None:
@@ -226,7 +230,7 @@ def test_estimates_cut_keys_of_every_type_into_chunks_of_about_the_size(
     with server.fresh_database() as database, session(server, "root") as connection:
         table = fill(connection, database, column_type, SPREAD[column_type])
         query(connection, f"ANALYZE TABLE `{database}`.t")
-        chunks = plan(server, table, ChunkSettings(Strategy.SAMPLED, 100, key="k"), step=12)
+        chunks = plan(server, table, ChunkSettings(MySqlChunkStrategy.SAMPLED, 100, key="k"), step=12)
         assert times_covered(connection, table, chunks) == {1}
         sizes = [
             query(connection, f"SELECT COUNT(*) FROM `{database}`.t WHERE {chunk.condition(table)}")[0][0]

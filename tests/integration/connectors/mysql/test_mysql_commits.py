@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.client import current_position, probe
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.server.client import current_position, probe
 from raycdc.connectors.mysql.snapshot import commits
-from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
+from raycdc.connectors.mysql.snapshot.chunk_reader import ChunkSelect, read_chunk
 from raycdc.connectors.mysql.snapshot.commits import CommitWatch, sees_commits, wait_until_visible
-from raycdc.connectors.mysql.snapshot.visibility import ChunkSelect, read_chunk
+from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkRange
 from raycdc.errors import SourceError
 from raycdc.model import TableId
-from raycdc.testing.servers import DatabaseServer, MySqlServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.servers import DatabaseServer, MySqlServer
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 

@@ -15,19 +15,18 @@ import pyarrow as pa
 import pytest
 
 from raycdc.clients.mysql import connect, query
-from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.snapshot import keys
-from raycdc.connectors.mysql.snapshot.chunk_keys import best_key
-from raycdc.connectors.mysql.snapshot.chunk_plan import ChunkPlan
-from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
-from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings, Strategy
 from raycdc.connectors.mysql.snapshot.key_order import MySqlKeyOrder
-from raycdc.connectors.mysql.snapshot.resultset import stream_query
+from raycdc.connectors.mysql.snapshot.planning.chunk_keys import best_key
+from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkPlan, ChunkRange
+from raycdc.connectors.mysql.snapshot.planning.chunks import ChunkPlanner, ChunkSettings, MySqlChunkStrategy
+from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
-from raycdc.source.snapshot.chunk_key import key_names
-from raycdc.testing.servers import DatabaseServer
-from raycdc.testing.sessions import session, settings_of
+from raycdc.sandbox.servers import DatabaseServer
+from raycdc.source.snapshot.key_intervals import key_names
+from tests.support.sessions import session, settings_of
 
 pytestmark = pytest.mark.server
 
@@ -129,7 +128,7 @@ def test_rows_lie_in_the_chunk_the_log_reader_finds_for_them(
     with server.fresh_database() as database, session(server, "root") as connection:
         table = filled(connection, database, KEYS[name], 80, seed=len(name))
         whole = table.primary_key
-        for strategy, key in ((Strategy.UNEVEN, whole[:2]), (Strategy.SAMPLED, whole)):
+        for strategy, key in ((MySqlChunkStrategy.UNEVEN, whole[:2]), (MySqlChunkStrategy.SAMPLED, whole)):
             chunks = planned(server, table, ChunkSettings(strategy, 7), key)
             assert len(chunks) > 5
             check_chunks(server, connection, table, chunks)
@@ -151,7 +150,7 @@ def test_a_tenant_with_most_rows_is_cut_among_its_rows_and_the_index_serves_ever
         table = load_table(connection, TableId(any_database, "t"))
         key = best_key(connection, table, None, chunk_rows=200)
         assert key == ("tenant", "n")
-        for strategy in (Strategy.UNEVEN, Strategy.SAMPLED):
+        for strategy in (MySqlChunkStrategy.UNEVEN, MySqlChunkStrategy.SAMPLED):
             chunks = planned(any_server, table, ChunkSettings(strategy, 200), key)
             sizes = check_chunks(any_server, connection, table, chunks)
             assert max(sizes) <= 600

@@ -21,10 +21,10 @@ import pymysql
 import pytest
 
 from raycdc.config import config_from_dict
-from raycdc.connectors.mysql.ddl.apply import AppliedDdl, DdlDialect, Refused, apply_ddl, parse_ddl
+from raycdc.connectors.mysql.ddl.apply import AppliedDdl, DdlDialect, RefusedStatement, apply_ddl, parse_ddl
+from raycdc.observe.events import RunEvent, RunProgress
 from raycdc.pipeline import Pipeline
-from raycdc.run_events import Progress, RunEvent
-from raycdc.testing.servers import DatabaseServer
+from raycdc.sandbox.servers import DatabaseServer
 
 pytestmark = pytest.mark.server
 
@@ -297,7 +297,7 @@ def catch_up(server: DatabaseServer, database: str, folder: Path) -> dict[str, s
         }
     )
     Pipeline.from_config(config).run(until="caught-up", local=True, listener=events.append)
-    last = [event for event in events if isinstance(event, Progress)][-1]
+    last = [event for event in events if isinstance(event, RunProgress)][-1]
     return {table.table.partition(".")[2]: table.phase for table in last.tables}
 
 
@@ -425,6 +425,7 @@ def play(server: DatabaseServer, database: str, folder: Path, stories: Sequence[
     return found
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_neighbouring_types_are_followed_or_read_again(server: DatabaseServer, database: str, tmp_path: Path) -> None:
     found = play(server, database, tmp_path, short_list())
     assert found["bent"] == []
@@ -444,12 +445,12 @@ def is_followed(story: Story, *, mariadb: bool) -> bool:
     tables: list[AppliedDdl] = []
     for statement in (story.made[0], *story.changed):
         parsed = parse_ddl(statement.replace("{t}", "t"), "d", dialect=dialect)
-        assert not isinstance(parsed, Refused), (statement, parsed)
+        assert not isinstance(parsed, RefusedStatement), (statement, parsed)
         tables.append(apply_ddl(tables[-1].table if tables else None, parsed[0], dialect=dialect))
     return tables[-1].rewrites is None
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="races")
 @pytest.mark.parametrize("mode", [STRICT, FORGIVING], ids=["strict", "forgiving"])
 def test_every_type_becomes_every_other_that_keeps_its_values(
     server: DatabaseServer, database: str, tmp_path: Path, mode: str

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.binlog.stream import BinlogStream
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.client import current_position, probe
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.dialect import dialect_of
-from raycdc.connectors.mysql.ddl.history import DdlHistory
-from raycdc.connectors.mysql.ddl.log_server import LogServer
-from raycdc.connectors.mysql.ddl.resolver import ServerResolver
-from raycdc.connectors.mysql.startup import statements_between
+from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
+from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
+from raycdc.connectors.mysql.ddl.follow.resolver import ServerResolver
+from raycdc.connectors.mysql.log.startup import statements_between
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.server.client import current_position, probe
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
-from raycdc.model.selector import TableSelector
-from raycdc.source.snapshot.log_unit import TableParked
-from raycdc.testing.servers import DatabaseServer
+from raycdc.model.rules.selector import TableSelector
+from raycdc.sandbox.servers import DatabaseServer
+from raycdc.source.snapshot.log.log_unit import ParkTableUpdate
 
 pytestmark = pytest.mark.server
 
@@ -96,7 +96,7 @@ class Followed:
         return [
             change.type
             for update in history.take_updates()[0]
-            if not isinstance(update, TableParked)
+            if not isinstance(update, ParkTableUpdate)
             for change in update.changes
         ]
 

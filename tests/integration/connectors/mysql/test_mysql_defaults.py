@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.binlog.stream import BinlogStream
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.client import current_position, probe
+from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.apply import apply_ddl, parse_ddl
 from raycdc.connectors.mysql.ddl.defaults import catalogue_fill
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
-from raycdc.connectors.mysql.startup import statements_between
+from raycdc.connectors.mysql.log.startup import statements_between
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.server.client import current_position, probe
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
-from raycdc.model.constants import constant
-from raycdc.schema import AddColumnEvent
-from raycdc.testing.servers import DatabaseServer
-from raycdc.testing.sessions import session
+from raycdc.model.evolution import AddColumnEvent
+from raycdc.model.schema import constant
+from raycdc.sandbox.servers import DatabaseServer
 from tests.integration.connectors.mysql.test_mysql_binlog import snapshot
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 

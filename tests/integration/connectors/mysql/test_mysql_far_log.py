@@ -15,21 +15,21 @@ import pytest
 
 from raycdc.clients.mysql import connect, query
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog.events import RowsItem
-from raycdc.connectors.mysql.binlog.far_places import WRAP, PlaceFinder
+from raycdc.connectors.mysql.binlog.event_types import LogKind
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem
 from raycdc.connectors.mysql.binlog.index_loops import ROTATE, XID
-from raycdc.connectors.mysql.binlog.log_kind import LogKind
-from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.binlog.stream import BinlogStream
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.client import ensure_available, log_files, probe
-from raycdc.connectors.mysql.startup import PastStart, event_bounds, past_position
+from raycdc.connectors.mysql.binlog.positions.file_offsets import WRAP, PositionFinder
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
+from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
+from raycdc.connectors.mysql.log.startup import PastStart, event_bounds, past_position
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.server.client import ensure_available, log_files, probe
 from raycdc.errors import ConfigError, LogLostError
 from raycdc.model import TableId
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
-from raycdc.testing.sessions import session, settings_of
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
 from tests.integration.connectors.mysql.test_mysql_binlog import log_end, read_log
+from tests.support.sessions import session, settings_of
 
 pytestmark = pytest.mark.server
 
@@ -73,7 +73,7 @@ def places(server: DatabaseServer, table: Any, start: BinlogOffset, end: BinlogO
         start=start,
         log=LogKind(mariadb=isinstance(server, MariaDbServer)),
     )
-    decoder.files.find_place = PlaceFinder(partial(connect, settings_of(server, "root")))
+    decoder.files.find_place = PositionFinder(partial(connect, settings_of(server, "root")))
     ids: list[int] = []
     seen: list[int] = []
     with closing(BinlogStream(connect(settings_of(server, "cdc")), server_id=8002, offset=start)) as stream:
@@ -81,14 +81,14 @@ def places(server: DatabaseServer, table: Any, start: BinlogOffset, end: BinlogO
             data = bytes(stream.read(bytes_max=1 << 20, timeout_s=30))
             assert data, f"nothing came after {decoder.cursor.position}"
             for first, last, kind in event_bounds(data):
-                rows = [item for item in decoder.feed(data[first:last]) if isinstance(item, RowsItem)]
+                rows = [item for item in decoder.feed(data[first:last]) if isinstance(item, BinlogRowsItem)]
                 ids += [row for item in rows for row in item.batch["id"].to_pylist()]
                 place = decoder.cursor.position
                 seen += [place.pos] if kind != ROTATE and place.file == end.file else []
     return ids, seen
 
 
-@pytest.mark.long
+@pytest.mark.long(suite="races")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ["mariadb", "mysql80"])
 def test_places_beyond_4_gib_are_true_after_a_start_by_gtid(request: pytest.FixtureRequest, name: str) -> None:

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.snapshot import keys
-from raycdc.connectors.mysql.snapshot.resultset import stream_query
 from raycdc.connectors.mysql.snapshot.sort_keys import bound_keys, can_be_ordered, classify, sort_keys
+from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
-from raycdc.testing.servers import DatabaseServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.servers import DatabaseServer
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 

@@ -10,25 +10,25 @@ import pytest
 from raycdc.clients.mysql import query
 from raycdc.config.tls import TlsMode
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog.events import RowsItem
-from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
+from raycdc.connectors.mysql.binlog.event_types import LogKind
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem
 from raycdc.connectors.mysql.binlog.index_loops import HEARTBEAT, HEARTBEAT_V2
-from raycdc.connectors.mysql.binlog.log_kind import LogKind
-from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.client import current_position, ensure_available, log_files, probe
-from raycdc.connectors.mysql.mariadb_log import gtid_at
-from raycdc.errors import SourceError
+from raycdc.connectors.mysql.binlog.positions.gtid import MySqlGtidSet
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.server.client import current_position, ensure_available, log_files, probe
+from raycdc.connectors.mysql.server.mariadb_log import gtid_at, gtid_binlog_pos
+from raycdc.errors import LogLostError, SourceError
 from raycdc.model import TableId
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
 from tests.integration.connectors.mysql.test_mysql_binlog import log_end, read_log, stream_from
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 
 
-def ids(items: list[RowsItem]) -> list[int]:
+def ids(items: list[BinlogRowsItem]) -> list[int]:
     return [key for item in items for key in item.batch["id"].to_pylist()]
 
 
@@ -167,7 +167,10 @@ def test_transactions_behind_an_event_that_is_too_large_are_not_taken_for_none(m
                 end = current_position(connection, probe(connection))
                 with pytest.raises(SourceError, match=r"larger than max_allowed_packet \(16777216 bytes\)"):
                     gtid_at(connection, end.file, end.pos)
-                with pytest.raises(SourceError, match="larger than max_allowed_packet"):
+                # What follows the place tells as well.
+                last = gtid_binlog_pos(connection)
+                ensure_available(connection, probe(connection), replace(end, gtid_set=last))
+                with pytest.raises(LogLostError, match=f"comes after the transactions {last}, but .* were 0-1-1"):
                     ensure_available(connection, probe(connection), replace(end, gtid_set="0-1-1"))
         finally:
             mariadb.execute(f"SET GLOBAL max_allowed_packet = {usual}", "FLUSH BINARY LOGS")

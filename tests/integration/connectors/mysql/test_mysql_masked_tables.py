@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.testing.servers import DatabaseServer
+from raycdc.sandbox.servers import DatabaseServer
 from tests.integration.one_table_job import Job
 from tests.leaks import leaks
 
 pytestmark = pytest.mark.server
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_a_table_that_masks_cannot_hide_is_parked_beside_the_others(
     server: DatabaseServer, database: str, tmp_path: Path
 ) -> None:

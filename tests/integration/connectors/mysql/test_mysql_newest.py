@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from raycdc.cli.inspect_binlog import inspect_binlog
+from raycdc.cli.inspect.inspect_binlog import inspect_binlog
 from raycdc.clients.mysql import query
 from raycdc.config.tls import TlsMode
-from raycdc.connectors.mysql.binlog.events import RowsItem
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.client import current_position, probe
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.server.client import current_position, probe
 from raycdc.errors import ExitCode
 from raycdc.model import RowKind, TableId
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlNewestServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlNewestServer
 from tests.integration.connectors.mysql.test_mysql_binlog import check_every_type, read_log, replay, snapshot
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 
@@ -202,7 +202,7 @@ def test_caching_sha2_password_works_with_and_without_tls(mysql_newest: MySqlNew
         table = load_table(connection, TableId(database, "t"))
         items = read_log(mysql_newest, [table], start, log_end(mysql_newest), user=user, tls_mode=tls)
     assert sum(item.rows for item in items) == 1
-    assert all(isinstance(item, RowsItem) for item in items)
+    assert all(isinstance(item, BinlogRowsItem) for item in items)
 
 
 def test_inspect_shows_what_is_inside_compressed_transactions(mysql_newest: MySqlNewestServer) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from raycdc.testing.compare import read_delta
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
+from raycdc.sandbox.compare import read_delta
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
 from tests.integration.one_table_job import Job
 
 pytestmark = pytest.mark.server
@@ -44,6 +44,7 @@ def _partial(job: Job) -> None:
     job.execute("INSERT INTO healthy VALUES (3)", "INSERT INTO t VALUES (4, 4, 4)")
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_rows_that_are_not_whole_park_their_table(server: DatabaseServer, database: str, tmp_path: Path) -> None:
     job = Job(server, database, tmp_path)
     _partial(job)
@@ -60,6 +61,7 @@ def test_rows_that_are_not_whole_park_their_table(server: DatabaseServer, databa
     assert [(row["id"], row["v"]) for row in job.rows("t")] == [(1, 1), (2, 20), (3, 3), (4, 4), (5, 5)]
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_a_table_whose_rows_are_not_whole_begins_again_where_lost_logs_do(
     server: DatabaseServer, database: str, tmp_path: Path
 ) -> None:
@@ -80,6 +82,7 @@ def _prepare(job: Job, xid: str, *statements: str) -> None:
     )
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_rows_prepared_before_their_table_was_selected_are_not_lost(
     server: DatabaseServer, database: str, tmp_path: Path
 ) -> None:
@@ -102,32 +105,59 @@ def test_rows_prepared_before_their_table_was_selected_are_not_lost(
     assert [row["id"] for row in wider.rows("b")] == [1, 2, 3]
 
 
-def test_a_transaction_prepared_before_the_job_began_ends_no_run(
+def test_a_transaction_prepared_before_the_job_began_parks_the_tables_that_it_has_rows_of(
+    server: DatabaseServer, database: str, tmp_path: Path
+) -> None:
+    """The log behind its XA PREPARE has further files, and another transaction of its name behind XA COMMIT."""
+    job, away = Job(server, database, tmp_path, "a", "b"), f"{database}_away"
+    server.execute(f"DROP DATABASE IF EXISTS {away}", f"CREATE DATABASE {away}")
+    job.execute(f"CREATE TABLE {away}.c (id INT PRIMARY KEY)")
+    for table in ("a", "b", "other"):
+        job.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
+    _prepare(job, "foreign", "INSERT INTO a VALUES (10)")
+    job.execute("XA ROLLBACK 'foreign'", "FLUSH BINARY LOGS")
+    _prepare(job, "before", "INSERT INTO b VALUES (2)", "INSERT INTO other VALUES (2)")
+    _prepare(job, "foreign", f"INSERT INTO {away}.c VALUES (1)", "INSERT INTO other VALUES (3)")
+    job.execute("FLUSH BINARY LOGS", "CREATE TABLE later (id INT PRIMARY KEY)")
+    assert job.catch_up() == {}
+    job.execute("XA COMMIT 'foreign'", "INSERT INTO a VALUES (2)", "INSERT INTO b VALUES (3)")
+    _prepare(job, "foreign", "INSERT INTO b VALUES (4)")
+    job.execute("XA ROLLBACK 'foreign'", f"DROP DATABASE {away}")
+    assert job.catch_up() == {}
+    assert [[row["id"] for row in job.rows(table)] for table in ("a", "b")] == [[1, 2], [1, 3]]
+    job.execute("XA COMMIT 'before'", "INSERT INTO a VALUES (3)")
+    parked = job.catch_up()
+    assert list(parked) == ["b"]
+    assert f"some are of {database}.b. Read the table anew: raycdc tables resnapshot" in parked["b"]["reason"]
+    job.ask("resnapshot", "b")
+    assert job.catch_up() == {}
+    assert [[row["id"] for row in job.rows(table)] for table in ("a", "b")] == [[1, 2, 3], [1, 2, 3]]
+
+
+def test_a_prepared_transaction_that_the_log_does_not_have_any_more_parks_all_tables(
     server: DatabaseServer, database: str, tmp_path: Path
 ) -> None:
     job = Job(server, database, tmp_path, "a", "b")
     for table in ("a", "b", "other"):
         job.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
-    _prepare(job, "before", "INSERT INTO b VALUES (2)")
-    _prepare(job, "foreign", "INSERT INTO other VALUES (2)")
+    _prepare(job, "before", "INSERT INTO other VALUES (2)")
+    job.execute("FLUSH BINARY LOGS")
     assert job.catch_up() == {}
-    job.execute("XA COMMIT 'before'", "INSERT INTO a VALUES (3)")
+    server.purge_logs(flushed=True)
+    job.execute("XA COMMIT 'before'", "INSERT INTO a VALUES (2)")
     parked = job.catch_up()
     assert sorted(parked) == ["a", "b"]
-    assert "raycdc tables resnapshot" in parked["b"]["reason"]
+    assert "its XA PREPARE is not in the log any more" in parked["a"]["reason"]
     for table in parked:
         job.ask("resnapshot", table)
     assert job.catch_up() == {}
-    assert [[row["id"] for row in job.rows(table)] for table in ("a", "b")] == [[1, 3], [1, 2]]
-    # Nobody can tell that it is about another table; this time all begin again by themselves.
-    job.execute("XA COMMIT 'foreign'", "INSERT INTO a VALUES (4)")
-    assert job.catch_up(pipeline={"on_log_lost": "resnapshot"}) == {}
-    assert [[row["id"] for row in job.rows(table)] for table in ("a", "b")] == [[1, 3, 4], [1, 2]]
+    assert [[row["id"] for row in job.rows(table)] for table in ("a", "b")] == [[1, 2], [1]]
 
 
 # A table whose file is away -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_a_table_that_the_server_cannot_read_stops_no_other(
     server: DatabaseServer, database: str, tmp_path: Path
 ) -> None:
@@ -162,6 +192,7 @@ def test_a_table_that_the_server_cannot_read_stops_no_other(
 # Foreign keys whose cascades are not in the log -----------------------------------------------------------------------
 
 
+@pytest.mark.long_variants("mysql80", suite="servers")
 def test_a_table_that_gets_a_cascade_is_followed_no_further(
     server: DatabaseServer, database: str, tmp_path: Path
 ) -> None:

@@ -15,13 +15,13 @@ import pytest
 
 from raycdc.clients.mysql import query
 from raycdc.config.tls import TlsMode
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.snapshot.resultset import arena_for, stream_query
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.snapshot.wire.resultset import arena_for, stream_query
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 

@@ -9,19 +9,19 @@ import pyarrow as pa
 import pytest
 
 from raycdc.clients.mysql import connect, query
-from raycdc.connectors.mysql.binlog.events import RowsItem
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.log_filter import LogFilter
-from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
-from raycdc.connectors.mysql.snapshot.resultset import stream_query
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem
+from raycdc.connectors.mysql.log.log_filter import LogFilter
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.snapshot.chunk_reader import ChunkSelect
+from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkRange
 from raycdc.connectors.mysql.snapshot.row_filter import parse_filter, server_answers
-from raycdc.connectors.mysql.snapshot.visibility import ChunkSelect
+from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
 from raycdc.connectors.mysql.values.documents import Capture
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError
 from raycdc.model import RowKind, TableId
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
-from raycdc.testing.sessions import session, settings_of
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
+from tests.support.sessions import session, settings_of
 
 pytestmark = pytest.mark.server
 
@@ -156,7 +156,7 @@ def test_changes_that_cross_the_filter_become_inserts_and_deletes(mariadb: Maria
             {"e": [label for _, label in kinds], "_op": pa.array([int(kind) for kind, _ in kinds], pa.int8())}
         )
         row_filter = LogFilter(lambda: connect(settings_of(mariadb)), {table.id: Capture("e = 'new'")}, lambda _: table)
-        item = RowsItem(table.id, batch, np.arange(len(kinds)), len(kinds), "binlog.000001", table)
+        item = BinlogRowsItem(table.id, batch, np.arange(len(kinds)), len(kinds), "binlog.000001", table)
         left = row_filter.captured(item)
         assert left is not None
         assert left.batch.column("_op").to_pylist() == [
@@ -168,6 +168,6 @@ def test_changes_that_cross_the_filter_become_inserts_and_deletes(mariadb: Maria
             RowKind.DELETE,
         ]
         assert left.row_pos.tolist() == [0, 2, 5, 6, 7, 10]
-        one = RowsItem(table.id, batch.slice(1, 1), np.arange(1), 1, "binlog.000001", table)
+        one = BinlogRowsItem(table.id, batch.slice(1, 1), np.arange(1), 1, "binlog.000001", table)
         assert row_filter.captured(one) is None
         row_filter.close()

@@ -9,12 +9,12 @@ import pytest
 
 from raycdc.clients.mysql import MySqlSettings, connect, query
 from raycdc.config.tls import TlsMode
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.catalog import discover_tables, load_table, load_tables, table_sizes
-from raycdc.connectors.mysql.checks import check_source, lease_server_id, require_ok
-from raycdc.connectors.mysql.client import (
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.server.catalog import discover_tables, load_table, load_tables, table_sizes
+from raycdc.connectors.mysql.server.checks import check_source, lease_server_id, require_ok
+from raycdc.connectors.mysql.server.client import (
     Flavor,
-    ServerInfo,
+    MySqlServerInfo,
     current_position,
     ensure_available,
     gtids_before,
@@ -23,9 +23,9 @@ from raycdc.connectors.mysql.client import (
 )
 from raycdc.errors import ConfigError, ExitCode, LogLostError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.testing.servers.process import free_port
-from raycdc.testing.sessions import session, settings_of
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
+from raycdc.sandbox.servers.private import free_port
+from tests.support.sessions import session, settings_of
 
 pytestmark = pytest.mark.server
 
@@ -136,7 +136,7 @@ def test_the_catalog_describes_tables(any_server: DatabaseServer, any_database: 
     with session(any_server) as connection:
         found = discover_tables(connection, Prefix(any_database))
         assert [table.table for table in found] == ["a", "z"]
-        tables = load_tables(connection, [*found, TableId(any_database, "nope")])
+        tables = load_tables(connection, [*found, TableId(any_database, "nope"), TableId(any_database, "v")])
         assert sorted(tables) == found
         table = tables[TableId(any_database, "a")]
         assert table.primary_key == ("a", "b")
@@ -154,7 +154,7 @@ def test_the_catalog_describes_tables(any_server: DatabaseServer, any_database: 
             load_table(connection, TableId(any_database, "nope"))
 
 
-def advised(info: ServerInfo) -> list[str]:
+def advised(info: MySqlServerInfo) -> list[str]:
     """What the account of the tests lacks, and could do without."""
     return [] if info.is_mariadb or info.gtid_mode else ["privilege_process"]
 

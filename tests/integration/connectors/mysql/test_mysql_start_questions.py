@@ -8,13 +8,12 @@ import pytest
 
 from raycdc.config import Secret
 from raycdc.connectors.mysql.enumerator_dialect import MySqlEnumeratorDialect
-from raycdc.connectors.mysql.planning_costs import MeteredConnections
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
-from raycdc.connectors.mysql.source import MySqlSource
+from raycdc.connectors.mysql.source import MeteredConnections, MySqlSource
 from raycdc.model import TableId
+from raycdc.sandbox.servers import DatabaseServer
 from raycdc.source.connector import SourceContext
-from raycdc.source.snapshot.snapshot_plan import uncut
-from raycdc.testing.servers import DatabaseServer
+from raycdc.source.snapshot.enumerator.snapshot_plan import uncut
 
 pytestmark = pytest.mark.server
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.catalog import load_table
+from raycdc.connectors.mysql.server.catalog import load_table
 from raycdc.connectors.mysql.values.charsets import bytes_per_character, family_of, has_table
 from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
 from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
 from tests.integration.connectors.mysql.test_mysql_binlog import log_end, read_log, replay, snapshot
 from tests.integration.connectors.mysql.type_cases import (
     CHARSETS,
@@ -26,6 +26,7 @@ from tests.integration.connectors.mysql.type_cases import (
     server_values,
     type_cases,
 )
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 
@@ -63,7 +64,8 @@ def check(server: DatabaseServer, connection: Any, table: MySqlTable, start: Any
     assert wrong_columns(connection, table, now) == []
     replayed = replay(read_log(server, [table], start, log_end(connection)), table)
     unequal = [name for name in now.column_names if not now[name].equals(replayed[name])]
-    assert unequal == [], [(now[name].to_pylist()[:3], replayed[name].to_pylist()[:3]) for name in unequal[:3]]
+    pairs = {name: zip(now[name].to_pylist(), replayed[name].to_pylist(), strict=True) for name in unequal}
+    assert not unequal, {name: [(a, b) for a, b in found if a != b][:3] for name, found in pairs.items()}
 
 
 def random_changes(connection: Any, name: str, cases: list[TypeCase], generator: random.Random) -> None:
@@ -97,6 +99,39 @@ def test_random_tables_and_changes(server: DatabaseServer, seed: int) -> None:
         columns = ", ".join(f"c{n} {case.sql}" for n, case in enumerate(chosen))
         query(connection, f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY, {columns})")
         random_changes(connection, f"`{database}`.t", chosen, generator)
+        check(server, connection, load_table(connection, TableId(database, "t")), start)
+
+
+def json_doubles(generator: random.Random, count: int) -> list[float]:
+    """Doubles of every kind: any bits, powers of two and ten, few digits, and fractions of 16 digits and more."""
+    values = [0.0, -0.0, 1e15, 1e-15, 1e-5, 5e-324, 2.0**53, 2.0**53 - 1, 1e15 + 0.125, 1e15 - 0.125, 2.0**-24]
+    values += [2.0**exponent for exponent in range(-1074, 1024)]
+    values += [10.0**exponent for exponent in range(-30, 31)]
+    makers = (
+        lambda: struct.unpack("<d", generator.randbytes(8))[0],
+        lambda: generator.uniform(1e15, 2.0**53),
+        lambda: float(generator.randrange(1 << 53)),
+        lambda: round(generator.random() * 1e6, generator.randrange(7)),
+        lambda: generator.random() * 10.0 ** generator.randint(-20, 20),
+    )
+    while len(values) < count:
+        value = generator.choice(makers)()
+        if abs(value) < 1.7e308:  # not of numbers that are none
+            values.append(value if generator.random() < 0.8 else -value)
+    return values
+
+
+@pytest.mark.parametrize("kind", ["mysql57", "mysql80", "mysql_newest"])
+def test_doubles_of_json_are_what_the_server_prints(request: pytest.FixtureRequest, kind: str) -> None:
+    server = request.getfixturevalue(kind)
+    generator = random.Random(5)
+    values = json_doubles(generator, 5000)
+    with server.fresh_database() as database, session(server, "root") as connection:
+        start = log_end(connection)
+        query(connection, f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY, c0 JSON)")
+        for first in range(0, len(values), 1000):
+            rows = (f"({n}, JSON_ARRAY({v:.17e}))" for n, v in enumerate(values[first : first + 1000], first))
+            query(connection, f"INSERT INTO `{database}`.t VALUES {', '.join(rows)}")
         check(server, connection, load_table(connection, TableId(database, "t")), start)
 
 

@@ -16,17 +16,18 @@ from typing import Any
 import pytest
 
 from raycdc.clients.mysql import query
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.catalog import load_table
-from raycdc.connectors.mysql.client import ServerInfo, current_position, probe, start_position
-from raycdc.connectors.mysql.snapshot import consistent, visibility
-from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
-from raycdc.connectors.mysql.snapshot.visibility import ChunkSelect, read_chunk
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.server.catalog import load_table
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_position, probe, start_position
+from raycdc.connectors.mysql.snapshot import chunk_reader as visibility
+from raycdc.connectors.mysql.snapshot import consistent
+from raycdc.connectors.mysql.snapshot.chunk_reader import ChunkSelect, read_chunk
+from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkRange
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError
 from raycdc.model import TableId
-from raycdc.testing.servers import DatabaseServer, MariaDbServer, MySqlServer
-from raycdc.testing.sessions import session
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
+from tests.support.sessions import session
 
 pytestmark = pytest.mark.server
 
@@ -123,13 +124,13 @@ def last_seen(rows: list[dict[str, int]]) -> int:
     return last
 
 
-def all_rows(connection: Any, info: ServerInfo, table: MySqlTable, opened: BinlogOffset) -> list[dict[str, int]]:
+def all_rows(connection: Any, info: MySqlServerInfo, table: MySqlTable, opened: BinlogOffset) -> list[dict[str, int]]:
     return [
         row for batch in read_chunk(connection, info, ChunkSelect(table, WHOLE), opened) for row in batch.to_pylist()
     ]
 
 
-def opened_like_a_log_reader(info: ServerInfo, log: LoggedTransactions) -> tuple[BinlogOffset, int]:
+def opened_like_a_log_reader(info: MySqlServerInfo, log: LoggedTransactions) -> tuple[BinlogOffset, int]:
     """The end of the log as its reader knows it, with its GTID set, and how many transactions it has read."""
     found = log.all()
     end, gtid = found[-1]

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from raycdc.config import config_from_dict
-from raycdc.connectors.mysql.log_reader import MySqlLogReader
-from raycdc.connectors.mysql.snapshot import visibility
+from raycdc.connectors.mysql.log.log_reader import MySqlLogReader
+from raycdc.connectors.mysql.snapshot import chunk_reader as visibility
 from raycdc.connectors.mysql.snapshot.chunk_reader import MySqlChunkReader
 from raycdc.pipeline import Pipeline
-from raycdc.source.snapshot.chunk_events import ChunkMisfit, CloseChunk, LogEvent
-from raycdc.source.snapshot.log_reader import LogReader
-from raycdc.testing.servers import DatabaseServer, MariaDbServer
+from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
+from raycdc.source.snapshot.chunk_events import ChunkSchemaMismatch, CloseChunkRequest, LogEvent
+from raycdc.source.snapshot.log.log_reader import LogReader
 
 pytestmark = pytest.mark.server
 
@@ -137,11 +137,11 @@ class Meddler:
             yield from reading(reader, split, **named)
 
         def control(reader: LogReader, event: LogEvent, **named: Any) -> None:
-            if isinstance(event, CloseChunk | ChunkMisfit):
+            if isinstance(event, CloseChunkRequest | ChunkSchemaMismatch):
                 self._reach("closed", event.chunk.table.table)
             controlling(reader, event, **named)
             # Not when the event arrives: it may have to wait for the end of a transaction that was read before.
-            if isinstance(event, CloseChunk | ChunkMisfit):
+            if isinstance(event, CloseChunkRequest | ChunkSchemaMismatch):
                 self._on_time.set()
 
         def fetch(reader: MySqlLogReader) -> Any:

@@ -9,17 +9,17 @@ import json
 import pyarrow as pa
 import pytest
 
-from raycdc.connectors.kafka.schemas import conform, merge
-from raycdc.connectors.kafka.statements import Statements
+from raycdc.connectors.kafka.enumeration.schemas import conform, merge
+from raycdc.connectors.kafka.reading.statements import DdlMessages
 from raycdc.connectors.mysql.ddl.messages import events_of_statement
 from raycdc.errors import SchemaError
 from raycdc.formats.api import BadMessageError, ChangeItem
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.mask import Mask, Masks
-from raycdc.schema import AddColumnEvent, event_to_json
+from raycdc.model.evolution import AddColumnEvent, event_to_json
+from raycdc.model.rules.mask import Mask, Masks
+from raycdc.model.statement_redaction import without_values
 from raycdc.source.protocol.source_event import SourceEventWrapper, encode
-from raycdc.transform.hidden_texts import without_values
-from raycdc.transform.masked import masked_changes, masked_schema
+from raycdc.transform.masks import masked_changes, masked_schema
 from tests.unit.connectors.kafka.test_kafka_reader import Rig, maxwell
 
 TABLE = TableId("shop", "product")
@@ -70,7 +70,7 @@ ADDED = (
     "ADD COLUMN shown VARCHAR(20) DEFAULT 'seen'"
 )
 SECRETS = ("planted", "748596")
-STATEMENTS = Statements(events_of_statement, masks=MASKS)
+STATEMENTS = DdlMessages(events_of_statement, masks=MASKS)
 
 
 def ddl(statement: str) -> bytes:

@@ -7,23 +7,22 @@ from typing import Any
 
 import pytest
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import SealedSplit
-from raycdc.connectors.kafka.client import Topic
-from raycdc.connectors.kafka.enumerator import KafkaEnumerator
-from raycdc.connectors.kafka.enumerator_state import SealedTopics
-from raycdc.connectors.kafka.events import SchemaChangeRequest, SchemasInForce, TableEmptied, TableHome
-from raycdc.connectors.kafka.offsets import Partition
+from raycdc.connectors.kafka.cluster.client import KafkaTopic
+from raycdc.connectors.kafka.cluster.offsets import Partition
+from raycdc.connectors.kafka.enumeration.enumerator import KafkaEnumerator, SealedTopics
+from raycdc.connectors.kafka.events import SchemaChangeRequest, SchemasInForce, TableEmptied, TablePartition
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StopMode, StopOptions
 from raycdc.connectors.kafka.split import NO_DECODER_STATE, PartitionState
 from raycdc.errors import DataError, LogLostError, SourceUnavailableError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.model.until import Until
-from raycdc.schema import TruncateTableEvent
+from raycdc.model.evolution import TruncateTableEvent
+from raycdc.model.rules.until import Until
 from raycdc.source.protocol.metrics import SplitLoad
 from raycdc.source.protocol.source_event import SourceEvent
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.split import PartitionSplit, SourceSplit
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import SealedSplit
 
 
 class Cluster:
@@ -35,10 +34,10 @@ class Cluster:
         self.away = False
         self.low, self.high = 10, 100
 
-    def topics(self) -> list[Topic]:
+    def topics(self) -> list[KafkaTopic]:
         if self.away:
             raise SourceUnavailableError("away")
-        return [Topic(name, self.identities[name], tuple(range(n))) for name, n in self.partitions.items()]
+        return [KafkaTopic(name, self.identities[name], tuple(range(n))) for name, n in self.partitions.items()]
 
     def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return dict.fromkeys(partitions, 10)
@@ -355,7 +354,7 @@ def test_a_truncation_of_a_table_with_rows_in_another_partition_is_refused_also_
     cluster = Cluster(m=2)
     enumerator, context = start(cluster)
     know(enumerator)
-    enumerator.handle_source_event(0, TableHome(PRODUCT, "m:1"))
+    enumerator.handle_source_event(0, TablePartition(PRODUCT, "m:1"))
     last = seal(enumerator, context, states(context))
     with pytest.raises(DataError, match=r"partition m:0 removes all rows of shop.product, and partition m:1"):
         empty(enumerator, offset=20)
@@ -370,7 +369,7 @@ def test_a_truncation_is_forgotten_where_ddl_messages_are_passed_over_since() ->
     know(enumerator)
     empty(enumerator, offset=20)
     last = seal(enumerator, context, states(context))
-    row = TableHome(PRODUCT, "m:1")
+    row = TablePartition(PRODUCT, "m:1")
     again, _ = start(cluster, last=last)
     with pytest.raises(DataError, match=r'source\.format\.ddl = "ignore"'):
         again.handle_source_event(0, row)
@@ -383,4 +382,4 @@ def test_rows_that_come_from_elsewhere_after_a_truncation_are_refused() -> None:
     enumerator, _ = start(Cluster(m=2))
     empty(enumerator, offset=20)
     with pytest.raises(DataError, match="partition m:1 has rows of it"):
-        enumerator.handle_source_event(0, TableHome(PRODUCT, "m:1"))
+        enumerator.handle_source_event(0, TablePartition(PRODUCT, "m:1"))

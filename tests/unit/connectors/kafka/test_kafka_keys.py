@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raycdc.connectors.kafka.keys import KeyOwners, NewKeys
+from raycdc.connectors.kafka.enumeration.keys import KeyOwners, NewKeys
 from raycdc.errors import DataError
 from raycdc.model import TableId, key_hashes
 

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raycdc.connectors.kafka.ordering import new_images
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.reading.emitter import new_images
 from raycdc.errors import ConfigError, DataError
 from raycdc.formats.decoding.sql_types import parse_columns
 from raycdc.model import RowKind, TableId, TableSchema, changelog_schema

@@ -11,20 +11,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycdc.checkpoint.manifest import Segment
-from raycdc.connectors.kafka.events import AlignWatermarks, SchemaChangeRequest, SchemasInForce, TableEmptied, TableHome
-from raycdc.connectors.kafka.held import ReaderSettings
-from raycdc.connectors.kafka.messages import Fetched, LogEnd, PartitionRecords, PartitionStart
-from raycdc.connectors.kafka.reader import KafkaReader
+from raycdc.connectors.kafka.events import (
+    AlignWatermarks,
+    SchemaChangeRequest,
+    SchemasInForce,
+    TableEmptied,
+    TablePartition,
+)
+from raycdc.connectors.kafka.reading.held_partitions import KafkaReaderSettings
+from raycdc.connectors.kafka.reading.messages import Fetched, LogEnd, PartitionRecords, PartitionStart
+from raycdc.connectors.kafka.reading.reader import KafkaReader
+from raycdc.connectors.kafka.reading.statements import DdlMessages
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.connectors.kafka.statements import Statements
 from raycdc.connectors.mysql.ddl.messages import events_of_statement
 from raycdc.errors import SchemaError
 from raycdc.formats.api import MessageBatch, Origin
 from raycdc.formats.plugins import load_format
 from raycdc.model import RowKind, TableId
-from raycdc.model.mask import Masks
-from raycdc.schema import DropTableEvent
+from raycdc.model.evolution import DropTableEvent
+from raycdc.model.rules.mask import Masks
 from raycdc.source.protocol.metrics import PartitionMetrics, SplitLoad
 from raycdc.source.protocol.source_event import (
     AddSplits,
@@ -38,13 +43,14 @@ from raycdc.source.protocol.source_event import (
     SplitsRemoved,
 )
 from raycdc.source.reader.availability import Availability
-from raycdc.source.reader.context import ReaderContext
 from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
-from raycdc.source.snapshot.hand_off import LogRows
-from raycdc.source.snapshot.held_rows import SpilledRows
+from raycdc.source.reader.source_reader_base import ReaderContext
+from raycdc.source.snapshot.handoff.hand_off import LogRows
+from raycdc.source.snapshot.log.log_rows import SpilledRows
 from raycdc.source.split import PartitionSplit
-from raycdc.testing.simulation.threads import NoThreads
-from raycdc.transform.hiding import Hiding
+from raycdc.state.manifests.manifest import Segment
+from raycdc.transform.masks import Masking
+from tests.support.simulation.network import NoThreads
 
 TABLE = TableId("shop", "product")
 
@@ -129,7 +135,7 @@ class Rig:
         self,
         *,
         columns: str | None = "id BIGINT, name STRING, PRIMARY KEY (id)",
-        statements: Statements | None = None,
+        statements: DdlMessages | None = None,
         masks: Masks | None = None,
         **options: Any,
     ) -> None:
@@ -150,12 +156,12 @@ class Rig:
             context,
             self.partitions,
             make_decoder=self._format.decoder,
-            settings=ReaderSettings(
+            settings=KafkaReaderSettings(
                 30.0,
                 aligned=True,
                 dead_letters=options.get("on_error") == "dead-letter",
-                hiding=Hiding(masks or Masks()),
-                statements=statements or Statements(),
+                hiding=Masking(masks or Masks()),
+                statements=statements or DdlMessages(),
             ),
             wall_ms=lambda: 1_700_000_001_000,
         )
@@ -335,7 +341,7 @@ def test_a_new_field_waits_for_the_next_epoch_and_older_rows_have_null_in_it() -
     rig.allow()
     rig.seal(3)
     assert (rig.output.sealed[2], [row["note"] for row in rig.output.sealed[3]]) == ([], ["x"])
-    rig.bring(maxwell({"id": 3}, primary_key_columns=["id"]), first=2)
+    rig.bring(maxwell({"id": 3, "note": None}, primary_key_columns=["id"]), first=2)
     rig.seal(4)
     assert [(row["id"], row["note"]) for row in rig.output.sealed[4]] == [(3, None)]
 
@@ -376,14 +382,14 @@ def test_a_dropped_table_is_a_row_in_its_place_and_told_with_the_seal() -> None:
     assert rows == [(RowKind.INSERT, 1, None), (RowKind.TRUNCATE, None, "m:0:1:0"), (RowKind.INSERT, 2, None)]
     before = told(rig.sent[: rig.sent.index(report)])
     product = TableId("shop", "product")
-    assert [event for event in before if isinstance(event, TableHome | TableEmptied)] == [
-        TableHome(product, "m:0"),
+    assert [event for event in before if isinstance(event, TablePartition | TableEmptied)] == [
+        TablePartition(product, "m:0"),
         TableEmptied(product, "m:0", 1, DropTableEvent(product)),
     ]
 
 
 def test_a_drop_that_is_left_out_or_of_a_table_without_rows_does_nothing() -> None:
-    rig = Rig(statements=Statements(left_out=frozenset({"drop_table"})))
+    rig = Rig(statements=DdlMessages(left_out=frozenset({"drop_table"})))
     rig.add()
     rig.bring(DROP, maxwell({"id": 1, "name": "a"}), DROP)
     rig.allow()
@@ -397,12 +403,12 @@ def altered(sql: str) -> bytes:
 
 
 def test_a_dropped_column_cannot_come_back_also_after_a_restart() -> None:
-    rig = Rig(statements=Statements(events_of_statement))
+    rig = Rig(statements=DdlMessages(events_of_statement))
     rig.add()
     rig.bring(maxwell({"id": 1, "name": "a"}), altered("product DROP COLUMN name"), maxwell({"id": 2}))
     rig.allow()
     report = rig.seal(1)
-    again = Rig(statements=Statements(events_of_statement))
+    again = Rig(statements=DdlMessages(events_of_statement))
     again.reader.handle(AddSplits((PartitionSplit("m:0", report.splits["m:0"], None),)))
     again.bring(maxwell({"id": 3}), first=3)
     again.allow()
@@ -413,7 +419,7 @@ def test_a_dropped_column_cannot_come_back_also_after_a_restart() -> None:
 
 
 def test_rows_behind_a_dropped_column_do_not_have_its_default() -> None:
-    rig = Rig(columns=None, statements=Statements(events_of_statement))
+    rig = Rig(columns=None, statements=DdlMessages(events_of_statement))
     rig.add()
     rig.bring(maxwell({"id": 1}))
     rig.allow()
@@ -427,7 +433,7 @@ def test_rows_behind_a_dropped_column_do_not_have_its_default() -> None:
 
 
 def test_a_default_that_another_partitions_rows_came_before_is_refused() -> None:
-    rig = Rig(statements=Statements(events_of_statement))
+    rig = Rig(statements=DdlMessages(events_of_statement))
     rig.add()
     rig.bring(maxwell({"id": 1, "name": "a"}))
     rig.allow()
@@ -440,7 +446,7 @@ def test_a_default_that_another_partitions_rows_came_before_is_refused() -> None
 
 
 def test_a_statement_that_cannot_be_followed_is_refused_by_name() -> None:
-    rig = Rig(statements=Statements(events_of_statement))
+    rig = Rig(statements=DdlMessages(events_of_statement))
     rig.add()
     rig.bring(maxwell({"id": 1, "name": "a"}))
     rig.allow()
@@ -452,7 +458,7 @@ def test_a_statement_that_cannot_be_followed_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("include", [(), ("shop.product",)])
 def test_a_dropped_database_is_refused_unless_no_table_of_it_was_read(include: tuple[str, ...]) -> None:
-    rig = Rig(statements=Statements(events_of_statement), include=include)
+    rig = Rig(statements=DdlMessages(events_of_statement), include=include)
     rig.add()
     sql = {"type": "database-drop", "database": "shop", "ts": 1, "sql": "DROP DATABASE IF EXISTS shop"}
     dropped = json.dumps(sql).encode()

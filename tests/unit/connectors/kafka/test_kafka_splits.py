@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raycdc.connectors.kafka.messages import Fetched, binary, within
-from raycdc.connectors.kafka.offsets import Limits, Partition, Policy, in_range, new_states
+from raycdc.connectors.kafka.cluster.offsets import OffsetRanges, Partition, Policy, in_range, new_states
+from raycdc.connectors.kafka.enumeration.schemas import SchemaRegistry, conform, fits, merge, wider
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig, StartMode, StartOptions, StopMode, StopOptions
-from raycdc.connectors.kafka.schemas import SchemaRegistry, conform, fits, merge, wider
+from raycdc.connectors.kafka.reading.messages import Fetched, binary, within
 from raycdc.connectors.kafka.split import DecoderState, PartitionState
 from raycdc.connectors.kafka.watermark import Alignment, Watermarks
 from raycdc.errors import ConfigError, LogLostError, SchemaError, SourceError, StateError
 from raycdc.formats.api import MessageBatch, Origin
 from raycdc.model import META_FIELDS, Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.schema import AddColumnEvent, AlterColumnTypeEvent, CreateTableEvent
+from raycdc.model.evolution import AddColumnEvent, AlterColumnTypeEvent, CreateTableEvent
 
 TABLE = TableId("shop", "product")
 INT32, INT64 = LogicalType(TypeKind.INT32), LogicalType(TypeKind.INT64)
@@ -68,7 +68,7 @@ def found(
     cluster: FakeCluster | None = None,
 ) -> list[tuple[int, int | None]]:
     asked = cluster or FakeCluster()
-    limits = Limits(start, stop or StopOptions(), policy)
+    limits = OffsetRanges(start, stop or StopOptions(), policy)
     states = new_states(asked, [A, B], {"a": "id"}, limits, now_ms=1_000)
     return [(state.offset, state.stop) for state in states]
 

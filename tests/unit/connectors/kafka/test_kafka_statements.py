@@ -6,16 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycdc.connectors.kafka.held import judge
-from raycdc.connectors.kafka.schemas import conform
-from raycdc.connectors.kafka.statements import Dropped, Followed, Statements
+from raycdc.connectors.kafka.enumeration.schemas import conform
+from raycdc.connectors.kafka.reading.held_partitions import judge
+from raycdc.connectors.kafka.reading.statements import DdlMessages, Dropped, StatementEffects
 from raycdc.connectors.mysql.ddl.messages import events_of_statement
 from raycdc.errors import SchemaError
 from raycdc.formats.api import ChangeItem, Decoded, RowsItem
 from raycdc.formats.decoding.sql_types import parse_columns
 from raycdc.formats.options import DEAD_LETTERS
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind, changelog_schema
-from raycdc.schema import DropTableEvent, TruncateTableEvent
+from raycdc.model.evolution import DropTableEvent, TruncateTableEvent
 
 TABLE, OTHER = TableId("shop", "p"), TableId("shop", "q")
 
@@ -24,8 +24,8 @@ def schema(text: str = "id BIGINT, name VARCHAR(20), n INT, at DATETIME(3), PRIM
     return parse_columns(text, place="columns")
 
 
-def follow(sql: str, *, known: bool = True, given: bool = False, **options: bool) -> Followed:
-    statements = Statements(events_of_statement, given=lambda _: given, **options)  # type: ignore[arg-type]
+def follow(sql: str, *, known: bool = True, given: bool = False, **options: bool) -> StatementEffects:
+    statements = DdlMessages(events_of_statement, given=lambda _: given, **options)  # type: ignore[arg-type]
     tables = {TABLE: schema(), OTHER: schema()} if known else {}
     return statements.followed(ChangeItem(TABLE, (), 0, sql), tables.get)
 
@@ -44,18 +44,18 @@ def follow(sql: str, *, known: bool = True, given: bool = False, **options: bool
     ],
 )
 def test_what_rows_show_by_themselves_needs_nothing(sql: str) -> None:
-    assert follow(sql) == Followed()
+    assert follow(sql) == StatementEffects()
 
 
 def test_a_dropped_column_is_remembered_and_cannot_be_added_again_while_rows_have_its_value() -> None:
-    statements = Statements(events_of_statement)
+    statements = DdlMessages(events_of_statement)
 
-    def after(sql: str, dropped: Dropped) -> Followed:
+    def after(sql: str, dropped: Dropped) -> StatementEffects:
         return statements.followed(ChangeItem(TABLE, (), 0, sql), {TABLE: schema()}.get, dropped=dropped)
 
     dropped = after("ALTER TABLE p DROP COLUMN N, DROP COLUMN at", {}).dropped
     assert dropped == {"shop.p": ["at", "n"]}
-    assert after("ALTER TABLE p ADD COLUMN extra INT", dropped) == Followed(dropped=dropped)
+    assert after("ALTER TABLE p ADD COLUMN extra INT", dropped) == StatementEffects(dropped=dropped)
     for sql in ("ALTER TABLE p ADD COLUMN n INT", "ALTER TABLE p ADD COLUMN n INT NOT NULL DEFAULT 5"):
         with pytest.raises(SchemaError, match=r"rows that exist lost their value in 'n' when it was dropped.*ignore"):
             after(sql, dropped)
@@ -86,7 +86,7 @@ def test_what_changes_rows_that_exist_is_refused_with_the_way_out(sql: str, why:
     with pytest.raises(SchemaError, match=why) as refused:
         follow(sql)
     assert 'source.format.ddl = "ignore"' in str(refused.value)
-    assert follow(sql, follow=False) == Followed()
+    assert follow(sql, follow=False) == StatementEffects()
 
 
 def test_a_statement_about_a_table_without_rows_is_only_asked_for_its_columns() -> None:
@@ -94,15 +94,15 @@ def test_a_statement_about_a_table_without_rows_is_only_asked_for_its_columns() 
     ((table, created),) = made.schemas.items()
     assert (table, created.primary_key) == (TABLE, ("id",))
     assert [(c.name, c.type.kind) for c in created.columns] == [("id", TypeKind.INT64), ("price", TypeKind.DECIMAL)]
-    assert follow("CREATE TABLE p (id BIGINT PRIMARY KEY)", known=False, given=True) == Followed()
-    assert follow("ALTER TABLE p FROBNICATE", known=False) == Followed()
-    assert follow("TRUNCATE p", known=False) == Followed()
+    assert follow("CREATE TABLE p (id BIGINT PRIMARY KEY)", known=False, given=True) == StatementEffects()
+    assert follow("ALTER TABLE p FROBNICATE", known=False) == StatementEffects()
+    assert follow("TRUNCATE p", known=False) == StatementEffects()
 
 
 def test_tables_are_emptied_by_name() -> None:
     assert follow("TRUNCATE p").emptied == (TruncateTableEvent(TABLE),)
     assert follow("DROP TABLE p, q").emptied == (DropTableEvent(TABLE), DropTableEvent(OTHER))
-    assert follow("DROP TABLE elsewhere.p") == Followed()
+    assert follow("DROP TABLE elsewhere.p") == StatementEffects()
 
 
 @pytest.mark.parametrize(
@@ -118,24 +118,24 @@ def test_tables_are_emptied_by_name() -> None:
     ],
 )
 def test_no_statement_is_about_the_dead_letters(sql: str, emptied: list[TableId]) -> None:
-    statements = Statements(events_of_statement, ours=[DEAD_LETTERS])
+    statements = DdlMessages(events_of_statement, ours=[DEAD_LETTERS])
     tables = {TABLE: schema(), DEAD_LETTERS: schema()}
     told = ChangeItem(DEAD_LETTERS, (), 0, sql.replace(" p", " shop.p"))
     followed = statements.followed(told, tables.get, tables)
-    assert followed == Followed(emptied=tuple(map(DropTableEvent, emptied)))
+    assert followed == StatementEffects(emptied=tuple(map(DropTableEvent, emptied)))
 
 
 def test_a_statement_about_a_table_and_the_dead_letters_is_about_the_table() -> None:
     told = ChangeItem(TABLE, (), 0, "DROP TABLE p, raycdc.dead_letters")
-    followed = Statements(events_of_statement, ours=[DEAD_LETTERS]).followed(told, lambda _: schema())
-    assert followed == Followed(emptied=(DropTableEvent(TABLE),))
+    followed = DdlMessages(events_of_statement, ours=[DEAD_LETTERS]).followed(told, lambda _: schema())
+    assert followed == StatementEffects(emptied=(DropTableEvent(TABLE),))
 
 
 def test_a_default_of_a_new_column_is_part_of_the_schema_and_fills_rows_from_before() -> None:
     (after,) = follow("ALTER TABLE p ADD COLUMN extra INT NOT NULL DEFAULT 5").schemas.values()
     added = Column("extra", LogicalType(TypeKind.INT32, native=after.columns[-1].type.native), True, "5")
     assert after.columns[-1] == added
-    statements = Statements(events_of_statement)
+    statements = DdlMessages(events_of_statement)
     again = ChangeItem(TABLE, (), 0, "ALTER TABLE p ADD COLUMN extra INT NOT NULL DEFAULT 5")
     assert statements.followed(again, {TABLE: after}.get).schemas == {TABLE: after}
     empty = pa.RecordBatch.from_pylist([{"id": 1}], schema=changelog_schema(schema("id BIGINT, PRIMARY KEY (id)")))
@@ -150,7 +150,7 @@ def test_a_default_that_comes_after_rows_with_the_column_is_refused() -> None:
 
 @pytest.mark.parametrize("default", ["INT DEFAULT 5", "INT NOT NULL"])
 def test_a_new_column_beyond_the_given_ones_is_left_out_instead_of_its_default_in_every_row(default: str) -> None:
-    assert follow(f"ALTER TABLE p ADD COLUMN extra {default}", given=True) == Followed()
+    assert follow(f"ALTER TABLE p ADD COLUMN extra {default}", given=True) == StatementEffects()
 
 
 def test_a_default_that_comes_after_rows_with_a_given_column_is_refused() -> None:
@@ -169,17 +169,17 @@ def test_a_default_that_comes_after_rows_with_a_given_column_is_refused() -> Non
 def test_a_message_about_something_else_is_refused_where_it_removes_rows_of_a_table_that_is_read(
     sql: str, why: str
 ) -> None:
-    statements = Statements(events_of_statement)
+    statements = DdlMessages(events_of_statement)
     elsewhere = ChangeItem(TableId("shop", "s" if "ALTER" in sql else ""), (), 0, sql)
     with pytest.raises(SchemaError, match=why):
         statements.followed(elsewhere, {TABLE: schema()}.get, [TABLE])
     far = TableId("far", "p")
-    assert statements.followed(elsewhere, {far: schema()}.get, [far]) == Followed()
+    assert statements.followed(elsewhere, {far: schema()}.get, [far]) == StatementEffects()
 
 
 def test_a_table_that_is_replaced_is_emptied() -> None:
     sql = "CREATE OR REPLACE TABLE p (id BIGINT PRIMARY KEY)"
-    assert follow(sql) == Followed({}, (DropTableEvent(TABLE),))
+    assert follow(sql) == StatementEffects({}, (DropTableEvent(TABLE),))
     made = follow(sql, known=False)
     assert (made.emptied, [c.name for c in made.schemas[TABLE].columns]) == ((), ["id"])
 
@@ -188,7 +188,7 @@ def test_a_column_that_is_dropped_and_added_at_once_is_refused() -> None:
     sql = "ALTER TABLE p DROP COLUMN n, ADD COLUMN N INT"
     with pytest.raises(SchemaError, match="rows that exist lose their value in 'N'"):
         follow(sql)
-    assert follow(sql, known=False) == Followed()
+    assert follow(sql, known=False) == StatementEffects()
 
 
 @pytest.mark.parametrize("sql", ["DROP TABLE IF EXISTS p", "DROP DATABASE IF EXISTS shop", "ALTER TABLE p FROBNICATE"])
@@ -197,13 +197,13 @@ def test_what_concerns_no_rows_before_it_is_not_judged_by_those_behind_it(sql: s
     row = pa.RecordBatch.from_pylist([], schema=changelog_schema(columns))
     rows = RowsItem(TABLE, columns, row, np.array([1]))
     statement = ChangeItem(TABLE, (), 0, sql)
-    judged = judge(Decoded((statement, rows)), Statements(events_of_statement), in_force={}, dropped={})
+    judged = judge(Decoded((statement, rows)), DdlMessages(events_of_statement), in_force={}, dropped={})
     assert (judged.schemas, judged.emptied) == (((TABLE, columns),), {0: ()})
     behind = [(RowsItem(TABLE, columns, row, np.array([0])), statement), (statement,)]
     if "DROP TABLE" in sql:
-        judged = judge(Decoded(behind[0]), Statements(events_of_statement), in_force={}, dropped={})
+        judged = judge(Decoded(behind[0]), DdlMessages(events_of_statement), in_force={}, dropped={})
         assert judged.emptied == {1: (DropTableEvent(TABLE),)}
         return
     for items, in_force in zip(behind, ({}, {TABLE: columns}), strict=True):
         with pytest.raises(SchemaError, match="cannot be followed"):
-            judge(Decoded(items), Statements(events_of_statement), in_force=in_force, dropped={})
+            judge(Decoded(items), DdlMessages(events_of_statement), in_force=in_force, dropped={})

@@ -7,17 +7,17 @@ import tomllib
 
 import pytest
 
-from raycdc.checkpoint.manifest import Manifest
-from raycdc.checkpoint.opaque import EnumeratorState, SealedSplit
-from raycdc.checkpoint.store import CommitRecord
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
-from raycdc.epochs.parked_targets import ParkedTargets, Parks
+from raycdc.delivery.targets.parked_targets import ParkedTargets, Parks
 from raycdc.errors import SchemaError, ValueRefusedError
 from raycdc.formats.options import DEAD_LETTERS
 from raycdc.model import TableId
-from raycdc.model.selector import TableSelector
-from raycdc.source.table_requests import complain_of_parked
+from raycdc.model.rules.selector import TableSelector
+from raycdc.source.tables.table_requests import complain_of_parked
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.opaque import EnumeratorState, SealedSplit
+from raycdc.state.store import CommitRecord
 
 ORDERS = TableId("shop", "orders")
 

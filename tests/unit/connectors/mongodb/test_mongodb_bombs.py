@@ -10,7 +10,14 @@ import pyarrow as pa
 import pytest
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
-from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type, whole_documents
+from raycdc.connectors.mongodb.layout import (
+    CollectionLayout,
+    OnTypeMismatch,
+    Spelling,
+    declared,
+    parse_type,
+    whole_documents,
+)
 from raycdc.errors import DataError
 
 #: A quarter of the most that a server takes, for time's sake.
@@ -60,15 +67,15 @@ WIDE: dict[str, Callable[[], bytes]] = {
 }
 
 
-def layouts() -> dict[str, Layout]:
+def layouts() -> dict[str, CollectionLayout]:
     types = {name: parse_type(text) for name, text in {"_id": "int", "v": "json"}.items()}
     return {
-        "a column": declared(types, json=Spelling.RELAXED, on_misfit=OnMisfit.REST),
+        "a column": declared(types, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.REST),
         "whole": whole_documents(parse_type("int"), json=Spelling.RELAXED),
     }
 
 
-def read(layout: Layout, raw: bytes) -> pa.Table:
+def read(layout: CollectionLayout, raw: bytes) -> pa.Table:
     decoder = DocumentDecoder(layout, collection="shop.orders")
     return pa.Table.from_batches([*decoder.decode(raw), *decoder.flush()], layout.schema().arrow())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import tomllib
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -23,7 +24,14 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
-from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type, whole_documents
+from raycdc.connectors.mongodb.layout import (
+    CollectionLayout,
+    OnTypeMismatch,
+    Spelling,
+    declared,
+    parse_type,
+    whole_documents,
+)
 from raycdc.errors import DataError
 from raycdc.model import lost_values
 
@@ -33,12 +41,12 @@ _CANONICAL = JSONOptions(json_mode=JSONMode.CANONICAL, datetime_conversion=Datet
 _RELAXED = JSONOptions(json_mode=JSONMode.RELAXED, datetime_conversion=DatetimeConversion.DATETIME_MS)
 
 
-def layout(types: dict[str, str], on_misfit: OnMisfit = OnMisfit.FAIL) -> Layout:
+def layout(types: dict[str, str], on_misfit: OnTypeMismatch = OnTypeMismatch.FAIL) -> CollectionLayout:
     listed = {name: parse_type(text) for name, text in {"_id": "objectId", **types}.items()}
     return declared(listed, json=Spelling.RELAXED, on_misfit=on_misfit)
 
 
-def decoded(described: Layout, *documents: bytes) -> pa.Table:
+def decoded(described: CollectionLayout, *documents: bytes) -> pa.Table:
     decoder = DocumentDecoder(described, collection="shop.orders")
     batches = [*decoder.decode(b"".join(documents)), *decoder.flush()]
     for batch in batches:
@@ -46,7 +54,7 @@ def decoded(described: Layout, *documents: bytes) -> pa.Table:
     return pa.Table.from_batches(batches, described.schema().arrow())
 
 
-def rows(described: Layout, *documents: dict[str, Any]) -> list[dict[str, Any]]:
+def rows(described: CollectionLayout, *documents: dict[str, Any]) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = decoded(described, *(bson.encode(d) for d in documents)).to_pylist()
     return told
 
@@ -136,24 +144,39 @@ def test_a_value_that_does_not_fit_is_named_kept_apart_or_counted(type_: str, fo
     with pytest.raises(DataError, match=rf"shop.orders: a document: v, a column of .*{problem}") as refused:
         rows(layout({"v": type_}), document)
     assert "507f1f77bcf86cd799439011" not in str(refused.value)
-    kept = rows(layout({"v": type_}, OnMisfit.REST), document)[0]
+    kept = rows(layout({"v": type_}, OnTypeMismatch.REST), document)[0]
     assert kept["v"] is None
     text = json_util.dumps({"v": found}, json_options=_RELAXED)
     assert same(json.loads(kept["_rest"]), json.loads(text))
-    counting = DocumentDecoder(layout({"v": type_}, OnMisfit.NULL), collection="shop.orders")
+    counting = DocumentDecoder(layout({"v": type_}, OnTypeMismatch.NULL), collection="shop.orders")
     batches = [*counting.decode(bson.encode(document) * 3), *counting.flush()]
     assert [lost_values(batch) for batch in batches] == [3]
     assert batches[0].column("v").null_count == 3
 
 
 def test_a_key_that_does_not_fit_is_an_error_whatever_is_to_be_kept() -> None:
-    for policy in OnMisfit:
+    for policy in OnTypeMismatch:
         with pytest.raises(DataError, match="It is the key"):
             rows(layout({}, policy), {"_id": 5})
 
 
+def test_the_advice_for_keys_of_several_types_keeps_the_other_columns() -> None:
+    described = layout({"name": "string", "at": "date"}, OnTypeMismatch.REST)
+    with pytest.raises(DataError) as refused:
+        rows(described, {"_id": 5, "name": "Ann"})
+    listed = tomllib.loads(str(refused.value).rpartition("left out: ")[2])
+    ((collection, columns),) = listed.items()
+    assert columns == {"_id": "json", "name": "string", "at": "date"}
+    # Followed to the letter, it has all of the columns, and both kinds of keys.
+    types = {name: parse_type(text) for name, text in columns.items()}
+    mended = declared(types, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.REST)
+    assert [row["name"] for row in rows(mended, {"_id": 5, "name": "Ann"})] == ["Ann"]
+    assert rows(mended, {"_id": _ID, "name": "Bob"})[0]["name"] == "Bob"
+    assert collection
+
+
 def test_fields_are_found_in_any_order_and_missing_ones_are_null() -> None:
-    described = layout({"a": "int", "b": "string", "ab": "int"}, OnMisfit.REST)
+    described = layout({"a": "int", "b": "string", "ab": "int"}, OnTypeMismatch.REST)
     documents: list[dict[str, Any]] = [
         {"_id": _ID, "a": 1, "b": "x", "ab": 2},
         {"b": "y", "ab": 3, "a": 4, "_id": _ID},
@@ -174,14 +197,14 @@ def test_a_field_that_is_there_twice_is_named_or_kept_apart() -> None:
     twice = struct.pack("<i", len(once) + len(element)) + once[4:-1] + element + b"\0"
     with pytest.raises(DataError, match="is there twice"):
         decoded(layout({"v": "int"}), twice)
-    assert decoded(layout({"v": "int"}, OnMisfit.REST), twice).to_pylist() == [
+    assert decoded(layout({"v": "int"}, OnTypeMismatch.REST), twice).to_pylist() == [
         {"_id": str(_ID), "v": 1, "_rest": '{"v":2}'}
     ]
 
 
 def test_many_fields_without_a_column_all_go_to_the_rest() -> None:
     document = {"_id": _ID, **{f"f{i}": i for i in range(3000)}}
-    told = rows(layout({"f7": "int"}, OnMisfit.REST), document)[0]
+    told = rows(layout({"f7": "int"}, OnTypeMismatch.REST), document)[0]
     assert told["f7"] == 7
     assert json.loads(told["_rest"]) == {f"f{i}": i for i in range(3000) if i != 7}
 
@@ -324,7 +347,7 @@ def test_a_column_holds_an_equal_value_or_the_rest_has_it(found: Any, type_: str
     # Python has no dates beyond the years 1 and 9999.
     assume(not isinstance(found, DatetimeMS) or -62_135_596_800_000 <= int(found) < 253_402_300_800_000)
     raw = bson.encode({"_id": _ID, "v": found})
-    row = decoded(layout({"v": type_}, OnMisfit.REST), raw).to_pylist()[0]
+    row = decoded(layout({"v": type_}, OnTypeMismatch.REST), raw).to_pylist()[0]
     held, rest = row["v"], row["_rest"]
     if found is None:
         assert (held, rest) == (None, None)
@@ -353,8 +376,8 @@ def test_damage_is_named_and_what_is_told_is_valid(document: dict[str, Any], dat
     described = data.draw(
         st.sampled_from(
             [
-                layout({"v": "json", "n": "int", "s": "string"}, OnMisfit.REST),
-                layout({"v": "json", "n": "decimal(9,1)", "s": "binData"}, OnMisfit.NULL),
+                layout({"v": "json", "n": "int", "s": "string"}, OnTypeMismatch.REST),
+                layout({"v": "json", "n": "decimal(9,1)", "s": "binData"}, OnTypeMismatch.NULL),
                 whole_documents(None, json=Spelling.CANONICAL),
             ]
         )

@@ -9,9 +9,16 @@ import pytest
 from bson.raw_bson import RawBSONDocument
 
 from raycdc.connectors.mongodb.bson.documents import RAW
-from raycdc.connectors.mongodb.catalog import inferred
-from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type, whole_documents
+from raycdc.connectors.mongodb.layout import (
+    CollectionLayout,
+    OnTypeMismatch,
+    Spelling,
+    declared,
+    parse_type,
+    whole_documents,
+)
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.catalog import inferred
 from raycdc.model import LogicalType, TypeKind
 
 
@@ -93,13 +100,15 @@ def test_other_types_are_refused_with_those_that_there_are(text: str) -> None:
 @pytest.mark.parametrize(
     "layout",
     [
-        declared({"_id": parse_type("uuid")}, json=Spelling.CANONICAL, on_misfit=OnMisfit.NULL),
-        declared({"a": parse_type("int"), "_id": parse_type("json")}, json=Spelling.RELAXED, on_misfit=OnMisfit.REST),
+        declared({"_id": parse_type("uuid")}, json=Spelling.CANONICAL, on_misfit=OnTypeMismatch.NULL),
+        declared(
+            {"a": parse_type("int"), "_id": parse_type("json")}, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.REST
+        ),
         whole_documents(None, json=Spelling.RELAXED),
     ],
 )
-def test_a_layout_in_a_schema_document_is_read_back(layout: Layout) -> None:
-    assert Layout.from_document(layout.document()) == layout
+def test_a_layout_in_a_schema_document_is_read_back(layout: CollectionLayout) -> None:
+    assert CollectionLayout.from_document(layout.document()) == layout
     assert layout.columns[0].name == "_id"
 
 

@@ -12,8 +12,8 @@ import pytest
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
 from raycdc.connectors.mongodb.layout import (
     FIELDS,
-    Layout,
-    OnMisfit,
+    CollectionLayout,
+    OnTypeMismatch,
     Spelling,
     declared,
     parse_type,
@@ -51,7 +51,7 @@ def document(elements: bytes) -> bytes:
     return (len(body) + 4).to_bytes(4, "little") + body
 
 
-def written(layout: Layout, *documents: bytes, columns: dict[str, pa.Array] | None = None) -> list[bytes]:
+def written(layout: CollectionLayout, *documents: bytes, columns: dict[str, pa.Array] | None = None) -> list[bytes]:
     decoder = DocumentDecoder(layout, collection="shop.orders")
     batches = [*decoder.decode(b"".join(documents)), *decoder.flush()]
     schema = layout.schema()
@@ -59,7 +59,7 @@ def written(layout: Layout, *documents: bytes, columns: dict[str, pa.Array] | No
     for name, values in (columns or {}).items():
         batch = batch.append_column(name, values)
         schema = TableSchema((*schema.columns, Column(name, parse_type("int"))), schema.primary_key)
-    target = writing.Layout(TableId("shop", "copy"), schema, "me")
+    target = writing.DocumentLayout(TableId("shop", "copy"), schema, "me")
     found = b"".join(statement.documents for statement in target.inserts([batch]))
     cut = []
     while found:
@@ -80,7 +80,7 @@ def test_a_whole_document_is_the_same_again(odd: str) -> None:
 @pytest.mark.parametrize("odd", sorted(_ODD.keys() - {"twice"}))
 def test_a_value_that_a_column_would_change_is_written_as_it_was(odd: str, type_: str) -> None:
     layout = declared(
-        {"_id": parse_type("string"), "v": parse_type(type_)}, json=Spelling.BSON, on_misfit=OnMisfit.REST
+        {"_id": parse_type("string"), "v": parse_type(type_)}, json=Spelling.BSON, on_misfit=OnTypeMismatch.REST
     )
     assert written(layout, document(_ODD[odd]), document(b"")) == [document(_ODD[odd]), document(b"")]
 
@@ -88,7 +88,7 @@ def test_a_value_that_a_column_would_change_is_written_as_it_was(odd: str, type_
 @pytest.mark.parametrize("type_", _TYPES)
 def test_equal_values_of_other_types_stay_what_they_are(type_: str) -> None:
     layout = declared(
-        {"_id": parse_type("string"), "v": parse_type(type_)}, json=Spelling.BSON, on_misfit=OnMisfit.REST
+        {"_id": parse_type("string"), "v": parse_type(type_)}, json=Spelling.BSON, on_misfit=OnTypeMismatch.REST
     )
     values: list[Any] = [1, bson.Int64(1), 1.0, True, bson.DatetimeMS(0), "1", None, bson.ObjectId(), bytes(16)]
     values += [bson.Decimal128(text) for text in ("1.00", "1.0", "1", "-0.00", "0.00", "1E+2", "1E+6111", "Infinity")]
@@ -98,7 +98,7 @@ def test_equal_values_of_other_types_stay_what_they_are(type_: str) -> None:
 
 
 def test_what_cannot_be_written_is_named() -> None:
-    layout = declared({"_id": parse_type("string")}, json=Spelling.BSON, on_misfit=OnMisfit.REST)
+    layout = declared({"_id": parse_type("string")}, json=Spelling.BSON, on_misfit=OnTypeMismatch.REST)
     for elements, why in [
         (b"\x10$set\0\x01\0\0\0", "begins with a dollar sign"),
         (b"\x11t\0" + bytes(8), "an empty timestamp"),
@@ -107,7 +107,9 @@ def test_what_cannot_be_written_is_named() -> None:
             written(layout, document(b""), document(elements))
     with pytest.raises(SinkError, match="a field that a column has, too"):
         written(layout, document(b"\x10v\0\x01\0\0\0"), columns={"v": pa.array([5], pa.int32())})
-    twice = declared({"_id": parse_type("string"), "v": parse_type("int")}, json=Spelling.BSON, on_misfit=OnMisfit.REST)
+    twice = declared(
+        {"_id": parse_type("string"), "v": parse_type("int")}, json=Spelling.BSON, on_misfit=OnTypeMismatch.REST
+    )
     with pytest.raises(SinkError, match="a field that a column has, too"):
         written(twice, document(_ODD["twice"]))
     assert FIELDS in [column.type for column in layout.columns]
@@ -115,7 +117,7 @@ def test_what_cannot_be_written_is_named() -> None:
 
 def test_a_text_that_is_no_identifier_is_named() -> None:
     schema = TableSchema((Column("id", parse_type("objectId"), nullable=False),), ("id",))
-    layout = writing.Layout(TableId("shop", "copy"), schema, "me")
+    layout = writing.DocumentLayout(TableId("shop", "copy"), schema, "me")
     batch = pa.RecordBatch.from_arrays([pa.array(["0" * 24, "A" * 24, "x" * 24])], names=["id"])
     with pytest.raises(
         SinkError, match=r"its key in \(id\) cannot be written. Column id has a text that is no objectId"

@@ -8,14 +8,14 @@ from typing import Any
 import bson
 import pytest
 
-from raycdc.checkpoint.missing import MissingRow
 from raycdc.connectors.mongodb.stream import document_reads
 from raycdc.connectors.mongodb.stream.causal import Found
-from raycdc.connectors.mongodb.stream.position import StreamPosition
+from raycdc.connectors.mongodb.stream.resume_token import StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import StateError
 from raycdc.model import RowKind
-from raycdc.source.snapshot.log_unit import LogUnit, Transactions, rows_of
+from raycdc.source.snapshot.log.log_unit import LogTransactions, LogUnit, rows_of
+from raycdc.state.missing import MissingRow
 from tests.unit.connectors.mongodb.test_mongodb_stream import ORDERS, Script, answer, event, reader, token, units
 
 
@@ -48,7 +48,7 @@ def rows(passed: list[LogUnit]) -> list[tuple[int, int]]:
 
 
 def missing_of(unit: LogUnit) -> tuple[MissingRow, ...]:
-    return unit.missing if isinstance(unit, Transactions) else ()
+    return unit.missing if isinstance(unit, LogTransactions) else ()
 
 
 def waiting(passed: list[LogUnit]) -> list[int]:

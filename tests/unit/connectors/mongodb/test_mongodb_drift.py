@@ -9,27 +9,33 @@ import bson
 import numpy as np
 import pytest
 
-from raycdc.checkpoint.opaque import Position
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
-from raycdc.connectors.mongodb.layout import Layout, OnConflict, OnMisfit, Spelling, declared, parse_type
-from raycdc.connectors.mongodb.stream.drift import Widening, added, kinds_of, widened
+from raycdc.connectors.mongodb.layout import (
+    CollectionLayout,
+    OnConflict,
+    OnTypeMismatch,
+    Spelling,
+    declared,
+    parse_type,
+)
+from raycdc.connectors.mongodb.stream.drift import Widening, Widenings, added, kinds_of, widened
 from raycdc.connectors.mongodb.stream.events import Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
-from raycdc.connectors.mongodb.stream.widenings import Widenings
 from raycdc.model import TableId
-from raycdc.model.mask import Mask, Masks
-from raycdc.schema.events import AddColumnEvent
-from raycdc.source.new_beginnings import Place
-from raycdc.source.parked_tables import ParkingTerms
-from raycdc.source.snapshot.log_unit import TableAltered
-from raycdc.transform.followed import TargetRules
+from raycdc.model.evolution.events import AddColumnEvent
+from raycdc.model.rules.mask import Mask, Masks
+from raycdc.source.snapshot.log.log_unit import AlterTableUpdate
+from raycdc.source.tables.parked_tables import ParkingSetup
+from raycdc.source.tables.resnapshots import StatementPosition
+from raycdc.state.opaque import Position
+from raycdc.transform.target_rules import TargetRules
 
 ORDERS = TableId("shop", "orders")
 
 
-def layout(**types: str) -> Layout:
+def layout(**types: str) -> CollectionLayout:
     listed = {name: parse_type(text) for name, text in {"_id": "long", **types}.items()}
-    return declared(listed, json=Spelling.RELAXED, on_misfit=OnMisfit.REST)
+    return declared(listed, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.REST)
 
 
 def how(on_conflict: OnConflict = OnConflict.UNION, most: int = 10, **rules: Any) -> Widening:
@@ -45,7 +51,7 @@ def met(decoder: DocumentDecoder, *documents: dict[str, Any]) -> tuple[list[dict
     return rows, kinds_of(decoder.met(data))
 
 
-def names(found: Layout) -> dict[str, str]:
+def names(found: CollectionLayout) -> dict[str, str]:
     return {column.name: column.type.native for column in found.columns}
 
 
@@ -74,7 +80,7 @@ def test_names_without_end_are_not_told_without_end() -> None:
 def test_what_a_column_cannot_hold_is_in_the_one_beside_it() -> None:
     wide = widened(ORDERS, layout(n="long", at="date"), {"n": {"string"}}, how()).layout
     assert names(wide) == {"_id": "long", "n": "long", "at": "date", "_rest": "json", "n__other": "json"}
-    assert Layout.from_document(wide.document()) == wide
+    assert CollectionLayout.from_document(wide.document()) == wide
     decoder = DocumentDecoder(wide, collection="shop.orders", watched=True)
     rows, more = met(
         decoder,
@@ -156,7 +162,7 @@ def test_no_column_beside_a_masked_one_shows_what_is_hidden() -> None:
 def test_layouts_of_states_before_there_were_columns_beside_others_are_read() -> None:
     document = layout(n="long").document()
     assert "others" not in document.own("mongodb")
-    assert Layout.from_document(document) == layout(n="long")
+    assert CollectionLayout.from_document(document) == layout(n="long")
     assert replace(layout(n="long"), others=(("n", "x"),)).document().fingerprint != document.fingerprint
 
 
@@ -165,7 +171,7 @@ def test_a_collection_that_widens_all_the_time_does_so_less_often() -> None:
     followed = FollowedCollections(
         {ORDERS: layout()},
         captures=lambda _: True,
-        terms=ParkingTerms({}),
+        terms=ParkingSetup({}),
         widenings=Widenings(lambda _: how(most=100), clock=lambda: now_s),
     )
 
@@ -181,8 +187,8 @@ def test_a_collection_that_widens_all_the_time_does_so_less_often() -> None:
             assert writer is not None
             (rows,) = writer.rows(batch.data, batch.events, numbers=numbers, ranks=numbers)
             again = followed.widen(ORDERS, batch.data, at_once=True)
-        told = followed.widenings(Place(Position.unknown(), 1, 0))
-        altered = [one.update for one in told if isinstance(one.update, TableAltered)]
+        told = followed.widenings(StatementPosition(Position.unknown(), 1, 0))
+        altered = [one.update for one in told if isinstance(one.update, AlterTableUpdate)]
         assert len(altered) == len(told)
         return rows.batch.num_columns, [
             e.column.name for update in altered for e in update.changes if isinstance(e, AddColumnEvent)

@@ -9,11 +9,11 @@ import pytest
 from bson import Decimal128, Int64
 
 from raycdc.connectors.mongodb.bson.decoder import DocumentDecoder
-from raycdc.connectors.mongodb.layout import OnMisfit, Spelling, declared, parse_type
+from raycdc.connectors.mongodb.layout import OnTypeMismatch, Spelling, declared, parse_type
 
 
 def spelled(keys: list[Any], spelling: Spelling) -> list[str]:
-    made = declared({"_id": parse_type("json"), "v": parse_type("json")}, json=spelling, on_misfit=OnMisfit.FAIL)
+    made = declared({"_id": parse_type("json"), "v": parse_type("json")}, json=spelling, on_misfit=OnTypeMismatch.FAIL)
     decoder = DocumentDecoder(made, collection="shop.orders")
     documents = b"".join(bson.encode({"_id": key, "v": Decimal128("1.00")}) for key in keys)
     found: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 import bson
 import pytest
 
-from raycdc.connectors.mongodb.stream.raw_cursors import reply_of
+from raycdc.connectors.mongodb.stream.raw_stream import reply_of
 
 _DOCUMENTS = [{"_id": number, "nextBatch": [{"cursor": {}}], "text": "x" * number} for number in range(300)]
 

@@ -9,38 +9,37 @@ import bson
 import numpy as np
 import pytest
 
-from raycdc.checkpoint.opaque import NO_NOTES, LogNotes
-from raycdc.connectors.mongodb.large import LargeDocuments
-from raycdc.connectors.mongodb.layout import Layout, OnMisfit, Spelling, declared, parse_type
+from raycdc.connectors.mongodb.large_documents import LargeDocuments
+from raycdc.connectors.mongodb.layout import CollectionLayout, OnTypeMismatch, Spelling, declared, parse_type
 from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
 from raycdc.connectors.mongodb.stream.causal import Found
 from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
 from raycdc.connectors.mongodb.stream.document_reads import Absent, DocumentReads, ReadDocuments, is_settled
 from raycdc.connectors.mongodb.stream.events import RowWriter, Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
-from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
 from raycdc.connectors.mongodb.stream.reopened_stream import ReopenedStream
-from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken, StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
-from raycdc.connectors.mongodb.stream.whole_transactions import WholeTransactions
+from raycdc.connectors.mongodb.stream.whole_transactions import MongoDbTransactionAssembler
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
-from raycdc.model.selector import TableSelector
-from raycdc.source.new_beginnings import Fit, LookAt, Unfit, unread
-from raycdc.source.parked_tables import ParkingTerms
-from raycdc.source.snapshot.log_unit import (
+from raycdc.model.rules.selector import TableSelector
+from raycdc.source.snapshot.log.log_unit import (
     NOWHERE,
+    BeginTableUpdate,
+    LogTransactions,
     LogUnit,
+    ParkTableUpdate,
     SchemaChange,
     SchemaUpdate,
-    TableBegun,
-    TableParked,
-    Transactions,
     in_transaction,
     rows_of,
     updates_of,
 )
+from raycdc.source.tables.parked_tables import ParkingSetup
+from raycdc.source.tables.resnapshots import FollowableTable, ProbeTable, UnfollowableTable, unread
+from raycdc.state.opaque import NO_NOTES, LogNotes
 
 ORDERS = TableId("shop", "orders")
 UUID = "00" * 16
@@ -49,10 +48,10 @@ NOW = ordinal_of(1000, 1)
 BEGIN = StreamPosition(ordinal_of(10, 1), replica_set="rs0")
 
 
-def layout(uuid: str = UUID) -> Layout:
+def layout(uuid: str = UUID) -> CollectionLayout:
     types = {"_id": parse_type("long"), "n": parse_type("long")}
-    made = declared(types, json=Spelling.RELAXED, on_misfit=OnMisfit.FAIL)
-    return Layout(made.columns, made.json, made.on_misfit, uuid=uuid)
+    made = declared(types, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.FAIL)
+    return CollectionLayout(made.columns, made.json, made.on_misfit, uuid=uuid)
 
 
 def token(second: int, place: int = 0) -> ResumeToken:
@@ -106,7 +105,7 @@ def reader(
     script: Script,
     *,
     sharded: bool = False,
-    look: LookAt[Layout] = lambda _: None,
+    look: ProbeTable[CollectionLayout] = lambda _: None,
     found: dict[bytes, bytes] | None = None,
     follows: bool = True,
     read_documents: ReadDocuments | None = None,
@@ -117,11 +116,11 @@ def reader(
         return table.db == "shop"
 
     layouts = {ORDERS: layout()} if follows else {}
-    followed = FollowedCollections(layouts, captures=captures, terms=ParkingTerms({}, look))
+    followed = FollowedCollections(layouts, captures=captures, terms=ParkingSetup({}, look))
     document_reads = DocumentReads(read_documents or (lambda *_, **__: Found(found or {}, NOW)), state or {})
     return ChangeStreamReader(
         ReopenedStream(script.open, start, close=lambda: None),
-        transactions=WholeTransactions(whole_when_idle=not sharded),
+        transactions=MongoDbTransactionAssembler(whole_when_idle=not sharded),
         scanner=Scanner(captures),
         followed=followed,
         document_reads=document_reads,
@@ -150,8 +149,8 @@ def changed(unit: LogUnit) -> tuple[SchemaUpdate, ...]:
     return unit.updates if isinstance(unit, SchemaChange) else ()
 
 
-def parked_with_rows(unit: LogUnit) -> tuple[TableParked, ...]:
-    return unit.parked if isinstance(unit, Transactions) else ()
+def parked_with_rows(unit: LogUnit) -> tuple[ParkTableUpdate, ...]:
+    return unit.parked if isinstance(unit, LogTransactions) else ()
 
 
 def test_the_last_time_of_an_answer_waits_for_what_shows_that_it_is_whole() -> None:
@@ -256,11 +255,11 @@ def test_a_document_that_does_not_fit_parks_its_collection() -> None:
 
 
 def test_a_collection_that_cannot_be_followed_is_parked_with_the_reason() -> None:
-    looks = iter([Unfit("it has a collation", ordinal_of(11, 1))])
+    looks = iter([UnfollowableTable("it has a collation", ordinal_of(11, 1))])
     script = Script(answer(event(11, 1, key=1)), answer(event(12, 1, key=2)), answer(behind=token(13)))
     passed = units(reader(script, follows=False, look=lambda _: next(looks)), script)
     updates = [update for unit in passed for update in updates_of(unit)]
-    reasons = [update.parking.reason for update in updates if isinstance(update, TableParked)]
+    reasons = [update.parking.reason for update in updates if isinstance(update, ParkTableUpdate)]
     assert reasons == ["shop.orders appeared, and is read from its beginning", "it has a collation"]
     assert [key for unit in passed for key in told(unit)[0]] == []
 
@@ -331,7 +330,7 @@ def test_what_becomes_of_a_collection_is_passed_before_the_place_behind_it() -> 
     script = Script(answer(event(11, 1, key=1), event(12, 1, "drop"), event(13, 1, key=3)), answer(behind=token(14)))
     passed = units(reader(script), script)
     kinds = [
-        (told(unit), [isinstance(u, TableParked) for u in changed(unit)], len(parked_with_rows(unit)))
+        (told(unit), [isinstance(u, ParkTableUpdate) for u in changed(unit)], len(parked_with_rows(unit)))
         for unit in passed
     ]
     assert kinds == [
@@ -346,7 +345,7 @@ def test_what_becomes_of_a_collection_is_passed_before_the_place_behind_it() -> 
 
 
 def test_a_collection_that_appears_begins_when_its_look_was_passed() -> None:
-    looks = iter([Fit(layout("11" * 16), ordinal_of(13, 1), unread("_id"))])
+    looks = iter([FollowableTable(layout("11" * 16), ordinal_of(13, 1), unread("_id"))])
     script = Script(
         answer(event(11, 1, key=1), event(12, 1, key=2)),
         answer(event(13, 1, key=3)),
@@ -357,7 +356,7 @@ def test_a_collection_that_appears_begins_when_its_look_was_passed() -> None:
     begun = [n for n, unit in enumerate(passed) if changed(unit)]
     assert len(begun) == 1
     assert passed[begun[0]].place.ordinal == ordinal_of(13, 1)
-    assert isinstance(changed(passed[begun[0]])[0], TableBegun)
+    assert isinstance(changed(passed[begun[0]])[0], BeginTableUpdate)
     assert [told(unit)[0] for unit in passed[begun[0] + 1 :]] == [[4], []]
     assert [len(parked_with_rows(unit)) for unit in passed[: begun[0]]].count(1) == 1
 
@@ -374,13 +373,13 @@ def test_a_drop_of_the_collection_that_had_the_name_before_changes_nothing() -> 
 def test_an_event_of_an_unknown_kind_parks_its_collection(kind: str, parked: int) -> None:
     script = Script(answer(event(11, 1, kind), event(12, 1, key=1)), answer(behind=token(13)))
     passed = units(reader(script), script)
-    assert sum(isinstance(update, TableParked) for unit in passed for update in changed(unit)) == parked
+    assert sum(isinstance(update, ParkTableUpdate) for unit in passed for update in changed(unit)) == parked
     assert [key for unit in passed for key in told(unit)[0]] == ([] if parked else [1])
 
 
 def test_both_documents_of_an_update_are_in_one_batch_however_large_they_are() -> None:
     text = parse_type("string")
-    made = declared({"_id": parse_type("long"), "n": text}, json=Spelling.RELAXED, on_misfit=OnMisfit.FAIL)
+    made = declared({"_id": parse_type("long"), "n": text}, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.FAIL)
     large = {"_id": 1, "n": "x" * (7 << 20)}
     events = [
         event(11, 1, "update", key=1, fullDocument=large, fullDocumentBeforeChange=large),

@@ -7,17 +7,16 @@ from typing import Any, cast
 import bson
 import pytest
 
-from raycdc.connectors.mongodb.client import Client, ServerInfo, probe
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.client import Client, MongoDbServerInfo, probe
 from raycdc.connectors.mongodb.source import MongoDbSource
-from raycdc.connectors.mongodb.stream.position import StreamPosition
 from raycdc.connectors.mongodb.stream.raw_stream import RawStream, Scope, StreamOptions, stream_options
-from raycdc.connectors.mongodb.stream.resume_token import ResumeToken
+from raycdc.connectors.mongodb.stream.resume_token import ResumeToken, StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import SourceError
 from raycdc.model import TableId
-from raycdc.model.selector import TableSelector
-from raycdc.source.snapshot.stream_state import StreamState
+from raycdc.model.rules.selector import TableSelector
+from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.split import StreamSplit
 
 EVENT = {"_data": "82612F653E000000022B022C0100296E5A1004" + "00" * 16 + "46645F696400" + "04"}
@@ -25,8 +24,8 @@ INVALIDATION = {"_data": "82612F653E000000022B022C0100296F5A1004" + "00" * 16 + 
 PLACE = (1630496062, 2)
 
 
-def info(*version: int, mongos: bool = False) -> ServerInfo:
-    return ServerInfo("db:27017", version, "" if mongos else "rs0", mongos)
+def info(*version: int, mongos: bool = False) -> MongoDbServerInfo:
+    return MongoDbServerInfo("db:27017", version, "" if mongos else "rs0", mongos)
 
 
 class FakeClient:

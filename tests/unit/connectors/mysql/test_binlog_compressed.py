@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog.events import DdlItem, LogItem, RowsItem
-from raycdc.connectors.mysql.binlog.gtid import MySqlGtidSet
-from raycdc.connectors.mysql.binlog.log_kind import LogKind
-from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
+from raycdc.connectors.mysql.binlog.event_types import LogKind
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem, DdlItem, LogItem
+from raycdc.connectors.mysql.binlog.positions.gtid import MySqlGtidSet
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
+from raycdc.connectors.mysql.binlog.tables.table_decoding import BatchForm
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import CorruptLogError, DataError
 from raycdc.model import TableId
@@ -40,7 +40,7 @@ def decoder(*, mariadb: bool = False, start: BinlogOffset | None = None) -> Binl
 
 
 def ids(items: list[LogItem]) -> list[int]:
-    rows = [row for item in items if isinstance(item, RowsItem) for row in item.batch.to_pylist()]
+    rows = [row for item in items if isinstance(item, BinlogRowsItem) for row in item.batch.to_pylist()]
     return [row["id"] for row in sorted(rows, key=lambda row: row["_seq"])]
 
 
@@ -75,7 +75,7 @@ def test_rows_of_a_compressed_transaction_have_its_position(algorithm: int) -> N
     items = subject.feed(log.take())
 
     assert ids(items) == [1, 2, 3, 4]
-    first = next(item for item in items if isinstance(item, RowsItem))
+    first = next(item for item in items if isinstance(item, BinlogRowsItem))
     assert first.row_pos.tolist()[:3] == [end] * 3
     assert subject.cursor.position == BinlogOffset("binlog.000001", log.position)
     assert subject.cursor.position.gtid_set == f"{UUID_TEXT}:1-2"
@@ -145,7 +145,7 @@ def test_mariadb_compressed_statements_and_rows_are_followed() -> None:
 
     assert [item.statement for item in items if isinstance(item, DdlItem)] == ["CREATE TABLE d.x (a INT)"]
     assert ids(items) == [1, 2, 2, 3, 4, 1]
-    assert end in np.concatenate([item.row_pos for item in items if isinstance(item, RowsItem)]).tolist()
+    assert end in np.concatenate([item.row_pos for item in items if isinstance(item, BinlogRowsItem)]).tolist()
     assert subject.cursor.position.pos == log.position
 
 
@@ -166,7 +166,7 @@ def test_rows_of_an_xa_transaction_take_the_place_of_its_commit() -> None:
     items = subject.feed(log.take())
 
     assert ids(items) == [2, 1]
-    late = [item for item in items if isinstance(item, RowsItem)][-1]
+    late = [item for item in items if isinstance(item, BinlogRowsItem)][-1]
     assert late.row_pos.tolist() == [log.position]
     assert late.batch["_ts_ms"].to_pylist() == [1_700_000_999_000]
     assert (subject.cursor.position.pos, subject.cursor.position.gtid_set) == (log.position, f"{UUID_TEXT}:1-3")
@@ -252,7 +252,7 @@ def test_tagged_gtids_are_sets_of_their_own() -> None:
 
     [item] = subject.feed(log.take())
 
-    assert isinstance(item, RowsItem)
+    assert isinstance(item, BinlogRowsItem)
     assert set(item.batch["_ts_ms"].to_pylist()) == {1_700_000_123_456}
     found = MySqlGtidSet.parse(subject.cursor.position.gtid_set)
     assert found.intervals == {

@@ -7,18 +7,19 @@ import random
 import struct
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog.events import DdlItem, RowsItem
-from raycdc.connectors.mysql.binlog.log_kind import LogKind
-from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
-from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
-from raycdc.errors import CorruptLogError, DataError, SchemaError
+from raycdc.connectors.mysql.binlog.event_types import LogKind
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem, DdlItem, LogItem
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
+from raycdc.connectors.mysql.binlog.tables.table_decoding import BatchForm
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable, TypeOptions
+from raycdc.errors import CorruptLogError, DataError, PartialRowsError, SchemaError, SchemaMismatchError
 from raycdc.model import TableId, changelog_schema
 from tests.unit.connectors.mysql.binlog_bytes import UUID, LogWriter, int_row
 
@@ -41,9 +42,9 @@ def decoder(
     )
 
 
-def rows_of(items: list[RowsItem | DdlItem]) -> list[tuple[int, int | None]]:
+def rows_of(items: list[LogItem]) -> list[tuple[int, int | None]]:
     """(kind, id) of all rows, ordered by `_seq`."""
-    rows = [row for item in items if isinstance(item, RowsItem) for row in item.batch.to_pylist()]
+    rows = [row for item in items if isinstance(item, BinlogRowsItem) for row in item.batch.to_pylist()]
     return [(row["_op"], row["id"]) for row in sorted(rows, key=lambda row: row["_seq"])]
 
 
@@ -56,7 +57,7 @@ def test_insert_update_and_delete_become_rows_with_metadata() -> None:
 
     [item] = subject.feed(log.take())
 
-    assert isinstance(item, RowsItem)
+    assert isinstance(item, BinlogRowsItem)
     assert item.batch.schema.equals(changelog_schema(TABLE.schema()))
     assert item.batch.slice(0, 2).to_pylist() == [
         {"id": 1, "_op": 0, "_seq": 0, "_ts_ms": 1_700_000_123_456, "_pos": f"binlog.000001:{inserted_at}:0"},
@@ -134,8 +135,8 @@ def test_ddl_separates_rows_and_its_callback_changes_the_schema_for_those_after_
     )
     first, ddl, second = subject.feed(log.take())
 
-    assert isinstance(first, RowsItem)
-    assert isinstance(second, RowsItem)
+    assert isinstance(first, BinlogRowsItem)
+    assert isinstance(second, BinlogRowsItem)
     assert seen == [ddl]
     assert (seen[0].db, seen[0].statement) == ("d", "ALTER TABLE t ADD b TINYINT")
     assert (seen[0].before.pos, seen[0].before.gtid_set) == (before, f"{UUID_TEXT}:1")
@@ -156,7 +157,7 @@ def test_rows_of_several_tables_keep_log_order_by_seq() -> None:
 
     items = decoder(TABLE, OTHER).feed(log.xid().take())
 
-    assert {item.table for item in items if isinstance(item, RowsItem)} == {TABLE.id, OTHER.id}
+    assert {item.table for item in items if isinstance(item, BinlogRowsItem)} == {TABLE.id, OTHER.id}
     assert rows_of(items) == expected
 
 
@@ -178,7 +179,7 @@ def test_batches_split_by_bytes_but_never_inside_an_update() -> None:
 
     items = decoder(OTHER, bytes_max=4096).feed(log.take())
 
-    batches = [item.batch for item in items if isinstance(item, RowsItem)]
+    batches = [item.batch for item in items if isinstance(item, BinlogRowsItem)]
     assert len(batches) > 5
     assert all(batch["_op"].to_pylist() == [1, 2] * (batch.num_rows // 2) for batch in batches)
     assert sum(batch.num_rows for batch in batches) == 2000
@@ -193,7 +194,7 @@ def test_text_larger_than_the_arena_makes_it_grow() -> None:
 
     [item] = decoder(table).feed(log.take())
 
-    assert isinstance(item, RowsItem)
+    assert isinstance(item, BinlogRowsItem)
     assert item.batch["body"].to_pylist() == [value.decode()]
 
 
@@ -220,7 +221,7 @@ def test_an_unknown_event_that_may_be_ignored_counts_beyond_4_gib() -> None:
 
     [item] = subject.feed(log.take())
 
-    assert isinstance(item, RowsItem)
+    assert isinstance(item, BinlogRowsItem)
     assert subject.cursor.position.pos == log.position > 1 << 32
 
 
@@ -283,7 +284,7 @@ def test_an_incomplete_row_image_is_refused_with_the_setting() -> None:
 
 @pytest.mark.parametrize(
     ("types", "metadata", "what"),
-    [(INT + INT, b"", "2 columns instead of 1"), (b"\x08", b"", "column 'id' is bigint there")],
+    [(b"", b"", "0 columns instead of 1"), (b"\x08", b"", "column 'id' is bigint there")],
 )
 def test_a_table_map_that_does_not_fit_shows_both_shapes(types: bytes, metadata: bytes, what: str) -> None:
     log = LogWriter().format().gtid(1).begin().table_map(9, types, metadata)
@@ -294,6 +295,130 @@ def test_a_table_map_that_does_not_fit_shows_both_shapes(types: bytes, metadata:
     assert "id int" in str(caught.value)
 
 
+def test_a_column_without_a_name_may_be_one_of_a_functional_index_until_the_rows_have_it() -> None:
+    log = LogWriter().format().gtid(1).begin().table_map(9, INT + INT).rows(30, 9, 2, int_row(1), present=b"\x01").xid()
+    batch = next(item for item in decoder().feed(log.take()) if isinstance(item, BinlogRowsItem)).batch
+    assert batch.column("id").to_pylist() == [1]
+
+    log = LogWriter().format().gtid(1).begin().table_map(9, INT + INT)
+    log.rows(30, 9, 2, int_row(1) + b"\0\0\0\0", present=b"\x03").xid()
+    with pytest.raises(SchemaMismatchError, match="2 columns instead of 1"):
+        decoder().feed(log.take())
+
+
+WIDE = TypeOptions(invalid_dates="error", invalid_text="error", tinyint1="boolean")
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A row of the table d.t with one column that cannot be told; `when_unproven` is the error without checksums.
+
+    `wire` is the column's type and metadata in its table map.
+    """
+
+    why: str
+    column: MySqlColumn
+    wire: bytes
+    image: bytes
+    columns: int = 1
+    present: bytes | None = None
+    mariadb: bool = False
+    when_unproven: type[DataError] = SchemaMismatchError
+
+
+ENUM, SET = MySqlColumn("c", "enum('low','high')", "utf8mb4"), MySqlColumn("c", "set('a','b')", "utf8mb4")
+TEXT = MySqlColumn("c", "varchar(9)", "utf8mb4")
+UNFIT = {
+    "image": Unfit("binlog_row_image", ENUM, b"\xfe\xf7\1", b"\0", present=b"\0", when_unproven=PartialRowsError),
+    "columns": Unfit("not fit its table map", ENUM, b"\xfe\xf7\1", b"\0\1", columns=2, when_unproven=CorruptLogError),
+    "enum": Unfit("sql_log_bin = 0", ENUM, b"\xfe\xf7\1", b"\0\3"),
+    "set": Unfit("sql_log_bin = 0", SET, b"\xfe\xf8\1", b"\0\4"),
+    "json": Unfit(
+        "is damaged", MySqlColumn("c", "json"), b"\xf5\4", b"\0\2\0\0\0\0\xff", when_unproven=CorruptLogError
+    ),
+    "date": Unfit("source.types.invalid_dates", MySqlColumn("c", "date"), b"\x0a", b"\0\0\0\0"),
+    "boolean": Unfit("source.types.tinyint1", MySqlColumn("c", "tinyint(1)"), b"\1", b"\0\2"),
+    "text": Unfit("source.types.invalid_text", TEXT, b"\x0f\x24\0", b"\0\1\xff"),
+    "value": Unfit(
+        "a length its type",
+        MySqlColumn("c", "inet6"),
+        b"\xfe\xfe\x10",
+        b"\0\x11" + bytes(17),
+        mariadb=True,
+        when_unproven=CorruptLogError,
+    ),
+    "bounds": Unfit("end inside its event", TEXT, b"\x0f\x24\0", b"\0\x20a", when_unproven=CorruptLogError),
+}
+
+
+def _unfit_log(unfit: Unfit, *, checksum: bool) -> bytes:
+    """Rows of t that fit not, between rows of u, in one transaction."""
+    log = LogWriter(checksum=checksum)
+    if unfit.mariadb:
+        log.format(b"10.11.6-MariaDB-log").mariadb_gtid(7)
+    else:
+        log.format().gtid(1).begin()
+    kind = 23 if unfit.mariadb else 30
+    other = b"\0" + struct.pack("<i", 5) + b"\5hello"
+    log.table_map(9, unfit.wire[:1], unfit.wire[1:]).table_map(10, INT + VARCHAR, b"\x28\0", table=b"u")
+    log.rows(kind, 10, 2, other).rows(kind, 9, unfit.columns, unfit.image, present=unfit.present)
+    return log.rows(kind, 10, 2, other).xid().take()
+
+
+@pytest.mark.parametrize("checksum", [True, False], ids=["proven", "unproven"])
+@pytest.mark.parametrize("unfit", UNFIT.values(), ids=UNFIT)
+def test_rows_that_cannot_be_told_stop_their_table_alone_and_damage_the_log(unfit: Unfit, *, checksum: bool) -> None:
+    table = WIDE.treat_table(MySqlTable(TABLE.id, (unfit.column,)))
+    subject = decoder(table, OTHER, mariadb=unfit.mariadb)
+    passed_over: list[tuple[TableId, DataError]] = []
+    subject.misfits.listener = lambda table, error, _: passed_over.append((table, error))
+    log = _unfit_log(unfit, checksum=checksum)
+
+    if not checksum and unfit.when_unproven is CorruptLogError:
+        with pytest.raises(CorruptLogError, match=unfit.why):
+            subject.feed(log)
+        return
+    items = [item for item in subject.feed(log) if isinstance(item, BinlogRowsItem)]
+
+    assert [(item.table, item.rows) for item in items] == [(OTHER.id, 1), (OTHER.id, 1)]
+    [(parked, error)] = passed_over
+    proven = PartialRowsError if unfit.when_unproven is PartialRowsError else SchemaMismatchError
+    assert (parked, type(error)) == (TABLE.id, proven if checksum else unfit.when_unproven)
+    assert unfit.why in str(error)
+    with pytest.raises(type(error), match=unfit.why):
+        decoder(table, OTHER, mariadb=unfit.mariadb).feed(log)
+
+
+@pytest.mark.parametrize(
+    ("types", "metadata", "why"), [(INT + INT, b"", "a functional index"), (b"\xf5", b"\4", "does not fit its table")]
+)
+def test_partial_updates_that_cannot_be_told_stop_their_table_alone(types: bytes, metadata: bytes, why: str) -> None:
+    table = TABLE if types[:1] == INT else MySqlTable(TABLE.id, (MySqlColumn("c", "json"),))
+    log = LogWriter().format().gtid(1).begin().table_map(9, types, metadata)
+    log.table_map(10, INT + VARCHAR, b"\x28\0", table=b"u").rows(39, 9, len(types), b"\1\0\xff\xff\xff\xff")
+    log.rows(30, 10, 2, b"\0" + struct.pack("<i", 5) + b"\5hello").xid()
+    events = log.take()
+    with pytest.raises(SchemaMismatchError, match=why):
+        decoder(table, OTHER).feed(events)
+    subject = decoder(table, OTHER)
+    passed_over: list[tuple[TableId, str]] = []
+    subject.misfits.listener = lambda table, error, _: passed_over.append((table, str(error)))
+
+    items = [item for item in subject.feed(events) if isinstance(item, BinlogRowsItem)]
+
+    assert [(item.table, item.rows) for item in items] == [(OTHER.id, 1)]
+    [(parked, reason)] = passed_over
+    assert parked == TABLE.id
+    assert why in reason
+
+
+def test_the_number_0_of_an_enum_is_the_empty_text() -> None:
+    table = MySqlTable(TABLE.id, (ENUM,))
+    log = LogWriter().format().gtid(1).begin().table_map(9, b"\xfe", b"\xf7\1").rows(30, 9, 1, b"\0\0").xid()
+    [item] = [item for item in decoder(table).feed(log.take()) if isinstance(item, BinlogRowsItem)]
+    assert item.batch.column("c").to_pylist() == [""]
+
+
 def test_rows_before_damage_are_seen_and_those_after_it_are_not() -> None:
     log = LogWriter().format().gtid(1).begin().table_map(9, INT).rows(30, 9, 1, int_row(1)).xid()
     good = len(log.data)
@@ -301,7 +426,7 @@ def test_rows_before_damage_are_seen_and_those_after_it_are_not() -> None:
     events = bytearray(log.take())
     events[good + 30] ^= 1
     subject = decoder()
-    seen: list[RowsItem | DdlItem] = []
+    seen: list[LogItem] = []
 
     with pytest.raises(CorruptLogError, match=rf"binlog.000001:{good + 4}: the checksum"):
         seen.extend(subject.items(bytes(events)))
@@ -331,7 +456,7 @@ def test_flipped_and_missing_bytes_are_named_errors_and_never_more(*, checksum: 
         # CorruptLogError, SchemaError or a refusal; anything else fails the test.
         with suppress(DataError):
             for item in decoder(OTHER, verify=checksum).items(bytes(events)):
-                if isinstance(item, RowsItem):
+                if isinstance(item, BinlogRowsItem):
                     item.batch.validate(full=True)
 
 
@@ -347,7 +472,7 @@ def test_python_objects_do_not_grow_with_rows() -> None:
         before = sys.getallocatedblocks()
         items = subject.feed(events)
         found = sys.getallocatedblocks() - before
-        assert sum(item.rows for item in items if isinstance(item, RowsItem)) == rows
+        assert sum(item.rows for item in items if isinstance(item, BinlogRowsItem)) == rows
         return found
 
     blocks(1000)
@@ -364,7 +489,7 @@ def test_a_whole_file_ends_where_it_names_the_next_one() -> None:
         start=BinlogOffset("binlog.000001", 4),
         log=LogKind(whole_file=True),
     )
-    assert sum(item.rows for item in subject.feed(whole) if isinstance(item, RowsItem)) == 1
+    assert sum(item.rows for item in subject.feed(whole) if isinstance(item, BinlogRowsItem)) == 1
     with pytest.raises(CorruptLogError, match="goes on behind its last event"):
         subject.feed(whole)
 
@@ -390,5 +515,5 @@ def test_a_date_that_became_null_is_counted_once_however_small_the_batches_are()
 
     items = subject.feed(log.xid().take())
 
-    assert [item.rows for item in items if isinstance(item, RowsItem)] == [2, 2, 2]
+    assert [item.rows for item in items if isinstance(item, BinlogRowsItem)] == [2, 2, 2]
     assert subject.statistics()["zero_dates"] == 6

@@ -1,4 +1,4 @@
-"""A share of ``make fuzz``: damaged binlogs give the rows before the damage, then a named error, at once."""
+"""A share of the suite ``fuzz``: damaged binlogs give the rows before the damage, then a named error, at once."""
 
 from __future__ import annotations
 

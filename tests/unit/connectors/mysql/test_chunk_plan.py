@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from raycdc.connectors.mysql.snapshot.chunk_plan import ChunkPlan, Phase
-from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
-from raycdc.connectors.mysql.snapshot.chunks import ChunkPlanner, ChunkSettings
-from raycdc.connectors.mysql.snapshot.key_columns import KeyColumns
+from raycdc.connectors.mysql.snapshot.planning.chunk_keys import KeyColumns
+from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkPlan, ChunkPlanPhase, ChunkRange
+from raycdc.connectors.mysql.snapshot.planning.chunks import ChunkPlanner, ChunkSettings
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import StateError
 from raycdc.model import TableId
@@ -77,7 +76,7 @@ def test_an_even_inside_is_cut_into_steps_without_a_connection_left_open() -> No
             closed.append(self)
 
     closed: list[Connection] = []
-    plan = ChunkPlan(KEY, 100, Phase.EVEN, next=0, last=250, step=100, estimate=3)
+    plan = ChunkPlan(KEY, 100, ChunkPlanPhase.EVEN, next=0, last=250, step=100, estimate=3)
 
     def connect() -> Any:
         return closing(Connection())
@@ -92,9 +91,9 @@ def test_an_even_inside_is_cut_into_steps_without_a_connection_left_open() -> No
 def test_what_is_left_becomes_one_chunk() -> None:
     begun = ChunkPlan(KEY, 100)
     assert begun.with_rest_as_one().queue == (ChunkRange(includes_null=True, key="id"),)
-    half = ChunkPlan(KEY, 100, Phase.UNEVEN, next=10, last=20, planned=2)
+    half = ChunkPlan(KEY, 100, ChunkPlanPhase.UNEVEN, next=10, last=20, planned=2)
     rest = half.with_rest_as_one()
-    assert (rest.queue, rest.phase) == ((ChunkRange(10, 20, key="id"),), Phase.DONE)
+    assert (rest.queue, rest.phase) == ((ChunkRange(10, 20, key="id"),), ChunkPlanPhase.DONE)
     assert rest.with_rest_as_one() == rest
 
 
@@ -102,7 +101,7 @@ def test_a_failed_query_consumes_nothing() -> None:
     def connect() -> Any:
         raise ConnectionError
 
-    plan = ChunkPlan(KEY, 100, Phase.UNEVEN, (ChunkRange(None, 10, key="id"),), 10, 20)
+    plan = ChunkPlan(KEY, 100, ChunkPlanPhase.UNEVEN, (ChunkRange(None, 10, key="id"),), 10, 20)
     planner = ChunkPlanner(connect, TABLE, ChunkSettings(), plan)
     with pytest.raises(ConnectionError):
         planner.next_chunks(2)

@@ -9,18 +9,18 @@ from typing import Any, cast
 import pytest
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.client import Flavor, ServerInfo
-from raycdc.connectors.mysql.snapshot import visibility
-from raycdc.connectors.mysql.snapshot.chunk_range import ChunkRange
-from raycdc.connectors.mysql.snapshot.consistent import SnapshotPlace
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.server.client import Flavor, MySqlServerInfo
+from raycdc.connectors.mysql.snapshot import chunk_reader as visibility
+from raycdc.connectors.mysql.snapshot.consistent import SnapshotPosition
+from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkRange
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 
 TABLE = MySqlTable(TableId("shop", "orders"), (MySqlColumn("id", "int", nullable=False),), ("id",))
 WHOLE = ChunkRange.from_json({"lower": None, "upper": None, "includes_null": False, "only_null": False, "key": "id"})
 PLACE = BinlogOffset("binlog.000001", 4, "a" * 8 + "-0000-0000-0000-000000000000:1-9")
-MYSQL = ServerInfo(
+MYSQL = MySqlServerInfo(
     Flavor.MYSQL, (8, 0, 40), "8.0.40", "db:3306", 1, "uuid", True, True, "ROW", "FULL", "FULL", "CRC32", 0.0, {}
 )
 MARIADB = replace(MYSQL, flavor=Flavor.MARIADB, version=(11, 4, 2), version_text="11.4.2-MariaDB")
@@ -43,9 +43,9 @@ class Server:
 
     def _snapshot(self, *_: Any, **__: Any) -> Any:
         self.asked.append("snapshot")
-        return SnapshotPlace(replace(PLACE, pos=800), exact=True)
+        return SnapshotPosition(replace(PLACE, pos=800), exact=True)
 
-    def read(self, info: ServerInfo) -> visibility.ChunkRead:
+    def read(self, info: MySqlServerInfo) -> visibility.ChunkRows:
         read = visibility.read_chunk(cast("Connection[Any]", None), info, visibility.ChunkSelect(TABLE, WHOLE), PLACE)
         assert list(read) == []
         return read

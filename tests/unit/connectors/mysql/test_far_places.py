@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from pymysql.connections import Connection
 
-from raycdc.connectors.mysql.binlog import far_places
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog.far_places import WRAP, Jump, PlaceFinder
-from raycdc.connectors.mysql.binlog.log_kind import LogKind
-from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.event_types import LogKind
+from raycdc.connectors.mysql.binlog.positions import file_offsets
+from raycdc.connectors.mysql.binlog.positions.file_offsets import WRAP, Jump, PositionFinder
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.errors import CorruptLogError, RaycdcError, SourceError
 from tests.unit.connectors.mysql.binlog_bytes import UUID, LogWriter
 
@@ -67,7 +67,7 @@ def test_a_heartbeat_tells_how_far_the_server_has_come_and_never_leads_back() ->
     assert subject.cursor.position.pos == at + 5000
 
 
-def events_at(monkeypatch: pytest.MonkeyPatch, *, size: int, events: dict[int, tuple[int, str]]) -> PlaceFinder:
+def events_at(monkeypatch: pytest.MonkeyPatch, *, size: int, events: dict[int, tuple[int, str]]) -> PositionFinder:
     """A server whose file has `size` bytes and, at these places, events of (end, text)."""
 
     def query(_: Any, sql: str, arguments: Any = None) -> list[tuple[Any, ...]]:
@@ -85,9 +85,9 @@ def events_at(monkeypatch: pytest.MonkeyPatch, *, size: int, events: dict[int, t
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(far_places, "query", query)
-    monkeypatch.setattr(far_places, "address_of", lambda _: "db:3306")
-    return PlaceFinder(lambda: cast("Connection[Any]", Closed()))
+    monkeypatch.setattr(file_offsets, "query", query)
+    monkeypatch.setattr(file_offsets, "address_of", lambda _: "db:3306")
+    return PositionFinder(lambda: cast("Connection[Any]", Closed()))
 
 
 def jump(**changes: Any) -> Jump:
@@ -145,6 +145,6 @@ def test_what_is_not_found_is_refused(
 
 def test_ids_in_the_log_are_as_the_server_writes_them() -> None:
     event = LogWriter(position=935).gtid(6, uuid=UUID).take()
-    made = far_places.jump_of(event, FILE, 500, checksum_bytes=4)
+    made = file_offsets.jump_of(event, FILE, 500, checksum_bytes=4)
     assert made == jump(length=len(event), end=935 + len(event))
     assert struct.unpack_from("<I", event, 13)[0] == made.end

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from raycdc.connectors.mysql.binlog.event_buffer import EventBuffer
-from raycdc.connectors.mysql.binlog.log_dump import FileBeginning
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.wire.log_dump import FileBeginning
+from raycdc.connectors.mysql.binlog.wire.stream import EventBuffer
 from raycdc.errors import LogLostError
 from tests.unit.connectors.mysql.binlog_bytes import LogWriter
 

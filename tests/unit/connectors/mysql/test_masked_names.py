@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, touched_tables
-from raycdc.connectors.mysql.ddl.history_state import HistoryState
-from raycdc.connectors.mysql.ddl.masked_names import FormerNames, MaskedNames
+from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
+from raycdc.connectors.mysql.ddl.follow.masked_names import FormerNames, MaskedNames
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
-from raycdc.model.mask import Mask, Masks
+from raycdc.model.rules.mask import Mask, Masks
 
 DIALECT = DdlDialect(mariadb=True)
 MASKS = Masks([Mask(r"shop\.cust(_same)?\.email", "mask", 3), Mask("shop.other.email", "drop")])

@@ -9,14 +9,14 @@ import pytest
 from raycdc.connectors.mysql.ddl.apply import (
     AppliedDdl,
     DdlDialect,
-    Refused,
+    RefusedStatement,
     apply_ddl,
     parse_ddl,
 )
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
-from raycdc.schema import (
+from raycdc.model.evolution import (
     AddColumnEvent,
     After,
     AlterColumnPositionEvent,
@@ -77,7 +77,7 @@ def columns(applied: AppliedDdl) -> list[str]:
 
 def refused(statement: str) -> str:
     parsed = parse_ddl(statement, "shop")
-    assert isinstance(parsed, Refused), parsed
+    assert isinstance(parsed, RefusedStatement), parsed
     assert parsed.statement == statement
     return parsed.reason
 
@@ -268,6 +268,22 @@ def test_computed_values_of_existing_rows_are_not_guessed(definition: str, holds
     assert alter(f"ADD c {definition}").rewrites == f"the new column 'c' holds {holds} in the existing rows"
 
 
+@pytest.mark.parametrize(
+    "default",
+    [
+        "t1.x", "x", "`x`", "shop.t1.x", "@@session.sql_mode", "@v", "uuid()", "CONCAT(x, ')')", "shop.f(x)",
+        "CASE WHEN x THEN CASE x WHEN 1 THEN 2 END ELSE 3 END", "{d '2001-01-01'}", "PREVIOUS VALUE FOR shop.s",
+        "DEFAULT(x)",
+    ],
+)  # fmt: skip
+def test_a_default_that_is_not_computed_parks_no_new_table(default: str) -> None:
+    made = create(f"CREATE TABLE t1 (x INT, y VARCHAR(9) DEFAULT {default} NOT NULL, z INT)", MARIADB)
+    assert [(column.name, column.nullable) for column in made.columns] == [("x", True), ("y", False), ("z", True)]
+    assert alter(f"ADD c VARCHAR(9) DEFAULT {default}, ADD d INT", dialect=MARIADB).rewrites == (
+        "the new column 'c' holds an expression in the existing rows"
+    )
+
+
 def test_changes_mean_the_columns_before_the_statement() -> None:
     applied = alter("ADD note INT, CHANGE note remark VARCHAR(50) AFTER amount, RENAME COLUMN price TO amount, DROP id")
     assert columns(applied) == ["amount", "remark", "note"]
@@ -363,6 +379,14 @@ def test_text_grows_when_its_characters_take_more_bytes() -> None:
     assert applied.table.columns[0].column_type == "mediumtext"
 
 
+@pytest.mark.parametrize(("length", "becomes"), [(16_383, "varchar(16383)"), (16_384, "mediumtext")])
+def test_varchar_becomes_text_when_its_characters_no_longer_fit(length: int, becomes: str) -> None:
+    table = create(f"CREATE TABLE orders (a VARCHAR({length})) CHARSET latin1")
+    applied = alter("CONVERT TO CHARSET utf8mb4", table)
+    assert applied.table is not None
+    assert applied.table.columns[0].column_type == becomes
+
+
 def test_table_renamed_inside_alter() -> None:
     applied = alter("ADD x INT, RENAME TO old")
     assert applied.events == (
@@ -427,6 +451,80 @@ def test_the_primary_key_goes_by_the_name_of_its_index_too() -> None:
     assert parse_ddl("DROP INDEX i ON orders", "shop") == ()
 
 
+# What a statement says of the columns that it adds itself ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("actions", "fill"),
+    [
+        ("ADD COLUMN c INT NOT NULL, ALTER COLUMN c DROP DEFAULT", "0"),
+        ("ADD COLUMN c INT NOT NULL DEFAULT 7, ALTER COLUMN c DROP DEFAULT", "0"),
+        ("ALTER C SET DEFAULT 5, ADD COLUMN c INT", "5"),
+        ("ADD COLUMN c INT DEFAULT 7, ALTER c SET DEFAULT 9", "9"),
+        # `IF EXISTS` is about the columns before the statement.
+        ("ADD COLUMN c INT DEFAULT 7, ALTER COLUMN IF EXISTS c SET DEFAULT 9", "7"),
+    ],
+)
+def test_the_default_that_a_statement_gives_its_own_column_is_that_of_the_rows_that_exist(
+    actions: str, fill: str | None
+) -> None:
+    applied = alter(actions, dialect=MARIADB)
+    (event,) = applied.events
+    assert isinstance(event, AddColumnEvent)
+    assert (event.column.name, event.column.default, applied.rewrites) == ("c", fill, None)
+
+
+def test_a_computed_default_that_is_set_for_an_added_column_makes_the_table_begin_again() -> None:
+    assert alter("ADD COLUMN c INT, ALTER c SET DEFAULT (1 + 1)", dialect=MARIADB).rewrites is not None
+    assert alter("ADD COLUMN c INT, ALTER c SET DEFAULT 0x41", dialect=MARIADB).rewrites is not None
+
+
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [
+        ("ADD COLUMN c INT, ADD COLUMN IF NOT EXISTS C VARCHAR(9)", ["id", "price", "note", "c"]),
+        ("ADD COLUMN IF NOT EXISTS (c INT, c INT, d INT)", ["id", "price", "note", "c", "d"]),
+        # A column that the statement drops was there: the server adds none in its place.
+        ("DROP COLUMN note, ADD COLUMN IF NOT EXISTS note INT", ["id", "price"]),
+        ("ALTER COLUMN IF EXISTS nothing SET DEFAULT 5, ALTER IF EXISTS nothing DROP DEFAULT", ["id", "price", "note"]),
+    ],
+)
+def test_whether_a_column_exists_is_asked_of_the_table_before_the_statement(actions: str, expected: list[str]) -> None:
+    assert columns(alter(actions, dialect=MARIADB)) == expected
+
+
+def test_a_default_of_no_column_is_an_error() -> None:
+    with pytest.raises(SchemaError, match="names column 'nothing'"):
+        alter("ALTER nothing SET DEFAULT 5")
+
+
+def test_a_position_names_its_column_as_the_table_does() -> None:
+    applied = alter("MODIFY id INT NOT NULL AFTER NOTE, ADD c INT AFTER ID")
+    assert [e.position for e in applied.events if isinstance(e, AddColumnEvent | AlterColumnPositionEvent)] == [
+        After("note"),
+        After("id"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "nullable"),
+    [("a INT AUTO_INCREMENT UNIQUE", False), ("a INT NULL AUTO_INCREMENT UNIQUE", False), ("a INT UNIQUE", True)],
+)
+def test_a_counter_takes_no_null(column: str, nullable: bool) -> None:
+    assert [c.nullable for c in create(f"CREATE TABLE t ({column})").columns] == [nullable]
+
+
+def test_columns_of_an_applications_period_take_no_null() -> None:
+    table = create("CREATE TABLE t (id INT PRIMARY KEY, s DATE, e DATE NULL, PERIOD FOR p (S, e))", MARIADB)
+    assert [column.nullable for column in table.columns] == [False, False, False]
+    later = alter("DROP PERIOD FOR p, ADD COLUMN f DATE NOT NULL DEFAULT '2030-01-01'", table, MARIADB)
+    assert later.table is not None
+    assert [column.nullable for column in later.table.columns] == [False] * 4
+    added = alter("ADD COLUMN (s DATE, e DATE), ADD PERIOD FOR p (s, e)", dialect=MARIADB)
+    assert added.table is not None
+    assert [column.nullable for column in added.table.columns if column.name in "se"] == [False, False]
+
+
 # What cannot be followed ------------------------------------------------------------------------------------
 
 
@@ -434,7 +532,6 @@ def test_the_primary_key_goes_by_the_name_of_its_index_too() -> None:
     ("statement", "reason"),
     [
         ("ALTER TABLE a FROBNICATE", "ALTER TABLE … 'FROBNICATE' is not understood"),
-        ("ALTER TABLE a ADD PERIOD FOR p (x, y)", "application-time tables are not supported"),
         ("ALTER TABLE a ADD x INT WOBBLY", "the column attribute 'WOBBLY' is not understood"),
         ("ALTER TABLE a ADD x", "a type is expected at the end of the statement"),
         ("CREATE TABLE a SELECT 1", "CREATE TABLE without a list of columns (… SELECT) does not say its columns"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.connectors.mysql.ddl.statements import DdlDialect
-from raycdc.schema import AddColumnEvent
+from raycdc.connectors.mysql.ddl.parse.statements import DdlDialect
+from raycdc.model.evolution import AddColumnEvent
 from tests.unit.connectors.mysql.test_mysql_ddl import alter
 
 

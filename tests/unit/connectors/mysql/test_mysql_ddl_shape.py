@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raycdc.connectors.mysql.ddl.conversions import keeps_values, may_lose
-from raycdc.connectors.mysql.ddl.shape import Origins, reshape
+from raycdc.connectors.mysql.ddl.shape import ColumnLineage, reshape
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
-from raycdc.schema import AlterColumnPositionEvent, apply_all
+from raycdc.model.evolution import AlterColumnPositionEvent, apply_all
 
 NAMES = tuple("abcdefgh")
 TYPES = ("int", "bigint", "varchar(20)", "datetime(3)", "decimal(10,2)")
-NOTHING = Origins({}, {}, {})
+NOTHING = ColumnLineage({}, {}, {})
 
 
 def table(*columns: MySqlColumn) -> MySqlTable:
@@ -44,7 +44,7 @@ def test_the_events_lead_from_the_old_shape_to_the_new_one(
     drawn: tuple[MySqlTable, MySqlTable, dict[str, str]],
 ) -> None:
     before, after, renamed = drawn
-    events, _ = reshape(before, after, Origins(renamed, {}, {}))
+    events, _ = reshape(before, after, ColumnLineage(renamed, {}, {}))
     led_to = apply_all(before.schema(), events)
     assert led_to is not None
     assert [(c.name, c.type, c.nullable) for c in led_to.columns] == [
@@ -62,7 +62,7 @@ def test_the_fewest_columns_are_moved() -> None:
 def test_a_new_column_nobody_knows_the_values_of_is_doubted() -> None:
     after = table(MySqlColumn("x", "int"))
     assert reshape(table(), after, NOTHING)[1] == "what the existing rows hold in the new column 'x' is not known"
-    assert reshape(table(), after, Origins({}, {"x": "1"}, {}))[1] is None
+    assert reshape(table(), after, ColumnLineage({}, {"x": "1"}, {}))[1] is None
 
 
 @pytest.mark.parametrize(

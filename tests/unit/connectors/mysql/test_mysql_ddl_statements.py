@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from raycdc.connectors.mysql.binlog.session import SessionState, parse_session
-from raycdc.connectors.mysql.ddl.apply import DdlDialect, Touched, parse_ddl, touched_tables
-from raycdc.connectors.mysql.ddl.statement_text import adds_cascade
-from raycdc.connectors.mysql.ddl.statements import AlterTable, CreateTable, DropTable
-from raycdc.connectors.mysql.ddl.tokens import split_statements
+from raycdc.connectors.mysql.binlog.session import LogWriter, SessionState, parse_session
+from raycdc.connectors.mysql.ddl.alter import UnknownShapeError, server_column
+from raycdc.connectors.mysql.ddl.apply import AffectedTables, DdlDialect, parse_ddl, touched_tables
+from raycdc.connectors.mysql.ddl.parse.statement_text import adds_cascade
+from raycdc.connectors.mysql.ddl.parse.statements import AlterTable, CreateTable, DropTable, Spelled
+from raycdc.connectors.mysql.ddl.parse.tokens import split_statements
 from raycdc.model import TableId
 
 ORDERS = TableId("shop", "orders")
@@ -82,16 +83,16 @@ def test_other_statements_touch_no_table(statement: str) -> None:
 
 def test_defaults_of_databases_touch_no_table_but_are_noticed() -> None:
     for statement in ("ALTER DATABASE a CHARSET utf8mb4", "ALTER SCHEMA COLLATE latin1_bin", "CREATE DATABASE a"):
-        assert touched_tables(statement, "shop") == Touched(defaults=True)
-    assert touched_tables("CREATE OR REPLACE DATABASE a", "shop") == Touched(databases=("a",), defaults=True)
+        assert touched_tables(statement, "shop") == AffectedTables(defaults=True)
+    assert touched_tables("CREATE OR REPLACE DATABASE a", "shop") == AffectedTables(databases=("a",), defaults=True)
 
 
 def test_dropping_a_primary_key_by_its_index_touches_the_table() -> None:
-    assert touched_tables("DROP INDEX `PRIMARY` ON orders", "shop") == Touched((ORDERS,))
+    assert touched_tables("DROP INDEX `PRIMARY` ON orders", "shop") == AffectedTables((ORDERS,))
 
 
 def test_drop_database_touches_all_its_tables() -> None:
-    assert touched_tables("DROP DATABASE IF EXISTS `old`", "shop") == Touched(databases=("old",))
+    assert touched_tables("DROP DATABASE IF EXISTS `old`", "shop") == AffectedTables(databases=("old",))
 
 
 def test_names_are_lowered_where_the_server_lowers_them() -> None:
@@ -132,10 +133,56 @@ def test_what_a_query_event_says_of_its_session() -> None:
         + b"\x0c\x02one\x00two\x00" + b"\x0d\x01\x02\x03" + b"\x10\x00" + b"\xfa?"
     )  # fmt: skip
     session = parse_session(status)
-    assert session == SessionState("latin1", 45, 4 | 1 << 20, explicit_timestamps=False)
+    assert session == SessionState(
+        "latin1",
+        45,
+        4 | 1 << 20,
+        explicit_timestamps=False,
+        connection="latin1",
+        databases=("one", "two"),
+        unknown="status variable 250",
+    )
     assert (session.ansi_quotes, session.backslash_escapes, session.oracle) == (True, False, False)
     for cut in range(len(status)):
         parse_session(status[:cut])
+
+
+def status(*variables: tuple[int, bytes]) -> bytes:
+    return b"".join(bytes([code]) + value for code, value in variables)
+
+
+@pytest.mark.parametrize(
+    ("variables", "unknown"),
+    [
+        ([(0, b"\0\0\0\0"), (22, b"\x01")], "status variable 22"),
+        ([(0, b"\0\0\0\x80")], "the option 0x80000000 of FLAGS2"),
+        ([(1, (1 << 40).to_bytes(8, "little"))], "the bit 0x10000000000 of sql_mode"),
+        ([(5, b"\x09UTC")], "the end of TIME_ZONE"),
+        ([(12, b"\xfe"), (130, b"\x04" + bytes(8)), (131, b"\x01" + bytes(4)), (21, b"\0"), (20, b"\0")], ""),
+    ],
+)
+def test_what_is_not_known_of_a_session_is_named(variables: list[tuple[int, bytes]], unknown: str) -> None:
+    assert parse_session(status(*variables)).unknown == unknown
+
+
+@pytest.mark.parametrize(
+    ("server", "options", "explicit"),
+    [
+        ("10.11.19-MariaDB-log", 1 << 24, True),
+        ("10.11.19-MariaDB-log", 0, False),
+        ("5.5.5-10.6.9-MariaDB", 0, False),
+        ("11.4.5-MariaDB", 0, False),
+        ("10.6.8-MariaDB", 0, None),
+        ("10.4.34-MariaDB", 0, None),
+        ("8.0.36", 0, None),
+        ("", 0, None),
+    ],
+)
+def test_the_session_says_what_a_timestamp_is_where_its_server_writes_it(
+    server: str, options: int, *, explicit: bool | None
+) -> None:
+    session = parse_session(status((0, options.to_bytes(4, "little"))), LogWriter.of(server))
+    assert session.explicit_timestamps is explicit
 
 
 @pytest.mark.parametrize(
@@ -151,3 +198,68 @@ def test_what_a_query_event_says_of_its_session() -> None:
 )
 def test_foreign_keys_that_change_rows_of_their_table(statement: str, adds: bool) -> None:
     assert adds_cascade(statement) is adds
+
+
+@pytest.mark.parametrize(
+    ("client", "connection", "labels", "default"),
+    [
+        ("utf8mb4", "", ("да", "é"), "да"),
+        ("utf8mb4", "latin1", ("??", "é"), "??"),
+        ("utf8mb4", "ascii", ("??", "?"), "??"),
+        ("utf8mb4", "utf8mb3", ("да", "é"), "да"),
+        ("utf8mb4", "binary", ("да".encode(), "é".encode()), "да"),
+    ],
+)
+def test_literals_are_what_the_connections_set_leaves_of_them(
+    client: str, connection: str, labels: tuple[str | bytes, ...], default: str
+) -> None:
+    """As MySQL 5.7, 8.0 and 9.7 and MariaDB 10.11 printed them."""
+    columns = "e ENUM('да', 'é'), v VARCHAR(9) DEFAULT 'да', u VARCHAR(9) DEFAULT _utf8mb4'да'"
+    statement = f"CREATE TABLE t ({columns}) COMMENT 'да'"
+    (ddl,) = parse_ddl(statement, "shop", dialect=DdlDialect(client=client, connection=connection)) or ()  # type: ignore[misc]
+    assert isinstance(ddl, CreateTable)
+    assert ddl.columns[0].type.labels == labels
+    assert [column.default for column in ddl.columns[1:]] == [default, "да"]
+    assert (ddl.columns[1].spelled is Spelled.OTHERWISE) is (connection == "binary")
+    assert ddl.comment == "да"
+
+
+@pytest.mark.parametrize(
+    ("mode", "written", "base"),
+    [
+        ("", "BLOB", "blob"),
+        ("oracle", "BLOB", "longblob"),
+        ("oracle", "BLOB(10)", "blob"),
+        ("oracle", "TINYBLOB", "tinyblob"),
+        ("oracle", "NUMBER", "double"),
+        ("oracle", "NUMBER(5)", "decimal"),
+        ("oracle", "NUMERIC", "decimal"),
+        ("oracle", "DATE", "datetime"),
+        ("oracle", "mariadb_schema.date", "date"),
+        ("oracle", "mariadb_schema.blob", "longblob"),
+        ("", "oracle_schema.date", "datetime"),
+        ("", "oracle_schema.blob", "blob"),
+        ("", "maxdb_schema.timestamp(3)", "datetime"),
+        ("maxdb", "TIMESTAMP(3)", "datetime"),
+        ("maxdb", "mariadb_schema.timestamp", "timestamp"),
+        ("maxdb", "DATE", "date"),
+    ],
+)
+def test_types_are_those_of_the_statements_mode(mode: str, written: str, base: str) -> None:
+    """As MariaDB 10.11 made them; of MySQL 5.7 the mode MAXDB."""
+    dialect = DdlDialect(mariadb=True, oracle=mode == "oracle", maxdb=mode == "maxdb")
+    (ddl,) = parse_ddl(f"CREATE TABLE t (c {written})", "shop", dialect=dialect) or ()  # type: ignore[misc]
+    assert isinstance(ddl, CreateTable)
+    assert ddl.columns[0].type.base == base
+
+
+def test_labels_that_are_bytes_of_the_session_are_not_taken_for_letters() -> None:
+    statement = "CREATE TABLE t (e ENUM('a') CHARACTER SET binary, f ENUM('a') CHARACTER SET utf32)"
+    wide, narrow = (DdlDialect(client="utf8mb4", connection=name) for name in ("utf32", "latin1"))
+    (ddl,) = parse_ddl(statement, "shop", dialect=wide) or ()  # type: ignore[misc]
+    assert isinstance(ddl, CreateTable)
+    binary, text = ddl.columns
+    assert server_column(text, wide).column_type == "enum('a')"
+    assert server_column(binary, narrow).column_type == "enum('a')"
+    with pytest.raises(UnknownShapeError, match="the labels of 'e' are bytes of the session's utf32"):
+        server_column(binary, wide)

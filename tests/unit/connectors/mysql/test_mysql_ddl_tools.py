@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 
 from raycdc.connectors.mysql.binlog.events import DdlItem
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, apply_ddl, parse_ddl
-from raycdc.connectors.mysql.ddl.history import DdlHistory
-from raycdc.connectors.mysql.ddl.history_state import HistoryState, StoredHistory
-from raycdc.connectors.mysql.ddl.log_server import LogServer
+from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
+from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState, StoredHistory
+from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
+from raycdc.connectors.mysql.ddl.parse.statements import CreateTable
 from raycdc.connectors.mysql.ddl.shadows import role_of, tool_tables
-from raycdc.connectors.mysql.ddl.statements import CreateTable
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId, TableSchema
-from raycdc.model.routes import Route, Router
-from raycdc.model.selector import TableSelector
-from raycdc.schema import apply_all
-from raycdc.schema.events import AddColumnEvent, SchemaChangeEvent
-from raycdc.source.parked_tables import ParkingTerms
-from raycdc.source.snapshot.log_unit import TableParked
-from raycdc.transform.followed import TargetRules
+from raycdc.model.evolution import apply_all
+from raycdc.model.evolution.events import AddColumnEvent, SchemaChangeEvent
+from raycdc.model.rules.routes import Route, Router
+from raycdc.model.rules.selector import TableSelector
+from raycdc.source.snapshot.log.log_unit import ParkTableUpdate
+from raycdc.source.tables.parked_tables import ParkingSetup
+from raycdc.transform.target_rules import TargetRules
 
 ORDERS = TableId("shop", "orders")
 LONG = TableId("shop", "x" * 62)
@@ -91,7 +91,7 @@ class Followed:
             self.history.on_ddl(DdlItem("shop", statement, place, place, 0, in_transaction=False))
             for update in self.history.take_updates()[0]:
                 self.updates += 1
-                assert not isinstance(update, TableParked)
+                assert not isinstance(update, ParkTableUpdate)
                 self.events += update.changes
                 table = self.history.table(update.table)
                 assert table is not None
@@ -296,12 +296,12 @@ def test_a_truncation_that_is_left_out_makes_no_row() -> None:
             {ORDERS: table_of(CREATED, ORDERS)},
             selector=TableSelector(("shop.orders",)),
             server=LogServer(DdlDialect(), ("utf8mb4", "")),
-            terms=ParkingTerms(rules=TargetRules(left_out=frozenset(left_out))),
+            terms=ParkingSetup(rules=TargetRules(left_out=frozenset(left_out))),
         )
         history.attach(Decoder())
         history.on_ddl(DdlItem("shop", "TRUNCATE orders", place, place, 0, in_transaction=False))
         updates, truncations = history.take_updates()
-        assert ([u.changes[0].type for u in updates if not isinstance(u, TableParked)], len(truncations)) == (
+        assert ([u.changes[0].type for u in updates if not isinstance(u, ParkTableUpdate)], len(truncations)) == (
             ["truncate_table"],
             rows,
         )
@@ -314,6 +314,27 @@ def test_other_peoples_tables_are_neither_parsed_nor_kept() -> None:
     assert followed.state == {}
 
 
+@pytest.mark.parametrize("statement", ["ALTER TABLE orders ADD `never ends", "DROP TABLE other, `shop`.`orders"])
+def test_a_statement_whose_names_cannot_be_read_parks_what_it_mentions(statement: str) -> None:
+    place = BinlogOffset("binlog.000001", 4)
+    history = DdlHistory(
+        {ORDERS: table_of(CREATED, ORDERS)},
+        selector=TableSelector((r"shop\..*",)),
+        server=LogServer(DdlDialect(), ("utf8mb4", "")),
+        terms=ParkingSetup({}),
+    )
+    history.attach(Decoder())
+    history.on_ddl(DdlItem("shop", statement.replace("orders", "items"), place, place, 0, in_transaction=False))
+    assert history.take_updates() == ((), ())
+
+    history.on_ddl(DdlItem("shop", statement, place, place, 0, in_transaction=False))
+
+    ((update,), _) = history.take_updates()
+    assert isinstance(update, ParkTableUpdate)
+    assert (update.table, update.parking.again) == (ORDERS, True)
+    assert "its names cannot be read" in update.parking.reason
+
+
 def test_an_unknown_table_begins_by_itself_in_a_target_that_others_have_rows_in() -> None:
     place = BinlogOffset("binlog.000001", 4)
     merged = Router((Route(r"shop\..*", "lake.all"),))
@@ -321,16 +342,16 @@ def test_an_unknown_table_begins_by_itself_in_a_target_that_others_have_rows_in(
         {ORDERS: table_of(CREATED, ORDERS)},
         selector=TableSelector((r"shop\..*",)),
         server=LogServer(DdlDialect(), ("utf8mb4", "")),
-        terms=ParkingTerms({}, rules=TargetRules(router=merged, upsert=True)),
+        terms=ParkingSetup({}, rules=TargetRules(router=merged, upsert=True)),
     )
     history.attach(Decoder())
     history.on_misfit(TableId("shop", "new"), DataError("nobody knows its columns"), place)
-    (unknown,) = history.take_misfits(0)
+    (unknown,) = history.take_misfits(place, 0)
     assert unknown.parking.again
     # Nor is it in the way of a table whose rows a statement rewrites.
     history.on_ddl(DdlItem("shop", "ALTER TABLE orders MODIFY b INT", place, place, 0, in_transaction=False))
     ((update,), _) = history.take_updates()
-    assert isinstance(update, TableParked)
+    assert isinstance(update, ParkTableUpdate)
     assert update.parking.again
 
 
@@ -340,7 +361,7 @@ def test_a_dropped_table_of_a_merged_target_that_is_made_anew_waits_also_after_a
 
     def begun(tables: dict[TableId, MySqlTable], state: HistoryState) -> DdlHistory:
         server = LogServer(DdlDialect(), ("utf8mb4", ""))
-        terms: ParkingTerms[MySqlTable] = ParkingTerms({}, rules=rules)
+        terms: ParkingSetup[MySqlTable] = ParkingSetup({}, rules=rules)
         history = DdlHistory(tables, selector=TableSelector((r"shop\..*",)), server=server, terms=terms, state=state)
         history.attach(Decoder())
         return history
@@ -353,6 +374,6 @@ def test_a_dropped_table_of_a_merged_target_that_is_made_anew_waits_also_after_a
     again = begun({ORDERS: table_of(CREATED, ORDERS)}, state)
     again.on_ddl(DdlItem("shop", "CREATE TABLE item (id BIGINT PRIMARY KEY)", place, place, 0, in_transaction=False))
     ((update,), _) = again.take_updates()
-    assert isinstance(update, TableParked)
+    assert isinstance(update, ParkTableUpdate)
     assert not update.parking.again
     assert "cannot be told from those of shop.orders" in update.parking.reason

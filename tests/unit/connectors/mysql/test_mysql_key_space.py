@@ -7,8 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raycdc.connectors.mysql.snapshot.key_space import from_number, to_number
-from raycdc.connectors.mysql.snapshot.keys import KeyValue
+from raycdc.connectors.mysql.snapshot.keys import KeyValue, from_number, to_number
 from raycdc.connectors.mysql.values.types import MySqlColumn
 
 DECIMAL = MySqlColumn("k", "decimal(38,4)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raycdc.connectors.mysql.ddl.snapshot_keys import SnapshotKeys
+from raycdc.connectors.mysql.ddl.follow.followed_tables import SnapshotChunkKeys
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import TableId
 
@@ -17,7 +17,7 @@ def with_id(column: MySqlColumn) -> MySqlTable:
 
 
 def test_a_type_a_collation_and_a_name_are_changes_and_other_columns_are_not() -> None:
-    keys = SnapshotKeys({ID: ("id", "note")})
+    keys = SnapshotChunkKeys({ID: ("id", "note")})
     assert keys.changed(TABLE, with_id(MySqlColumn("id", "bigint", nullable=False))) == "id"
     assert keys.changed(TABLE, with_id(MySqlColumn("number", "int", nullable=False))) == "id"
     note = MySqlColumn("note", "varchar(9)", charset="utf8mb4", collation="utf8mb4_bin")
@@ -29,7 +29,7 @@ def test_a_type_a_collation_and_a_name_are_changes_and_other_columns_are_not() -
 
 def test_only_the_snapshot_that_began_last_counts() -> None:
     over: dict[TableId, int] = {}
-    keys = SnapshotKeys({ID: "id"}, over)
+    keys = SnapshotChunkKeys({ID: "id"}, over)
     wider = with_id(MySqlColumn("id", "bigint", nullable=False))
     over[ID] = 1
     assert keys.changed(TABLE, wider) is None

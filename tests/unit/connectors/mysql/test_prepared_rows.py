@@ -17,24 +17,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycdc.bridge import read_segment
-from raycdc.bridge.access import SpoolAddress
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
-from raycdc.connectors.mysql.binlog.events import LogItem, RowsItem
-from raycdc.connectors.mysql.binlog.log_kind import LogKind
-from raycdc.connectors.mysql.binlog.map_schemas import MapSchemas
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.binlog.table_decoding import BatchForm
-from raycdc.connectors.mysql.kept_rows import KeptRows
+from raycdc.connectors.mysql.binlog.event_types import LogKind
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem, LogItem
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
+from raycdc.connectors.mysql.binlog.tables.table_decoding import BatchForm
+from raycdc.connectors.mysql.log.log_filter import KeptRows
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError, StateError
 from raycdc.model import RowKind, TableId, lost_values, with_lost_values
 from raycdc.model.batch import is_masked, with_masked
-from raycdc.model.mask import Mask, Masks
+from raycdc.model.rules.mask import Mask, Masks
 from raycdc.model.state_key import StateKey
-from raycdc.runtime.output import EpochOutput
-from raycdc.source.snapshot.log_rows import LogRows, split_moves, take
-from raycdc.transform.hiding import Hiding
+from raycdc.runtime.reader.output import EpochOutput
+from raycdc.segments import read_segment
+from raycdc.segments.access import SpoolAddress
+from raycdc.source.snapshot.log.log_rows import LogRows, split_moves, take
+from raycdc.transform.masks import Masking
 from tests.leaks import leaks
 from tests.unit.connectors.mysql.binlog_bytes import LogWriter
 
@@ -61,7 +61,7 @@ def commit(log: LogWriter, number: int = 2) -> bytes:
 
 
 def decoder(
-    hiding: Hiding | None = None,
+    hiding: Masking | None = None,
     *,
     start: BinlogOffset | None = None,
     table: MySqlTable = TABLE,
@@ -78,12 +78,12 @@ def decoder(
     )
     subject.xa.keeps = lambda _: True
     subject.misfits.listener = lambda _, error, __: mismatches.append(str(error))
-    subject.xa.keeper = KeptRows(hiding or Hiding(MASKS), lambda _: cut_by, None)
+    subject.xa.keeper = KeptRows(hiding or Masking(MASKS), lambda _: cut_by, None)
     return subject, mismatches
 
 
 def rows(items: list[LogItem]) -> list[dict[str, Any]]:
-    return [row for item in items if isinstance(item, RowsItem) for row in item.batch.to_pylist()]
+    return [row for item in items if isinstance(item, BinlogRowsItem) for row in item.batch.to_pylist()]
 
 
 def restarted(position: BinlogOffset) -> BinlogOffset:
@@ -106,7 +106,7 @@ def test_rows_wait_masked_and_are_not_masked_again(tmp_path: Path) -> None:
     assert shows(tmp_path, subject.cursor.position) == []
     second, mismatches = decoder(start=restarted(subject.cursor.position))
     [item] = second.feed(commit(LogWriter(position=subject.cursor.position.pos).format()))
-    assert isinstance(item, RowsItem)
+    assert isinstance(item, BinlogRowsItem)
     assert (item.kept, mismatches, second.cursor.position.prepared) == (True, [], "")
     end = second.cursor.position.pos
     assert item.row_pos.tolist() == [end, end]
@@ -138,24 +138,24 @@ def test_what_the_hand_off_makes_of_masked_rows_is_masked_still() -> None:
 def test_numbers_of_rows_that_wait_are_given_once() -> None:
     log = prepared_log()
     log.gtid(2).begin().table_map(9, TYPES, metadata=META).rows(30, 9, 2, row(3, "c")).xid()
-    subject, _ = decoder(Hiding())
+    subject, _ = decoder(Masking())
     found = rows(subject.feed(log.take() + commit(LogWriter(position=log.position), 3)))
     assert [(one["id"], one["_seq"]) for one in found] == [(3, 0), (1, 1), (2, 2)]
     assert subject.statistics()["rows"] == 3
 
 
 def test_a_table_cut_by_a_masked_column_is_kept_encrypted(tmp_path: Path) -> None:
-    log, hiding = prepared_log(), Hiding(MASKS, KEY)
+    log, hiding = prepared_log(), Masking(MASKS, KEY)
     subject, _ = decoder(hiding, cut_by=["email"])
     subject.feed(log.take())
     assert shows(tmp_path, subject.cursor.position) == []
-    for wrong, why in ((Hiding(MASKS), "is not set"), (Hiding(MASKS, StateKey("another key, as long")), "another")):
+    for wrong, why in ((Masking(MASKS), "is not set"), (Masking(MASKS, StateKey("another key, as long")), "another")):
         other, _ = decoder(wrong, start=restarted(subject.cursor.position), cut_by=["email"])
         with pytest.raises(StateError, match=rf"pipeline\.state_key.*{why}|{why} pipeline\.state_key"):
             other.feed(commit(LogWriter(position=subject.cursor.position.pos).format()))
     second, _ = decoder(hiding, start=restarted(subject.cursor.position), cut_by=["email"])
     [item] = second.feed(commit(LogWriter(position=subject.cursor.position.pos).format()))
-    assert isinstance(item, RowsItem)
+    assert isinstance(item, BinlogRowsItem)
     assert item.batch["email"].to_pylist() == [SECRET, SECRET]
     assert not is_masked(item.batch)
     unkeyed, _ = decoder(cut_by=["email"])
@@ -173,9 +173,9 @@ def test_rows_of_another_shape_park_their_table_instead_of_being_bent() -> None:
     assert "were prepared when its columns were others" in mismatches[0]
 
 
-@pytest.mark.parametrize(("hiding", "kept"), [(Hiding(), True), (Hiding(MASKS, KEY), True), (Hiding(MASKS), False)])
+@pytest.mark.parametrize(("hiding", "kept"), [(Masking(), True), (Masking(MASKS, KEY), True), (Masking(MASKS), False)])
 def test_rows_of_a_parked_table_wait_where_nothing_shows_and_park_it_again_otherwise(
-    tmp_path: Path, hiding: Hiding, kept: bool
+    tmp_path: Path, hiding: Masking, kept: bool
 ) -> None:
     log = prepared_log()
     subject, _ = decoder(hiding, parked=True)
@@ -218,10 +218,10 @@ def test_a_state_with_raw_events_is_masked_before_its_next_manifest(tmp_path: Pa
 
 def test_the_golden_position_of_version_1_is_read() -> None:
     golden = json.loads((Path(__file__).parent / "golden" / "binlog-position-prepared-v1.json").read_text())
-    table = MySqlTable(PEOPLE, (MySqlColumn("id", "int"),), ("id",))
-    subject, _ = decoder(Hiding(), start=BinlogOffset.from_json(golden), table=table)
+    table = MySqlTable(PEOPLE, (MySqlColumn("id", "int", nullable=False),), ("id",))
+    subject, _ = decoder(Masking(), start=BinlogOffset.from_json(golden), table=table)
     [item] = subject.feed(commit(LogWriter(position=golden["pos"]).format(), 3))
-    assert isinstance(item, RowsItem)
+    assert isinstance(item, BinlogRowsItem)
     assert item.batch["id"].to_pylist() == [1]
 
 

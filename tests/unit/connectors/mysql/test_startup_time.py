@@ -6,15 +6,15 @@ from typing import cast
 
 import pytest
 
-from raycdc.connectors.mysql.binlog.position import BinlogOffset
-from raycdc.connectors.mysql.client import Flavor, ServerInfo
-from raycdc.connectors.mysql.startup import OpenLog, first_since
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.log.startup import OpenLog, first_since
+from raycdc.connectors.mysql.server.client import Flavor, MySqlServerInfo
 from tests.unit.connectors.mysql.binlog_bytes import LogWriter
 
 FILE = "binlog.000001"
 SECOND = LogWriter().seconds
 
-INFO = ServerInfo(
+INFO = MySqlServerInfo(
     Flavor.MYSQL, (8, 0, 36), "8.0.36", "127.0.0.1:3306", 1, "", gtid_mode=False, log_bin=True, binlog_format="ROW",
     row_image="FULL", row_metadata="FULL", checksum="CRC32", expire_logs_s=0.0, variables={},
 )  # fmt: skip

@@ -1,0 +1,286 @@
+"""A run of bounded length, and where its time went, from its own events.
+
+The configuration of a run that is measured: the user's own, with a state and a target that are thrown away.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from raycdc.config import PipelineConfig, config_from_dict
+from raycdc.config.fields import TomlTable, TomlValue
+from raycdc.errors import ConfigError, RaycdcError
+from raycdc.model.engines import FROM_BYTES
+from raycdc.model.json_value import Json
+from raycdc.observe.events import CaughtUp, Committed, RunEvent, RunProgress, Started, TableParked, Warned
+from raycdc.observe.status.stages import WHY, stage_seconds
+from raycdc.pipeline import Pipeline
+
+_KIB = 1024
+#: The stages that events tell of; whether chunks wait for the log's reader, a status alone knows.
+_TOLD = tuple(stage for stage in WHY if stage != "hand_off")
+#: Rows of sinks are seen in files alone; an epoch that is in no file yet was read for nothing.
+_NO_ROWS = "no row was committed in that time: give it more with --seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchLimits:
+    """A run is stopped after so many seconds of running, or so many committed rows; 0: any number."""
+
+    seconds: float = 30.0
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run. `seconds` are those from when everything was up until the last commit; starting took `start_s` before.
+
+    `shares` say for each stage of `raycdc.observe.status.stages` but the hand-off which part of that time it was at
+    work: of all readers' time, or of the driver's. `readers_cpu_s` are CPU seconds of the readers' processes together,
+    `target_bytes` those of the target's files. `whole` says whether all that there was to read was read.
+    """
+
+    settings: str
+    rows: int
+    seconds: float
+    start_s: float
+    epochs: int
+    readers: int
+    shares: Mapping[str, float]
+    readers_cpu_s: float
+    driver_peak_bytes: int
+    target_bytes: int
+    whole: bool
+    notes: Sequence[str] = ()
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    @property
+    def bottleneck(self) -> str:
+        """The busiest stage; empty where nothing is known."""
+        return max(self.shares, key=lambda stage: self.shares[stage]) if any(self.shares.values()) else ""
+
+    @property
+    def why(self) -> str:
+        """What the busiest stage waits for, and what helps."""
+        return WHY.get(self.bottleneck, "")
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            **{name: value for name, value in asdict(self).items() if name not in ("shares", "notes")},
+            "rows_per_s": round(self.rows_per_s),
+            "bottleneck": self.bottleneck,
+            "shares": dict(self.shares),
+            "notes": list(self.notes),
+        }
+
+
+def measured(config: PipelineConfig, limits: BenchLimits, *, settings: str, target: Path, local: bool) -> Figures:
+    """Run the pipeline until it has caught up or a limit is reached, and say what was seen.
+
+    Raises what a run raises, unless rows were committed before: then it is a note beside the figures, as is a table
+    that was parked, of which a run complains at its end. A `KeyboardInterrupt` goes on to the caller.
+    """
+    pipeline = Pipeline.from_config(config)
+    watched = _Watched(limits, pipeline)
+    try:
+        pipeline.run(until="caught-up", local=local, listener=watched.listen)
+    except RaycdcError as error:
+        if not watched.has_rows:
+            raise
+        watched.note(f"it ended with an error: {error}")
+    finally:
+        watched.close()
+    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    return watched.figures(settings, size)
+
+
+@dataclass(slots=True)
+class _Seen:
+    began_s: float = field(default_factory=time.monotonic)
+    started_s: float | None = None
+    committed_s: float | None = None
+    rows: int = 0
+    epochs: int = 0
+    staging_s: float = 0.0
+    commit_s: float = 0.0
+    whole: bool = False
+    #: Of each reader that there was, by its number and process: seconds by what it did.
+    readers: dict[tuple[int, int], Mapping[str, float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+class _Watched:
+    """Listens to a run, and stops it at its limits. Events come from threads of the run, one at a time."""
+
+    def __init__(self, limits: BenchLimits, pipeline: Pipeline) -> None:
+        self._limits = limits
+        self._pipeline = pipeline
+        self._seen = _Seen()
+        self._timer: threading.Timer | None = None
+        self._own_cpu_s = time.process_time()
+
+    def listen(self, event: RunEvent) -> None:
+        seen = self._seen
+        match event:
+            case Started():
+                if seen.started_s is None:
+                    seen.started_s = time.monotonic()
+                    if self._limits.seconds:
+                        self._timer = threading.Timer(self._limits.seconds, self._pipeline.stop)
+                        self._timer.daemon = True
+                        self._timer.start()
+            case RunProgress(readers=readers):
+                seen.readers |= {(reader.subtask, reader.pid): reader.seconds for reader in readers}
+            case Committed():
+                seen.committed_s = time.monotonic()
+                seen.rows += event.rows
+                seen.epochs += 1
+                seen.staging_s += event.staging_s
+                seen.commit_s += event.commit_s
+                if self._limits.rows and seen.rows >= self._limits.rows:
+                    self._pipeline.stop()
+            case CaughtUp():
+                seen.whole = True
+            case Warned(text=text):
+                self.note(text)
+            case TableParked(table=table, parked=parked):
+                self.note(f"{table} is parked: {parked.reason}")
+            case _:
+                pass
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self._seen.rows)
+
+    def note(self, text: str) -> None:
+        """Something for people to know beside the figures."""
+        self._seen.notes.append(text)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def figures(self, settings: str, target_bytes: int) -> Figures:
+        seen = self._seen
+        started_s = seen.started_s or seen.began_s
+        seconds = max(0.0, (seen.committed_s or started_s) - started_s)
+        notes = seen.notes if seen.rows else [*seen.notes, _NO_ROWS]
+        count = max(1, len({subtask for subtask, _ in seen.readers}))
+        return Figures(
+            settings,
+            seen.rows,
+            round(seconds, 3),
+            round(started_s - seen.began_s, 3),
+            seen.epochs,
+            count,
+            self._shares(seconds, count),
+            self._readers_cpu_s(),
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,
+            target_bytes,
+            seen.whole,
+            notes,
+        )
+
+    def _readers_cpu_s(self) -> float:
+        """Of their processes; without Ray that is one, which did other work before."""
+        of_process: dict[int, float] = {}
+        for (_, pid), seconds in self._seen.readers.items():
+            of_process[pid] = max(of_process.get(pid, 0.0), seconds.get("process_cpu", 0.0))
+        before_s = self._own_cpu_s if os.getpid() in of_process else 0.0
+        return round(max(0.0, sum(of_process.values()) - before_s), 2)
+
+    def _shares(self, seconds: float, readers: int) -> dict[str, float]:
+        spent = dict.fromkeys(_TOLD, 0.0)
+        for reader in self._seen.readers.values():
+            for stage, more in stage_seconds({}, reader).items():
+                spent[stage] += more / readers
+        spent["spark"], spent["commit"] = self._seen.staging_s, self._seen.commit_s
+        return {stage: round(min(1.0, each / seconds), 3) if seconds else 0.0 for stage, each in spent.items()}
+
+
+#: The sink in whose place `--into` puts files, which cost little beside the way to them.
+PLAIN = "parquet"
+#: Sections by which others hear of the real pipeline, and would take a measured run for it.
+TOLD_TO_OTHERS = ("traces", "notify", "metrics", "logging")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Another value of a key, as ``readers.max=4``."""
+
+    key: str
+    value: TomlValue
+
+    @classmethod
+    def parse(cls, text: str) -> Setting:
+        """`ConfigError` for what is no such text."""
+        key, equals, value = text.partition("=")
+        if not equals or "." not in key.strip(". "):
+            raise ConfigError(f'--try "{text}" is no KEY=VALUE with a section in the key, such as readers.max=4.')
+        try:
+            return cls(key.strip(), tomllib.loads(f"value = {value}")["value"])
+        except ValueError:
+            return cls(key.strip(), value.strip())
+
+    def put_into(self, data: TomlTable) -> TomlTable:
+        """Parsed TOML with this value."""
+        return _with(data, self.key.split("."), self.value)
+
+
+def trial_config(data: TomlTable, settings: Sequence[Setting], folder: Path, *, into: str = "") -> PipelineConfig:
+    """The configuration `data` with other `settings`, a state and a target in `folder`.
+
+    `ConfigError` where the configuration is wrong, or its sink has no folder that could be another one. With `into` its
+    sink is one of files, of that type.
+    """
+    # Most of what is measured would be in process, and a pipeline spends its life on Ray and Spark.
+    changed = _with(data, ["pipeline", "engines"], "always")
+    changed = _with(changed, ["spark", "from_bytes"], _section(changed, "spark").get("from_bytes", FROM_BYTES))
+    for setting in settings:
+        changed = setting.put_into(changed)
+    changed = _with(changed, ["pipeline", "state"], str(folder / "state"))
+    # A measured run must not touch what is the real pipeline's: copies of segments, offsets of its consumer group,
+    # the port of its control API.
+    changed = _with(changed, ["pipeline", "spool"], None)
+    # pipeline.work is for a state on an object store; this state is a folder.
+    changed = _with(changed, ["pipeline", "work"], None)
+    changed = _with(changed, ["source", "group_id"], None)
+    changed = _with(changed, ["control"], {"enabled": False})
+    for section in TOLD_TO_OTHERS:
+        changed = _with(changed, [section], None)
+    place = str(folder / "target")
+    if into:
+        write: TomlTable = {} if into == "delta" else {"write": "changelog"}
+        return config_from_dict({**changed, "sink": {"type": into, "path": place, **write}})
+    sink = config_from_dict(changed).sink
+    if not sink.folder or "path" not in _section(changed, "sink"):
+        raise ConfigError(
+            f'raycdc bench run: a target of sink.type = "{sink.type}" that is no folder of this machine is not thrown '
+            f"away so easily. Measure all but the sink with --into {PLAIN}, or with --into delta."
+        )
+    return config_from_dict(_with(changed, ["sink", "path"], place))
+
+
+def _section(data: TomlTable, name: str) -> TomlTable:
+    section = data.get(name, {})
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{name} is no section.")
+    return section
+
+
+def _with(data: TomlTable, path: Sequence[str], value: TomlValue | None) -> TomlTable:
+    """`data` with a value at this path; None takes it out."""
+    name, *rest = path
+    if rest:
+        value = _with(_section(data, name), rest, value)
+    return {key: each for key, each in {**data, name: value}.items() if each is not None}

@@ -1,0 +1,195 @@
+"""The results of a comparison of assignments, and their JSON document (``raycdc bench splits --json``, partitions).
+
+Assignments of partitions to readers, by the rules with which a job gives them out and moves them. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from raycdc.bench.splits.figures import ReadSchedule
+from raycdc.model.json_value import Json
+from raycdc.source.partitions.assigner import EACH, moves_by_load, overloaded, place
+
+
+class Assignment(StrEnum):
+    """How partitions come to readers: `NUMBER`, as a run gives them out, so that each has as many; `BYTES`, as it has
+    moved them when it knows what each of them brings.
+    """
+
+    NUMBER = "number"
+    BYTES = "bytes"
+
+    def of(self, sizes: Mapping[str, int], readers: int) -> list[list[str]]:
+        """The partitions of each reader; `sizes`: bytes of each."""
+        placed = place(sizes, {reader: [] for reader in range(readers)})
+        owned = {reader: placed.get(reader, []) for reader in range(readers)}
+        if self is Assignment.BYTES:
+            each = EACH * sum(sizes.values()) / max(1, len(sizes))
+            weight = {name: size + each for name, size in sizes.items()}
+            # Each round makes the most loaded reader less loaded, so that there are not more of them than partitions.
+            for _ in sizes:
+                moved = moves_by_load(owned, weight, overloaded(owned, weight))
+                if not moved:
+                    break
+                for name, (giver, taker) in moved.items():
+                    owned[giver].remove(name)
+                    owned[taker].append(name)
+        return [sorted(owned[reader]) for reader in range(readers)]
+
+
+def longest_s(groups: Sequence[Sequence[str]], times_s: Mapping[str, float]) -> tuple[float, float]:
+    """Seconds until the last reader is done, and the share of all readers' time in which they have nothing to do."""
+    busy = [sum(times_s[name] for name in group) for group in groups]
+    whole = max(busy, default=0.0)
+    return whole, 1 - sum(busy) / (len(busy) * whole) if whole else 0.0
+
+
+#: Of the document; a reader of a newer one must not guess.
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRead:
+    """A partition as it was read: `seconds` are its part of its reader's time (decoding as measured, fetching by its
+    bytes), `size` the bytes of its messages.
+    """
+
+    name: str
+    messages: int
+    rows: int
+    size: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRun:
+    """All partitions really read by readers, each those of one of `groups`; `seconds` until each was done."""
+
+    groups: Sequence[Sequence[PartitionRead]]
+    readers_s: Sequence[float]
+    cpu_s: float
+    peak_bytes: int
+
+    @property
+    def readers(self) -> int:
+        return len(self.readers_s)
+
+    @property
+    def seconds(self) -> float:
+        return max(self.readers_s, default=0.0)
+
+    @property
+    def messages(self) -> int:
+        return sum(read.messages for group in self.groups for read in group)
+
+    @property
+    def messages_per_s(self) -> float:
+        return self.messages / max(self.seconds, 1e-9)
+
+    @property
+    def idle(self) -> float:
+        """The share of all readers' time in which they had nothing to read."""
+        return max(0.0, 1 - sum(self.readers_s) / max(self.readers * self.seconds, 1e-9))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFigures:
+    """A partition: `places` that it holds, and how it was read by one reader, of its first part alone."""
+
+    name: str
+    topic: str
+    places: int
+    read: PartitionRead
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentAdvice:
+    """The lines of the configuration, for how many readers, and the reason in words."""
+
+    readers: int
+    settings: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentReport:
+    """Everything. Of each partition the same `share` of its places was read; times of the whole are in proportion.
+
+    `runs` are the real ones by assignment, in the order of their numbers of readers; the first of both is of one
+    reader. `scheduled` are the numbers of readers that times are told for.
+    """
+
+    source: str
+    began_ms: int
+    cores: int
+    share: float
+    partitions: Sequence[PartitionFigures]
+    runs: Mapping[Assignment, Sequence[SharedRun]]
+    scheduled: Sequence[int]
+    advice: AssignmentAdvice | None = None
+    ended_early: bool = False
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each partition that were read."""
+        return {partition.name: partition.read.size for partition in self.partitions}
+
+    def times_s(self) -> dict[str, float]:
+        """Seconds that one reader needs for each whole partition."""
+        return {partition.name: partition.read.seconds / self.share for partition in self.partitions}
+
+    def schedule(self, assignment: Assignment, readers: int) -> ReadSchedule:
+        """How long so many readers would take for everything, if they did not slow one another."""
+        return ReadSchedule(readers, *longest_s(assignment.of(self.sizes, readers), self.times_s()))
+
+    def to_json(self) -> dict[str, Json]:
+        """The document."""
+        return {
+            "version": VERSION,
+            "kind": "assignments",
+            "source": self.source,
+            "began_ms": self.began_ms,
+            "cores": self.cores,
+            "ended_early": self.ended_early,
+            "share_read": round(self.share, 6),
+            "partitions": [self._partition(partition) for partition in self.partitions],
+            "assignments": [self._assignment(assignment) for assignment in Assignment],
+            "advice": None if self.advice is None else asdict(self.advice),
+        }
+
+    @staticmethod
+    def _partition(partition: PartitionFigures) -> dict[str, Json]:
+        read = partition.read
+        return {
+            "partition": partition.name,
+            "topic": partition.topic,
+            "offsets": partition.places,
+            "messages_read": read.messages,
+            "rows_read": read.rows,
+            "bytes_read": read.size,
+            "seconds_read": round(read.seconds, 4),
+        }
+
+    def _assignment(self, assignment: Assignment) -> dict[str, Json]:
+        return {
+            "assignment": assignment.value,
+            "runs": [_run_json(run) for run in self.runs.get(assignment, ())],
+            "scheduled": [self.schedule(assignment, readers).to_json() for readers in self.scheduled],
+        }
+
+
+def _run_json(run: SharedRun) -> dict[str, Json]:
+    return {
+        "readers": run.readers,
+        "seconds": round(run.seconds, 4),
+        "messages": run.messages,
+        "messages_per_s": round(run.messages_per_s),
+        "idle": round(run.idle, 4),
+        "cpu_s": round(run.cpu_s, 3),
+        "peak_bytes": run.peak_bytes,
+        "partitions": [[read.name for read in group] for group in run.groups],
+        "readers_s": [round(seconds, 4) for seconds in run.readers_s],
+    }

@@ -1,0 +1,252 @@
+"""Partitions really read by one reader and by more, by each assignment, and how many readers they are worth.
+
+How many readers topics are worth, and why, from what was measured.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from raycdc.bench.splits.advice import ALIKE
+from raycdc.bench.splits.assignment_figures import (
+    Assignment,
+    AssignmentAdvice,
+    AssignmentReport,
+    PartitionFigures,
+    PartitionRead,
+    SharedRun,
+)
+from raycdc.bench.splits.figures import readers_text
+from raycdc.bench.splits.readers import ReaderProcesses, Worker
+from raycdc.errors import ConfigError
+from raycdc.model.rules.rate_limit import RateLimit
+from raycdc.source.trials import PartitionTrial, TrialPartition
+
+#: A partition with more of the time than this share of a reader's is told as the one that all wait for.
+HOT = 0.9
+
+
+def assignment_advice(report: AssignmentReport, *, job_readers: int) -> AssignmentAdvice | None:
+    """The fewest readers that are about as fast as any number; None where there was nothing to read.
+
+    `job_readers` is how many a job has now.
+    """
+    times_s = report.times_s()
+    if not sum(times_s.values()):
+        return None
+    counts = range(1, min(len(times_s), max(*report.scheduled, job_readers)) + 1)
+    whole = {count: report.schedule(Assignment.BYTES, count).seconds for count in counts}
+    best_s = min(whole.values())
+    readers = next(count for count in counts if whole[count] <= ALIKE * best_s)
+    told = sorted({1, readers, *(count for count in report.scheduled if count in whole)})
+    reasons = [
+        "Everything that the topics hold takes "
+        + ", ".join(f"{whole[count]:.1f} s with {readers_text(count)}" for count in told)
+        + ", where partitions are shared out by their bytes, which a run does after its first epochs."
+    ]
+    largest = max(times_s, key=lambda name: times_s[name])
+    part = times_s[largest] / sum(times_s.values())
+    if readers < len(times_s) and times_s[largest] >= HOT * best_s and len(times_s) > 1:
+        reasons.append(
+            f"More readers gain nothing: {largest} alone is {part:.0%} of the work, and one reader reads it. Only keys "
+            "that are spread over more partitions would be faster."
+        )
+    elif readers == len(times_s):
+        reasons.append("More readers would have no partition to read.")
+    began_s = report.schedule(Assignment.NUMBER, readers).seconds
+    if began_s > ALIKE * whole[readers]:
+        reasons.append(
+            f"As a run gives them out at first, each reader as many, it would be {began_s:.1f} s: a few partitions "
+            "have most of the bytes."
+        )
+    if readers > report.cores:
+        reasons.append("That was scheduled from what one reader took: there are fewer cores here.")
+    if readers == job_readers:
+        reasons.append("The configuration has that already.")
+    return AssignmentAdvice(readers, f"[readers]\nmax = {readers}", " ".join(reasons))
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentRequest:
+    """Which topics (none: all that are selected), about how many messages each real run reads, for which numbers of
+    readers times are told, how many a job has now, and how fast the source may be read.
+    """
+
+    topics: Sequence[str] = ()
+    messages_max: int = 1_000_000
+    scheduled_readers: Sequence[int] = (1, 2, 4, 8)
+    job_readers: int = 2
+    pace: RateLimit = field(default_factory=RateLimit)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedReads:
+    """What a comparison will cost: the partitions, with how many readers they are really read, and how many messages
+    are read in all, at most.
+    """
+
+    partitions: Sequence[TrialPartition]
+    really: Sequence[int]
+    share: float
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    places: Mapping[TrialPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    seconds: float
+    reads: Sequence[PartitionRead]
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionWork:
+    trial: PartitionTrial
+    pace: RateLimit
+    readers: int
+
+    def open(self) -> Worker:
+        self.trial.warm_up()
+        return _PartitionWorker(self)
+
+
+class AssignmentComparison:
+    """See the module's docstring. For one thread."""
+
+    def __init__(
+        self, trial: PartitionTrial, where: str, terms: AssignmentRequest, watch: Callable[[str, float], None]
+    ) -> None:
+        """`where` names the source for people; `watch` is told what is done, and which part of all is."""
+        self._trial = trial
+        self._where = where
+        self._terms = terms
+        self._watch = watch
+        self._cores = os.cpu_count() or 1
+
+    def expected(self) -> ExpectedReads:
+        """What it will cost; asks the source. `ConfigError` for a topic that is not selected, and for empty ones."""
+        partitions = self._trial.partitions()
+        topics = sorted({partition.topic for partition in partitions})
+        for name in self._terms.topics:
+            if name not in topics:
+                raise ConfigError(
+                    f"{name} is none of the topics that the source reads (it has {', '.join(topics[:5])})."
+                )
+        chosen = [p for p in partitions if not self._terms.topics or p.topic in self._terms.topics]
+        places = sum(partition.places for partition in chosen)
+        if not places:
+            raise ConfigError(f"{self._where}: the topics hold no messages, so that there is nothing to read.")
+        really = [1]
+        while really[-1] * 2 <= min(self._cores, len(chosen)):
+            really.append(really[-1] * 2)
+        share = min(1.0, self._terms.messages_max / places)
+        # One reader has one assignment; before it everything is read once.
+        passes = 2 + len(Assignment) * (len(really) - 1)
+        return ExpectedReads(chosen, really, share, round(places * share) * passes)
+
+    def run(self, expected: ExpectedReads) -> AssignmentReport:
+        """Compare. After a `KeyboardInterrupt` the report has what was measured until then. Raises `SourceError`, and
+        `DataError` for a message that a run would refuse.
+        """
+        began_ms = time.time_ns() // 1_000_000
+        runs: dict[Assignment, list[SharedRun]] = {assignment: [] for assignment in Assignment}
+        early = False
+        try:
+            self._compare(expected, runs)
+        except KeyboardInterrupt:
+            early = True
+        alone = {read.name: read for run in runs[Assignment.NUMBER][:1] for group in run.groups for read in group}
+        partitions = [
+            PartitionFigures(each.name, each.topic, each.places, alone[each.name])
+            for each in expected.partitions
+            if each.name in alone
+        ]
+        report = AssignmentReport(
+            self._where,
+            began_ms,
+            self._cores,
+            expected.share,
+            partitions,
+            runs,
+            self._terms.scheduled_readers,
+            ended_early=early,
+        )
+        return replace(report, advice=assignment_advice(report, job_readers=self._terms.job_readers))
+
+    def _compare(self, expected: ExpectedReads, runs: dict[Assignment, list[SharedRun]]) -> None:
+        places = {each: max(1, round(each.places * expected.share)) for each in expected.partitions}
+        by_name = {each.name: each for each in expected.partitions}
+        steps = 2 + len(Assignment) * (len(expected.really) - 1)
+
+        def read(groups: Sequence[Sequence[str]], text: str, step: int) -> SharedRun:
+            self._watch(text, step / steps)
+            tasks = [_Task({by_name[name]: places[by_name[name]] for name in group}) for group in groups]
+            work = _PartitionWork(self._trial, self._terms.pace, len(groups))
+            with closing(ReaderProcesses(work, len(groups), module=type(self._trial).__module__)) as processes:
+                answers, cpu_s, peak = processes.share(tasks, _Done)
+            return SharedRun([done.reads for done in answers], [done.seconds for done in answers], cpu_s, peak)
+
+        everything = [list(by_name)]
+        # The first one reads from the broker's disk what the others find in its memory.
+        read(everything, "reading once before", 0)
+        alone = read(everything, "reading with 1 reader", 1)
+        for assignment in Assignment:
+            runs[assignment].append(alone)
+        sizes = {each.name: each.size for group in alone.groups for each in group}
+        step = 2
+        known: dict[str, SharedRun] = {}
+        for readers in expected.really[1:]:
+            for assignment in Assignment:
+                groups = assignment.of(sizes, readers)
+                text = f"reading with {readers_text(readers)}, partitions by {assignment}"
+                # Both often are the same: reading it again tells nothing.
+                found = known.get(str(groups)) or read(groups, text, step)
+                known[str(groups)] = found
+                runs[assignment].append(found)
+                step += 1
+
+
+class _PartitionWorker:
+    """A reader's process at work."""
+
+    def __init__(self, work: _PartitionWork) -> None:
+        self._reader = work.trial.reader()
+        self._work = work
+
+    def read(self, task: _Task) -> _Done:
+        began_s = time.monotonic()
+        found = {partition.name: PartitionRead(partition.name, 0, 0, 0, 0.0) for partition in task.places}
+        pace, messages, size = self._work.pace, 0, 0
+        ended_s = began_s
+        for piece in self._reader.read(task.places):
+            before = found[piece.name]
+            found[piece.name] = PartitionRead(
+                piece.name,
+                before.messages + piece.messages,
+                before.rows + piece.rows,
+                before.size + piece.size,
+                before.seconds + piece.decode_s,
+            )
+            messages, size = messages + piece.messages, size + piece.size
+            due_s = self._work.readers * max(pace.seconds_of_rows(messages), pace.seconds_of_bytes(size))
+            if due_s:
+                time.sleep(max(0.0, began_s + due_s - time.monotonic()))
+            ended_s = time.monotonic()
+        seconds = ended_s - began_s
+        # What is not decoding is fetching, which comes for all partitions together.
+        fetching = max(0.0, seconds - sum(read.seconds for read in found.values()))
+        reads = [
+            replace(read, seconds=read.seconds + fetching * read.size / size if size else 0.0)
+            for read in found.values()
+        ]
+        return _Done(seconds, reads)
+
+    def close(self) -> None:
+        self._reader.close()

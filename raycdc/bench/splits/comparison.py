@@ -1,0 +1,248 @@
+"""Every strategy on every table: cut it, read chunks of it with one reader and with more, and say what is best."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from raycdc.bench.splits.advice import advice_for, advice_for_all
+from raycdc.bench.splits.figures import (
+    ChunkTiming,
+    MeasuredRun,
+    Planning,
+    Report,
+    StrategyResult,
+    TableBenchResult,
+    readers_text,
+    spread,
+)
+from raycdc.bench.splits.readers import ChunkWork, ReaderProcesses, Task
+from raycdc.errors import ConfigError, RaycdcError
+from raycdc.model import TableId
+from raycdc.source.connector import IncrementalSource, Source
+from raycdc.source.snapshot.enumerator.snapshot_plan import TablePlan
+from raycdc.source.snapshot.key_intervals import key_names
+from raycdc.source.split import OpenedAt, SnapshotSplit
+from raycdc.source.trials import SplitTrial
+
+#: Fewer chunks say nothing about how even they are.
+CHUNKS_READ_MIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRequest:
+    """What is asked: which tables (none: all that the source captures), which strategies (none: all), about how many
+    rows are read with each strategy and number of readers, and for which numbers of readers schedules are made.
+    `job_readers` is how many a job would have.
+    """
+
+    tables: Sequence[str] = ()
+    strategies: Sequence[str] = ()
+    rows_max: int = 1_000_000
+    scheduled_readers: Sequence[int] = (1, 2, 4, 8)
+    job_readers: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a comparison will cost: `rows` of each table as the source estimates them, and how many will be read."""
+
+    tables: dict[TableId, int]
+    strategies: Sequence[str]
+    really: Sequence[int]
+    rows_read: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonProgress:
+    """Where a comparison is: `done` of `steps`, each a strategy on a table, and `part` of the next, from 0 to 1."""
+
+    text: str
+    done: int
+    steps: int
+    part: float
+
+
+class SplitComparison:
+    """See the module's docstring. For one thread."""
+
+    def __init__(
+        self, source: Source[Any], where: str, terms: ComparisonRequest, watch: Callable[[ComparisonProgress], None]
+    ) -> None:
+        """`where` names the source for people. `ConfigError` for a source with one way alone, or an unknown name."""
+        tables = source.incremental()
+        if tables is None or not (trials := tables.split_trials()):
+            raise ConfigError(
+                f"raycdc bench splits: a {source.config.type} source is cut in one way alone, so that there is nothing "
+                "to compare."
+            )
+        names = [trial.name for trial in trials]
+        for name in terms.strategies:
+            if name not in names:
+                raise ConfigError(f'--strategies: "{name}" is none of {", ".join(names)}.')
+        self._source = tables
+        self._trials = [trial for trial in trials if not terms.strategies or trial.name in terms.strategies]
+        self._where = where
+        self._terms = terms
+        self._watch = watch
+        self._cores = os.cpu_count() or 1
+
+    def expected(self) -> Expected:
+        """What it will cost; asks the source for its tables. `ConfigError` for a table that it does not capture."""
+        captured = self._source.tables()
+        chosen = [TableId.parse(name) for name in self._terms.tables] or sorted(captured)
+        for table in chosen:
+            if table not in captured:
+                known = ", ".join(map(str, sorted(captured)[:5]))
+                raise ConfigError(f"{table} is none of the tables that the source captures (it has {known}).")
+        rows = {table: captured[table].rows for table in chosen}
+        really = self._really()
+        passes = len(self._trials) * len(really) + 1
+        return Expected(
+            rows,
+            [trial.name for trial in self._trials],
+            really,
+            sum(min(count, self._terms.rows_max) for count in rows.values()) * passes,
+        )
+
+    def run(self, expected: Expected) -> Report:
+        """Compare. After a `KeyboardInterrupt` the report has what was measured until then. Raises `SourceError`."""
+        began_ms = time.time_ns() // 1_000_000
+        found: dict[TableId, list[StrategyResult]] = {}
+        early = False
+        try:
+            self._compare(expected, found)
+        except KeyboardInterrupt:
+            early = True
+        readers = self._terms.job_readers
+        tables = [
+            TableBenchResult(str(table), expected.tables[table], results, advice_for(results, readers))
+            for table, results in found.items()
+        ]
+        advice = advice_for_all(tables, readers)
+        return Report(self._where, began_ms, self._cores, self._terms.scheduled_readers, tables, advice, early)
+
+    def _compare(self, expected: Expected, found: dict[TableId, list[StrategyResult]]) -> None:
+        start = self._source.enumerator_dialect().start_point()
+        plans = {plan.table: plan for plan in start.tables}
+        opened = OpenedAt(start.position, self._source.ring_s)
+        steps = len(expected.tables) * len(self._trials)
+        for place, (table, rows) in enumerate(expected.tables.items()):
+            plan = plans.get(table)
+            trials = None if plan is None else _TableTrials(plan, rows, opened, self._terms, expected.really)
+            for number, trial in enumerate(self._trials, place * len(self._trials)):
+
+                def tell(text: str, part: float, begun: str = f"{table}, {trial.name}", number: int = number) -> None:
+                    self._watch(ComparisonProgress(f"{begun}: {text}", number, steps, part))
+
+                gone = StrategyResult(trial.name, trial.settings, refused="the table is gone")
+                found.setdefault(table, []).append(gone if trials is None else trials.result(trial, tell))
+
+    def _really(self) -> list[int]:
+        """The numbers of readers that are really run: one, and doubled up to the cores that there are."""
+        most = self._source.config.readers_max or self._cores
+        counts = [1]
+        while counts[-1] * 2 <= min(self._cores, most):
+            counts.append(counts[-1] * 2)
+        return counts
+
+
+#: Told how far a strategy is, in words and as a part of it, from 0 to 1.
+_ReportProgress = Callable[[str, float], None]
+
+
+class _TableTrials:
+    """The strategies on one table, one after the other; `rows` as the source estimates them."""
+
+    def __init__(
+        self, plan: TablePlan, rows: int, opened: OpenedAt, terms: ComparisonRequest, really: Sequence[int]
+    ) -> None:
+        self._plan = plan
+        self._rows = rows
+        self._opened = opened
+        self._terms = terms
+        self._really = really
+        #: Ways to cut that were measured.
+        self._measured: list[tuple[list[SnapshotSplit], Sequence[MeasuredRun]]] = []
+
+    def result(self, trial: SplitTrial[IncrementalSource[Any]], tell: _ReportProgress) -> StrategyResult:
+        """Cut and read by one more strategy; why that cannot be, in the result."""
+        if self._plan.refused:
+            return StrategyResult(trial.name, trial.settings, refused=self._plan.refused)
+        tell("cutting", 0.0)
+        try:
+            planning, chunks = self._cut(trial, tell)
+            # Two strategies often cut alike (`auto` is one of the others): reading the same again tells nothing.
+            runs = next((runs for cut, runs in self._measured if cut == chunks), None)
+            if runs is None:
+                runs = self._runs(trial, [self._task(number, chunks[number]) for number in self._picked(chunks)], tell)
+                self._measured.append((chunks, runs))
+        except RaycdcError as error:
+            return StrategyResult(trial.name, trial.settings, refused=str(error))
+        return StrategyResult(trial.name, trial.settings, planning, runs)
+
+    def _cut(
+        self, trial: SplitTrial[IncrementalSource[Any]], tell: _ReportProgress
+    ) -> tuple[Planning, list[SnapshotSplit]]:
+        """All chunks, as an enumerator plans them: some at a time."""
+        plan, dialect = self._plan, trial.source.enumerator_dialect()
+        before, began_s = trial.costs(), time.monotonic()
+        state = trial.source.planner(plan.table, plan.document)
+        chunks: list[SnapshotSplit] = []
+        first_s = 0.0
+        while state is not None:
+            planned = dialect.plan(plan.document, plan.table, state, len(chunks))
+            chunks += planned.splits
+            first_s = first_s or time.monotonic() - began_s
+            state = planned.planner
+            tell(f"cutting, {len(chunks)} chunks", 0.2 * min(1.0, len(chunks) / max(planned.estimate, 1)))
+        seconds = time.monotonic() - began_s
+        if not chunks:
+            raise ConfigError("it is read in one piece")
+        key = ", ".join(key_names(chunks[0].key)) or "none: it is one chunk"
+        return Planning(key, len(chunks), first_s, seconds, trial.costs().since(before)), chunks
+
+    def _picked(self, chunks: Sequence[SnapshotSplit]) -> list[int]:
+        share = min(1.0, self._terms.rows_max / max(self._rows, 1))
+        return spread(len(chunks), max(CHUNKS_READ_MIN, round(len(chunks) * share)))
+
+    def _task(self, number: int, split: SnapshotSplit) -> Task:
+        at = OpenedAt(self._opened.position, self._opened.ring_s, split.as_of)
+        return Task(number, split, at, self._plan.document, self._terms.rows_max)
+
+    def _runs(
+        self, trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], tell: _ReportProgress
+    ) -> list[MeasuredRun]:
+        if not self._measured:
+            # The first strategy would read from the server's disk what the others find in its memory.
+            _read(trial, tasks, 1, lambda done: tell(f"reading once before, {done}", 0.1))
+        runs = []
+        for turn, readers in enumerate(self._really):
+            text = f"reading with {readers_text(readers)}"
+
+            def read(done: str, text: str = text, part: float = turn / len(self._really)) -> None:
+                tell(f"{text}, {done}", 0.2 + 0.8 * part)
+
+            read("which start")
+            runs.append(_read(trial, tasks, readers, read))
+        return runs
+
+
+def _read(
+    trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], readers: int, tell: Callable[[str], None]
+) -> MeasuredRun:
+    done = 0
+
+    def read(_: ChunkTiming) -> None:
+        nonlocal done
+        done += 1
+        tell(f"{done} of {len(tasks)} chunks")
+
+    source = trial.source
+    work = ChunkWork(source, float(source.config.pace.rows_per_s or 0) / readers)
+    with closing(ReaderProcesses(work, readers, module=type(source).__module__)) as processes:
+        return processes.read(tasks, read)

@@ -1,0 +1,328 @@
+"""The results of a comparison of strategies, and their JSON document (``raycdc bench splits --json``, version 1).
+
+How long readers take for chunks whose times are known, each taking the next one when it is free.
+
+That is how the enumerator gives chunks out: list scheduling (R. L. Graham, "Bounds for Certain Multiprocessing
+Anomalies", 1966), which is never worse than twice the best order.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from heapq import heapreplace
+
+from raycdc.model.json_value import Json
+from raycdc.source.trials import ServerCosts
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSchedule:
+    """`seconds` until the last chunk is read, and the share of all readers' time in which they have nothing to do."""
+
+    readers: int
+    seconds: float
+    idle: float
+
+    def to_json(self) -> dict[str, Json]:
+        return {"readers": self.readers, "seconds": round(self.seconds, 4), "idle": round(self.idle, 4)}
+
+
+def readers_text(count: int) -> str:
+    """1 reader, 2 readers."""
+    return "1 reader" if count == 1 else f"{count} readers"
+
+
+def list_schedule(times_s: Sequence[float], readers: int) -> ReadSchedule:
+    """`times_s`: seconds per chunk, in the order in which they are given out; no reader slows another one."""
+    free_at = [0.0] * readers
+    for seconds in times_s:
+        heapreplace(free_at, free_at[0] + seconds)
+    whole = max(free_at)
+    return ReadSchedule(readers, whole, 1 - sum(times_s) / (readers * whole) if whole else 0.0)
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """At most `wanted` of `count` numbers from 0, evenly spread, with the first and the last one."""
+    if wanted >= count:
+        return list(range(count))
+    if wanted <= 1:
+        return list(range(wanted))
+    return sorted({round(n * (count - 1) / (wanted - 1)) for n in range(wanted)})
+
+
+def filled_in(times_s: Sequence[float], numbers: Sequence[int], count: int) -> list[float]:
+    """Times of all `count` chunks, where those of some `numbers` are known: each has the time of the nearest known."""
+    if not numbers:
+        return []
+    filled, at = [], 0
+    for number in range(count):
+        while at + 1 < len(numbers) and abs(numbers[at + 1] - number) <= abs(numbers[at] - number):
+            at += 1
+        filled.append(times_s[at])
+    return filled
+
+
+#: Of the document; a reader of a newer one must not guess.
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """How a table was cut: by which key, seconds until the first chunks and until the last, the server's costs."""
+
+    key: str
+    chunks: int
+    first_s: float
+    seconds: float
+    costs: ServerCosts
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTiming:
+    """One chunk that was read, by which reader, from when to when in seconds of the run; `size` is of its rows in
+    memory. `cut_off`: it has more rows, which were not read.
+    """
+
+    number: int
+    reader: int
+    began_s: float
+    seconds: float
+    rows: int
+    size: int
+    cut_off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """Chunks that were really read by so many readers. `cpu_s` and `peak_bytes` are the readers' own, the latter of the
+    largest one.
+    """
+
+    readers: int
+    seconds: float
+    chunks: Sequence[ChunkTiming]
+    cpu_s: float
+    peak_bytes: int
+
+    @property
+    def rows(self) -> int:
+        return sum(chunk.rows for chunk in self.chunks)
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / max(self.seconds, 1e-9)
+
+    @property
+    def idle(self) -> float:
+        """The share of all readers' time in which they had nothing to read."""
+        busy = sum(chunk.seconds for chunk in self.chunks)
+        return max(0.0, 1 - busy / max(self.readers * self.seconds, 1e-9))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A distribution over chunks."""
+
+    p50: float
+    p99: float
+    most: float
+    mean: float
+
+    @property
+    def unevenness(self) -> float:
+        """The largest one, in times of the mean."""
+        return self.most / self.mean if self.mean else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyResult:
+    """One strategy on one table. `refused` says why it cannot cut it; there are no figures then.
+
+    The first of `runs` has one reader; chunk times are of it. `known` are the numbers of the chunks that were read.
+    """
+
+    name: str
+    settings: str
+    planning: Planning | None = None
+    runs: Sequence[MeasuredRun] = ()
+    refused: str = ""
+
+    @property
+    def known(self) -> list[int]:
+        return sorted(chunk.number for chunk in self.runs[0].chunks) if self.runs else []
+
+    @property
+    def alone(self) -> list[ChunkTiming]:
+        """The chunks as one reader alone read them, in the order of the table."""
+        return sorted(self.runs[0].chunks, key=lambda chunk: chunk.number) if self.runs else []
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether a chunk has more rows than were read."""
+        return any(chunk.cut_off for chunk in self.alone)
+
+    def times_s(self) -> list[float]:
+        """Seconds per chunk, of all chunks: one that was not read takes as long as the nearest one that was."""
+        assert self.planning is not None
+        alone = self.alone
+        return filled_in([c.seconds for c in alone], [c.number for c in alone], self.planning.chunks)
+
+    def slowdown(self, readers: int) -> float:
+        """How much longer a chunk takes beside so many readers than with one alone, as it was measured: they share the
+        server's processors and disks. Beyond what was measured each further reader takes as much of the others' time as
+        those did (Amdahl's law); with one number of readers alone nobody knows, and it is 1.
+        """
+        alone = [chunk.seconds for chunk in self.alone]
+        measured = {
+            run.readers: run.seconds / planned
+            for run in self.runs
+            if (planned := list_schedule(alone, run.readers).seconds) > 0
+        }
+        if readers in measured:
+            return measured[readers]
+        most = max(measured, default=1)
+        if most == 1:
+            return 1.0
+        shared = max(0.0, (measured[most] - 1) / (most - 1))
+        return 1 + shared * (readers - 1)
+
+    def schedule(self, readers: int) -> ReadSchedule:
+        """How long so many readers would take for the whole table, if they slow one another as they did when measured
+        (`slowdown`).
+        """
+        slower = self.slowdown(readers)
+        return list_schedule([slower * seconds for seconds in self.times_s()], readers)
+
+    def rows(self) -> Spread:
+        return _spread([chunk.rows for chunk in self.alone])
+
+    def sizes(self) -> Spread:
+        """Bytes of a chunk's rows in memory."""
+        return _spread([chunk.size for chunk in self.alone])
+
+    def whole_s(self, readers: int) -> float:
+        """Seconds until the table is read: planning goes on while the first chunks are read."""
+        assert self.planning is not None
+        return self.planning.first_s + max(
+            self.schedule(readers).seconds, self.planning.seconds - self.planning.first_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The strategy to take, the lines of the configuration for it, and the reason in words."""
+
+    strategy: str
+    settings: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableBenchResult:
+    """All strategies on one table, `rows` as the source estimates them (0: it does not say)."""
+
+    table: str
+    rows: int
+    strategies: Sequence[StrategyResult]
+    advice: Advice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything. `source` is where it was asked, `readers` the numbers of readers that schedules are made for."""
+
+    source: str
+    began_ms: int
+    cores: int
+    readers: Sequence[int]
+    tables: Sequence[TableBenchResult]
+    advice: Advice | None
+    #: Whether it was ended before all was measured.
+    ended_early: bool = False
+
+    def to_json(self) -> dict[str, Json]:
+        """The document."""
+        return {
+            "version": VERSION,
+            "source": self.source,
+            "began_ms": self.began_ms,
+            "cores": self.cores,
+            "ended_early": self.ended_early,
+            "tables": [self._table(table) for table in self.tables],
+            "advice": None if self.advice is None else asdict(self.advice),
+        }
+
+    def _table(self, table: TableBenchResult) -> dict[str, Json]:
+        return {
+            "table": table.table,
+            "rows_estimated": table.rows or None,
+            "strategies": [self._strategy(strategy) for strategy in table.strategies],
+            "advice": None if table.advice is None else asdict(table.advice),
+        }
+
+    def _strategy(self, result: StrategyResult) -> dict[str, Json]:
+        begun = {"strategy": result.name, "settings": result.settings}
+        if result.planning is None or not result.runs:
+            return {**begun, "refused": result.refused}
+        planning = result.planning
+        return {
+            **begun,
+            "refused": "",
+            "key": planning.key,
+            "chunks": planning.chunks,
+            "chunks_read": len(result.known),
+            "chunk_cut_off": result.cut_off,
+            "planning_s": round(planning.seconds, 4),
+            "first_chunks_s": round(planning.first_s, 4),
+            "planning_queries": planning.costs.queries,
+            "planning_rows_read": planning.costs.rows_read,
+            "planning_server_cpu_s": None if planning.costs.cpu_s is None else round(planning.costs.cpu_s, 3),
+            "chunk_rows": _spread_json(result.rows()),
+            "chunk_bytes": _spread_json(result.sizes()),
+            "runs": [_run_json(run) for run in result.runs],
+            "scheduled": [result.schedule(readers).to_json() for readers in self.readers],
+        }
+
+
+def _run_json(run: MeasuredRun) -> dict[str, Json]:
+    return {
+        "readers": run.readers,
+        "seconds": round(run.seconds, 4),
+        "rows": run.rows,
+        "rows_per_s": round(run.rows_per_s),
+        "idle": round(run.idle, 4),
+        "cpu_s": round(run.cpu_s, 3),
+        "peak_bytes": run.peak_bytes,
+        "chunks": [
+            {
+                "number": chunk.number,
+                "reader": chunk.reader,
+                "began_s": round(chunk.began_s, 4),
+                "seconds": round(chunk.seconds, 4),
+                "rows": chunk.rows,
+                "bytes": chunk.size,
+                "cut_off": chunk.cut_off,
+            }
+            for chunk in run.chunks
+        ],
+    }
+
+
+def _spread_json(found: Spread) -> dict[str, float]:
+    return {
+        "p50": round(found.p50),
+        "p99": round(found.p99),
+        "max": round(found.most),
+        "mean": round(found.mean, 1),
+        "max_over_mean": round(found.unevenness, 2),
+    }
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    ordered = sorted(values)
+    if not ordered:
+        return Spread(0, 0, 0, 0)
+    p99 = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
+    return Spread(statistics.median(ordered), p99, ordered[-1], statistics.fmean(ordered))

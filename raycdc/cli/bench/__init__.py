@@ -1,0 +1,1 @@
+"""``raycdc bench``, a module for each of its commands."""

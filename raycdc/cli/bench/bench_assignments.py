@@ -1,0 +1,109 @@
+"""``raycdc bench splits`` for a source of partitions: how many readers share them well, on the user's own topics."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from raycdc.bench.splits.assignment_figures import Assignment, AssignmentReport
+from raycdc.bench.splits.assignments import ExpectedReads
+from raycdc.bench.splits.figures import readers_text
+from raycdc.cli.screens.formatting import counted
+from raycdc.config import PipelineConfig
+from raycdc.core.terminal_text import printable, printable_json, printable_text
+
+#: Partitions that the screen has; of more the largest.
+_SHOWN_MAX = 12
+
+
+def cost_text(config: PipelineConfig, where: str, expected: ExpectedReads) -> str:
+    """Said before anything is read."""
+    places: dict[str, list[int]] = {}
+    for partition in expected.partitions:
+        places.setdefault(partition.topic, []).append(partition.places)
+    topics = "; ".join(
+        f"{name}: about {counted(sum(of), 'message')} in {counted(len(of), 'partition')}" for name, of in places.items()
+    )
+    pace = f", at {config.source.pace} at most" if config.source.pace else ""
+    really = " and ".join(map(str, expected.really))
+    return (
+        f"{topics}. They are read with {really} reader{'s' if expected.really[-1] > 1 else ''}, by each assignment of "
+        f"partitions: about {expected.messages:,} messages in all{pace}, from {where}. Nothing is written, and no "
+        "offset is committed. Ctrl-C ends it, and shows what is known by then."
+    )
+
+
+def page_writer(path: Path) -> Callable[[AssignmentReport], None]:
+    """What writes the page. Raises `ImportError` without plotly."""
+    from raycdc.bench.splits.assignment_page import write_assignment_page
+
+    def write(report: AssignmentReport) -> None:
+        write_assignment_page(report, path)
+        print(f"The page with plots is {path}.", file=sys.stderr)
+
+    return write
+
+
+def show(report: AssignmentReport, *, as_json: bool) -> None:
+    """Print it."""
+    if as_json:
+        print(printable_json(json.dumps(report.to_json(), ensure_ascii=False)))
+        return
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    if report.partitions:
+        console.print(_partitions(report))
+        console.print()
+        console.print(_readers(report))
+        console.print()
+    if report.advice is not None:
+        console.print(Text(printable_text(report.advice.reason)))
+        console.print()
+        console.print(Text("Recommended, as lines of the configuration:", style="bold"))
+        console.print(Text(printable_text(report.advice.settings), style="green"))
+    if report.ended_early:
+        console.print("It was ended before all was measured.")
+
+
+def _partitions(report: AssignmentReport) -> RenderableType:
+    view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("partition", "offsets", "messages read", "MiB read", "s, whole", "of the work"):
+        view.add_column(name, justify="left" if name == "partition" else "right", no_wrap=name != "partition")
+    times_s = report.times_s()
+    whole_s = sum(times_s.values())
+    ordered = sorted(report.partitions, key=lambda each: -times_s[each.name])
+    for each in ordered[:_SHOWN_MAX]:
+        seconds = times_s[each.name]
+        view.add_row(
+            printable(each.name),
+            f"{each.places:,}",
+            f"{each.read.messages:,}",
+            f"{each.read.size / 2**20:,.1f}",
+            f"{seconds:.1f}",
+            f"{seconds / whole_s if whole_s else 0:.0%}",
+        )
+    if len(ordered) > _SHOWN_MAX:
+        view.add_row(f"… {len(ordered) - _SHOWN_MAX} more")
+    return view
+
+
+def _readers(report: AssignmentReport) -> RenderableType:
+    view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    view.add_column("", no_wrap=True)
+    for assignment in Assignment:
+        for name in (f"by {assignment}\ns, whole", "\nidle", "\nmessages/s"):
+            view.add_column(name, justify="right", no_wrap=True)
+    real = {(kind, run.readers): f"{run.messages_per_s:,.0f}" for kind, runs in report.runs.items() for run in runs}
+    best = 0 if report.advice is None else report.advice.readers
+    for count in sorted({*report.scheduled, *(readers for _, readers in real)} | ({best} if best else set())):
+        cells = [f"{'→' if count == best else ' '} {readers_text(count)}"]
+        for assignment in Assignment:
+            found = report.schedule(assignment, count)
+            cells += [f"{found.seconds:.1f}", f"{found.idle:.0%}", real.get((assignment, count), "")]
+        view.add_row(*(Text(cell, style="green" if count == best else "") for cell in cells))
+    return view

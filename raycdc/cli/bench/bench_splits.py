@@ -1,0 +1,333 @@
+"""``raycdc bench splits``: strategies of cutting the snapshot compared on the user's own tables, or generated ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self, TypeVar
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from raycdc.bench.splits import comparison
+from raycdc.bench.splits.assignments import AssignmentComparison, AssignmentRequest
+from raycdc.bench.splits.comparison import ComparisonRequest, Expected, SplitComparison
+from raycdc.bench.splits.figures import Report, StrategyResult, TableBenchResult
+from raycdc.cli.bench import bench_assignments
+from raycdc.cli.screens.formatting import counted
+from raycdc.config import PipelineConfig, config_from_dict, load_config
+from raycdc.core.terminal_text import printable, printable_json, printable_text
+from raycdc.driver.resolve import next_run
+from raycdc.errors import ConfigError, ExitCode
+from raycdc.model import TableId
+from raycdc.model.json_value import Json
+from raycdc.source.trials import PartitionTrial
+
+Writer = TypeVar("Writer")
+
+#: About so many rows of a table are read with each strategy and number of readers.
+ROWS_MAX = 1_000_000
+#: Into which generated tables are cut.
+_CHUNKS = 100
+#: Without a terminal a line is printed at each so many percent.
+_TOLD_PERCENT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSplitsOptions:
+    """The options of the command."""
+
+    tables: Sequence[str] = ()
+    strategies: str = ""
+    rows: int = ROWS_MAX
+    readers: str = "1,2,4,8"
+    html: Path | None = None
+    as_json: bool = False
+    yes: bool = False
+
+    def scheduled_readers(self) -> list[int]:
+        """The numbers of readers to make schedules for. `ConfigError` for what are none."""
+        words = [word.strip() for word in self.readers.split(",")]
+        if not all(word.isdecimal() and 1 <= int(word) <= 1024 for word in words):
+            raise ConfigError(f'--readers "{self.readers}" is no list of numbers from 1 to 1024, such as 1,2,4,8.')
+        return sorted({int(word) for word in words})
+
+
+def compare_splits(path: Path, asked: BenchSplitsOptions) -> int:
+    """Compare, and print a table per source table and the recommendation. Writes nothing but the page of `asked`."""
+    return _compare(load_config(path), asked)
+
+
+def compare_generated(asked: BenchSplitsOptions, *, cases: str, server: str) -> int:
+    """The same on tables of private servers, which differ in their keys (`raycdc.sandbox.generated_tables`)."""
+    from raycdc.sandbox.generated_tables import COLLECTION, NAMES
+
+    names = [name.strip() for name in cases.split(",") if name.strip()] or list(NAMES)
+    for name in names:
+        if name not in NAMES:
+            raise ConfigError(f'--cases: "{name}" is none of {", ".join(NAMES)}.')
+    if server not in ("mariadb", "mysql"):
+        raise ConfigError(f'--server: "{server}" is neither mariadb nor mysql.')
+    if asked.html is not None and len({name == COLLECTION for name in names}) > 1:
+        raise ConfigError("--html: a page is of one server. Name the cases: without collection, or it alone.")
+    codes = [_compare(config, replace(asked, yes=True)) for config in _generated(names, asked.rows, server)]
+    return max(codes)
+
+
+def _generated(names: Sequence[str], rows: int, server: str) -> Iterator[PipelineConfig]:
+    """A configuration for the tables of each server, while that runs."""
+    from raycdc.sandbox.generated_tables import (
+        COLLECTION,
+        DATABASE,
+        DOCUMENTS_MAX,
+        generated_collection,
+        generated_tables,
+    )
+
+    def told(text: str) -> None:
+        print(f"{text} …", file=sys.stderr, flush=True)
+
+    tables = [name for name in names if name != COLLECTION]
+    if tables:
+        with generated_tables(tables, rows, mysql=server == "mysql", told=told) as port:
+            yield _config_of({
+                "type": "mysql", "port": port, "user": "root", "password": "root",
+                "tables": [f"{DATABASE}.{name}" for name in tables],
+                "snapshot": {"chunk_rows": max(1, rows // _CHUNKS)},
+            })  # fmt: skip
+    if COLLECTION in names:
+        with generated_collection(min(rows, DOCUMENTS_MAX), told=told) as uri:
+            collections = [f"{DATABASE}.{COLLECTION}"]
+            section: dict[str, Json] = {"startup": "snapshot", "schema": "document", "snapshot": {"chunk_mb": 1}}
+            yield _config_of({"type": "mongodb", "uri": uri, "collections": collections, **section})
+
+
+def _config_of(source: Mapping[str, Json]) -> PipelineConfig:
+    """A pipeline of nothing but a source."""
+    nowhere = {"type": "jsonl", "path": "nowhere"}
+    return config_from_dict({"pipeline": {"name": "splits", "state": "nowhere"}, "source": source, "sink": nowhere})
+
+
+def _compare(config: PipelineConfig, asked: BenchSplitsOptions) -> int:
+    source = next_run(config).source
+    trial = source.partition_trial()
+    if trial is not None:
+        return _compare_assignments(config, trial, asked)
+    # Of a file with many tables, one that nobody asks about may be gone.
+    source = next_run(_narrowed(config, asked.tables)).source
+    readers = asked.scheduled_readers()
+    page = None if asked.html is None else _page_path(asked.html, _page_of_splits)
+    terms = ComparisonRequest(
+        asked.tables,
+        tuple(filter(None, (word.strip() for word in asked.strategies.split(",")))),
+        asked.rows,
+        readers,
+        _job_readers(config),
+    )
+    with _Shown() as shown:
+        compared = SplitComparison(source, _where(config), terms, shown.watch)
+        expected = compared.expected()
+        if not _told(_cost(config, expected), asked):
+            return int(ExitCode.DONE)
+        shown.start()
+        report = compared.run(expected)
+    if asked.as_json:
+        print(printable_json(json.dumps(report.to_json(), ensure_ascii=False)))
+    else:
+        _print(report, terms.job_readers)
+    if page is not None:
+        page(report)
+    return int(ExitCode.INTERRUPTED if report.ended_early else ExitCode.DONE)
+
+
+def _narrowed(config: PipelineConfig, names: Sequence[str]) -> PipelineConfig:
+    """The configuration of the tables that are named alone, where it selects them all."""
+    try:
+        tables = [TableId.parse(name) for name in names]
+    except ValueError:
+        return config
+    if not tables or not all(map(config.source.captures, tables)):
+        return config
+    chosen = {config.source.tables_key: tuple(map(re.escape, names))}
+    return replace(config, source=config.source.model_copy(update=chosen))
+
+
+def _compare_assignments(config: PipelineConfig, trial: PartitionTrial, asked: BenchSplitsOptions) -> int:
+    """Of a source whose parts are its partitions."""
+    if asked.strategies:
+        raise ConfigError(
+            "--strategies are of tables that are cut. Partitions are shared out by their number and by their bytes; "
+            "both are compared."
+        )
+    write = None if asked.html is None else _page_path(asked.html, bench_assignments.page_writer)
+    readers, where = asked.scheduled_readers(), _where(config)
+    terms = AssignmentRequest(asked.tables, asked.rows, readers, _job_readers(config), config.source.pace)
+    with _Shown() as shown:
+
+        def watch(text: str, part: float) -> None:
+            shown.watch(comparison.ComparisonProgress(text, 0, 1, part))
+
+        compared = AssignmentComparison(trial, where, terms, watch)
+        expected = compared.expected()
+        if not _told(bench_assignments.cost_text(config, where, expected), asked):
+            return int(ExitCode.DONE)
+        shown.start()
+        report = compared.run(expected)
+    bench_assignments.show(report, as_json=asked.as_json)
+    if write is not None:
+        write(report)
+    return int(ExitCode.INTERRUPTED if report.ended_early else ExitCode.DONE)
+
+
+def _job_readers(config: PipelineConfig) -> int:
+    return config.readers.max or os.cpu_count() or 1
+
+
+def _told(cost: str, asked: BenchSplitsOptions) -> bool:
+    """Say what it will cost, and ask a person whether to go on."""
+    print(printable_text(cost), file=sys.stderr, flush=True)
+    return asked.yes or not (sys.stdin.isatty() and sys.stderr.isatty()) or _agreed()
+
+
+def _page_path(path: Path, writer: Callable[[Path], Writer]) -> Writer:
+    """What writes the page, found before anything is measured. `ConfigError` where it cannot be written."""
+    try:
+        write = writer(path)
+    except ImportError:
+        raise ConfigError("--html draws with plotly, which is not installed: pip install 'raycdc[report]'.") from None
+    if not path.parent.is_dir():
+        raise ConfigError(f"--html {path}: there is no folder {path.parent}.")
+    return write
+
+
+def _page_of_splits(path: Path) -> Callable[[Report], None]:
+    from raycdc.bench.splits.page import write_page
+
+    def write(report: Report) -> None:
+        write_page(report, path)
+        print(f"The page with plots is {path}.", file=sys.stderr)
+
+    return write
+
+
+def _where(config: PipelineConfig) -> str:
+    source = config.source
+    return f"{source.type} at {source.address}" if source.address else source.type
+
+
+def _cost(config: PipelineConfig, expected: Expected) -> str:
+    """Said before anything is read."""
+    lines = [f"{name}: about {counted(rows, 'row')}" for name, rows in expected.tables.items()]
+    read = f"about {expected.rows_read:,} rows in all" if expected.rows_read else "as many rows as there are"
+    pace = f", at {config.source.pace} at most" if config.source.pace else ""
+    really = " and ".join(map(str, expected.really))
+    return (
+        f"{'; '.join(lines)}. Each is cut by {', '.join(expected.strategies)}; then chunks are read with {really} "
+        f"reader{'s' if expected.really[-1] > 1 else ''}: {read}{pace}, from {_where(config)}. "
+        "Nothing is written. Ctrl-C ends it, and shows what is known by then."
+    )
+
+
+def _agreed() -> bool:
+    print("Go on? [Y/n] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    return answer.strip().lower() in ("", "y", "yes") if answer else False  # Ctrl-D: nothing was said.
+
+
+class _Shown:
+    """Progress on standard error: a bar with the time that is left; a line now and then without a terminal."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.percentage:.0f} %"))
+        self._console = Console(stderr=True)
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console, transient=True)
+        self._task = self._bar.add_task("starting", total=1.0)
+        self._told = -_TOLD_PERCENT
+        self._step = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def start(self) -> None:
+        if self._console.is_terminal:
+            self._bar.start()
+
+    def watch(self, at: comparison.ComparisonProgress) -> None:
+        part = (at.done + at.part) / max(at.steps, 1)
+        if self._console.is_terminal:
+            self._bar.update(self._task, description=printable(at.text), completed=part)
+        elif at.done != self._step or part * 100 >= self._told + _TOLD_PERCENT:
+            self._told, self._step = int(part * 100), at.done
+            print(printable(f"{part:4.0%} {at.text}"), file=sys.stderr, flush=True)
+
+
+def _print(report: Report, job_readers: int) -> None:
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    for table in report.tables:
+        about = f", about {counted(table.rows, 'row')}" if table.rows else ""
+        console.print(Text(printable(f"{table.table}{about}"), style="bold"))
+        if any(result.runs for result in table.strategies):
+            console.print(_comparison(table, job_readers))
+        for result in table.strategies:
+            if result.refused:
+                console.print(Text(printable_text(f"{result.name}: not measured: {result.refused}", indent="    ")))
+        if table.advice is not None:
+            console.print(Text(printable_text(table.advice.reason)))
+        console.print()
+    if report.advice is not None:
+        console.print(Text("Recommended, as lines of the configuration:", style="bold"))
+        console.print(Text(printable_text(report.advice.settings), style="green"))
+    if report.ended_early:
+        console.print("It was ended before all was measured.")
+
+
+def _comparison(table: TableBenchResult, job_readers: int) -> RenderableType:
+    best = "" if table.advice is None else table.advice.strategy
+    view = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    measured = [result for result in table.strategies if result.runs]
+    really = [] if not measured else [run.readers for run in measured[0].runs]
+    for name in ("", "strategy", "cut", "rows read\nto cut", "chunks", "rows\np50", "\nmax"):
+        view.add_column(name, justify="left" if name in ("", "strategy") else "right", no_wrap=True)
+    for readers in really:
+        view.add_column(f"rows/s\nby {readers}", justify="right", no_wrap=True)
+    view.add_column(f"whole\nby {job_readers}", justify="right", no_wrap=True)
+    for result in measured:
+        view.add_row(*_cells(result, job_readers, chosen=result.name == best))
+    return view
+
+
+def _cells(result: StrategyResult, job_readers: int, *, chosen: bool) -> list[Text]:
+    planning, rows = result.planning, result.rows()
+    assert planning is not None
+    read = planning.costs.rows_read
+    least = "≥" if result.cut_off else ""
+    cells = [
+        "→" if chosen else " ",
+        result.name,
+        f"{planning.seconds:.2f} s",
+        "?" if read is None else _short(read),
+        f"{planning.chunks:,}",
+        _short(rows.p50),
+        f"{least}{_short(rows.most)}",
+        *(_short(run.rows_per_s) for run in result.runs),
+        f"{least}{result.whole_s(job_readers):.1f} s",
+    ]
+    return [Text(cell, style="green" if chosen else "") for cell in cells]
+
+
+def _short(number: float) -> str:
+    """As exact as is useful in a narrow column: ``940``, ``12.3 k``, ``1.2 M``."""
+    for unit, one, least in (("M", 1_000_000, 1_000_000), ("k", 1_000, 10_000)):
+        if number >= least:
+            return f"{number / one:,.1f} {unit}"
+    return f"{number:,.0f}"

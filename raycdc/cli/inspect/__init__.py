@@ -1,0 +1,1 @@
+"""``raycdc inspect``, a module for each of its commands."""

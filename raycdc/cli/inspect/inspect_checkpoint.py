@@ -1,0 +1,104 @@
+"""``raycdc inspect checkpoint``: a pipeline's state as JSON, without touching it or the pipeline that uses it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypedDict
+
+from raycdc.cli.screens.positions import PositionText, place_text_of
+from raycdc.config.load import read_toml, state_sections
+from raycdc.core.terminal_text import printable, printable_json
+from raycdc.errors import ExitCode, StateError
+from raycdc.state.commits.commit_record import CommitRecordJson
+from raycdc.state.location import StateLocation, state_place
+from raycdc.state.manifests.manifest import ManifestJson
+from raycdc.state.opaque import Position
+from raycdc.state.store import CheckpointStore
+from raycdc.storage.url import is_url
+
+
+def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
+    """Print the state in (or named by the configuration at) `path`. `StateError` when there is none to read."""
+    store = CheckpointStore(place_of_state(path), create=False)
+    document = checkpoint_document(store)
+    if summary:
+        print(_summary(document, place_text_of(store)))
+    else:
+        print(printable_json(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2)))
+    return int(ExitCode.DONE)
+
+
+def place_of_state(path: Path) -> StateLocation:
+    """`path` itself, or the state that a configuration file names. Of the rest of the file, ``[storage]`` must be valid
+    where the state is on an object store.
+    """
+    if not path.is_file() and (path.suffix != ".toml" or path.exists()):
+        return StateLocation.of(path)
+    document = read_toml(path)
+    pipeline = document.get("pipeline", {})
+    if not isinstance(pipeline, dict) or not (pipeline.get("state") or pipeline.get("name")):
+        raise StateError(f"{path} names no state: pipeline.state and pipeline.name are missing")
+    state = str(pipeline.get("state") or f"./state/{pipeline['name']}")
+    if "${" not in state and not is_url(state):
+        return StateLocation.of(state)
+    return state_place(*state_sections(document))
+
+
+class CheckpointDocument(TypedDict):
+    """The document that the command prints; its parts are as the state has them."""
+
+    state: str
+    pipeline: str
+    checkpoint: str
+    generation: int
+    sealed_epochs: list[int]
+    committed_epoch: int | None
+    commit: CommitRecordJson | None
+    manifest: ManifestJson | None
+
+
+def checkpoint_document(store: CheckpointStore) -> CheckpointDocument:
+    """Identity, the newest sealed epoch whole, and what the sink is known to hold."""
+    manifest = store.last_manifest()
+    commit = store.last_commit()
+    return {
+        "state": str(store.place),
+        "pipeline": store.pipeline,
+        "checkpoint": store.checkpoint,
+        "generation": store.generations.newest(),
+        "sealed_epochs": store.sealed_epochs(),
+        "committed_epoch": None if commit is None else commit.epoch,
+        "commit": None if commit is None else commit.to_json(),
+        "manifest": None if manifest is None else manifest.to_json(),
+    }
+
+
+def _summary(document: CheckpointDocument, place_text: PositionText) -> str:
+    manifest = document["manifest"]
+    lines = [
+        f"pipeline    {document['pipeline']}",
+        f"checkpoint  {document['checkpoint']}, generation {document['generation']}",
+        f"state       {document['state']}",
+    ]
+    if manifest is None:
+        return "\n".join(map(printable, [*lines, "epochs      none sealed yet"]))
+    committed = document["committed_epoch"]
+    sealed = datetime.fromtimestamp(manifest["created_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    lines.append(
+        f"epochs      {manifest['epoch']} sealed at {sealed}, {'none' if committed is None else committed} committed"
+    )
+    for split, state in manifest["to_splits"].items():
+        position = state.get("position") if isinstance(state, dict) else None
+        if position:
+            lines.append(f"{split:<11} {place_text(Position.from_json(position))}")
+    tables = manifest["enumerator"].get("tables", {})
+    for name, table in sorted(tables.items()):
+        reading = table.get("planner") is not None or table.get("finished", 0) < table.get("planned", 0)
+        phase = f"snapshot, {table.get('finished', 0)} of {table.get('planned', 0)} planned chunks"
+        lines.append(f"table       {name}: {phase if reading else 'stream'}")
+    for name, entry in sorted(manifest["to_splits"].get("stream", {}).get("parked", {}).items()):
+        waits = ", begins again" if entry["again"] else ""
+        lines.append(f"table       {name}: {entry['phase']}{waits}: {entry['reason']}")
+    return "\n".join(map(printable, lines))

@@ -1,0 +1,277 @@
+"""``raycdc check``: is the configuration right, and the source fit and permitted? Changes nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from raycdc.cli.planning.check_targets import as_parked, check_targets
+from raycdc.cli.planning.schemas import CHUNKS_FIX, table_findings, transform_problems, transformed_tables
+from raycdc.config import PipelineConfig, RouteOptions, load_config
+from raycdc.config.checks import CheckResult
+from raycdc.core.terminal_text import printable_text
+from raycdc.delivery.lookup.checks import check_lookup
+from raycdc.delivery.targets.parked_targets import parks_of
+from raycdc.driver.fitting import told
+from raycdc.driver.resolve import BEGUN, FITTING, SELECTED, ResolvedRun
+from raycdc.driver.startup_checks import DECISIVE, START_CHECKS, Start, require_known_rows
+from raycdc.errors import (
+    ConfigError,
+    DataError,
+    ExitCode,
+    ParkReason,
+    RaycdcError,
+    SinkError,
+    SourceError,
+)
+from raycdc.model import TableId, TableSchema
+from raycdc.model.rules.selector import bare_dot
+from raycdc.source.connector import SourceTable
+from raycdc.source.snapshot.log.stream_state import stream_of
+from raycdc.source.tables.parking import with_requests
+from raycdc.source.tables.table_requests import requests_of
+from raycdc.state.full_changelog import FullBy
+
+#: Begins what is told of a key because of which no run begins.
+REFUSED = "A run refuses this."
+_MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
+#: In front of every further line about a check.
+_INDENT = " " * 9
+
+
+def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
+    """Print one finding per line; the exit code is that of the error which a run would end with, or that its tables
+    are parked for: the first one's. `local` is a run without Ray and Spark, as ``pipeline.engines = "never"`` is.
+    """
+    config = load_config(path)
+    local = local or config.is_local
+    for warning in config.warnings:
+        print(printable_text(f"Warning: {warning}"), file=sys.stderr)
+    results: list[CheckResult] = []
+    try:
+        for group in _findings(Start(config, local)):
+            for result in group:
+                _print(result, as_json=as_json)
+            results += group
+    except RaycdcError as error:
+        # The earliest error that a run would meet counts, and nothing is reported twice.
+        if not _failed(results):
+            raise
+        if str(error) not in {result.text for result in results}:
+            results.append(CheckResult("source", str(error), error=type(error)))
+            _print(results[-1], as_json=as_json)
+    failed = _failed(results)
+    if not as_json:
+        print(f"\n{len(failed)} of {len(results)} checks failed." if failed else "\nEverything needed is there.")
+    return int(failed[0].error.exit_code if failed else ExitCode.DONE)
+
+
+def told_of_pace(config: PipelineConfig) -> list[str]:
+    """How fast the source is read at most, in words; nothing where it may be read as fast as can be."""
+    pace = config.source.pace
+    if not pace:
+        return []
+    return [f"All readers together read at most {pace} of the source, chunks and changes."]
+
+
+def _failed(results: Iterable[CheckResult]) -> list[CheckResult]:
+    return [result for result in results if result.required and not result.ok]
+
+
+def _findings(start: Start) -> Iterator[list[CheckResult]]:
+    """All findings, in the order in which a run would meet them. Raises `SourceError` where the source is away."""
+    config = start.config
+    failed: list[CheckResult] = []
+    for check in START_CHECKS:
+        answers = check.results(start)
+        yield answers
+        failed += _failed(answers)
+        if check.name in DECISIVE and _failed(answers):
+            return  # No further question makes sense.
+    run = ResolvedRun(start, start.store)
+    fitting = FITTING.results(run)
+    yield fitting
+    yield [CheckResult("pace", text, ok=True) for text in told_of_pace(config)]
+    try:
+        selected = list(SELECTED.ask(run))
+    except SourceError:
+        selected = []  # A source that does not answer is reported by the next question.
+    findings = run.source.check(run.last, names_told=bool(selected))
+    results, tables = list(findings.results), findings.tables
+    fixes = {result.name: result.fix for result in results}
+    selected = [replace(one, fix=fixes.get(one.name, "")) for one in selected]
+    yield [*selected, *(result for result in results if result.name not in {one.name for one in selected})]
+    yield check_patterns(config)
+    asked = [*fitting, *selected, *(result for result in results if not result.parks)]
+    if not _failed(asked):
+        results = check_start(run)
+        yield results
+        asked += results
+    failed += _failed(asked)
+    all_known = run.source.knows_tables
+    described = _described(run, tables)
+    refused = check_tables(run, {table: one.schema for table, one in described.items()})
+    yield refused
+    yield [CheckResult("chunks", one.note, CHUNKS_FIX, required=False) for one in described.values() if one.note]
+    yield check_changelog(run) if tables else []
+    yield check_routes(config.routes, tables, all_known=all_known)
+    yield check_transforms(run, tables, described, all_known=all_known)
+    for number, options in enumerate(config.lookups):
+        yield check_lookup(options, number)
+    results = check_sink(run, tables)
+    yield results
+    # A source that contradicts the state, or does not answer, has been reported.
+    if not failed and not _failed(result for result in results if not result.parks):
+        held = {result.name.removeprefix("table ") for result in refused if result.parks}
+        yield check_targets(run, [table for table in tables if str(table) not in held], again=run.lost is not None)
+
+
+def check_patterns(config: PipelineConfig) -> list[CheckResult]:
+    """Regular expressions of tables whose dot between database and table stands for any character."""
+    return [
+        CheckResult("tables", f"The first dot of {text} stands for any character.", f"Write {meant}", required=False)
+        for text in config.source.table_patterns
+        if (meant := bare_dot(text))
+    ]
+
+
+def _described(run: ResolvedRun, tables: Collection[TableId]) -> dict[TableId, SourceTable]:
+    """The tables with their columns; none where messages cannot be decoded, as the findings about their topic say."""
+    if not tables:
+        return {}
+    try:
+        return run.tables
+    except DataError:
+        return {}
+
+
+def check_sink(run: ResolvedRun, tables: Collection[TableId]) -> list[CheckResult]:
+    """The findings of the sink's server or catalog; none for folders. One that parks is about a target's name."""
+    targets = list(dict.fromkeys(target for table in tables for target in run.rules.router.targets(table)))
+    results = run.start.sink.check(targets, pipeline=run.config.pipeline.name)
+    parks = parks_of(run.config.pipeline)(ParkReason.NAME)
+    results = [replace(result, error=SinkError) for result in results]
+    return [as_parked(result, parks=parks) if result.parks else result for result in results]
+
+
+def check_start(run: ResolvedRun) -> list[CheckResult]:
+    """The source's findings about a start from the existing state, in the words of a run."""
+    results = BEGUN.results(run)
+    if run.last is not None and not _failed(results):
+        try:
+            run.require_as_begun()
+        except RaycdcError as error:
+            return [CheckResult("start", str(error), error=type(error))]
+    return results
+
+
+def check_tables(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:
+    """Whether targets can hold the tables, and under which names."""
+    results = table_findings(run, schemas)
+    if schemas and not any(result.parks for result in results):
+        results.append(CheckResult("tables", "The targets can hold every table.", ok=True))
+    return results
+
+
+def told_of_state(run: ResolvedRun) -> list[str]:
+    """The effect of a changed configuration on the state at the next run, or the reason why a run would not begin."""
+    try:
+        return [*told(run.changed), *_not_read_twice(run)]
+    except ConfigError as refused:
+        return [f"{REFUSED} {problem}" for problem in refused.problems]
+
+
+def _not_read_twice(run: ResolvedRun) -> list[str]:
+    """The tables that are to go on from where they were left, where the log can be read once at a time alone."""
+    stream = stream_of(run.last)
+    if stream is None or run.store is None or not (why := run.config.source.why_read_once):
+        return []
+    resuming = with_requests(stream, requests_of(run.store)).catching_up
+    return [
+        f"{table} does not go on from where it was left: a run parks it, because {why} Then: raycdc tables resume "
+        f"CONFIG {table}"
+        for table in sorted(resuming, key=str)
+    ]
+
+
+def check_changelog(run: ResolvedRun) -> list[CheckResult]:
+    """The cost of a full changelog, where one is asked for. Raises `SourceError` where the source does not answer."""
+    if not run.config.source.full_changelog:
+        return []
+    try:
+        if run.full_by is FullBy.SOURCE:
+            text = "It is full by the images of all collections; no rows are kept for it."
+            return [CheckResult("changelog", text, ok=True)]
+        require_known_rows(run.start)
+    except ConfigError as error:
+        return [CheckResult("changelog", str(error), error=ConfigError)]
+    text = "It is made full by the last row of each key, which is kept under pipeline.state: one row per key and table."
+    return [CheckResult("changelog", text, ok=True)]
+
+
+def check_routes(
+    routes: Sequence[RouteOptions], found: Collection[TableId], *, all_known: bool = True
+) -> list[CheckResult]:
+    """Routes that no table takes: a mistake where one names a table and the tables are `all_known`, else a warning."""
+    results: list[CheckResult] = []
+    for index, options in enumerate(routes):
+        route = options.route()
+        pattern = route.pattern()
+        if any(pattern.match(table) for table in found):
+            continue
+        if route.plain is not None:
+            fix = "Correct the name, or leave the route out."
+            text = f"route[{index}].table: there is no table {route.plain}{'' if all_known else ' yet'}."
+        else:
+            fix = "Tables that match it and are created while the pipeline runs take it."
+            text = f"route[{index}].table: the pattern {route.table} matches no captured table yet."
+        required = all_known and route.plain is not None
+        results.append(CheckResult("routes", text, fix, required=required, error=ConfigError))
+    return results
+
+
+def check_transforms(
+    run: ResolvedRun, found: Collection[TableId], described: Mapping[TableId, SourceTable], *, all_known: bool
+) -> list[CheckResult]:
+    """Transforms that no table takes, as with routes; and of each table's, whether its columns allow it."""
+    transforms = run.rules.transforms
+    results: list[CheckResult] = []
+    for index, transform in enumerate(transforms.all):
+        if not any(transforms.index(table) == index for table in found):
+            named = transform.plain_table is not None
+            text = f"transform[{index}].table: no captured table takes {transform.table}{'' if all_known else ' yet'}."
+            fix = "Correct the name, or put the transform before others that match the table."
+            results.append(CheckResult("transforms", text, fix, required=all_known and named, error=ConfigError))
+    for lookup in transforms.lookups:
+        if not any(lookup.pattern().match(table) for table in found):
+            text = f"{lookup.place}.table: no captured table takes {lookup.table}{'' if all_known else ' yet'}."
+            required = all_known and lookup.plain_table is not None
+            results.append(CheckResult("lookups", text, "Correct the name.", required=required, error=ConfigError))
+    if not run.config.masks and not any(transforms.of(table) for table in found):
+        return results
+    if not all_known:
+        text = "The effect of transforms and masks on topics' tables is known when their first rows are written."
+        return [*results, CheckResult("transforms", text, required=False)]
+    schemas = {table: one.schema for table, one in described.items()}
+    try:
+        with transformed_tables(run) as tables:
+            for table, problem in transform_problems(tables, schemas):
+                text = problem or f"{transforms.place(table) if transforms.of(table) else 'mask'} fits {table}."
+                results.append(CheckResult("transforms", text, ok=not problem, error=ConfigError))
+    except ConfigError as error:
+        results.append(CheckResult("transforms", str(error), error=ConfigError))
+    return results
+
+
+def _print(result: CheckResult, *, as_json: bool) -> None:
+    status = "ok" if result.ok else "failed" if result.required else "warning"
+    if as_json:
+        fix = "" if result.ok else result.fix
+        print(json.dumps({"check": result.name, "status": status, "text": result.text, "fix": fix}))
+        return
+    print(f"{_MARKS[status]}  {printable_text(result.text, indent=_INDENT)}")
+    if result.fix and not result.ok:
+        print(f"{_INDENT}{printable_text(result.fix, indent=_INDENT)}")

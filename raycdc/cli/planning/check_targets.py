@@ -1,0 +1,190 @@
+"""A comparison of the targets with the state, for ``raycdc check``, as a run makes it at its start. Changes nothing.
+
+A run that begins asks the same questions in the same words (`raycdc.delivery.epoch_loop.EpochLoop.recover`,
+`raycdc.sinks.api.Sink.apply_schema`). While another run has the state, its targets move on, so they are not compared,
+and the output says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from raycdc.config.checks import CheckResult
+from raycdc.delivery.epoch_loop import EpochLoop
+from raycdc.delivery.outcomes import StartForecast
+from raycdc.delivery.ports import EpochPorts, Routing
+from raycdc.delivery.rows.row_store import RowStore
+from raycdc.delivery.targets.parked_targets import ParkingPolicy, parks_of
+from raycdc.driver.data_side import sink_context
+from raycdc.driver.fitting import naming_place, require_nothing_written
+from raycdc.driver.resolve import ResolvedRun
+from raycdc.errors import RaycdcError, SchemaError, SinkError, TableRefusedError
+from raycdc.model import TableId
+from raycdc.segments.tasks import run_in_process
+from raycdc.sinks.api import SinkContext
+from raycdc.state.full_changelog import FullBy
+from raycdc.state.recovery import another_copy
+from raycdc.state.store import CheckpointStore
+
+#: At most so many new targets are examined, because topics and servers are asked one by one.
+_NEW_TARGETS_MAX = 200
+_PARKED = "A run parks it, and the others go on."
+
+
+def check_targets(run: ResolvedRun, tables: Collection[TableId], *, again: bool = False) -> list[CheckResult]:
+    """All findings; `tables` are those of the source that targets can hold. `again`: a start reads all of them anew, so
+    it does not matter what their targets lack.
+    """
+    sink, store = run.start.sink, run.store
+    if not sink.durable:
+        return []
+    if store is not None and (pid := store.lock.holder()):
+        text = (
+            f"The state is in use by process {pid}, so the targets were not compared with it: they move on with that "
+            "run, which compared them when it began. Another run is refused meanwhile."
+        )
+        return [CheckResult("targets", text, "Check again when that run has ended.", required=False)]
+    try:
+        sink.look(_context(run))
+        with closing(sink):
+            return _findings(run, sink, tables, again=again)
+    except RaycdcError as error:
+        return [CheckResult("targets", str(error), error=type(error))]
+
+
+def lying_there(run: ResolvedRun, targets: Collection[TableId]) -> dict[TableId, bool | None]:
+    """Of each target whether what lies at its place is of this pipeline; None where nothing does. Of a sink that
+    remembers nothing, nothing. Raises `SinkError`.
+    """
+    sink = run.start.sink
+    if not sink.durable:
+        return {}
+    # Whatever lies there is refused, also where a run would take it.
+    sink.look(replace(_context(run), on_existing="fail"))
+    lying: dict[TableId, bool | None] = {}
+    with closing(sink):
+        for target in targets:
+            try:
+                lying[target] = True if sink.committed(target) is not None else None
+                if not lying[target]:
+                    sink.require_free(target)
+            except TableRefusedError:
+                lying[target] = False
+    return lying
+
+
+def _findings(run: ResolvedRun, sink: Any, tables: Collection[TableId], *, again: bool) -> list[CheckResult]:
+    store = run.store
+    results: list[CheckResult] = []
+    recorded: set[str] = set()
+    if again:
+        text = "The targets were not compared with the state, because all tables are read again."
+        results.append(CheckResult("targets", text, required=False))
+    elif store is not None:
+        before = _place(store)
+        try:
+            recorded = _recorded(store)
+            results += _compared(run, store, sink)
+        except RaycdcError:
+            if _place(store) == before:
+                raise
+        if _place(store) != before:
+            text = (
+                "The state changed while it was compared with the targets, so the comparison says nothing: a run on "
+                "another machine is using it."
+            )
+            return [CheckResult("targets", text, "Check again when that run has ended.", required=False)]
+    router = run.rules.router
+    targets = dict.fromkeys(target for table in sorted(tables) for target in router.targets(table))
+    new = [target for target in targets if str(target) not in recorded]
+    taken = list(_taken(run, sink, new[:_NEW_TARGETS_MAX]))
+    if len(new) > _NEW_TARGETS_MAX:
+        text = f"Whether something lies at the places of {len(new) - _NEW_TARGETS_MAX} more new targets was not "
+        "checked."
+        taken.append(CheckResult("targets", text, required=False))
+    if not taken:
+        text = "Nothing of anybody else lies at the places of new targets."
+        taken.append(CheckResult("targets", text, ok=True))
+    return [*results, *taken]
+
+
+def _compared(run: ResolvedRun, store: CheckpointStore, sink: Any) -> list[CheckResult]:
+    """The recovery that a start would decide on, by its own code. Raises the error that would end it."""
+    with _loop(run, store, sink) as loop, naming_place(run.changed):
+        require_nothing_written(run.changed, store, loop.written)
+        outlook: StartForecast = loop.look()
+    results = [
+        CheckResult(f"target {name}", text, _PARKED, error=SchemaError, parks=True)
+        for name, text in sorted(outlook.parked.items())
+    ]
+    if outlook.unasked:
+        nodes = ", ".join(outlook.unasked)
+        text = f"Rows that are not written yet lie on {nodes}; whether they are complete was not checked."
+        results.append(CheckResult("targets", text, required=False))
+    if not results:
+        results.append(CheckResult("targets", "The targets hold what the state says.", ok=True))
+    return results
+
+
+def _taken(run: ResolvedRun, sink: Any, targets: Collection[TableId]) -> Iterator[CheckResult]:
+    """Targets that the state does not know, at whose place something lies that would keep a run from beginning."""
+    parks = parks_of(run.config.pipeline)
+    next_epoch = 1 if run.store is None else run.store.next_epoch()
+    for target in targets:
+        try:
+            held = sink.committed(target)
+            if held is None:
+                sink.require_free(target)
+            elif held.epoch >= next_epoch:
+                raise SinkError(another_copy(target, held.epoch))
+        except TableRefusedError as error:
+            refused = CheckResult(f"target {target}", str(error), error=type(error))
+            yield as_parked(refused, parks=parks(error.reason))
+
+
+@contextmanager
+def _loop(run: ResolvedRun, store: CheckpointStore, sink: Any) -> Iterator[EpochLoop]:
+    """An epoch loop that only looks: it has neither Spark nor lookups."""
+    known = None
+    if run.last is not None and run.full_by is FullBy.KNOWN_ROWS:
+        known = RowStore.opened(store.place, _context(run))
+    routing = Routing(run.rules.router, run.rules.upsert, run.start.no_merging, run.transformed(), known=known)
+    try:
+        parking = ParkingPolicy(parks_of(run.config.pipeline), follows=run.config.source.captures)
+        no_epoch = EpochPorts(
+            generation=_no_generation, next_sealed=lambda _, __: None, routing=routing, parking=parking
+        )
+        yield EpochLoop(store, sink, no_epoch)
+    finally:
+        if known is not None:
+            known.close()
+
+
+def as_parked(result: CheckResult, *, parks: bool) -> CheckResult:
+    """The `result` about one target, with what a run makes of it: it `parks` the table, or it ends."""
+    fix = f"{result.fix} {_PARKED if parks else 'A run ends.'}".strip()
+    return replace(result, fix=fix, error=SchemaError if parks else result.error, parks=parks)
+
+
+def _context(run: ResolvedRun) -> SinkContext:
+    """As a run's."""
+    return sink_context(run.config, run.app_id, run_in_process)
+
+
+def _recorded(store: CheckpointStore) -> set[str]:
+    """The targets that the state says were written."""
+    record = store.last_commit()
+    return set() if record is None else {*record.tables, *record.parked}
+
+
+def _place(store: CheckpointStore) -> tuple[int, int, int]:
+    """A value that differs as soon as a run has done anything."""
+    record = store.last_commit()
+    return store.generations.newest(), store.next_epoch(), 0 if record is None else record.epoch
+
+
+def _no_generation() -> Any:
+    raise AssertionError("who only looks has no generation")

@@ -1,0 +1,232 @@
+"""A plan as a file: what a run would do, as it was seen and agreed to, sealed. A run by it is refused where anything is
+not as it was planned.
+
+| compared by name | not compared |
+|---|---|
+| every key of the configuration but those that may hold a secret | numbers of rows, bytes and chunks |
+| the tables, their columns and keys | positions and epochs, because a state goes on |
+| targets: of which tables, columns, statement | |
+| what lies at the places of targets | |
+| the state, and what a changed configuration does to it | |
+
+The seal is a checksum over the content: it tells a file that was changed by mistake, and is no signature.
+
+The targets that a plan has, and of which tables they are made.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from raycdc.errors import ConfigError, StateError
+from raycdc.state import codec
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSource:
+    """A source table of a target: its size, as far as it is known, and how its rows become the target's."""
+
+    table: str
+    rows: int
+    chunks: int
+    transform: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedColumn:
+    """A column of a target, with its type as Spark spells it."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTarget:
+    """A target as a run would make it; as JSON, its fields are the keys. `ddl` is empty where the sink has none."""
+
+    target: str
+    write: str
+    sources: tuple[PlannedSource, ...]
+    columns: tuple[PlannedColumn, ...]
+    primary_key: tuple[str, ...]
+    ddl: str
+
+
+VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """A table of the source as it was planned; `rows` and `bytes` are about, 0 where nobody knows."""
+
+    table: str
+    columns: tuple[PlannedColumn, ...]
+    primary_key: tuple[str, ...]
+    rows: int
+    bytes: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPlan:
+    """The content of a plan's file. `configuration` has each key's value as JSON. `places` says of each target what
+    lies there: nothing, what this pipeline wrote, or something else. `state` is the identity of the state that there
+    is, and `effects` are what a changed configuration does to it.
+    """
+
+    version: int
+    raycdc: str
+    pipeline: str
+    made_ms: int
+    configuration: Mapping[str, str]
+    tables: tuple[PlannedTable, ...]
+    targets: tuple[PlannedTarget, ...]
+    places: Mapping[str, str]
+    state: str
+    effects: tuple[str, ...]
+
+
+_ADAPTER = TypeAdapter(SealedPlan)
+
+
+def write_plan(path: Path, plan: SealedPlan) -> None:
+    """Put the sealed plan there, whole or not at all, for this user alone. `ConfigError` where that cannot be."""
+    # Nobody can know the name, so that no file or link of others is there.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(file.fileno(), 0o600)  # A umask may have taken more.
+                file.write(codec.encode(asdict(plan)))
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as cause:
+        raise ConfigError(f"{path} cannot be written: {cause}.") from cause
+
+
+def read_plan(path: Path) -> SealedPlan:
+    """The plan in a file. `ConfigError` where that is none, was changed, or is of a newer raycdc."""
+    again = "Make it anew: raycdc plan CONFIG --out FILE."
+    try:
+        document = codec.decode(path.read_bytes(), origin=str(path))
+    except OSError as cause:
+        raise ConfigError(f"{path} cannot be read: {cause}.") from cause
+    except StateError as damaged:
+        _, why = codec.damage_of(damaged) or ("", str(damaged))
+        raise ConfigError(f"{path} is no plan as it was sealed: {why}. {again}") from damaged
+    if document.get("version") != VERSION:
+        raise ConfigError(
+            f"{path} is a plan of version {document.get('version')!r}; this raycdc reads {VERSION}. {again}"
+        )
+    try:
+        return _ADAPTER.validate_python(document)
+    except ValidationError as cause:
+        raise ConfigError(f"{path} is no plan: {cause.error_count()} of its fields are malformed. {again}") from cause
+
+
+def differences(planned: SealedPlan, now: SealedPlan) -> list[str]:
+    """Each thing that is not as it was planned, by its name, as a sentence."""
+    if planned.pipeline != now.pipeline:
+        return [f"The plan is of pipeline {planned.pipeline!r}, and this is {now.pipeline!r}."]
+    return [
+        *_of_configuration(planned.configuration, now.configuration),
+        *_of_tables({one.table: one for one in planned.tables}, {one.table: one for one in now.tables}),
+        *_of_targets({one.target: one for one in planned.targets}, {one.target: one for one in now.targets}),
+        *_of_places(planned.places, now.places),
+        *_of_state(planned.state, now.state),
+        *(f"Not planned was: {text}" for text in now.effects if text not in planned.effects),
+    ]
+
+
+def _of_configuration(planned: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    for key in sorted({*planned, *now}):
+        was, found = planned.get(key), now.get(key)
+        if was == found:
+            continue
+        if was is None or found is None or "sha256:" in f"{was}{found}":
+            yield f"{key} is another than was planned."
+        else:
+            yield f"{key} is {found}, and {was} was planned."
+
+
+def _of_tables(planned: Mapping[str, PlannedTable], now: Mapping[str, PlannedTable]) -> Iterator[str]:
+    yield from (f"Table {name} is captured, and was not planned." for name in sorted(now.keys() - planned.keys()))
+    yield from (f"Table {name} was planned, and is not there." for name in sorted(planned.keys() - now.keys()))
+    for name in sorted(planned.keys() & now.keys()):
+        yield from _of_columns(f"Table {name}", planned[name].columns, now[name].columns)
+        yield from _of_keys(f"Table {name}", planned[name].primary_key, now[name].primary_key)
+
+
+def _of_targets(planned: Mapping[str, PlannedTarget], now: Mapping[str, PlannedTarget]) -> Iterator[str]:
+    yield from (f"Target {name} would be made, and was not planned." for name in sorted(now.keys() - planned.keys()))
+    yield from (f"Target {name} was planned, and nothing makes it." for name in sorted(planned.keys() - now.keys()))
+    for name in sorted(planned.keys() & now.keys()):
+        was, found = planned[name], now[name]
+        told = [
+            *_of_columns(f"Target {name}", was.columns, found.columns),
+            *_of_keys(f"Target {name}", was.primary_key, found.primary_key),
+        ]
+        sources = [tuple(source.table for source in one.sources) for one in (was, found)]
+        if sources[0] != sources[1]:
+            told.append(f"Target {name} has rows of {_names(sources[1])}; planned were {_names(sources[0])}.")
+        how = [tuple((source.transform, source.how) for source in one.sources) for one in (was, found)]
+        if not told and (was.write, was.ddl, how[0]) != (found.write, found.ddl, how[1]):
+            told.append(f"Target {name} would be made in another way than was planned.")
+        yield from told
+
+
+def _of_columns(owner: str, planned: tuple[PlannedColumn, ...], now: tuple[PlannedColumn, ...]) -> Iterator[str]:
+    before, after = ({column.name: column for column in columns} for columns in (planned, now))
+    yield from (f"{owner} has a column {name} that was not planned." for name in after if name not in before)
+    yield from (f"{owner} lacks the column {name} that was planned." for name in before if name not in after)
+    for name in before:
+        if name in after and before[name] != after[name]:
+            yield f"{owner}: column {name} is {_column(after[name])}, and {_column(before[name])} was planned."
+    same = before.keys() == after.keys()
+    if same and list(before) != list(after):
+        yield f"{owner} has its columns in another order than was planned."
+
+
+def _of_keys(owner: str, planned: tuple[str, ...], now: tuple[str, ...]) -> Iterator[str]:
+    if planned != now:
+        yield f"{owner} has the key ({_names(now)}), and ({_names(planned)}) was planned."
+
+
+def _of_places(planned: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted(planned.keys() & now.keys()):
+        # What the pipeline wrote since is what was planned.
+        if planned[name] != now[name] and not (planned[name] == NOTHING and now[name] == OWN):
+            yield f"At the place of target {name} lies {now[name]}; planned was {planned[name]}."
+
+
+def _of_state(planned: str, now: str) -> Iterator[str]:
+    # A first run makes the state that was not there.
+    if planned in (now, NO_STATE):
+        return
+    if now == NO_STATE:
+        yield "There is no state, and the plan was made with one."
+    else:
+        yield "The state is another one than was planned with."
+
+
+NO_STATE = "none"
+NOTHING, OWN, OTHER = "nothing", "what this pipeline wrote", "something else"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(names)
+
+
+def _column(column: PlannedColumn) -> str:
+    return f"{column.type}{'' if column.nullable else ' not null'}"

@@ -1,0 +1,105 @@
+"""The questions of `check` and `plan` to the source about its tables and to Spark about transforms. Changes nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from raycdc.config import PipelineConfig
+from raycdc.config.checks import CheckResult
+from raycdc.driver.resolve import ResolvedRun
+from raycdc.errors import RaycdcError, SchemaError
+from raycdc.model import TableId, TableSchema
+from raycdc.model.rules.names import claimed
+from raycdc.model.rules.transform import Transforms
+from raycdc.transform import TransformedTables, TransformResolver
+from raycdc.transform.resolved import is_plain
+
+#: The advice about a `raycdc.source.connector.SourceTable.note`.
+CHUNKS_FIX = "For chunks of another column, index it whole, and name it in source.snapshot.key."
+
+
+@contextmanager
+def transformed_tables(run: ResolvedRun) -> Iterator[TransformedTables]:
+    """The resolved transforms of `run`. Spark is started for as long as the block lasts, if any transform needs it.
+
+    Raises `ConfigError` for functions that cannot be used.
+    """
+    transforms = run.rules.transforms
+    if all(is_plain(transform) and not transform.udfs for transform in transforms.all):
+        yield run.transformed()
+        return
+    with _session(run.config) as session:
+        yield run.transformed(_resolver(session, transforms))
+
+
+def table_of(finding: CheckResult) -> TableId:
+    """The table that one of `table_findings` is about."""
+    return TableId.parse(finding.name.removeprefix("table "))
+
+
+def table_findings(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:
+    """Tables that no target can hold as they are, which a run parks, and columns that get another name."""
+    rules = run.rules
+    results: list[CheckResult] = []
+    alike = _alike(run, [table for table, schema in sorted(schemas.items()) if not rules.refusal(table, schema)])
+    for table, schema in schemas.items():
+        if why := rules.refusal(table, schema) or alike.get(table, ""):
+            what = "A run parks it." if rules.parks else "A run ends."
+            results.append(CheckResult(f"table {table}", why, what, error=SchemaError, parks=True))
+        elif names := rules.names(table, schema):
+            shown = ", ".join(f"{name!r} is {made!r}" for name, made in names.items())
+            text = f"{table}: {shown} in the target, which cannot hold the column's own name."
+            fix = 'Give it another by a [[transform]], or set sink.invalid_names = "park".'
+            results.append(CheckResult("names", text, fix, required=False))
+    return results
+
+
+def _alike(run: ResolvedRun, tables: Sequence[TableId]) -> dict[TableId, str]:
+    """The `tables`, in the order of a run, that have a target at the location of another target, and the reason."""
+    record = None if run.store is None else run.store.last_commit()
+    held = () if record is None else map(TableId.parse, record.tables)
+    sources: dict[TableId, TableId] = {}
+    for table in tables:
+        for target in run.rules.router.targets(table):
+            sources.setdefault(target, table)
+    return {
+        sources[target]: f"{target}: {why}."
+        for target, why in claimed(run.config.sink.names, sorted(sources), held).items()
+    }
+
+
+def _resolver(session: Any, transforms: Transforms) -> TransformResolver:
+    from raycdc.spark.transforms import SparkResolver, TransformSession
+
+    return SparkResolver(TransformSession(lambda: session, transforms))
+
+
+@contextmanager
+def _session(config: PipelineConfig) -> Iterator[Any]:
+    from raycdc.spark.session import spark_session
+
+    with tempfile.TemporaryDirectory(prefix="raycdc-plan-") as scratch:
+        session = spark_session("local[1]", Path(scratch), config.spark.conf)
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def transform_problems(
+    tables: TransformedTables, schemas: Mapping[TableId, TableSchema]
+) -> Iterator[tuple[TableId, str]]:
+    """Tables whose transform or masks cannot be, and why; an empty text for those whose can."""
+    for table, schema in schemas.items():
+        if tables.transforms.of(table) is None and not any(tables.masks.of(table, c.name) for c in schema.columns):
+            continue
+        try:
+            tables.resolved(table, tables.read(table, schema)[0])
+        except RaycdcError as error:
+            yield table, str(error)
+        else:
+            yield table, ""

@@ -1,0 +1,1 @@
+"""What people and programs see of a run: a live table, plain lines, JSON lines, a status."""

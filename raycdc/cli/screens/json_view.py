@@ -1,0 +1,39 @@
+"""A run as JSON lines, for programs. Apart from `progress`, which imports what screens need."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from raycdc.core.terminal_text import printable_text
+from raycdc.observe.events import Failed, RunEvent, Starting
+from raycdc.observe.events.lines import line_of
+
+
+class JsonView:
+    """Each event as one line, flushed, so that a program can wait for it. The first is ``started``."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        """`out`: standard output unless given."""
+        self._out = out
+        #: The name of the pipeline, once it is known.
+        self.pipeline: str | None = None
+        #: Whether an event was an error.
+        self.told_error = False
+
+    def show(self, event: RunEvent) -> None:
+        if isinstance(event, Starting):
+            return
+        self.told_error = self.told_error or isinstance(event, Failed)
+        out = self._out or sys.stdout
+        out.write(line_of(event, self.pipeline) + "\n")
+        out.flush()
+
+    def note(self, text: str) -> None:
+        print(printable_text(text), file=sys.stderr)
+
+    def announce(self, text: str) -> None:
+        self.note(text)
+
+    def close(self) -> None:
+        """Nothing to put right."""

@@ -1,0 +1,282 @@
+"""``[control]``: the door at which a running pipeline can be asked and told (`raycdc.server`).
+
+``[metrics]``: where Prometheus finds the figures of a run, and probes its health (`raycdc.server.scraping`).
+
+``[logging]``: a file with the lines of a run, beside what its terminal shows (`raycdc.observe.events.log_file`).
+
+``[traces]``: where a run sends a trace of each epoch, as OpenTelemetry has them (`raycdc.observe.tracing`).
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, field_validator, model_validator
+
+from raycdc.config.fields import Duration, FilePath, Options, Secret, option
+from raycdc.config.tls import is_loopback, is_plain_elsewhere, server_of, split_url
+
+#: A shorter one can be guessed.
+TOKEN_LENGTH_MIN = 16
+
+
+def check_token(token: Secret) -> Secret:
+    """`token`, if it can be one of a door; empty for none. ValueError says what is wrong."""
+    if token and len(token.reveal()) < TOKEN_LENGTH_MIN:
+        raise ValueError(f"needs at least {TOKEN_LENGTH_MIN} characters")
+    if token and not token.reveal().isascii():
+        raise ValueError("has characters beyond ASCII, which a header of HTTP cannot have")
+    return token
+
+
+#: A token that whoever asks over HTTP shows; empty for none.
+Token = Annotated[Secret, AfterValidator(check_token)]
+
+
+class UiAccess(StrEnum):
+    """What browsers may do that were let in."""
+
+    ON = "on"
+    READ_ONLY = "read-only"
+    OFF = "off"
+
+
+class ControlOptions(Options):
+    """Where the HTTP API of a running pipeline listens, and who may use it."""
+
+    enabled: bool = option(
+        default=True,
+        help="Whether a running pipeline can be asked and told (raycdc status, raycdc tables, HTTP). Without it the "
+        "state alone answers.",
+    )
+    host: str = option(
+        "127.0.0.1",
+        help="The address that it listens at. Others than this machine reach it only at an address of the network, "
+        "over plain HTTP: put a proxy with TLS before it, or keep it to a network that you trust.",
+        example="127.0.0.1",
+    )
+    port: int = option(
+        0, help="Its TCP port; 0 takes a free one, which is found by the state.", example=8087, ge=0, le=65535
+    )
+    token: Token = option(
+        Secret(""),
+        help="The token that a request needs (Authorization: Bearer …). Without one each run makes its own, in a "
+        "file of the state's folder that its user alone can read; the same token on all machines lets commands "
+        "elsewhere in. "
+        f"At least {TOKEN_LENGTH_MIN} characters.",
+        example="${env:CONTROL_TOKEN}",
+    )
+    hosts: tuple[str, ...] = option(
+        (),
+        help="Further names that requests may call it by, such as the one of a proxy or a service, with its port where "
+        "that is not control.port or the scheme's own. The first is told to others where control.host stands for all "
+        "addresses.",
+        example=["cdc.example.org"],
+    )
+
+    ui: UiAccess = option(
+        UiAccess.ON,
+        help="The web UI of the run, at the same address (raycdc ui prints a link to it): on, read-only, "
+        "which has no buttons, or off. It costs nothing while nobody looks.",
+        example="read-only",
+    )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether this machine alone reaches it."""
+        return is_loopback(self.host)
+
+    @field_validator("host")
+    @classmethod
+    def _check_host(cls, host: str) -> str:
+        if host == "localhost":
+            return "127.0.0.1"
+        try:
+            return str(ip_address(host))
+        except ValueError:
+            raise ValueError(f'must be an IP address such as "127.0.0.1" or "0.0.0.0", got "{host}"') from None
+
+
+class MetricsOptions(Options):
+    """The door for scrapers and probes; it is beside the one that `[control]` is about, and only tells."""
+
+    address: str = option(
+        "",
+        help="HOST:PORT at which GET /metrics, /healthz and /readyz answer, such as 127.0.0.1:9464, 0.0.0.0:9464 or "
+        "[::1]:9464. Empty: nowhere.",
+        example="127.0.0.1:9464",
+    )
+    tables_max: int = option(
+        200,
+        help="Of at most so many tables there are figures of their own, those first that are parked: each is a time "
+        "series for each figure.",
+        example=200,
+        ge=0,
+    )
+    token: Token = option(
+        Secret(""),
+        help="A token that /metrics then needs (Authorization: Bearer …); probes of health need none. "
+        f"At least {TOKEN_LENGTH_MIN} characters.",
+        example="${env:METRICS_TOKEN}",
+    )
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port of `address`, which is not empty."""
+        host, _, port = self.address.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether this machine alone reaches it."""
+        return is_loopback(self.place[0])
+
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, address: str) -> str:
+        if not address:
+            return address
+        host, _, port = address.rpartition(":")
+        host = "127.0.0.1" if host == "localhost" else host
+        wrong = ValueError(f'must be HOST:PORT such as "127.0.0.1:9464", with an IP address, got "{address}"')
+        try:
+            number = ip_address(host.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            raise wrong from None
+        if not port.isdecimal() or not 1 <= int(port) <= 65535 or (number.version == 6) != host.startswith("["):
+            raise wrong
+        return f"{host}:{int(port)}"
+
+
+class LogLevel(StrEnum):
+    """How much is written, from much to little."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LoggingOptions(Options):
+    """The log file of a run. What the terminal shows, and `run --json` prints, is the same with it and without."""
+
+    file: FilePath = option(
+        "",
+        help="Lines are added to this file, which its user alone can read; it is opened anew when something else lies "
+        "at its place (logrotate). Empty: none.",
+        example="/var/log/raycdc/shop.log",
+    )
+    format: Literal["json", "text"] = option(
+        "json", help="json: the lines of run --json (raycdc docs lines). text: time, level, event, KEY=VALUE."
+    )
+    level: LogLevel = option(
+        LogLevel.INFO,
+        help="What is written at least. info: each turn of the run, a line each. debug: also its progress twice a "
+        "second, its steps, and what libraries say at their level INFO.",
+    )
+
+
+#: What a collector has behind its address, for traces (OTLP 1.x, "OTLP/HTTP Request").
+PATH = "/v1/traces"
+#: A name of a header (RFC 9110, 5.6.2).
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+#: Headers that say what is sent, and how: they are the exporter's.
+_OF_REQUESTS = frozenset({"content-encoding", "content-length", "content-type", "host", "transfer-encoding"})
+
+
+class TracesOptions(Options):
+    """A collector of traces, which gets one of each epoch over OTLP/HTTP. It never holds up a run, and no run ends for
+    it; pip install 'raycdc[otel]'.
+    """
+
+    endpoint: str = option(
+        "",
+        help=f"The collector's URL; {PATH} is added to it where it does not end so. Empty: nothing is sent.",
+        example="http://127.0.0.1:4318",
+    )
+    headers: dict[str, Secret] = option(
+        {},
+        help="Headers of each request, such as a token. They are read again for each one, so that a token can be "
+        "changed while a run lasts (raycdc docs security).",
+        repr=False,
+    )
+    ca: FilePath | None = option(
+        None, help="A file with the certificate authorities to trust instead of the system's.", example="ca.pem"
+    )
+    allow_http: bool = option(
+        default=False,
+        help="Whether headers may go over plain HTTP to another machine, where others can read them.",
+    )
+    sample_ratio: float = option(
+        1.0,
+        help="The part of the epochs that is sent. Epochs with an error or a parked table are always sent.",
+        example=0.1,
+        ge=0.0,
+        le=1.0,
+    )
+    timeout: Duration = option(
+        timedelta(seconds=10),
+        help="How long a request is tried: for the answer, and again where the collector is away or busy.",
+        unit="duration",
+    )
+    end_wait: Duration = option(
+        timedelta(seconds=5),
+        help="How long the end of a run waits for traces on their way at most. Others are dropped with a warning.",
+        unit="duration",
+    )
+
+    @property
+    def url(self) -> str:
+        """Where traces are posted."""
+        return self.endpoint if self.endpoint.endswith(PATH) else f"{self.endpoint.rstrip('/')}{PATH}"
+
+    @property
+    def place(self) -> str:
+        """The collector in words: scheme and host."""
+        return server_of(self.endpoint)
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str) -> str:
+        if not endpoint:
+            return endpoint
+        parts, host = split_url(endpoint)
+        if not host:
+            raise ValueError("must be a URL such as http://HOST:4318, in ASCII")
+        if parts.scheme not in ("http", "https"):
+            raise ValueError("must begin with http:// or https:// (OTLP over gRPC is not spoken here)")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("must have no name and password before its host; give a header instead")
+        if parts.query or parts.fragment:
+            raise ValueError("must end with its path")
+        return endpoint
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, Secret]) -> dict[str, Secret]:
+        for name, value in headers.items():
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r:.60} is no name of a header")
+            if name.lower() in _OF_REQUESTS:
+                raise ValueError(f"{name} is set by whoever sends; leave it out")
+            text = value.reveal()
+            if not (text.isascii() and text.isprintable()) or text != text.strip():
+                raise ValueError(f"{name}: a header is printable ASCII without spaces around it")
+        return headers
+
+    @model_validator(mode="after")
+    def _of_a_collector(self) -> Self:
+        if not self.endpoint:
+            if given := sorted(self.model_fields_set - {"endpoint"}):
+                raise ValueError(f'{", ".join(given)}: nothing is sent without endpoint = "http://HOST:4318"')
+            return self
+        if self.headers and is_plain_elsewhere(self.endpoint) and not self.allow_http:
+            raise ValueError(
+                "headers would go over plain HTTP to another machine, where others can read them; use https, or set "
+                "allow_http = true"
+            )
+        return self

@@ -1,0 +1,169 @@
+"""The keys that every source and every sink has; connectors and sinks bring their own (`Plugin.config`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+from raycdc.config.fields import Options, Size, option
+from raycdc.config.sections.pipeline import PipelineOptions
+from raycdc.model import TableId, TableSchema
+from raycdc.model.rules.layout import TableLayout
+from raycdc.model.rules.names import ANY_NAMES, NAMES, NameRules
+from raycdc.model.rules.rate_limit import RateLimit
+
+
+class SourceConfig(Options):
+    """Base of every source's section; a connector adds its own keys."""
+
+    #: Whether the source may insert a row that is there already, which a true changelog never does.
+    repeats_inserts: ClassVar[bool] = False
+    #: The key of the section that lists the captured tables, by names and regular expressions.
+    tables_key: ClassVar[str] = "tables"
+
+    type: str = option(help="Which source: a built-in or an installed plug-in.", example="mysql")
+    rows_per_second: int | None = option(
+        None,
+        help="At most so many rows a second are read of the source in the whole job, chunks and changes together, "
+        "whoever reads them. Default: as many as can be.",
+        unit="rows",
+        example=20_000,
+        ge=1,
+    )
+    bytes_per_second: Size | None = option(
+        None,
+        help="At most so many bytes a second: of messages as they came, of rows as they are in memory. Default: as "
+        "many as can be.",
+        example="20MB",
+    )
+
+    @property
+    def pace(self) -> RateLimit:
+        """How fast it may be read."""
+        return RateLimit(self.rows_per_second, self.bytes_per_second)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the source ends by itself, without following its log."""
+        return False
+
+    @property
+    def address(self) -> str:
+        """Where the source is, for people, without secrets; empty where it is in no one place."""
+        return ""
+
+    @property
+    def readers_max(self) -> int:
+        """How many readers can have work at once; 0: any number."""
+        return 0
+
+    @property
+    def why_read_once(self) -> str:
+        """Why the log cannot be read a second time beside itself, with the way out, as one sentence that goes on behind
+        "because"; empty where it can. `ValueError` for a section that was not validated, and says nothing.
+        """
+        return ""
+
+    def for_sink(self, sink: str) -> SourceConfig:
+        """The section as it is in front of a sink of this type."""
+        return self
+
+    @property
+    def full_changelog(self) -> bool:
+        """Whether each change is to be completed with the row that was there before it."""
+        return False
+
+    def captures(self, table: TableId) -> bool:
+        """Whether `table` is one that it captures; True where only reading tells."""
+        return True
+
+    @property
+    def order_column(self) -> str:
+        """The column that orders the changes of a key, of which the greatest wins; empty where
+        changes come in order.
+        """
+        return ""
+
+    @property
+    def table_patterns(self) -> tuple[str, ...]:
+        """Names and regular expressions of tables, as they are written."""
+        return ()
+
+    def chunk_keys(self) -> Mapping[TableId, str]:
+        """The columns that tables are cut into chunks by, where that is the user's choice."""
+        return {}
+
+
+class SinkConfig(Options):
+    """Base of every sink's section; a sink adds its own keys.
+
+    A sink that cannot update rows narrows `write` with `appends_only`; one whose tables can be partitioned, or have
+    properties, says so in `no_layout`.
+    """
+
+    #: Whether the sink writes rows to the standard output of the process that runs the pipeline.
+    prints_rows: ClassVar[bool] = False
+
+    type: str = option(help="Which sink: a built-in or an installed plug-in.", example="delta")
+    write: Literal["upsert", "changelog"] = option(
+        "upsert", help="upsert: the target equals the table. changelog: the target holds every change, in order."
+    )
+    parallelism: int = option(0, help="Tasks per epoch; 0 leaves it to Spark.", ge=0)
+    invalid_names: Literal["replace", "park"] = option(
+        "replace",
+        help="How a column is treated whose name the target cannot hold. replace: it gets another name (unit (SI) "
+        "becomes unit__SI_), which it keeps as long as the state. park: its table is left out until you decide.",
+    )
+
+    @property
+    def names(self) -> NameRules:
+        """The names that targets can hold: any name, unless the sink is in the table of `raycdc.model.rules.names` or
+        says it here. Picklable, and without secrets.
+        """
+        return NAMES.get(self.type, ANY_NAMES)
+
+    @property
+    def folder(self) -> str:
+        """The folder of this machine that its files are written to, if it writes any. ``raycdc check`` and ``raycdc
+        run`` refuse one that cannot be written, before anything is read.
+        """
+        return ""
+
+    @property
+    def store(self) -> str:
+        """In its place the URL of an object store, if its files go to one. ``raycdc check`` and ``raycdc run`` refuse
+        one that cannot be written, or that does not decide conditional puts.
+        """
+        return ""
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Packages that it needs beside those that its sink imports."""
+        return ()
+
+    def commits_grow(self, pipeline: PipelineOptions) -> bool:
+        """Whether a commit costs more the more of them a target has had, so that none is made without need."""
+        return False
+
+    def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:
+        """The parts of the configuration that the sink cannot carry out. `local` is a run without Spark.
+
+        Pure; asked before anything starts.
+        """
+        yield from ()
+
+    def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
+        """The reason why a target with the columns of `schema` cannot have this layout; empty where it can.
+
+        `layout` names columns as `schema` does. The question is asked for each table with a layout, before anything is
+        read and after each change of its columns. Pure.
+        """
+        what = "partition_by" if layout.partitions else "table_options"
+        return f'{what}: a target of sink.type = "{self.type}" has none. Leave it out, or use delta or iceberg.'
+
+
+def appends_only(sink_type: str, write: Any) -> Any:
+    """Refuse ``write = "upsert"`` for a sink that can only append, with the way out."""
+    if write == "upsert":
+        raise ValueError(f'{sink_type} can only append; use write = "changelog", or a sink that merges, such as delta')
+    return write

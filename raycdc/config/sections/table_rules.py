@@ -1,0 +1,350 @@
+"""``[[transform]]``: its keys, and the checks of them that need no table.
+
+``[[mask]]``: columns whose values no reader lets out.
+
+The section ``[[route]]``: where tables go.
+
+``[[lookup]]``: its keys. So far only documents of a MongoDB collection can be looked up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Literal, Self
+
+from pydantic import ValidationInfo, field_validator, model_validator
+
+from raycdc.config.fields import Duration, Options, Secret, TablePattern, flattened_texts, option
+from raycdc.config.mongodb import parse_mongodb_uri, parse_type
+from raycdc.model.batch import reserved_column
+from raycdc.model.rules.layout import TableLayout, partition_fields
+from raycdc.model.rules.lookup import Lookup, LookupColumn
+from raycdc.model.rules.mask import Mask, Masks
+from raycdc.model.rules.routes import Route, check_target
+from raycdc.model.rules.selector import plain_table
+from raycdc.model.rules.transform import DELETED_COLUMN, Transform, check_balanced, items_of
+from raycdc.model.table import TableId
+
+_FUNCTION = re.compile(r"[\w.]+:\w+")
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+class TransformOptions(Options):
+    """The transform of a table's rows on their way. The first one that matches a table is applied to it."""
+
+    table: TablePattern = option(help="Source tables: a name, or a regular expression in full.", example="shop.orders")
+    projection: str = option(
+        "*",
+        help="Columns of the result, as in SELECT of Spark SQL. * stands for all, also later ones; * EXCEPT (a) leaves "
+        "out a. _db, _table, _op, _seq, _ts_ms and _pos say where a row comes from.",
+        example="*, price * qty AS amount",
+    )
+    filter: str = option(
+        "",
+        help="Rows to keep, as in WHERE. An update that crosses it becomes an insert or a delete.",
+        example="status <> 'TEST'",
+    )
+    primary_keys: tuple[str, ...] = option(
+        (), help="Columns of the result that make its key, instead of the table's.", example=["id"]
+    )
+    partition_by: tuple[str, ...] = option(
+        (),
+        help="What the target is partitioned by: columns of the result, and in Iceberg also years, months, days or "
+        "hours of one, bucket(16, column) and truncate(10, column).",
+        example=["days(created_at)", "bucket(16, id)"],
+    )
+    table_options: dict[str, str] = option(
+        {},
+        help="Properties of the target table, by the names that its format gives them.",
+        example={"delta.logRetentionDuration": "interval 7 days"},
+    )
+    on_delete: Literal["delete", "soft"] = option(
+        "delete", help='What a deletion does in an upsert target: "soft" keeps the row and marks it.'
+    )
+    deleted_column: str = option(
+        DELETED_COLUMN, help='The boolean column that marks deleted rows, with on_delete = "soft".', min_length=1
+    )
+    udf: dict[str, str] = option(
+        {},
+        help="Python functions for expressions: a name and where it is, as MODULE:NAME, made with Spark's udf.",
+        example={"score": "shop_functions:score"},
+    )
+
+    @field_validator("projection")
+    @classmethod
+    def _check_projection(cls, projection: str) -> str:
+        items_of(projection)
+        return projection
+
+    @field_validator("filter")
+    @classmethod
+    def _check_filter(cls, text: str) -> str:
+        if text:
+            check_balanced(text)
+        return text
+
+    @field_validator("primary_keys", mode="after")
+    @classmethod
+    def _check_keys(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len({name.casefold() for name in names}) < len(names):
+            raise ValueError("names a column twice")
+        return names
+
+    @field_validator("partition_by", mode="after")
+    @classmethod
+    def _check_partitions(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        partition_fields(texts)
+        return texts
+
+    @field_validator("table_options", mode="before")
+    @classmethod
+    def _option_texts(cls, value: Any) -> Any:
+        return flattened_texts(value) if isinstance(value, dict) else value
+
+    @field_validator("udf")
+    @classmethod
+    def _check_functions(cls, functions: dict[str, str]) -> dict[str, str]:
+        for name, path in functions.items():
+            if not _NAME.fullmatch(name):
+                raise ValueError(f'"{name}" cannot be the name of a function')
+            if not _FUNCTION.fullmatch(path):
+                raise ValueError(f'{name} = "{path}" is not MODULE:NAME')
+        return functions
+
+    @model_validator(mode="after")
+    def _marker_is_used(self) -> Self:
+        if self.deleted_column != DELETED_COLUMN and self.on_delete != "soft":
+            raise ValueError('deleted_column is for on_delete = "soft" alone')
+        return self
+
+    def transform(self) -> Transform:
+        """As the way of the data has it."""
+        return Transform(
+            table=self.table,
+            projection=self.projection,
+            filter=self.filter,
+            primary_keys=self.primary_keys,
+            on_delete=self.on_delete,
+            deleted_column=self.deleted_column,
+            udfs=tuple(sorted(self.udf.items())),
+            layout=TableLayout(partition_fields(self.partition_by), tuple(sorted(self.table_options.items()))),
+        )
+
+
+def hiding_problems(masks: Masks, chunk_keys: Mapping[TableId, str]) -> list[str]:
+    """Problems of chunk keys that a mask hides, for a configuration that has nothing to encrypt the
+    bounds of chunks.
+    """
+    return [
+        f"source.snapshot.key: {table} is cut into chunks by {column}, which a mask hides, so that the state would "
+        'have its values. Set pipeline.state_key, for instance to "${env:STATE_KEY}", or name another column.'
+        for table, column in chunk_keys.items()
+        if masks.of(table, column) is not None
+    ]
+
+
+class MaskOptions(Options):
+    """Columns that the reader hides before a row is written anywhere. The first one that matches a
+    column is applied.
+    """
+
+    columns: str = option(
+        help="DATABASE.TABLE.COLUMN (odd parts between backquotes), or a regular expression that matches it in full.",
+        example=r"shop\.customers\.(email|phone)",
+    )
+    method: Literal["drop", "hash", "truncate", "mask"] = option(
+        help="drop: no column. hash: HMAC-SHA-256 of its text. truncate: its first `length` characters. mask: `length` "
+        "asterisks."
+    )
+    key: Secret = option(Secret(""), help='The key of method = "hash", by reference.', example="${env:MASK_KEY}")
+    length: int = option(0, help="Characters that truncate keeps, or asterisks that mask shows (8).", ge=0, le=1000)
+
+    @field_validator("columns")
+    @classmethod
+    def _check_columns(cls, columns: str) -> str:
+        if Mask(columns, "drop").plain is None:
+            if "." not in columns:
+                raise ValueError(f"'{columns}' can match no column: it needs DATABASE.TABLE.COLUMN")
+            try:
+                re.compile(columns)
+            except re.error as error:
+                raise ValueError(f"'{columns}' is not a regular expression: {error.msg}") from error
+        return columns
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.method == "hash") != bool(self.key):
+            raise ValueError('method = "hash" needs a key' if not self.key else 'key is for method = "hash" alone')
+        if self.length and self.method not in ("truncate", "mask"):
+            raise ValueError('length is for method = "truncate" and "mask" alone')
+        if not self.length and self.method == "truncate":
+            raise ValueError('method = "truncate" needs a length, of at least 1')
+        return self
+
+    def mask(self) -> Mask:
+        """The mask as readers have it."""
+        length = self.length or (8 if self.method == "mask" else 0)
+        return Mask(self.columns, self.method, length, self.key.reveal().encode())
+
+
+class RouteOptions(Options):
+    """The targets of tables. A table without a route keeps its name; several routes to one target merge tables."""
+
+    table: TablePattern = option(
+        help="Source tables: a name (odd parts between backquotes), or a regular expression in full.",
+        example=r"shop\.item_(\d+)",
+    )
+    replace_symbol: str = option("", help="A text in `to` that stands for the source table's name.", example="<>")
+    to: str = option(
+        help="The target. `$1` and `$<name>` stand for groups of `table`, `$$` for a dollar sign.", example="lake.item"
+    )
+
+    @field_validator("to")
+    @classmethod
+    def _check_to(cls, to: str, info: ValidationInfo) -> str:
+        if "table" in info.data:
+            check_target(info.data["table"], to, info.data.get("replace_symbol", ""))
+        return to
+
+    def route(self) -> Route:
+        """The route as `raycdc.model.rules.routes` has it."""
+        return Route(self.table, self.to, self.replace_symbol)
+
+
+#: The field by which documents are looked up, where no other one is named.
+ID = "_id"
+
+
+class LookupOptions(Options):
+    """Columns that a document of a collection adds to a table's rows. Every lookup that matches a table is applied."""
+
+    type: Literal["mongodb"] = option("mongodb", help="The kind of dimension: documents of a MongoDB collection.")
+    table: TablePattern = option(
+        help="Source tables: a name, or a regular expression in full.", example="shop.pageviews"
+    )
+    uri: Secret = option(help="Connection string, by reference if it has a password.", example="${env:MONGODB_URI}")
+    collection: str = option(help="The collection, as DATABASE.COLLECTION.", example="crm.users")
+    on: dict[str, str] = option(
+        help="The row's column, and the field that equals it; a column alone is compared with _id.",
+        example={"user_id": "_id"},
+    )
+    key_type: Literal["", "long", "string", "objectId", "uuid"] = option(
+        "", help="Type of that field, if the column's type does not say it: a text may be an objectId or a uuid."
+    )
+    columns: dict[str, str] = option(
+        help="Fields to add, with types as in source.columns of type = mongodb. NULL where the document lacks one.",
+        example={"name": "string", "address": "json"},
+    )
+    prefix: str = option("", help="Begins the names of the columns that are added.", example="user_")
+    missing: Literal["null", "drop"] = option(
+        "null",
+        help="How a row without a document is treated. null: the columns are NULL. drop: the row is left out, and is "
+        "deleted from the target if an update made it so.",
+    )
+    many: Literal["fail", "first"] = option(
+        "fail",
+        help="How several documents with one value of the field are treated. fail: the run ends, and the error names "
+        "the value. first: the first one by _id counts.",
+    )
+    on_misfit: Literal["fail", "null"] = option(
+        "fail",
+        help="How a value is treated that its column cannot hold exactly. fail: the run ends, and the error names the "
+        "document. null: the column is NULL.",
+    )
+    json_: Literal["relaxed", "canonical"] = option(
+        "relaxed", alias="json", help="How columns of type json spell BSON (Extended JSON v2)."
+    )
+    batch: int = option(1000, help="Keys asked for at once.", ge=1, le=100_000)
+    requests: int = option(4, help="Requests that are under way at once.", ge=1, le=64)
+    cache_ttl: Duration | None = option(
+        None,
+        help="How long an answer may be used again, also the answer that there is no document. Without it every key is "
+        "asked for each time.",
+        example="1m",
+    )
+    cache_rows: int = option(100_000, help="At most so many keys are remembered; the oldest go first.", ge=1)
+    retries: int = option(5, help="Attempts after a first one that failed for a passing reason.", ge=0, le=1000)
+    retry_wait: Duration = option(
+        timedelta(milliseconds=500),
+        help="Pause before the second attempt, at least 500ms; each later one is twice as long, up to 30s.",
+    )
+
+    @field_validator("uri")
+    @classmethod
+    def _understood(cls, value: Secret) -> Secret:
+        parse_mongodb_uri(value.reveal())
+        return value
+
+    @field_validator("collection")
+    @classmethod
+    def _one_collection(cls, value: str) -> str:
+        database, _, name = value.partition(".")
+        if not (database and name):
+            raise ValueError(f'"{value}" is not DATABASE.COLLECTION')
+        return value
+
+    @field_validator("on", mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {value: ID} if isinstance(value, str) else value
+
+    @field_validator("on")
+    @classmethod
+    def _one_pair(cls, value: dict[str, str]) -> dict[str, str]:
+        if len(value) != 1:
+            raise ValueError("must name one column and one field; a lookup by several columns is not supported")
+        _check_field(next(iter(value.values())))
+        return value
+
+    @field_validator("columns")
+    @classmethod
+    def _types(cls, value: dict[str, str]) -> dict[str, str]:
+        if not value:
+            raise ValueError("names no field to add")
+        for name, text in value.items():
+            _check_field(name)
+            try:
+                parse_type(text)
+            except ValueError as cause:
+                raise ValueError(f"{name}: {cause}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [self.prefix + name for name in self.columns]
+        if len({name.casefold() for name in names}) < len(names):
+            raise ValueError("columns: two names differ in case only, and targets cannot tell such names apart")
+        if problem := reserved_column(names):
+            raise ValueError(f"columns: {problem}")
+        field = next(iter(self.on.values()))
+        if field in self.columns:
+            raise ValueError(f"columns: {field} equals the row's own column {next(iter(self.on))}; leave it out")
+        return self
+
+    def lookup(self, number: int) -> Lookup:
+        """The lookup as `raycdc.model.rules.lookup` has it."""
+        key, field = next(iter(self.on.items()))
+        columns = (LookupColumn(name, self.prefix + name, parse_type(text)) for name, text in self.columns.items())
+        return Lookup(
+            number=number,
+            table=self.table,
+            dimension=f"{self.type} {self.collection}",
+            key=key,
+            field=field,
+            key_type=self.key_type,
+            columns=tuple(columns),
+            drop=self.missing == "drop",
+            rules=(self.json_,),
+        )
+
+    @property
+    def plain_table(self) -> TableId | None:
+        """The one table it names; None for a regular expression."""
+        return plain_table(self.table)
+
+
+def _check_field(name: str) -> None:
+    if not name or "." in name or name.startswith("$") or "\0" in name:
+        raise ValueError(f"{name!r} is no field of a document itself; nested ones are within a column of type json")

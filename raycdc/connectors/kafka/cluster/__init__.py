@@ -1,0 +1,1 @@
+"""The cluster: connections, checks, partitions and offsets, and its troubles."""

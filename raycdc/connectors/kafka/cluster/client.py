@@ -1,0 +1,336 @@
+"""Connections to a cluster: librdkafka's properties, and its errors as ours.
+
+Everything that asks the cluster something for the enumerator is here, blocking; reading is in `partition_reader`.
+
+A cluster that a lasting consumer hears nothing good of: it does not answer, or refuses the account.
+
+Brokers that are away are waited for as long as it takes: librdkafka connects again by itself. An account that is
+refused gets its password as it is now, again and again, because whoever changes one changes it at two places; after the
+patience that everything has, the reading ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from raycdc.clients.kafka import (
+    REFUSED_ACCOUNT,
+    admin_client,
+    answer_of,
+    consumer_client,
+    let_in,
+    list_topics,
+    may_pass,
+    renew_account,
+)
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.core import activity
+from raycdc.core.retry import RetryPolicy
+from raycdc.errors import SourceError, SourceUnavailableError
+
+#: How long one question to the cluster may take.
+TIMEOUT_S = 20.0
+
+#: Answers that trying again may change, as the cluster is (partly) away.
+_AWAY = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._RESOLVE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+
+#: Answers that there is no such topic, or partition of it.
+GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+
+T = TypeVar("T")
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """A topic as the cluster has it now; `identity` changes when it is deleted and created again."""
+
+    name: str
+    identity: str
+    partitions: tuple[int, ...]
+
+
+def client_properties(config: KafkaSourceConfig) -> dict[str, Any]:
+    """The properties of every client of `config`'s cluster."""
+    return {"bootstrap.servers": config.bootstrap_servers, "client.id": "raycdc", "log_level": 0, **config.properties}
+
+
+def consumer_properties(config: KafkaSourceConfig) -> dict[str, Any]:
+    """A consumer that is told what to read and never commits by itself."""
+    pace = config.pace
+    # What librdkafka has read ahead cannot be held back any more.
+    ahead = {"queued.min.messages": str(pace.rows_at_once(100_000))} if pace else {}
+    return {
+        "fetch.wait.max.ms": "100",
+        "queued.max.messages.kbytes": str(pace.bytes_at_once(64 << 20) >> 10),
+        **ahead,
+        **client_properties(config),
+        "group.id": config.group_id or "raycdc",
+        "enable.auto.commit": "false",
+        "enable.auto.offset.store": "false",
+        "enable.partition.eof": "true",
+        "auto.offset.reset": "error",
+        "isolation.level": config.isolation,
+        "allow.auto.create.topics": "false",
+    }
+
+
+def _retention_ms(options: Mapping[str, str | None]) -> int | None:
+    if "delete" not in (options.get("cleanup.policy") or "delete"):
+        return -1  # Compaction keeps the last message of each key.
+    if (options.get("retention.bytes") or "-1") != "-1":
+        return None
+    return int(options.get("retention.ms") or -1)
+
+
+def is_away(error: KafkaError) -> bool:
+    """Whether the cluster or a broker is merely not there now."""
+    return error.code() in _AWAY or error.retriable()
+
+
+def source_error(error: KafkaError, where: str) -> SourceError:
+    """The error to raise for librdkafka's `error`."""
+    kind = SourceUnavailableError if is_away(error) else SourceError
+    fix = "Is the broker running and reachable?" if is_away(error) else "See the broker's log and ACLs."
+    if error.code() == KafkaError._SSL or error.code() in REFUSED_ACCOUNT:
+        return kind(f"Kafka at {where}: {error.str()}")
+    return kind(f"Kafka at {where}: {error.str()} ({error.name()}). {fix}")
+
+
+class KafkaCluster:
+    """Questions to the cluster; each blocks up to `TIMEOUT_S` and raises `SourceError`."""
+
+    def __init__(self, config: KafkaSourceConfig) -> None:
+        self._config = config
+        self._admin = admin_client(client_properties(config), section="source")
+
+    def topics(self) -> list[KafkaTopic]:
+        """The selected topics that exist, with their partitions."""
+        servers = self._config.bootstrap_servers
+        metadata = self._ask(lambda: list_topics(self._admin, servers, timeout_s=TIMEOUT_S))
+        names = sorted(name for name, t in metadata.topics.items() if t.error is None and self._config.selects(name))
+        if not names:
+            return []
+        described = self._ask(lambda: self._admin.describe_topics(TopicCollection(names)))
+        identities = {name: str(self._result(future).topic_id) for name, future in described.items()}
+        return [KafkaTopic(name, identities[name], tuple(sorted(metadata.topics[name].partitions))) for name in names]
+
+    def earliest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The first offset that each partition still has."""
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Where each partition ends now, for readers of our isolation level (the last stable offset)."""
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
+        """The offsets at which each partition can be read now: its first message, and the place behind the last one,
+        also behind messages of transactions that are still open.
+        """
+        asked = list(partitions)
+        first = self.earliest(asked)
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        last = self._offsets(asked, end, level=IsolationLevel.READ_UNCOMMITTED)
+        return {p: (first[p], last[p]) for p in asked}
+
+    def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]:
+        """The first message at or after a time; partitions without one are left out."""
+        offsets = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        return {partition: offset for partition, offset in offsets.items() if offset >= 0}
+
+    def retention_ms(self, topics: Iterable[str]) -> dict[str, int | None]:
+        """How long each topic keeps its messages: -1 for ever; None where it deletes them by their size, or where the
+        account may not know.
+        """
+        asked = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(topics)}
+        try:
+            futures = self._ask(lambda: self._admin.describe_configs([*asked.values()]))
+            options = {name: self._result(futures[resource]) for name, resource in asked.items()}
+        except SourceUnavailableError:
+            raise
+        except SourceError:
+            return dict.fromkeys(asked)
+        return {
+            name: _retention_ms({key: entry.value for key, entry in found.items()}) for name, found in options.items()
+        }
+
+    def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offsets that the consumer group has committed; partitions without one are left out."""
+        consumer = consumer_client(consumer_properties(self._config), section="source")
+        try:
+            asked = [TopicPartition(*p) for p in partitions]
+            answers = self._ask(lambda: consumer.committed(asked, timeout=TIMEOUT_S))
+        finally:
+            consumer.close()
+        return {(a.topic, a.partition): a.offset for a in answers if a.offset >= 0}
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Set the group's offsets."""
+        consumer = consumer_client(consumer_properties(self._config), section="source")
+        try:
+            wanted = [TopicPartition(*p, offset) for p, offset in offsets.items()]
+            self._ask(lambda: consumer.commit(offsets=wanted, asynchronous=False))
+        finally:
+            consumer.close()
+
+    def _offsets(
+        self, partitions: Iterable[Partition], spec: Any, *, level: IsolationLevel | None = None
+    ) -> dict[Partition, int]:
+        asked = {TopicPartition(*p): spec for p in partitions}
+        if not asked:
+            return {}
+        if level is None:
+            committed = self._config.isolation == "read_committed"
+            level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        futures = self._ask(lambda: self._admin.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT_S))
+        return {(p.topic, p.partition): self._result(future).offset for p, future in futures.items()}
+
+    def _result(self, future: Any) -> Any:
+        return self._ask(lambda: answer_of(future, TIMEOUT_S, self._admin))
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        try:
+            return question()
+        except KafkaException as cause:
+            raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
+
+
+#: How often a cluster that was away is asked whether it answers again, and how long the fetches wait for that.
+AGAIN_EVERY_S = 5.0
+ASKED_S = 0.5
+#: Librdkafka tells of refusals that are the same every half a minute, so one that is older than this is over.
+REFUSAL_LASTS_S = 60.0
+
+
+class Refusals:
+    """Brokers refuse an account: since when, as long as nothing is answered in between. Who is away does not refuse,
+    and a row of refusals ends where none came for longer than one may last.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._text = ""
+
+    def came(self, text: str, now_s: float) -> None:
+        """A broker refused the account, in these words."""
+        if self._first_s is None or now_s - self._last_s > self._patience_s + REFUSAL_LASTS_S:
+            self._first_s = now_s
+        self._last_s, self._text = now_s, text
+
+    def over(self) -> None:
+        """A broker answered."""
+        self._first_s = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether brokers have refused the account, and none has answered since."""
+        return self._first_s is not None
+
+    def too_long(self, now_s: float) -> str:
+        """The words of the last refusal where they have lasted for too long, and still do; else nothing."""
+        if self._first_s is None or now_s - self._last_s > REFUSAL_LASTS_S:
+            return ""
+        return self._text if now_s - self._first_s >= self._patience_s else ""
+
+
+class ClusterOutage:
+    """See the module's docstring. Used by the thread that fetches alone; `watch` comes first."""
+
+    def __init__(self, config: KafkaSourceConfig, patience: RetryPolicy) -> None:
+        self._where = config.bootstrap_servers
+        self._properties = client_properties(config)
+        self._patience = patience
+        self._refusals = Refusals(patience.patience_s)
+        self._consumer: Consumer | None = None
+        #: When it is looked next whether the cluster answers again; None while nobody knows of a trouble.
+        self._look_s: float | None = None
+        #: Whether the account is to have its password as it is now, with which librdkafka connects again.
+        self._renews = False
+
+    def __repr__(self) -> str:
+        return f"ClusterOutage(next look {self._look_s}, refused={self._refusals.under_way})"
+
+    def watch(self, consumer: Consumer) -> None:
+        """The consumer whose troubles these are; it tells them to `heard`."""
+        self._consumer = consumer
+
+    def heard(self, error: KafkaError) -> None:
+        """Librdkafka calls it within a fetch."""
+        if error.code() in REFUSED_ACCOUNT:
+            self.refused(error)
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._begins(f"does not answer: {error.str()}")
+
+    def refused(self, error: KafkaError) -> None:
+        """A broker refused the account."""
+        self._renews = True
+        self._refusals.came(error.str(), time.monotonic())
+        self._begins(f"refuses the account: {error.str()}")
+
+    def see_to(self, topic: str | None, *, answered: bool) -> None:
+        """Say when it is over: a topic without new messages would say nothing by itself. `SourceError` where the
+        account was refused for too long.
+        """
+        if self._renews:
+            self._renews = False
+            self._renew()
+        if self._look_s is None or (not answered and time.monotonic() < self._look_s):
+            return
+        if not answered:
+            assert self._consumer is not None
+            try:
+                self._consumer.list_topics(topic, timeout=ASKED_S)
+            except KafkaException:
+                if text := self._refusals.too_long(time.monotonic()):
+                    raise self._too_long(text) from None
+                if self._refusals.under_way:
+                    # Librdkafka tells of the same refusal half a minute later.
+                    self._renew()
+                self._look_s = time.monotonic() + AGAIN_EVERY_S
+                return
+        self._look_s = None
+        self._refusals.over()
+        let_in(self._properties)
+        activity.over()
+
+    def _begins(self, words: str) -> None:
+        if self._look_s is None:
+            self._look_s = time.monotonic() + AGAIN_EVERY_S
+        activity.trouble(f"Kafka at {self._where} {words}")
+
+    def _renew(self) -> None:
+        assert self._consumer is not None
+        renew_account(self._consumer, self._properties)
+
+    def _too_long(self, text: str) -> SourceError:
+        user = self._properties.get("sasl.username", "")
+        read = "was read again at each try" if may_pass(self._properties) else "is read at the start alone"
+        return SourceError(
+            f"Kafka at {self._where} has refused the user {user!r} for {self._patience.patience_s / 60:.0f} minutes: "
+            f"{text}. Its password (sasl.password of source.properties) {read}. Put the right one there, or give it to "
+            "the user at the brokers, and start again; nothing is lost."
+        )

@@ -1,0 +1,122 @@
+"""Is a topic still the one that messages were read of? Fetching goes by names: a topic that is deleted and made again
+is read on at the same offset, as if nothing had happened.
+
+So a reader asks for the topics' ids *after* it read what it seals, and seals once they are what they were: an id that
+is there shows that everything fetched before was of that topic, as none comes back. A cluster that does not answer for
+`PATIENCE_S` holds no seal up; the topics are asked for again at the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaException, TopicCollection
+
+from raycdc.clients.kafka import Admin, admin_client
+from raycdc.connectors.kafka.cluster.client import GONE, TIMEOUT_S, client_properties
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.errors import LogLostError
+
+#: Longest a seal waits for the answer: a reader that is silent for 10 s is taken for dead.
+PATIENCE_S = 3.0
+
+#: A topic's id as far as the cluster said: empty where there is no such topic, None where it did not say.
+Answers = Mapping[str, str | None]
+
+
+class Questions(Protocol):
+    """Asks a cluster for ids; neither call blocks."""
+
+    def ask(self, topics: Collection[str]) -> None: ...
+
+    def answers(self) -> Answers | None:
+        """Of the last question; None while it is open."""
+
+    def close(self) -> None: ...
+
+
+class TopicQuestions:
+    """`Questions` of a real cluster; its own threads wait for the answers. `notify` is called when there is one."""
+
+    def __init__(self, config: KafkaSourceConfig, notify: Callable[[], None]) -> None:
+        self._config = config
+        self._notify = notify
+        self._admin: Admin | None = None
+        self._asked: dict[str, Any] = {}
+
+    def ask(self, topics: Collection[str]) -> None:
+        if self._admin is None:
+            self._admin = admin_client(client_properties(self._config), section="source")
+        # Else it would be refused for ever once its password is another one, and no topic would be proven any more.
+        self._admin.hear()
+        names = TopicCollection(sorted(topics))
+        self._asked = dict(self._admin.describe_topics(names, request_timeout=TIMEOUT_S))
+        for future in self._asked.values():
+            future.add_done_callback(lambda _: self._notify())
+
+    def answers(self) -> Answers | None:
+        if not all(future.done() for future in self._asked.values()):
+            return None
+        return {topic: self._id_of(future) for topic, future in self._asked.items()}
+
+    def close(self) -> None:
+        self._admin = None
+
+    @staticmethod
+    def _id_of(future: Any) -> str | None:
+        error = future.exception()
+        if error is None:
+            return str(future.result().topic_id)
+        gone = isinstance(error, KafkaException) and error.args[0].code() in GONE
+        return "" if gone else None
+
+
+class Identities:
+    """Whether an epoch may be sealed: see the module's docstring. Owned by the reader's thread."""
+
+    def __init__(self, questions: Questions, *, where: str, now_s: Callable[[], float]) -> None:
+        self._questions = questions
+        self._where = where
+        self._now_s = now_s
+        self._read: dict[str, str] = {}
+        self._asked_s: float | None = None
+        #: Times that the cluster did not answer in time.
+        self.unanswered = 0
+
+    def read(self, topic: str, identity: str) -> None:
+        """The position in a topic moved, which was `identity` when the partition was found."""
+        self._read[topic] = identity
+        self._asked_s = None  # Earlier answers do not show it.
+
+    def proven(self) -> bool:
+        """Whether what was read may be sealed; False until the answer is there. Raises `LogLostError`."""
+        if not self._read:
+            return True
+        if self._asked_s is None:
+            self._questions.ask(self._read)
+            self._asked_s = self._now_s()
+        answers = self._questions.answers()
+        late = self._now_s() >= self._asked_s + PATIENCE_S
+        if answers is None and not late:
+            return False
+        self._asked_s = None
+        for topic, identity in dict(self._read).items():
+            answer = answers.get(topic) if answers is not None else None
+            if answer is None:
+                self.unanswered += 1
+                continue
+            if answer != identity:
+                raise self._lost(topic, answer)
+            del self._read[topic]
+        return True
+
+    def close(self) -> None:
+        self._questions.close()
+
+    def _lost(self, topic: str, found: str) -> LogLostError:
+        what = "deleted and created again" if found else "deleted"
+        return LogLostError(
+            f"Topic {topic} at {self._where} was {what} while it was read: what was read last may be of another topic, "
+            "and is not sealed. Take it out of source.topics, or start another pipeline for the new topic."
+        )

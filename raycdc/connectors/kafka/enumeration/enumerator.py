@@ -1,0 +1,376 @@
+"""The split enumerator for topics: finds partitions, fixes their ends, gives them to readers and keeps those balanced.
+
+A partition's first and last offsets are decided when it is found, now and for ever. Who reads it is the assigner's
+matter (`raycdc.source.partitions.assigner`); one that is sealed at its end is given to nobody any more.
+
+State (in every manifest): partitions that no reader reported yet (also those that began at their end, and were given
+to nobody), and the tables' schemas. The positions of the others are the manifest's own.
+
+Which partitions a table's rows come from, and what emptied it: a truncation has no order to rows elsewhere. Pure.
+
+The enumerator's. Readers tell before they report a seal, so what has no order ends the job before the epoch has a
+manifest; tables and partitions are remembered in the state, two partitions of a table at most.
+
+The state of the enumerator of topics, as manifests have it, and its JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from raycdc.connectors.kafka.cluster.discovery import ClusterQuestions, Discovery, KnownPartitions, discover
+from raycdc.connectors.kafka.enumeration.keys import KeyOwners
+from raycdc.connectors.kafka.enumeration.schemas import SchemaRegistry, Update
+from raycdc.connectors.kafka.events import (
+    AlignWatermarks,
+    CheckKeys,
+    EnumeratorEvent,
+    KeysRead,
+    ReaderEvent,
+    SchemaChangeRequest,
+    TableEmptied,
+    TablePartition,
+    WatermarksReached,
+)
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.split import PartitionState
+from raycdc.connectors.kafka.watermark import Alignment
+from raycdc.errors import DataError, ProtocolError, SourceUnavailableError, StateError
+from raycdc.model import TableId
+from raycdc.model.evolution import SchemaChangeEvent
+from raycdc.model.rules.until import Until
+from raycdc.source.partitions.assigner import PartitionAssigner
+from raycdc.source.protocol.api import EnumeratorPart, EnumeratorStatistics, SplitEnumeratorContext, Streamed
+from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.split import PartitionSplit, SourceSplit
+from raycdc.source.tables.parking import Refusal
+from raycdc.state.manifests.manifest import Manifest, TableEpoch
+from raycdc.state.opaque import EnumeratorState, SealedSplit
+
+#: More partitions than one are all the same to us.
+REMEMBERED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Reported:
+    table: TableId
+    split_id: str
+    offset: int
+    change: SchemaChangeEvent
+
+
+@dataclass(frozen=True, slots=True)
+class SealedTablePartitions:
+    """The partitions that have rows of each table, `REMEMBERED` at most, and the one that emptied it, as sealed."""
+
+    homes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    emptied: Mapping[str, str] = field(default_factory=dict)
+
+
+class TablePartitions:
+    """See the module's docstring. It goes on from what was `sealed`."""
+
+    def __init__(self, sealed: SealedTablePartitions | None = None) -> None:
+        before = sealed or SealedTablePartitions()
+        self._homes = {table: list(splits) for table, splits in before.homes.items()}
+        self._emptied = dict(before.emptied)
+        self._open: list[_Reported] = []
+
+    def read(self, table: TableId, split_id: str) -> None:
+        """Rows of `table` came from a partition. Raises `DataError` where another one emptied the table."""
+        homes = self._homes.setdefault(str(table), [])
+        if split_id not in homes and len(homes) < REMEMBERED:
+            homes.append(split_id)
+        self._check(str(table))
+
+    def emptied(self, table: TableId, split_id: str, *, offset: int, change: SchemaChangeEvent) -> None:
+        """A message emptied `table`. Raises `DataError` where its rows are not all in this partition."""
+        self.read(table, split_id)
+        self._emptied[str(table)] = split_id
+        self._open.append(_Reported(table, split_id, offset, change))
+        self._check(str(table))
+
+    def take(self, splits: Mapping[str, SealedSplit]) -> dict[TableId, list[SchemaChangeEvent]]:
+        """The changes of the epoch that ends at `splits`; those that a lost reader had told are not among them."""
+        ends = {told.split_id: PartitionState.of(splits[told.split_id]).offset for told in self._open}
+        changes: dict[TableId, list[SchemaChangeEvent]] = {}
+        for told in self._open:
+            if told.offset < ends[told.split_id]:
+                changes.setdefault(told.table, []).append(told.change)
+        self._open.clear()
+        return changes
+
+    def sealed(self) -> SealedTablePartitions:
+        """The state after the epoch that is being sealed."""
+        return SealedTablePartitions(
+            {table: tuple(splits) for table, splits in self._homes.items()}, dict(self._emptied)
+        )
+
+    def _check(self, table: str) -> None:
+        others = [split_id for split_id in self._homes[table] if split_id != self._emptied.get(table)]
+        if table in self._emptied and others:
+            raise DataError(
+                f"A message in partition {self._emptied[table]} removes all rows of {table}, and partition {others[0]} "
+                "has rows of it: nothing says which of them came before. Produce the table's messages to one "
+                'partition, or pass over DDL messages with source.format.ddl = "ignore".'
+            )
+
+
+#: Version of this state.
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SealedTopics:
+    """The state after an epoch. `found_once`: some look at the cluster has found partitions.
+
+    `waiting` are the partitions that no reader reported, `tables` the fingerprints of the schemas in force.
+    """
+
+    found_once: bool
+    waiting: tuple[PartitionState, ...]
+    tables: Mapping[TableId, str]
+    homes: SealedTablePartitions = field(default_factory=SealedTablePartitions)
+
+    def sealed(self) -> EnumeratorState:
+        """As a manifest has it."""
+        return EnumeratorState.from_json(
+            {
+                "kind": "kafka",
+                "version": STATE_VERSION,
+                "found_once": self.found_once,
+                "waiting": [state.to_json() for state in self.waiting],
+                "tables": {str(table): fingerprint for table, fingerprint in self.tables.items()},
+                "homes": {table: list(splits) for table, splits in self.homes.homes.items()},
+                "emptied": dict(self.homes.emptied),
+            }
+        )
+
+    @classmethod
+    def of(cls, state: EnumeratorState) -> SealedTopics:
+        """Inverse of `sealed`. Raises `StateError` for the state of another source or a newer version."""
+        data = state.to_json()
+        if data.get("kind") != "kafka" or data["version"] > STATE_VERSION:
+            raise StateError(
+                "The state was written by another kind of source or a newer raycdc. "
+                "Use another pipeline.name, or that version."
+            )
+        return cls(
+            data["found_once"],
+            tuple(map(PartitionState.from_json, data["waiting"])),
+            {TableId.parse(table): fingerprint for table, fingerprint in data["tables"].items()},
+            SealedTablePartitions(data.get("homes", {}), data.get("emptied", {})),
+        )
+
+
+class KafkaEnumerator:
+    """See the module's docstring. `until` as `IncrementalSnapshotEnumerator`'s; anything but None bounds the run."""
+
+    def __init__(
+        self,
+        context: SplitEnumeratorContext,
+        config: KafkaSourceConfig,
+        *,
+        cluster: Callable[[], ClusterQuestions],
+        until: Until | None,
+    ) -> None:
+        self._context = context
+        self._config = config
+        self._bounded = until is not None or config.stops
+        self._look: Callable[[KnownPartitions], Discovery] = lambda known: discover(
+            cluster(), config, known, bounded=until is not None
+        )
+        self._partitions = KnownPartitions(config)
+        self._assigner = PartitionAssigner(context, self._partitions.split)
+        self._finished = False
+        self._schemas = SchemaRegistry({}, open_epoch=lambda: context.open_epoch)
+        drift = config.alignment.max_drift
+        self._alignment = Alignment(max_drift_ms=round(drift.total_seconds() * 1000)) if drift else None
+        self._keys = KeyOwners()
+        self._homes = TablePartitions()
+        #: Whether the cluster was away at the last look.
+        self._away = False
+
+    def __repr__(self) -> str:
+        return f"KafkaEnumerator(known={len(self._partitions)}, {self._assigner!r})"
+
+    # -- life
+
+    def restore(self, last: Manifest, *, document: Callable[[str], SchemaDocument]) -> None:
+        """Go on as `last` says; called once, before `start`."""
+        state = SealedTopics.of(last.enumerator)
+        known = [*map(PartitionState.of, last.to_splits.values()), *state.waiting]
+        self._partitions.restore(known, found_once=state.found_once)
+        tables = {table: document(fingerprint).schema for table, fingerprint in state.tables.items()}
+        self._schemas = SchemaRegistry(tables, open_epoch=lambda: self._context.open_epoch)
+        # Who passes over DDL messages from now on has no use for what one of them emptied before.
+        follows = self._config.format.get("ddl", "follow") == "follow"
+        self._homes = TablePartitions(state.homes if follows else replace(state.homes, emptied={}))
+
+    def start(self) -> None:
+        """Look at the cluster now; nothing is given out before."""
+        self._context.call_async(self._discover, self._on_discovered)
+
+    # -- discovery
+
+    def _discover(self) -> Discovery | None:
+        """Runs off the coordinator's thread. None: the cluster was away, and a later look will do."""
+        try:
+            return self._look(self._partitions)
+        except SourceUnavailableError:
+            if not self._partitions.looked:
+                raise
+            return None
+
+    def _on_discovered(self, discovery: Discovery | None) -> None:
+        self._away = discovery is None
+        if discovery is not None:
+            self._take(discovery)
+        again = self._config.discovery_interval
+        if again is None or self._bounded:
+            for reader in self._context.registered_readers():
+                self._context.signal_no_more_splits(reader)
+            return
+        self._context.call_async(self._discover, self._on_discovered, after_s=again.total_seconds())
+
+    def _take(self, discovery: Discovery) -> None:
+        self._partitions.check(discovery.topics)
+        self._partitions.take(discovery.states, discovery.ends)
+        several = len(self._partitions.selected()) > 1
+        if not self._keys.asked and _keys_may_meet(self._config, several=several, bounded=self._bounded):
+            self._keys.asked = True
+            self._tell_all(CheckKeys())
+        self._assigner.add(self._partitions.to_read())
+
+    # -- assignment
+
+    def add_reader(self, subtask_id: int) -> None:
+        for update in self._schemas.updates():
+            if update.schemas:
+                self._context.send_event(subtask_id, update.to_event())
+        if self._keys.asked:
+            self._context.send_event(subtask_id, CheckKeys())
+        if self._alignment is not None and self._alignment.told_ms is not None:
+            self._context.send_event(subtask_id, AlignWatermarks(self._alignment.told_ms))
+        self._assigner.give()
+        self._assigner.balance()
+        if self._partitions.looked and (self._bounded or self._config.discovery_interval is None):
+            self._context.signal_no_more_splits(subtask_id)
+
+    def handle_split_request(self, subtask_id: int) -> None:
+        """Partitions are given, not asked for."""
+
+    def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
+        """No bounded splits here: a partition that reached its end is known by its state."""
+
+    def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
+        """Partitions of a lost reader, or of one that let them go; in the state last sealed."""
+        gone = subtask_id not in self._context.registered_readers()
+        if gone and self._alignment is not None:
+            self._alignment.forget(subtask_id)
+        for split in splits:
+            if not isinstance(split, PartitionSplit):
+                raise ProtocolError(f"{split.split_id} is none of this enumerator's splits")
+            self._partitions.keep(PartitionState.of(split.state))
+        ended = [split.split_id for split in splits if self._partitions.ended(split.split_id)]
+        self._assigner.forget(ended)
+        self._assigner.back(split.split_id for split in splits if split.split_id not in ended)
+
+    # -- events
+
+    def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
+        if not isinstance(event, EnumeratorEvent):
+            raise ProtocolError(f"The Kafka enumerator does not know the event {type(event).__name__}")
+        match event:
+            case SchemaChangeRequest(table, schema):
+                update = self._schemas.request(table, schema)
+                if update is not None:
+                    self._tell_all(update.to_event())
+            case TablePartition(table, split_id):
+                self._homes.read(table, split_id)
+            case TableEmptied(table, split_id, offset, change):
+                self._homes.emptied(table, split_id, offset=offset, change=change)
+            case KeysRead(name, split_id, hashes, all_told):
+                self._keys.told(name, split_id, hashes, all_told=all_told)
+            case WatermarksReached(splits):
+                self._align(subtask_id, splits)
+            case _:
+                assert_never(event)
+
+    def _align(self, subtask_id: int, splits: Mapping[str, int]) -> None:
+        if self._alignment is None:
+            raise ProtocolError("A reader told watermarks, which nobody asked for")
+        self._alignment.report(subtask_id, splits)
+        if self._alignment.limit_ms != self._alignment.told_ms:
+            self._alignment.told_ms = self._alignment.limit_ms
+            self._tell_all(AlignWatermarks(self._alignment.told_ms))
+
+    def _tell_all(self, event: ReaderEvent) -> None:
+        for reader in self._context.registered_readers():
+            self._context.send_event(reader, event)
+
+    # -- epochs
+
+    def epoch_sealed(self, epoch: int, splits: Mapping[str, SealedSplit]) -> EnumeratorPart:
+        """Schemas that begin with this epoch; whether everything was read; balance again."""
+        ended = self._partitions.seal(splits)
+        emptied = self._homes.take(splits)
+        tables, documents = _tables(self._schemas, self._schemas.sealed(epoch), emptied)
+        self._assigner.forget(ended)
+        self._finished = self._bounded and self._partitions.looked and not self._partitions.to_read()
+        self._assigner.balance()
+        return EnumeratorPart(tables, documents, final=self._finished)
+
+    def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
+        return SealedTopics(
+            self._partitions.found_once,
+            tuple(self._partitions.unreported(self._assigner.waiting)),
+            self._schemas.fingerprints(),
+            self._homes.sealed(),
+        ).sealed()
+
+    @property
+    def wants_seal(self) -> bool:
+        """A bounded run that has nothing (more) to read still ends with an epoch."""
+        return self._bounded and self._partitions.looked and not self._finished and not self._partitions.to_read()
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        """A partition is read on for its other tables; the driver drops the rows of these."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The consumer group is told by `KafkaSource.acknowledge`."""
+
+    # -- figures
+
+    def statistics(self) -> EnumeratorStatistics:
+        """Problems are what went wrong without ending the run: the last look at the cluster, keys that are not
+        compared, positions that were set anew.
+        """
+        away = {"discovery": "the cluster was away at the last look"} if self._away else {}
+        unchecked = {
+            f"keys of {table}": "too many to look for all of them in two partitions" for table in self._keys.full
+        }
+        problems = {**away, **unchecked, **self._partitions.problems()}
+        return EnumeratorStatistics(Streamed(self._schemas.tables), len(self._assigner.waiting), problems)
+
+
+def _tables(
+    registry: SchemaRegistry, update: Update, emptied: Mapping[TableId, Sequence[SchemaChangeEvent]]
+) -> tuple[dict[TableId, TableEpoch], dict[str, SchemaDocument]]:
+    """Tables whose schema begins with an epoch, or that it empties; and the schemas' documents."""
+    tables = {}
+    for table in (*update.schemas, *(table for table in emptied if table not in update.schemas)):
+        changes = (*emptied.get(table, ()), *update.changes.get(table, ()))
+        tables[table] = TableEpoch(registry.tables[table].fingerprint(), snapshot=False, changes=changes)
+    documents = {schema.fingerprint(): SchemaDocument.of(schema) for schema in update.schemas.values()}
+    return tables, documents
+
+
+def _keys_may_meet(config: KafkaSourceConfig, *, several: bool, bounded: bool) -> bool:
+    """Whether a key may come from two partitions unordered: of those there are, or of one that is added later."""
+    if config.same_key != "refuse" or config.order_by is not None:
+        return False
+    return several or (config.discovery_interval is not None and not bounded)

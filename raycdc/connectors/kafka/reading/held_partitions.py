@@ -1,0 +1,160 @@
+"""The partitions of a reader: each with its decoder, and a batch that waits to be emitted.
+
+A batch is judged once, when it is decoded, by what was known before it; while it waits for its schemas others may come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.connectors.kafka.enumeration.schemas import merge
+from raycdc.connectors.kafka.reading.messages import Fetched, PartitionRecords, PartitionStart
+from raycdc.connectors.kafka.reading.statements import DdlMessages, Dropped, Emptied
+from raycdc.connectors.kafka.split import PartitionState
+from raycdc.formats.api import ChangeItem, Decoded, FormatDecoder, RowsItem
+from raycdc.model import Column, RowKind, TableId, TableSchema
+from raycdc.source.reader.fetcher_manager import FetcherManager
+from raycdc.state.opaque import SealedSplit
+from raycdc.transform.masks import Masking
+
+#: The fetchers of one reader: `KafkaPartitionReader` in a fetcher's thread, or a simulation of it.
+PartitionFetchers = FetcherManager[PartitionStart, PartitionRecords]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaReaderSettings:
+    """The parts of the configuration that concern a reader."""
+
+    idle_after_s: float
+    aligned: bool = False
+    dead_letters: bool = False
+    #: Where masks hide something, nothing of messages that cannot be decoded may be shown, or kept.
+    hiding: Masking = field(default_factory=Masking)
+    order_by: str | None = None
+    #: The follower of DDL messages.
+    statements: DdlMessages = field(default_factory=DdlMessages)
+
+    @property
+    def hides(self) -> bool:
+        return bool(self.hiding.masks)
+
+
+@dataclass(slots=True)
+class ActivePartition:
+    """A partition being read: `state` is what was emitted of it, `until` ends this run."""
+
+    state: PartitionState
+    until: int | None
+    decoder: FormatDecoder
+    log_end: int | None = None
+
+    @property
+    def split_id(self) -> str:
+        return self.state.split_id
+
+    @property
+    def ended(self) -> bool:
+        return self.state.ended(self.until)
+
+    def sealed(self) -> SealedSplit:
+        return self.state.sealed()
+
+    @property
+    def end(self) -> int | None:
+        return min((e for e in (self.state.stop, self.until) if e is not None), default=None)
+
+    @property
+    def pending(self) -> int | None:
+        """Messages still to be read, markers included; None while that is not known."""
+        if self.log_end is None:
+            return None
+        last = self.log_end if self.end is None else min(self.log_end, self.end)
+        return max(0, last - self.state.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequirements:
+    """The demands and effects of a batch: schemas in the order of its items (a table's may change within it), the
+    events that remove all rows by the number of their item, new columns whose default rows that exist must have, what
+    is remembered of dropped columns behind it, and for items of rows the columns dropped before, whose default is not
+    given.
+    """
+
+    schemas: tuple[tuple[TableId, TableSchema], ...] = ()
+    emptied: Mapping[int, tuple[Emptied, ...]] = field(default_factory=dict)
+    defaults: tuple[tuple[ChangeItem, TableId, Column], ...] = ()
+    dropped: Dropped = field(default_factory=dict)
+    without: Mapping[int, Collection[str]] = field(default_factory=dict)
+
+
+def judge(
+    decoded: Decoded,
+    statements: DdlMessages,
+    *,
+    in_force: Mapping[TableId, TableSchema],
+    dropped: Dropped,
+    further: Sequence[tuple[TableId, TableSchema]] = (),
+) -> BatchRequirements:
+    """See `BatchRequirements`; `further` schemas are needed too. Raises `SchemaError` for what cannot be followed."""
+    schemas: list[tuple[TableId, TableSchema]] = []
+    emptied: dict[int, tuple[Emptied, ...]] = {}
+    defaults: list[tuple[ChangeItem, TableId, Column]] = []
+    without: dict[int, Collection[str]] = {}
+    grown: dict[TableId, TableSchema] = {}
+
+    def known(table: TableId) -> TableSchema | None:
+        return grown.get(table) or in_force.get(table)
+
+    for number, item in enumerate(decoded.items):
+        if isinstance(item, ChangeItem):
+            followed = statements.followed(item, known, {*in_force, *grown}, dropped=dropped)
+            dropped = followed.dropped
+            emptied[number] = followed.emptied
+            defaults += [(statements.shown(item), *entry) for entry in followed.defaults]
+            asked = dict(followed.schemas)
+        else:
+            asked = {item.table: item.schema}
+            without[number] = dropped.get(str(item.table), ())
+        for table, schema in asked.items():
+            schemas.append((table, schema))
+            grown[table] = merge(table, known(table), schema)[0]
+    return BatchRequirements((*schemas, *further), emptied, tuple(defaults), dropped, without)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferedBatch:
+    """A decoded batch that was not emitted yet."""
+
+    split: ActivePartition
+    fetched: Fetched
+    decoded: Decoded | None
+    judged: BatchRequirements = field(default_factory=BatchRequirements)
+
+    def rows(self) -> list[RowsItem]:
+        items = self.decoded.items if self.decoded is not None else ()
+        return [item for item in items if isinstance(item, RowsItem)]
+
+    def latest_event_ms(self) -> int | None:
+        """The latest event time of the batch."""
+        event_ms = self.fetched.event_ms
+        for item in self.rows():
+            event_ms = latest_event(item.batch, event_ms)
+        return event_ms
+
+
+def is_truncation(batch: pa.RecordBatch) -> bool:
+    """Whether the batch is the row that empties its table."""
+    return batch.num_rows == 1 and bool(batch.column("_op")[0].as_py() == RowKind.TRUNCATE)
+
+
+def latest_event(batch: pa.RecordBatch, known: int | None) -> int | None:
+    """The latest event time: the rows' own where they have one, else the broker's."""
+    times = batch.column("_ts_ms")
+    if times.null_count == len(times):
+        return known
+    latest = int(np.max(times.drop_null().to_numpy()))
+    return latest if latest > 0 else known

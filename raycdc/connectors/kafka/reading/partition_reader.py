@@ -1,0 +1,279 @@
+"""Reads all partitions of one reader over one consumer, in the fetcher's thread (FLIP-27's multiplexed model).
+
+Partitions are added, removed, paused and resumed between two fetches. The consumer joins no group: it is told what to
+read from where, and commits nothing. A partition that waits is paused in the consumer, which keeps that while others
+are assigned; one that needs no reading any more is removed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, assert_never
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from raycdc.clients.kafka import REFUSED_ACCOUNT, Admin, admin_client, consumer_client
+from raycdc.connectors.kafka.cluster.client import (
+    GONE,
+    TIMEOUT_S,
+    ClusterOutage,
+    client_properties,
+    consumer_properties,
+    is_away,
+    source_error,
+)
+from raycdc.connectors.kafka.plugin import KafkaSourceConfig
+from raycdc.connectors.kafka.reading.messages import (
+    Fetched,
+    FetchFailure,
+    LogEnd,
+    PartitionRecords,
+    PartitionStart,
+    gather,
+)
+from raycdc.core.retry import POLICY, RetryPolicy
+from raycdc.errors import LogLostError, SourceUnavailableError
+from raycdc.source.reader.records import RecordsWithSplitIds, SplitRecords
+from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, SplitsPause, SplitsRemoval
+
+#: Longest a fetch waits for messages, so that changes and the end do not.
+FETCH_WAIT_S = 0.1
+#: About what one fetch brings: large enough that per-batch work is small.
+FETCH_BYTES = 8 << 20
+MESSAGES_MAX = 50_000
+MESSAGES_MIN = 100
+#: How often the ends of partitions are looked at (they come with each fetch response; nobody is asked).
+ENDS_EVERY_S = 0.5
+#: How often the broker is asked for the ends of paused partitions, which have no fetch responses.
+PAUSED_ENDS_EVERY_S = 2.0
+
+#: The consumer looks for its group's coordinator, whether or not it ever needs it. We do not.
+NO_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
+_OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+
+
+class LogEnds:
+    """Where partitions' logs end, which fetch responses tell, and a question of its own for those that are paused."""
+
+    def __init__(self, config: KafkaSourceConfig, consumer: Consumer) -> None:
+        self._config = config
+        self._consumer = consumer
+        self._admin: Admin | None = None
+        self._asked: dict[TopicPartition, Future[Any]] = {}
+        self._looked_s = 0.0
+        self._asked_s = 0.0
+
+    def look(self, positions: Mapping[str, TopicPartition], *, paused: Collection[str]) -> dict[str, int]:
+        """Where logs of `positions` end, as far as that was said since the last look; nobody is waited for."""
+        now_s = time.monotonic()
+        if now_s < self._looked_s + ENDS_EVERY_S:
+            return {}
+        self._looked_s = now_s
+        ends = {split_id: end for split_id, end in self._answered().items() if split_id in positions}
+        for split_id, where in positions.items():
+            if split_id not in paused:
+                # As its last fetch response said.
+                high = int(self._consumer.get_watermark_offsets(where, cached=True)[1])
+                if high >= 0:
+                    ends[split_id] = high
+        if paused and not self._asked and now_s >= self._asked_s + PAUSED_ENDS_EVERY_S:
+            self._asked_s = now_s
+            self._asked = self._ask([positions[split_id] for split_id in paused])
+        return ends
+
+    def _ask(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
+        """One question for all of them, which the client's own thread waits for."""
+        if self._admin is None:
+            self._admin = admin_client(client_properties(self._config), section="source")
+        self._admin.hear()
+        end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(where.topic, where.partition): end for where in partitions}
+        return dict(self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S))
+
+    def _answered(self) -> dict[str, int]:
+        """The answers to `_ask`, once all are there. A failure is only a figure that is missing: what is wrong
+        with the cluster is told where it is read.
+        """
+        if not all(future.done() for future in self._asked.values()):
+            return {}
+        asked, self._asked = self._asked, {}
+        return {f"{p.topic}:{p.partition}": f.result().offset for p, f in asked.items() if f.exception() is None}
+
+
+class KafkaPartitionReader:
+    """`raycdc.source.reader.split_reader.SplitReader` of partitions. `patience`: for how long an account may be refused
+    until it has another password; brokers that are away are waited for as long as it takes.
+    """
+
+    def __init__(self, config: KafkaSourceConfig, *, patience: RetryPolicy = POLICY) -> None:
+        self._config = config
+        self._positions: dict[str, TopicPartition] = {}
+        #: Where reading is to go on; markers may lie between a position and it.
+        self._wanted: dict[str, int] = {}
+        self._paused: set[str] = set()
+        #: Ever read here: a message of a partition that was taken away may still come.
+        self._topics: set[str] = set()
+        self._message_bytes = 1024.0
+        self._trouble = ClusterOutage(config, patience)
+        #: Times the cluster or a broker was away, and times a position was set anew by policy.
+        self.interruptions = 0
+        self.resets = 0
+        self._consumer = consumer_client(
+            consumer_properties(config), section="source", lasting=True, on_error=self._trouble.heard
+        )
+        self._trouble.watch(self._consumer)
+        self._ends = LogEnds(config, self._consumer)
+
+    def __repr__(self) -> str:
+        return f"KafkaPartitionReader({sorted(self._positions)}, paused={sorted(self._paused)})"
+
+    def handle_splits_changes(self, change: SplitsChange[PartitionStart]) -> None:
+        try:
+            match change:
+                case SplitsAddition(starts):
+                    for start in starts:
+                        self._add(start)
+                case SplitsRemoval(split_ids):
+                    for split_id in split_ids:
+                        self._remove(split_id)
+                case SplitsPause(paused, resumed):
+                    self._pause(paused, resumed)
+                case _:
+                    assert_never(change)
+        except KafkaException as cause:
+            raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
+
+    def _add(self, start: PartitionStart) -> None:
+        where = TopicPartition(start.topic, start.partition, start.offset)
+        if start.last is not None:
+            where = TopicPartition(start.topic, start.partition, start.last[0], leader_epoch=start.last[1])
+        self._positions[start.split_id] = where
+        self._wanted[start.split_id] = start.offset
+        self._topics.add(start.topic)
+        self._consumer.incremental_assign([where])
+
+    def _remove(self, split_id: str) -> None:
+        where = self._positions.pop(split_id, None)
+        if where is None:
+            return
+        if split_id in self._paused:
+            # Older librdkafkas keep that for a partition that comes back.
+            self._consumer.resume([where])
+            self._paused.discard(split_id)
+        self._consumer.incremental_unassign([where])
+
+    def _pause(self, paused: Sequence[str], resumed: Sequence[str]) -> None:
+        pause, resume = set(paused) & set(self._positions), set(resumed) & self._paused
+        self._consumer.pause([self._positions[split_id] for split_id in pause])
+        self._consumer.resume([self._positions[split_id] for split_id in resume])
+        self._paused = (self._paused | pause) - resume
+
+    def fetch(self) -> RecordsWithSplitIds[PartitionRecords] | None:
+        """The messages that arrived within a moment. Raises `LogLostError` and other `SourceError`s by name."""
+        try:
+            return self._fetch()
+        except KafkaException as cause:
+            raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
+
+    def _fetch(self) -> RecordsWithSplitIds[PartitionRecords] | None:
+        pace = self._config.pace
+        size_max = pace.bytes_at_once(FETCH_BYTES)
+        wanted = pace.rows_at_once(int(min(MESSAGES_MAX, max(MESSAGES_MIN, size_max / self._message_bytes))))
+        messages = self._consumer.consume(wanted, timeout=FETCH_WAIT_S)
+        topic = next(iter(self._topics)) if len(self._topics) == 1 else None
+        fetched_ms = time.time_ns() // 1_000_000
+        parts, troubles = gather(messages, fetched_ms=fetched_ms, topic=topic)
+        parts = [p for p in parts if p.split_id in self._positions]
+        self._trouble.see_to(next(iter(self._topics), None), answered=bool(parts))
+        for part in parts:
+            self._positions[part.split_id].offset = part.next_offset
+        # Behind what came of their partitions before; what comes now was not fetched yet.
+        resets = [self._handle(trouble) for trouble in troubles]
+        parts += [
+            Fetched(split_id, self._positions[split_id].offset, None, 0, fetched_ms, reset=True)
+            for split_id in resets
+            if split_id is not None
+        ]
+        size = sum(part.bytes for part in parts)
+        if messages and size:
+            self._message_bytes = max(1.0, size / len(messages))
+        ends = self._ends.look(self._positions, paused=self._paused)
+        fetched: list[tuple[str, PartitionRecords]] = [
+            *((split_id, LogEnd(end)) for split_id, end in ends.items()),
+            *((part.split_id, part) for part in parts),
+        ]
+        records = tuple(SplitRecords(split_id, batch) for split_id, batch in fetched)
+        count = sum(part.batch is not None and len(part.batch.offsets) for part in parts)
+        return RecordsWithSplitIds(records, bytes=size, rows=count) if records else None
+
+    def wake_up(self) -> None:
+        """No fetch waits longer than a moment."""
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _handle(self, trouble: FetchFailure) -> str | None:
+        """Bear with it, or raise its error. The partition, where its position was set anew."""
+        code = trouble.error.code()
+        if trouble.split_id and trouble.split_id not in self._positions:
+            return None  # Of a partition that was taken from us.
+        if code in NO_GROUP:
+            return None
+        if code in _OUT_OF_RANGE and trouble.split_id:
+            return trouble.split_id if self._out_of_range(trouble.split_id) else None
+        if code in GONE:
+            raise LogLostError(
+                f"{trouble.split_id or 'A topic'} does not exist any more at {self._config.bootstrap_servers}. "
+                "Take it out of source.topics, or start another pipeline for the new topic."
+            )
+        if code in REFUSED_ACCOUNT:
+            self.interruptions += 1
+            self._trouble.refused(trouble.error)
+            return None
+        if not is_away(trouble.error):
+            raise source_error(trouble.error, self._config.bootstrap_servers)
+        self.interruptions += 1  # Librdkafka connects again by itself, for as long as it takes.
+        return None
+
+    def _out_of_range(self, split_id: str) -> bool:
+        """Raise its error, or go on elsewhere; whether by policy."""
+        where = self._positions[split_id]
+        # None where the time was not enough, whatever its annotation says.
+        found: Any = self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S)
+        if found is None:
+            raise SourceUnavailableError(
+                f"Kafka at {self._config.bootstrap_servers} did not say where {split_id} begins and ends."
+            )
+        low, high = found
+        if where.offset < low <= self._wanted[split_id] <= high:
+            # Only markers are gone.
+            self._go_on(split_id, self._wanted[split_id])
+            return False
+        policy = self._config.on_out_of_range
+        if policy == "fail" and low <= where.offset <= high:
+            raise LogLostError(
+                f"{split_id} has other messages before {where.offset} than those that were read: its log at "
+                f"{self._config.bootstrap_servers} was cut off before, as when a broker leads that did not have them. "
+                "Messages that were read and are gone now stay in the target. Go on with what the topic has by "
+                'source.on_out_of_range = "earliest" or "latest", or start another pipeline.'
+            )
+        if policy == "fail":
+            raise LogLostError(
+                f"{split_id}@{where.offset} is not in the topic any more: it holds {low} to {high} at "
+                f"{self._config.bootstrap_servers}. Accept that messages are missing with source.on_out_of_range = "
+                '"earliest" or "latest", or start another pipeline; raise the topic\'s retention to prevent it.'
+            )
+        self.resets += 1
+        self._go_on(split_id, low if policy == "earliest" else high)
+        return True
+
+    def _go_on(self, split_id: str, offset: int) -> None:
+        """Read on from `offset`, whatever was there before."""
+        where = self._positions[split_id]
+        self._consumer.incremental_unassign([where])
+        self._positions[split_id] = TopicPartition(where.topic, where.partition, offset)
+        self._wanted[split_id] = offset
+        self._consumer.incremental_assign([self._positions[split_id]])

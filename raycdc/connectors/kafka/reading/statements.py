@@ -1,0 +1,243 @@
+"""DDL messages of topics: what each asks of the reader, or why it cannot be followed. Pure.
+
+A format says which message is one, what it tells by itself (`ChangeItem.events`) and its statement, which is read by
+whatever the composition root handed in (`raycdc.source.connector.SourceContext`).
+
+| the statement | becomes |
+|---|---|
+| CREATE TABLE | the table's schema, before its first row |
+| ADD COLUMN with a constant default | a column with that default for rows that exist; nothing if columns are given |
+| other new columns, DROP COLUMN, a wider type | nothing: rows show them; a dropped column is remembered |
+| ADD COLUMN with the name of a dropped one | refused: rows that exist lost the value that the target has |
+| TRUNCATE, DROP or CREATE OR REPLACE TABLE | a ``T`` row and the event, where all its rows are in this partition |
+| what changes rows that exist in another way | refused by name; ``format.ddl = "ignore"`` passes over all statements |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from raycdc.connectors.kafka.enumeration.schemas import wider
+from raycdc.errors import SchemaError, StatementError
+from raycdc.formats.api import ChangeItem
+from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.evolution import (
+    AddColumnEvent,
+    AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    RenameColumnEvent,
+    RenameTableEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+)
+from raycdc.model.rules.mask import Masks
+from raycdc.model.statement_redaction import without_literals, without_values
+from raycdc.transform.masks import masked_default
+
+Emptied = TruncateTableEvent | DropTableEvent
+Events = tuple[SchemaChangeEvent, ...]
+#: Reads a statement with a default database. Raises `StatementError` with the reason for what it cannot tell.
+ReadStatement = Callable[[str, str], Events]
+Known = Callable[[TableId], TableSchema | None]
+#: Columns that statements dropped, by table, in lower case: some rows of the target have a value there.
+Dropped = Mapping[str, Collection[str]]
+
+_INTEGERS = frozenset({TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64, TypeKind.UINT64})
+_EXACT = _INTEGERS | {TypeKind.DECIMAL}
+
+
+@dataclass(frozen=True, slots=True)
+class StatementEffects:
+    """Schemas that must be in force when the message has passed, and tables whose rows it removes.
+
+    `defaults` are columns of these whose default the rows that exist get; `dropped` what is remembered from now on.
+    """
+
+    schemas: Mapping[TableId, TableSchema] = field(default_factory=dict)
+    emptied: tuple[Emptied, ...] = ()
+    defaults: tuple[tuple[TableId, Column], ...] = ()
+    dropped: Dropped = field(default_factory=dict)
+
+
+class DdlMessages:
+    """The followed part of DDL messages. `given`: the table's columns are the user's; `left_out`: types of events;
+    `ours`: tables that raycdc itself writes, which no statement is about whatever it says.
+
+    Of columns that `masks` are about defaults are what these leave of them, and no error has values of a statement.
+    """
+
+    def __init__(
+        self,
+        read: ReadStatement | None = None,
+        *,
+        given: Callable[[TableId], bool] = lambda _: False,
+        left_out: frozenset[str] = frozenset(),
+        follow: bool = True,
+        masks: Masks | None = None,
+        ours: Collection[TableId] = (),
+    ) -> None:
+        self._ours = frozenset(ours)
+        self._masks = masks or Masks()
+        self._read = read
+        self._given = given
+        self._left_out = left_out
+        self._follow = follow
+
+    def followed(
+        self, item: ChangeItem, known: Known, tables: Collection[TableId] = (), *, dropped: Dropped | None = None
+    ) -> StatementEffects:
+        """The changes that `item` asks for where the tables are as `known` says; `tables` are those that it knows.
+
+        `known` and `dropped` are as of the messages before it. Raises `SchemaError` for what cannot be done.
+        """
+        if not self._follow:
+            return StatementEffects()
+        shown = self.shown(item)
+        gone = {table: set(names) for table, names in (dropped or {}).items()}
+        schemas: dict[TableId, TableSchema] = {}
+        emptied: dict[TableId, Emptied] = {}
+        defaults: list[tuple[TableId, Column]] = []
+        for event in (*item.events, *self._events(item, known, tables)):
+            table, now = event.table, known(event.table)
+            if table in self._ours:
+                continue
+            match event:
+                case TruncateTableEvent() | DropTableEvent():
+                    if now is not None and event.type not in self._left_out:
+                        emptied.setdefault(table, event)
+                        gone.pop(str(table), None)
+                case CreateTableEvent(_, schema) if item.statement and now is None and table == item.table:
+                    if not self._given(table):
+                        columns = tuple(self._hidden(shown, table, column) for column in schema.columns)
+                        schemas.setdefault(table, replace(schema, columns=columns))
+                case DropColumnEvent(_, name) if now is not None:
+                    if name.casefold() in (column.name.casefold() for column in now.columns):
+                        gone.setdefault(str(table), set()).add(name.casefold())
+                case AddColumnEvent(_, column) if column.name.casefold() in gone.get(str(table), ()):
+                    raise refusal(shown, f"rows that exist lost their value in {column.name!r} when it was dropped")
+                case AddColumnEvent(_, column) if now is not None and column.default is not None:
+                    if column.type.kind is TypeKind.TIMESTAMP:
+                        raise refusal(
+                            shown,
+                            f"the default in {column.name!r} of the rows that exist is a moment in the time "
+                            "zone of the session that added it, which no message says",
+                        )
+                    if self._given(table) and _column(now, column.name) is None:
+                        continue  # No row is decoded with it: a default would be a value that rows do not have.
+                    typed = self._hidden(shown, table, _as_decoded(column, item))
+                    schemas[table] = _with_default(shown, schemas.get(table, now), typed)
+                    defaults.append((table, typed))
+                case RenameColumnEvent() | RenameTableEvent() | AlterPrimaryKeyEvent() | AlterColumnTypeEvent():
+                    _check(shown, event, now)
+        remembered = {table: sorted(names) for table, names in gone.items()}
+        return StatementEffects(schemas, tuple(emptied.values()), tuple(defaults), remembered)
+
+    def shown(self, item: ChangeItem) -> ChangeItem:
+        """The item for errors, which quote its statement."""
+        return replace(item, statement=without_values(item.statement, item.statement)) if self._masks else item
+
+    def _hidden(self, shown: ChangeItem, table: TableId, column: Column) -> Column:
+        """The column as the state may have it."""
+        mask = self._masks.of(table, column.name)
+        if mask is None or column.default is None:
+            return column
+        try:
+            default = masked_default(table, column, mask)
+        except SchemaError as cause:
+            raise refusal(shown, str(cause)) from None
+        return replace(column, default=default, hidden=default is not None)
+
+    def _events(self, item: ChangeItem, known: Known, tables: Collection[TableId]) -> Events:
+        """The statement's events; none where one that cannot be followed concerns no rows."""
+        if not item.statement or self._read is None:
+            return ()
+        try:
+            return self._read(item.statement, item.table.db)
+        except StatementError as cause:
+            concerned = {item.table, *(TableId(*name) for name in cause.tables)} - self._ours
+            rows = any(known(table) is not None for table in concerned)
+            if not (rows or any(table.db in cause.databases for table in set(tables) - self._ours)):
+                return ()  # There is no row that it could have changed; what comes says its own columns.
+            if self._masks:
+                raise refusal(self.shown(item), without_values(str(cause), item.statement)) from None
+            raise refusal(item, str(cause)) from cause
+
+
+def check_default(item: ChangeItem, column: Column, in_force: TableSchema | None) -> None:
+    """Refuse a default that the rows that exist did not get, as another partition's rows came with the column first."""
+    there = None if in_force is None else _column(in_force, column.name)
+    if there is None or there.default != column.default:
+        raise _too_late(item, column)
+
+
+def refusal(item: ChangeItem, why: str) -> SchemaError:
+    """The error for a statement that cannot be followed."""
+    return SchemaError(
+        f"{item.table}: the messages say {_said(item):.500}, which cannot be followed: {why}. Pass "
+        'over DDL messages with source.format.ddl = "ignore", where the target shall keep the rows as they are, or '
+        "leave the table out with source.format.exclude."
+    )
+
+
+def _said(item: ChangeItem) -> str:
+    """The statement without its values, or the changes by their kinds."""
+    return without_literals(item.statement) if item.statement else ", ".join(event.type for event in item.events)
+
+
+def _as_decoded(column: Column, item: ChangeItem) -> Column:
+    """The column with the type that the format gives it, where the message says that too."""
+    for event in item.events:
+        if isinstance(event, AddColumnEvent) and event.column.name == column.name:
+            return replace(column, type=event.column.type)
+    return column
+
+
+def _with_default(item: ChangeItem, schema: TableSchema, column: Column) -> TableSchema:
+    there = next((c for c in schema.columns if c.name == column.name), None)
+    if there is None:
+        return replace(schema, columns=(*schema.columns, replace(column, nullable=True)))
+    if there.default != column.default:
+        raise _too_late(item, column)
+    return schema
+
+
+def _too_late(item: ChangeItem, column: Column) -> SchemaError:
+    return refusal(
+        item, f"rows with {column.name!r} came before it, so that the rows that exist did not get its default"
+    )
+
+
+def _check(item: ChangeItem, event: SchemaChangeEvent, now: TableSchema | None) -> None:
+    """Refuse what changes rows that exist, which no message says."""
+    match event:
+        case RenameTableEvent(_, new_table):
+            raise refusal(item, f"the rows that {new_table} has from before are in no message of that name")
+        case RenameColumnEvent(_, name, new_name) if now is not None and _column(now, name) is not None:
+            raise refusal(item, f"rows that exist have their value in {name!r}, not in {new_name!r}")
+        case AlterPrimaryKeyEvent(_, columns) if now is not None and columns != now.primary_key:
+            raise refusal(item, f"the primary key was ({', '.join(now.primary_key)})")
+        case AlterColumnTypeEvent(_, name, new_type) if now is not None:
+            column = _column(now, name)
+            if column is not None and not keeps_values(column.type, new_type):
+                raise refusal(item, f"the values of {name!r} in rows that exist were converted")
+
+
+def _column(schema: TableSchema, name: str) -> Column | None:
+    return next((column for column in schema.columns if column.name == name), None)
+
+
+def keeps_values(old: LogicalType, new: LogicalType) -> bool:
+    """Whether values of `old` that fit `new` are the same there; a server that is strict lets no others pass."""
+    if old.arrow() == new.arrow():
+        # As text, more digits after the point are another value.
+        is_text = pa.types.is_string(old.arrow())
+        return (new.fsp, new.scale) == (old.fsp, old.scale) if is_text else new.fsp >= old.fsp
+    if old.kind in _INTEGERS and new.kind in _INTEGERS:
+        return True
+    return old.kind in _EXACT and wider(old, new).arrow() == new.arrow()

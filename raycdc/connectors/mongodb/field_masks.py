@@ -1,0 +1,72 @@
+"""Masks of collections' fields, and the column in which the same fields would stand in the clear.
+
+A mask is of a column. A field also stands in `REST`, where its value fits no column or the column came later, and in
+`WHOLE`, so that it is hidden only where that column is masked, too. A field of a shard key stands in the key of each
+event, and so in the change stream's tokens, which are the state's positions, and in bounds of chunks: it cannot be
+hidden at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from raycdc.connectors.mongodb.layout import ID, REST, WHOLE, OnTypeMismatch
+from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, SchemaMode
+from raycdc.connectors.mongodb.server.catalog import layout_of, sharded
+from raycdc.connectors.mongodb.server.client import Client, errors, probe
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
+from raycdc.model import TableId
+from raycdc.model.rules.mask import Masks
+
+
+def require_hidden(client: Client, config: MongoDbSourceConfig, tables: Collection[TableId], masks: Masks) -> None:
+    """Raises `ConfigError` where a field that a mask hides could be read in another column. Asks for samples."""
+    for table in tables if masks else ():
+        if shown := [name for name in _shard_key(client, table) if masks.of(table, name) is not None]:
+            raise ConfigError(
+                f"mask: {', '.join(shown)} of {table} belongs to the shard key, which the server puts into the change "
+                "stream's positions: the state would have its values. Name the other fields in mask.columns, or leave "
+                "the collection out (source.exclude)."
+            )
+        everything = _with_all_fields(config, table)
+        if everything is None or masks.of(table, everything) is not None:
+            continue
+        fields = {plain[1] for mask in masks.all if (plain := mask.plain) is not None and plain[0] == table}
+        fields |= {name for name in _shown(client, config, table) if masks.of(table, name) is not None}
+        hidden = sorted(fields - {ID, everything})
+        if hidden:
+            raise ConfigError(
+                f"mask: {', '.join(hidden[:5])} of {table} would be hidden as a column alone, and stand in the clear "
+                f"in the column {everything}. Mask {table}.{everything}, too, or declare the collection's columns "
+                "(source.columns), whose other fields are left out."
+            )
+
+
+def _with_all_fields(config: MongoDbSourceConfig, table: TableId) -> str | None:
+    """The column that may have any field of a document."""
+    if config.schema_.mode is SchemaMode.DOCUMENT:
+        return WHOLE
+    return REST if config.infers(table) or config.on_misfit is OnTypeMismatch.REST else None
+
+
+def _shard_key(client: Client, table: TableId) -> list[str]:
+    """Fields of documents that the collection is sharded by. `SourceError` for a cluster that does not tell them."""
+    try:
+        with errors(client, f"reading config.collections for {table}, which masks are about"):
+            collection = sharded(client, table)
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        # Elsewhere nothing is sharded, and not everybody may look.
+        if probe(client).is_mongos:
+            raise
+        return []
+    names = [] if collection is None else [name.partition(".")[0] for name in collection.key.names]
+    return [name for name in dict.fromkeys(names) if name != ID]
+
+
+def _shown(client: Client, config: MongoDbSourceConfig, table: TableId) -> list[str]:
+    """Fields that documents of a sample have, and those that are declared."""
+    inferring = config.schema_.model_copy(update={"mode": SchemaMode.INFERRED})
+    sampled = layout_of(client, config.model_copy(update={"schema_": inferring, "columns": {}}), table, "")
+    return [*(column.name for column in sampled.fields), *config.columns.get(str(table), ())]

@@ -1,0 +1,1 @@
+"""The replica set or sharded cluster itself: connections, collections, checks, log retention."""

@@ -1,0 +1,349 @@
+"""The existing collections, their sizes, and the columns that a sample of their documents shows.
+
+How a cluster spreads a collection over its shards, as ``config.collections`` and ``config.chunks`` have it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, cast
+from uuid import UUID
+
+import bson
+from bson.binary import UUID_SUBTYPE, Binary
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import OperationFailure
+
+from raycdc.connectors.mongodb.bson.documents import PLAIN, RAW, Document
+from raycdc.connectors.mongodb.layout import (
+    COLLECTION,
+    ID,
+    UNFIT_NAME,
+    CollectionLayout,
+    OnTypeMismatch,
+    Spelling,
+    declared,
+    parse_type,
+    whole_documents,
+    with_metadata,
+)
+from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig, SchemaMode
+from raycdc.connectors.mongodb.server.client import Client, errors
+from raycdc.connectors.mongodb.snapshot.selection import CollectionSelection
+from raycdc.errors import ConfigError, SourceError
+from raycdc.model import LogicalType, TableId
+from raycdc.model.batch import reserved_column
+from raycdc.model.rules.selector import TableSelector
+
+#: Documents by which the bytes of a collection are reckoned where the server does not tell them.
+_SIZED_BY = 100
+#: Databases of the server itself.
+_INTERNAL = frozenset({"admin", "config", "local"})
+_BY_CLASS: Mapping[type, str] = {
+    bool: "bool",
+    int: "long",
+    bson.Int64: "long",
+    float: "double",
+    str: "string",
+    bson.ObjectId: "objectId",
+    bson.DatetimeMS: "date",
+    bson.Decimal128: "decimal128",
+    bytes: "binData(0)",
+}
+
+
+#: BadValue, FailedToParse, TypeMismatch, an invalid projection or pipeline operator, a path collision.
+_NOT_UNDERSTOOD = frozenset({2, 9, 14, 168, 16410, 31249, 31250, 31254, 31303, 31324, 31325})
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionEntry:
+    """A name in the answer of ``listCollections``. Views and time series are not of the kind `COLLECTION`.
+
+    `uuid` is in hexadecimal ("": not told), and `locale` that of the order of its keys, None for the order of their
+    bytes that nobody chose. `keeps_images`: the server keeps the documents before and after changes.
+    """
+
+    table: TableId
+    kind: str
+    uuid: str
+    locale: str | None
+    keeps_images: bool
+
+    @classmethod
+    def of(cls, database: str, entry: Document) -> CollectionEntry:
+        options = entry.get("options") or {}
+        kind, collation = entry.get("type", COLLECTION), options.get("collation")
+        return cls(
+            TableId(database, entry["name"]),
+            kind,
+            uuid_text(entry.get("info", {}).get("uuid")) if kind == COLLECTION else "",
+            collation.get("locale", "simple") if collation else None,
+            options.get("changeStreamPreAndPostImages", {}).get("enabled", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """About how much a collection holds, as the server counts it."""
+
+    documents: int
+    bytes: int
+
+
+def discover(client: Client, selector: TableSelector, *, complete: bool = True) -> dict[TableId, str]:
+    """The captured collections, with their UUIDs in hexadecimal.
+
+    Raises `SourceError` for a named one that is missing, if they are to be `complete`.
+
+    Views, time series and the server's own collections are none: a pattern passes over them.
+    """
+    every = listed(client, selector)
+    there = {t: entry.uuid for t, entry in every.items() if entry.kind == COLLECTION and selector.matches(t)}
+    problems = [
+        f"{table} is a {every[table].kind}, not a collection" if table in every else f"there is no collection {table}"
+        for table in selector.plain_names
+        if table not in there
+    ]
+    if problems and complete:
+        raise SourceError(
+            f"source.collections: {'; '.join(problems)}, or not one that this account sees. Check the spelling, or "
+            'grant the role "read" on its database.'
+        )
+    return dict(sorted(there.items()))
+
+
+def listed(client: Client, selector: TableSelector) -> dict[TableId, CollectionEntry]:
+    """Everything in the databases that the selector may mean, but the server's own collections."""
+    with errors(client, "listing collections"):
+        databases = {table.db for table in selector.plain_names}
+        if selector.patterns:
+            databases |= set(client.list_database_names()) - _INTERNAL
+        entries = [entry for database in sorted(databases) for entry in entries_of(client, database)]
+    return {entry.table: entry for entry in entries if not entry.table.table.startswith("system.")}
+
+
+def entries_of(client: Client, database: str) -> list[CollectionEntry]:
+    """Everything in a database. Raises the driver's errors."""
+    return [CollectionEntry.of(database, dict(entry)) for entry in client[database].list_collections()]
+
+
+def entry_of(client: Client, table: TableId, *, doing: str) -> CollectionEntry | None:
+    """The entry of a name as it is now; None where nothing has that name. `doing` is for errors."""
+    with errors(client, f"{doing} {table}"):
+        entries = list(client[table.db].list_collections(filter={"name": table.table}))
+    return CollectionEntry.of(table.db, dict(entries[0])) if entries else None
+
+
+def require_followable(client: Client, tables: Iterable[TableId]) -> None:
+    """Raises `SourceError` for a collection whose keys are ordered by a language: their order is not known here."""
+    for table in tables:
+        entry = entry_of(client, table, doing="looking at")
+        if entry is not None and entry.locale not in (None, "simple"):
+            raise SourceError(
+                f"{table} has the collation {entry.locale!r}, by which its keys are ordered; changes can be "
+                "followed only where they are ordered by their bytes. Leave it out (source.exclude), or read it once "
+                'with source.startup = "snapshot".'
+            )
+
+
+def require_selectable(client: Client, table: TableId, selection: CollectionSelection) -> None:
+    """Raises `ConfigError` for a filter, or fields, that the server does not understand. No document is looked at."""
+    if not selection.filter and not selection.fields:
+        return
+    name = f"source.snapshot.filter, source.snapshot.fields: {table}"
+    try:
+        query = selection.query()
+    except ValueError as cause:
+        raise ConfigError(f"{name}: {cause}") from cause
+    try:
+        with errors(client, f"asking about {table}"):
+            cursor = client[table.db][table.table].find(query, list(selection.fields) or None)
+            # The empty end of the index.
+            list(cursor.hint([(ID, 1)]).min([(ID, cast("Any", bson.MaxKey()))]).limit(1))
+    except SourceError as cause:
+        if isinstance(cause.__cause__, OperationFailure) and cause.__cause__.code in _NOT_UNDERSTOOD:
+            raise ConfigError(f"{name}: {cause}") from cause
+        raise
+
+
+def keep_images(client: Client, tables: Iterable[TableId]) -> bool:
+    """Whether the server keeps the documents before and after changes of all these collections (6.0 and later)."""
+    entries = (entry_of(client, table, doing="looking at") for table in tables)
+    return all(entry is not None and entry.keeps_images for entry in entries)
+
+
+def found(client: Client, table: TableId) -> str | None:
+    """The UUID of a collection in hexadecimal ("": not told), or None where there is no such collection."""
+    entry = entry_of(client, table, doing="looking for")
+    return entry.uuid if entry is not None and entry.kind == COLLECTION else None
+
+
+def is_collated(client: Client, table: TableId) -> bool:
+    """Whether the keys of a collection are in the order of a language, not of their bytes."""
+    entry = entry_of(client, table, doing="looking for")
+    return entry is not None and entry.locale is not None
+
+
+def uuid_text(uuid: bytes | UUID | None) -> str:
+    """A collection's UUID in hexadecimal; empty where the server tells none."""
+    if uuid is None:
+        return ""
+    return uuid.hex() if isinstance(uuid, bytes) else uuid.hex
+
+
+def size_of(client: Client, table: TableId) -> Size:
+    """Count and bytes of a collection, over all shards; bytes by a sample where the server tells the count alone."""
+    with errors(client, f"asking for the size of {table}"):
+        shards = list(client[table.db][table.table].aggregate([{"$collStats": {"storageStats": {}}}]))
+    stats = [shard["storageStats"] for shard in shards]
+    documents, size = sum(int(s.get("count", 0)) for s in stats), sum(int(s.get("size", 0)) for s in stats)
+    if documents and not size:
+        sampled = sample_of(client, table, _SIZED_BY, ())
+        size = documents * sum(len(document.raw) for document in sampled) // max(len(sampled), 1)
+    return Size(documents, size)
+
+
+def layout_of(client: Client, config: MongoDbSourceConfig, table: TableId, uuid: str) -> CollectionLayout:
+    """The layout of a collection: as declared, or as a sample says."""
+    layout = with_metadata(_layout(client, config, table), config.metadata)
+    return replace(layout, uuid=uuid, asked=config.asked_of(table))
+
+
+def _layout(client: Client, config: MongoDbSourceConfig, table: TableId) -> CollectionLayout:
+    options = config.schema_
+    types = config.declared_types(table)
+    if options.mode is SchemaMode.DOCUMENT:
+        return whole_documents(types[ID] if types else None, json=config.spelling)
+    if types is not None:
+        return declared(types, json=config.spelling, on_misfit=config.on_misfit)
+    if options.mode is SchemaMode.DECLARED:
+        raise ConfigError(f'source.columns: {table} is captured, and schema = "declared" wants its columns.')
+    exact = config.spelling is Spelling.BSON
+    sample = sample_of(client, table, options.sample, config.snapshot.selection_of(table).fields)
+    types = inferred(sample, fields_max=options.fields_max, exact=exact)
+    taken = {name.casefold() for name in config.metadata.values()}
+    types = {name: type_ for name, type_ in types.items() if name.casefold() not in taken}
+    return declared(types, json=config.spelling, on_misfit=OnTypeMismatch.REST)
+
+
+def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int, exact: bool = False) -> dict[str, LogicalType]:
+    """Columns for the fields of a sample: the commonest first kept, in the order in which they were met.
+
+    A field with values of several types, with nested ones or with nothing but null is JSON; int and long are long,
+    and double where both are met. Names that targets cannot have are no columns. `exact`: a column's values have its
+    type, and a number that is a key has any.
+    """
+    kinds: dict[str, set[str]] = {ID: set()}
+    counts: Counter[str] = Counter()
+    for document in documents:
+        for name, value in document.items():
+            counts[name] += 1
+            met = kinds.setdefault(name, set())
+            if value is not None:
+                met.add("int" if exact and type(value) is int else kind_of(value))
+    taken: set[str] = {ID}
+    chosen: set[str] = {ID}
+    for name in sorted(kinds, key=lambda name: -counts[name]):
+        if len(chosen) == fields_max or name.casefold() in taken or not is_fit(name):
+            continue
+        taken.add(name.casefold())
+        chosen.add(name)
+    return {
+        name: parse_type(common_type(met, key=name == ID, exact=exact)) for name, met in kinds.items() if name in chosen
+    }
+
+
+def sample_of(client: Client, table: TableId, size: int, fields: Sequence[str] = ()) -> list[RawBSONDocument]:
+    """Documents of a collection as the server draws them, or what it has of them for some fields."""
+    collection = client[table.db].get_collection(table.table, codec_options=RAW)
+    stages: list[Document] = [{"$sample": {"size": size}}]
+    if fields:
+        stages.append({"$project": dict.fromkeys(fields, 1)})
+    with errors(client, f"sampling {table}"):
+        sampled = list(collection.aggregate(stages))
+    return cast("list[RawBSONDocument]", sampled)
+
+
+def is_fit(name: str) -> bool:
+    """Whether every target can have a column of that name."""
+    return bool(name) and UNFIT_NAME.search(name) is None and not reserved_column([name]) and name != "_rest"
+
+
+def kind_of(value: object) -> str:
+    """The type of the column that a value would have alone."""
+    if isinstance(value, Binary):
+        fits = value.subtype == UUID_SUBTYPE and len(value) == 16
+        return "uuid" if fits else f"binData({value.subtype})"
+    return _BY_CLASS.get(type(value), "json")
+
+
+def common_type(kinds: set[str], *, key: bool, exact: bool = False) -> str:
+    """The type of a column whose values have these. A key of doubles is JSON: as text it is one value in any target."""
+    if kinds == {"long", "double"} and not key and not exact:
+        return "double"
+    if len(kinds) != 1 or (key and kinds & {"double", "decimal128", "bool", *(("int", "long") if exact else ())}):
+        return "json"
+    return next(iter(kinds))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKey:
+    """The names of the fields that decide where a document is, each with its order: 1, or ``hashed``."""
+
+    fields: tuple[tuple[str, str | float], ...]
+
+    def __str__(self) -> str:
+        return f"{{{', '.join(f'{name}: {order}' for name, order in self.fields)}}}"
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.fields]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether documents are spread by the values of all fields, and not by a hash of one."""
+        return all(order == 1 for _, order in self.fields)
+
+    def parts_of_id(self) -> list[str]:
+        """The fields with which the key begins that are `_id`, or parts of it, by their values; there may be none."""
+        own = takewhile(lambda field: field[0].split(".")[0] == ID and field[1] == 1, self.fields)
+        names = [name for name, _ in own]
+        return [ID] if names[:1] == [ID] else names
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedCollection:
+    """A collection that is sharded; `uuid` is None where the cluster does not tell it."""
+
+    table: TableId
+    key: ShardKey
+    uuid: Binary | None
+
+    def lower_bounds(self, client: Client) -> list[LowerBound]:
+        """Where the cluster's chunks begin. Raises the driver's errors."""
+        # Chunks name their collection by its UUID since 5.0, by its name before.
+        own = {"$or": [{"ns": self.table.dotted}, *([] if self.uuid is None else [{"uuid": self.uuid}])]}
+        chunks = client.get_database("config", codec_options=PLAIN)["chunks"].find(own, {"min": 1})
+        return [LowerBound(tuple(chunk["min"][name] for name in self.key.names)) for chunk in chunks]
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound:
+    """Where a chunk of the cluster begins: a value of any type of BSON for each field of the shard key."""
+
+    values: tuple[Any, ...]
+
+    def is_least(self, fields: Sequence[str]) -> bool:
+        """Whether nothing comes before it by the first fields of the key, which `fields` are."""
+        return all(isinstance(value, bson.MinKey) for value in self.values[: len(fields)])
+
+
+def sharded(client: Client, table: TableId) -> ShardedCollection | None:
+    """None where the collection is not sharded, or the server is none of a cluster. Raises the driver's errors."""
+    entries = client.get_database("config", codec_options=PLAIN)["collections"]
+    entry = entries.find_one({"_id": table.dotted, "dropped": {"$ne": True}})
+    return None if entry is None else ShardedCollection(table, ShardKey(tuple(entry["key"].items())), entry.get("uuid"))

@@ -1,0 +1,186 @@
+"""The questions of ``raycdc check`` to MongoDB: is it there, may we read, how would collections be cut, what is
+missing.
+
+The questions of ``raycdc check`` and ``raycdc plan`` to a MongoDB about its captured
+collections. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from raycdc.config.checks import CheckResult, readable_on_the_way
+from raycdc.config.mongodb import open_hosts
+from raycdc.connectors.mongodb.field_masks import require_hidden
+from raycdc.connectors.mongodb.layout import Spelling
+from raycdc.connectors.mongodb.plugin import MongoDbChunkStrategy, MongoDbSourceConfig
+from raycdc.connectors.mongodb.server.catalog import (
+    discover,
+    layout_of,
+    require_followable,
+    require_selectable,
+    size_of,
+)
+from raycdc.connectors.mongodb.server.client import VERSION_PLACES, Client, MongoDbServerInfo, connect, errors, probe
+from raycdc.connectors.mongodb.snapshot.chunks import cut
+from raycdc.connectors.mongodb.stream.causal import log_end
+from raycdc.connectors.mongodb.stream.raw_stream import RawStream, stream_options
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
+from raycdc.model import TableId
+from raycdc.source.connector import SourceContext, SourceFindings, SourceTable
+from raycdc.source.selection import pattern_results
+
+_ONLY_NOW = "Only collections that are there when the snapshot begins are read."
+_LATER = "Collections that match it and are created while the pipeline runs are followed."
+
+
+def check_source(
+    client: Client, info: MongoDbServerInfo, config: MongoDbSourceConfig, *, complete: bool = True
+) -> tuple[list[CheckResult], list[TableId]]:
+    """All findings, and the collections there are; one that is named must be, if they are to be `complete`.
+
+    Raises `SourceUnavailableError` where nobody answers.
+    """
+    kind = "a mongos" if info.is_mongos else f"replica set {info.replica_set}" if info.replica_set else "a standalone"
+    results = [
+        CheckResult("connection", f"Connected to MongoDB {info.version_text}, {kind}, at {info.address}.", ok=True)
+    ]
+    hosts = open_hosts(config.uri.reveal())
+    fix = "Add tls=true to source.uri, and tlsCAFile where the authority is your own."
+    results += readable_on_the_way(info.address, hosts, encrypted=not hosts, fix=fix)
+    if not info.replica_set and not info.is_mongos:
+        results.append(_standalone(info, config))
+    try:
+        found = discover(client, config.selector(), complete=complete)
+    except SourceUnavailableError:
+        raise
+    except SourceError as refused:
+        return [*results, CheckResult("collections", str(refused))], []
+    fix = _ONLY_NOW if config.bounded else _LATER
+    patterns = config.selector().patterns
+    results += pattern_results("source.collections", patterns, found, noun="collection", fix=fix)
+    if not config.bounded and (info.replica_set or info.is_mongos):
+        results += _followable(client, info, config, list(found))
+    for table in found:
+        results.append(_readable(client, config, table))
+        results += _cuts(client, info, config, table)
+    return results, list(found)
+
+
+def _standalone(info: MongoDbServerInfo, config: MongoDbSourceConfig) -> CheckResult:
+    if config.bounded:
+        text = f"{info.address} is in no replica set: what a majority has acknowledged is what it has itself."
+        return CheckResult("replica set", text, "Harmless for a snapshot.", required=False)
+    text = f"{info.address} is in no replica set, so it tells no changes."
+    fix = 'Make it a replica set of one node, or read it once with source.startup = "snapshot".'
+    return CheckResult("replica set", text, fix)
+
+
+def _followable(
+    client: Client, info: MongoDbServerInfo, config: MongoDbSourceConfig, tables: list[TableId]
+) -> list[CheckResult]:
+    """Whether a change stream can be opened, and what its changes will be."""
+    results = []
+    for table in tables:
+        try:
+            require_followable(client, [table])
+        except SourceUnavailableError:
+            raise
+        except SourceError as refused:
+            results.append(CheckResult("collation", str(refused)))
+    try:
+        options = stream_options(client, info, config.selector())
+        RawStream(client, info, options, token=None, after=log_end(client)).close()
+    except SourceUnavailableError:
+        raise
+    except SourceError as refused:
+        return [*results, CheckResult("change stream", str(refused))]
+    if info.version < VERSION_PLACES:
+        text = f"MongoDB {info.version_text} tells no place while nothing happens, so a quiet stream may lose its own."
+        results.append(CheckResult("change stream", text, "Upgrade to 4.0.7 or later.", required=False))
+    images = "with the documents before and after each change" if options.images else "with documents as they are now"
+    watched = options.scope.database or "all databases"
+    return [*results, CheckResult("change stream", f"Changes of {watched} can be followed, {images}.", ok=True)]
+
+
+def _readable(client: Client, config: MongoDbSourceConfig, table: TableId) -> CheckResult:
+    try:
+        with errors(client, f"reading {table}"):
+            client[table.db][table.table].find_one({}, {"_id": 1})
+        require_selectable(client, table, config.snapshot.selection_of(table))
+    except ConfigError as refused:
+        return CheckResult("selection", str(refused))
+    except SourceUnavailableError:
+        raise
+    except SourceError as refused:
+        return CheckResult("privileges", str(refused))
+    return CheckResult("privileges", f"{table} can be read.", ok=True)
+
+
+def _cuts(client: Client, info: MongoDbServerInfo, config: MongoDbSourceConfig, table: TableId) -> list[CheckResult]:
+    """How the collection would be cut, and why not by a strategy that was asked for."""
+    try:
+        cuts = cut(client, info, table, config.snapshot)
+    except SourceUnavailableError:
+        raise
+    except SourceError as refused:
+        return [CheckResult("chunks", str(refused))]
+    asked = config.snapshot.strategy_of(table)
+    passed_over = [] if asked is MongoDbChunkStrategy.AUTO else list(cuts.passed_over)
+    results = [
+        CheckResult("chunks", f"{table} is not cut by {reason}.", f"It is cut by {cuts.strategy}.", required=False)
+        for reason in passed_over
+    ]
+    lacking = [reason for reason in cuts.passed_over if "lacks" in reason and asked is MongoDbChunkStrategy.AUTO]
+    results += [CheckResult("chunks", f"{table} is not cut by {reason}.", required=False) for reason in lacking]
+    text = f"{table} is read in {len(cuts.bounds) + 1} chunks ({cuts.strategy})."
+    return [*results, CheckResult("chunks", text, ok=True)]
+
+
+def findings(config: MongoDbSourceConfig, context: SourceContext, *, complete: bool) -> SourceFindings:
+    """All findings, and the collections that are captured. `complete`: one that is named must be there.
+
+    Raises `SourceError` when the server cannot be asked at all.
+    """
+    with connect(config.uri) as client:
+        results, tables = check_source(client, probe(client), config, complete=complete)
+        results += [*_copies(config, context), *_hidden(client, config, context, tables)]
+    return SourceFindings(results, tables)
+
+
+def captured_collections(config: MongoDbSourceConfig) -> dict[TableId, SourceTable]:
+    """The collections that are captured, with the columns that a run which starts now gives them."""
+    with connect(config.uri) as client:
+        info = probe(client)
+        collections = {}
+        for table, uuid in discover(client, config.selector()).items():
+            chunks = len(cut(client, info, table, config.snapshot).bounds) + 1
+            schema = layout_of(client, config, table, uuid).schema()
+            size = size_of(client, table)
+            collections[table] = SourceTable(schema, size.documents, chunks, bytes=size.bytes)
+    return collections
+
+
+def _copies(config: MongoDbSourceConfig, context: SourceContext) -> list[CheckResult]:
+    """A warning where a MongoDB sink gets values as text."""
+    if context.sink != "mongodb" or config.spelling is Spelling.BSON:
+        return []
+    text = (
+        f'source.schema.json = "{config.spelling}": what is nested, of any type or in _rest or document arrives in '
+        "the copy as text."
+    )
+    return [CheckResult("documents", text, "Leave it out, and a MongoDB sink gets the values.", required=False)]
+
+
+def _hidden(
+    client: Client, config: MongoDbSourceConfig, context: SourceContext, tables: Collection[TableId]
+) -> list[CheckResult]:
+    """Whether masks of collections' fields hide them."""
+    masks = context.hiding.masks
+    if not masks or not tables:
+        return []
+    try:
+        require_hidden(client, config, tables, masks)
+    except ConfigError as refused:
+        return [CheckResult("masks", str(refused), error=ConfigError)]
+    return [CheckResult("masks", "What masks hide stands in no other column.", ok=True)]

@@ -1,0 +1,157 @@
+"""Connections to MongoDB, and its errors in our words: those worth trying again, and the advice for the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pymongo import MongoClient
+from pymongo.errors import (
+    AutoReconnect,
+    ConfigurationError,
+    ConnectionFailure,
+    InvalidURI,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+)
+from pymongo.uri_parser import parse_uri
+
+from raycdc.clients.logins import LOGINS, READ_AGAIN
+from raycdc.clients.mongodb import SELECTION_TIMEOUT_MS, refused_certificates, renew_account, spaced, untold
+from raycdc.config import Secret
+from raycdc.connectors.mongodb.bson.documents import Document
+from raycdc.core.activity import note
+from raycdc.core.secrets import newest
+from raycdc.errors import ConfigError, SourceError, SourceUnavailableError
+from raycdc.source.log_owner import LogOwner
+
+Client = MongoClient[Document]
+
+#: Oldest version whose reads are promised here; change streams of databases begin with it as well.
+VERSION_MIN = (4, 0)
+#: First version whose change streams say where they are while nothing happens.
+VERSION_PLACES = (4, 0, 7)
+#: Codes of errors after which the same may work: nodes that step down, start or stop, and cursors that are gone
+#: (MongoDB manual, "Error Codes"; the drivers' list of retryable reads, and 43 CursorNotFound).
+_RETRYABLE_CODES = frozenset({6, 7, 43, 50, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+UNAUTHORIZED = 13
+#: The owner of a log that a router tells: states have an empty name for it, which is another than any replica set's.
+MONGOS = "a mongos or no replica set"
+_AUTHENTICATION_FAILED = 18
+#: The address of each client, as the configuration has it.
+_SECRETS: WeakKeyDictionary[Client, Secret] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class MongoDbServerInfo:
+    """The answers of a server about itself; `replica_set` is empty for one that is in none, and behind a ``mongos``."""
+
+    address: str
+    version: tuple[int, ...]
+    replica_set: str
+    is_mongos: bool
+
+    @property
+    def owner(self) -> LogOwner:
+        """Whose log its places are of."""
+        return LogOwner(self.replica_set or MONGOS, self.address, "replica set", "source.uri")
+
+    @property
+    def version_text(self) -> str:
+        return ".".join(map(str, self.version[:3]))
+
+
+def connect(uri: Secret, *, place: str = "source.uri") -> Client:
+    """A client; nothing is asked of a server yet. Raises `ConfigError` for a text that is no connection string.
+
+    `place` is where the configuration has it.
+    """
+    try:
+        text = newest(uri.reveal())
+        options = parse_uri(text, validate=True, warn=False)["options"]
+        known = {name.lower() for name in options}
+        ours: Any = {} if "serverselectiontimeoutms" in known else {"serverSelectionTimeoutMS": SELECTION_TIMEOUT_MS}
+        client: Client = MongoClient(text, appname="raycdc", event_listeners=spaced(), **ours)
+        _SECRETS[client] = uri
+        return client
+    except (InvalidURI, ConfigurationError, ValueError) as cause:
+        # Not its text: it may quote the string, and that may hold the password.
+        raise ConfigError(
+            f"{place} is no connection string that the driver takes ({type(cause).__name__}). It looks like "
+            "mongodb://user:password@host:27017/?replicaSet=rs0, with special characters escaped as %XX."
+        ) from None
+
+
+def probe(client: Client, *, place: str = "source.uri") -> MongoDbServerInfo:
+    """Ask a server what it is. Raises `SourceError` for one that is too old."""
+    with errors(client, place=place):
+        hello = client.admin.command("hello")
+        version = tuple(client.server_info()["versionArray"][:3])
+    info = MongoDbServerInfo(address_of(client), version, hello.get("setName", ""), hello.get("msg") == "isdbgrid")
+    if info.version[:2] < VERSION_MIN:
+        raise SourceError(f"{info.address} is MongoDB {info.version_text}; raycdc needs 4.0 or later.")
+    return info
+
+
+def address_of(client: Client, place: str = "source.uri") -> str:
+    """Where the client connects to, for messages; never with its credentials."""
+    nodes = sorted(f"{host}:{port}" for host, port in client.nodes)
+    return ",".join(nodes) or f"the MongoDB of {place}"
+
+
+@contextmanager
+def errors(client: Client, what: str = "", *, place: str = "source.uri") -> Iterator[None]:
+    """Driver errors as ours: `SourceUnavailableError` where trying again may help, else `SourceError`. `place` is where
+    the configuration has the address.
+    """
+    if what:
+        note(what)
+    try:
+        yield
+        if client in _SECRETS:
+            LOGINS.let_in(place, str(_SECRETS[client].reveal()))
+    except OperationFailure as cause:
+        raise _refused(client, what, cause, place) from cause
+    except (AutoReconnect, ConnectionFailure) as cause:
+        secret = _SECRETS[client].reveal() if client in _SECRETS else ""
+        if secret and (refused := refused_certificates(client, newest(secret), cause, place=place)):
+            raise SourceError(f"No TLS connection to {refused}") from cause
+        where = address_of(client, place)
+        advice = f" Check {place} and that the server is running." if _no_server(cause) else ""
+        raise SourceUnavailableError(
+            f"{where} does not answer{what and f' ({what})'}: {_without_topology(cause)}.{advice}"
+        ) from cause
+    except PyMongoError as cause:
+        raise SourceError(f"{address_of(client)}{what and f', {what}'}: {cause}") from cause
+
+
+def _no_server(cause: PyMongoError) -> bool:
+    return isinstance(cause, ServerSelectionTimeoutError)
+
+
+def _without_topology(cause: PyMongoError) -> str:
+    """The driver's text without its own settings and objects, which say the same once more."""
+    return re.sub(r" \(configured timeouts: [^)]*\)", "", str(cause).partition(", Timeout: ")[0]).rstrip(".")
+
+
+def _refused(client: Client, what: str, cause: OperationFailure, place: str) -> SourceError:
+    text = untold((cause.details or {}).get("errmsg") or str(cause))
+    where = f"{address_of(client)}{what and f', {what}'}"
+    if cause.code in _RETRYABLE_CODES or cause.has_error_label("RetryableError"):
+        return SourceUnavailableError(f"{where}: {text} (code {cause.code})")
+    secret = _SECRETS[client].reveal() if client in _SECRETS else ""
+    if cause.code == _AUTHENTICATION_FAILED and LOGINS.may_change(place, str(secret), secret):
+        renew_account(client, newest(secret))
+        return SourceUnavailableError(f"{where}: {text}. {READ_AGAIN}.")
+    if cause.code == _AUTHENTICATION_FAILED:
+        return SourceError(f"{where}: the user or the password of {place} is wrong, or its authSource: {text}")
+    if cause.code == UNAUTHORIZED:
+        return SourceError(
+            f'{where}: {text}. Grant the account of {place} the role "read" on each database that is read.'
+        )
+    return SourceError(f"{where}: {text} (code {cause.code})")

@@ -1,0 +1,1 @@
+"""Updates that log JSON values as differences."""

@@ -1,0 +1,152 @@
+"""Where an event lies in a log file, when a dump by GTID has passed over what is before it.
+
+An event's header has the lower 32 bits of its end. As long as events come one behind the other, the rest is known. A
+dump by GTID leaves out the transactions we have, and in a file larger than 4 GiB (one huge transaction is enough) the
+next event may then end at any of several places 4 GiB apart. A wrong one would be compared with the ends of chunks.
+
+The file's size says which places there are. Where more than one is left, it is the server that is asked for the event
+at each of them; it looks at the checksum there, so that bytes in the middle of an event are not taken for one. A
+place that is not found that way is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from raycdc.clients.mysql import address_of, query
+from raycdc.connectors.mysql.binlog.index_loops import (
+    ANONYMOUS_GTID,
+    GTID,
+    GTID_TAGGED,
+    HEADER_BYTES,
+    MARIADB_GTID,
+    ROTATE,
+    STOP,
+    tells_place,
+)
+from raycdc.connectors.mysql.binlog.positions.gtid import gtid_text
+from raycdc.errors import CorruptLogError, SourceError, SourceUnavailableError
+
+#: Positions in headers of events have 32 bits.
+WRAP = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """An event that does not follow the one before, which ended at `before`; `end` is the nearest place for its own.
+
+    `length` is 0 for one that lies nowhere (`index_loops.tells_place`). `gtid` is the event's own.
+    """
+
+    file: str
+    before: int
+    end: int
+    length: int
+    kind: int
+    server_id: int
+    gtid: str | None
+    checksum: bool
+
+    @property
+    def is_in_file(self) -> bool:
+        return self.length > 0
+
+    def ends(self, size: int) -> list[int]:
+        """Where it may end in a file of `size` bytes."""
+        return list(range(self.end, size + 1, WRAP))
+
+
+def jump_of(event: bytes, file: str, before: int, *, checksum_bytes: int) -> Jump:
+    """The place that the event has in its header."""
+    kind, header = event[4], event[:HEADER_BYTES]
+    tells = bool(tells_place(kind, event[17]))
+    length = 0 if tells else len(event)
+    low = int.from_bytes(event[13:17], "little")
+    gtid = None
+    if kind in (GTID, ANONYMOUS_GTID, GTID_TAGGED, MARIADB_GTID):
+        body = event[HEADER_BYTES : len(event) - checksum_bytes]
+        gtid, _ = gtid_text(header, body, mariadb=kind == MARIADB_GTID)
+    end = before + length + (low - before - length) % WRAP
+    return Jump(file, before, end, length, kind, int.from_bytes(event[5:9], "little"), gtid, checksum_bytes == 4)
+
+
+def nearest_place(jump: Jump) -> int:
+    """Right in files of up to 4 GiB. An event that tells of a place before ours proves nothing."""
+    if not jump.is_in_file and jump.end - jump.before >= WRAP // 2:
+        return jump.before
+    return jump.end
+
+
+class PositionFinder:
+    """`FileEvents.find_place` for a server. Keeps the sizes of files that are complete; asks for the others."""
+
+    def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
+        self._connect = connect
+        self._sizes: dict[str, int] = {}
+
+    def __call__(self, jump: Jump) -> int:
+        """Where the event ends; where we are already, for one that only tells of a place and may mean several."""
+        size = self._sizes.get(jump.file)
+        if size is not None and size <= WRAP:
+            return self._only(jump, size)
+        with closing(self._connect()) as connection:
+            files = [(str(row[0]), int(row[1])) for row in query(connection, "SHOW BINARY LOGS")]
+            self._sizes = dict(files[:-1])
+            size = dict(files).get(jump.file)
+            if size is None:
+                raise SourceUnavailableError(
+                    f"{jump.file} was purged on {address_of(connection)} while it was read. If this repeats, raise "
+                    f"binlog_expire_logs_seconds."
+                )
+            ends = jump.ends(size)
+            if len(ends) < 2 or not jump.is_in_file:
+                return self._only(jump, size)
+            if jump.kind in (ROTATE, STOP) and ends[-1] == size:
+                return size  # The last event of its file.
+            proven = [end for end in ends if jump.checksum and _is_at(connection, jump, end)]
+            if len(proven) == 1:
+                return proven[0]
+            raise SourceError(
+                f"{jump.file} on {address_of(connection)} has {size / (1 << 30):.1f} GiB; an event ({jump.gtid}) came "
+                f"that may end at any of its bytes {', '.join(map(str, ends))}: others before it were passed over. Set "
+                "binlog_checksum = CRC32 on the server, and begin behind this file with another pipeline.state and "
+                'startup.mode = "initial".'
+            )
+
+    @staticmethod
+    def _only(jump: Jump, size: int) -> int:
+        ends = jump.ends(size)
+        if not jump.is_in_file:
+            return ends[0] if len(ends) == 1 else jump.before
+        if not ends:
+            raise CorruptLogError(
+                f"an event that ends at byte {jump.end} came, and the file has {size} bytes: it was written anew, or "
+                "another server answers"
+            )
+        return ends[0]
+
+
+def _is_at(connection: Connection[Any], jump: Jump, end: int) -> bool:
+    """Whether the server finds the event there. Asked from a position, it verifies the first event's checksum."""
+    try:
+        rows = query(connection, "SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", (jump.file, end - jump.length))
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        return False
+    if not rows:
+        return False
+    _, start, _, server_id, its_end, text = rows[0][:6]
+    # Tagged GTIDs end in their number; MariaDB's stand behind BEGIN or alone.
+    same = jump.gtid is None or jump.gtid in str(text).replace("'", " ").split()
+    return (
+        int(start) == end - jump.length
+        and (int(its_end) - end) % WRAP == 0
+        and int(server_id) == jump.server_id
+        and same
+    )

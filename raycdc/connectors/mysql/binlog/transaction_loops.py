@@ -1,0 +1,166 @@
+"""The compiled look ahead: where transactions end, before any row of them is decoded.
+
+Called by `whole_transactions`. It touches the heads of events only. It stops where Python must look: a format, a
+statement that only the lexer understands or that takes rows back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raycdc.connectors.mysql.binlog.index_loops import (
+    ANONYMOUS_GTID,
+    COMPRESSED_FIRST,
+    COMPRESSED_LAST,
+    FORMAT_DESCRIPTION,
+    GTID,
+    GTID_TAGGED,
+    HEADER_BYTES,
+    MARIADB_GTID,
+    QUERY,
+    TABLE_MAP,
+    TX_NONE,
+    after_event,
+    event_length,
+    is_row_event,
+)
+from raycdc.connectors.mysql.binlog.query_loops import (
+    Q_ASK,
+    Q_NOTHING,
+    Q_ROLLBACK,
+    Q_ROLLBACK_TO,
+    Q_SAVEPOINT,
+    query_kind,
+)
+from raycdc.connectors.mysql.values.arena_loops import little_endian
+from raycdc.core.compiled import helper, njit
+
+# Indices into the state of the look ahead.
+L_TX = 0  # one of TX_…
+L_CHECKSUM = 1  # bytes of checksum after each event
+L_MEANING = 2  # of the statement at which the walk goes on, one of Q_…; -1: not known
+L_EVENTS = 3  # events of the open transaction that are of the log, not of the dump
+L_STOPS = 4  # 1: the walk ends at the first boundary
+L_SIZE = 5
+
+ROWS_QUERY, ANNOTATE_ROWS, PARTIAL_ROW_DATA = 29, 160, 172
+
+AHEAD_END = 0  # all events are seen
+AHEAD_STATEMENT = 1  # a statement, or a cut row event, that Python must see; set L_MEANING and call again there
+AHEAD_FORMAT = 2  # a format description: not yet counted
+AHEAD_DAMAGE = 3  # no event can begin here
+AHEAD_BOUNDARY = 4  # the first boundary, where L_STOPS asks for it; L_EVENTS is not reset
+
+
+@helper
+def _is_of_the_log(data: Any, at: Any) -> Any:
+    """Whether the event has a position; those that the server makes for the dump have none."""
+    return little_endian(data, at + 13, 4) != 0
+
+
+@njit
+def look_ahead(data: Any, at: Any, end: Any, state: Any) -> Any:
+    """Walk complete events from `at`; returns (AHEAD_…, offset, offset behind the last boundary or -1).
+
+    The offset is behind the last event that counts.
+    """
+    boundary = np.int64(-1)
+    while at < end:
+        length = event_length(data, at, end)
+        if length <= 0 or length < HEADER_BYTES + state[L_CHECKSUM]:
+            return AHEAD_DAMAGE, at, boundary
+        kind = np.int64(data[at + 4])
+        if kind == FORMAT_DESCRIPTION:
+            return AHEAD_FORMAT, at, boundary
+        meaning = np.int64(Q_NOTHING)
+        body_end = at + length - state[L_CHECKSUM]
+        if kind == QUERY or kind == COMPRESSED_FIRST:
+            meaning = state[L_MEANING]
+            state[L_MEANING] = -1
+            if meaning < 0:
+                meaning = query_kind(data, at + HEADER_BYTES, body_end) if kind == QUERY else np.int64(Q_ASK)
+                if meaning == Q_ASK or meaning == Q_ROLLBACK or meaning == Q_ROLLBACK_TO:
+                    return AHEAD_STATEMENT, at, boundary
+            kind = np.int64(QUERY)
+        elif kind == PARTIAL_ROW_DATA:
+            if state[L_MEANING] < 0:
+                return AHEAD_STATEMENT, at, boundary
+            state[L_MEANING] = -1
+        state[L_TX] = after_event(state[L_TX], kind, meaning, data, at, body_end)
+        if _is_of_the_log(data, at):
+            state[L_EVENTS] += 1
+        at += length
+        if state[L_TX] == TX_NONE:
+            if state[L_STOPS] != 0:
+                return AHEAD_BOUNDARY, at, boundary
+            state[L_EVENTS] = 0
+            boundary = at
+    return AHEAD_END, at, boundary
+
+
+@njit
+def first_of_a_transaction(data: Any, at: Any, end: Any) -> Any:
+    """Offset of the first event from `at` on that may begin a transaction; `end` if there is none."""
+    while at < end:
+        length = event_length(data, at, end)
+        if length <= 0:
+            return end
+        kind = np.int64(data[at + 4])
+        if (
+            kind == GTID or kind == ANONYMOUS_GTID or kind == GTID_TAGGED or kind == MARIADB_GTID or kind == QUERY
+            or kind == COMPRESSED_FIRST or is_row_event(kind)
+        ):  # fmt: skip
+            return at
+        at += length
+    return end
+
+
+@njit
+def next_savepoint(data: Any, at: Any, end: Any, checksum: Any, in_statement: Any) -> Any:
+    """(offset of the first statement from `at` on that may be a SAVEPOINT, events of the log before it, 1 inside a
+    statement that writes rows).
+
+    `in_statement` is 1 if it is so at `at`. A statement begins with a table map, and ends with rows that have the flag
+    STMT_END_F, or where another one is announced.
+    """
+    count = np.int64(0)
+    while at < end:
+        length = event_length(data, at, end)
+        if length <= 0:
+            return end, count, in_statement
+        kind = np.int64(data[at + 4])
+        if kind == COMPRESSED_FIRST:
+            return at, count, in_statement
+        if kind == QUERY:
+            meaning = query_kind(data, at + HEADER_BYTES, at + length - checksum)
+            if meaning == Q_SAVEPOINT or meaning == Q_ASK:
+                return at, count, in_statement
+        elif kind == TABLE_MAP:
+            in_statement = 1
+        elif is_row_event(kind) or COMPRESSED_FIRST < kind <= COMPRESSED_LAST:
+            # table_id(6) flags(2): 1 is STMT_END_F.
+            in_statement = 1 - (np.int64(data[at + HEADER_BYTES + 6]) & 1) if length > HEADER_BYTES + 6 else 0
+        elif kind == ANNOTATE_ROWS or kind == ROWS_QUERY:
+            in_statement = 0
+        if _is_of_the_log(data, at):
+            count += 1
+        at += length
+    return at, count, in_statement
+
+
+@njit
+def some_events(data: Any, at: Any, end: Any, bytes_max: Any, count_max: Any) -> Any:
+    """(offset, events of the log) behind `bytes_max` bytes or `count_max` events of the log, and one event at least."""
+    first, count = at, np.int64(0)
+    while at < end and count < count_max:
+        length = event_length(data, at, end)
+        if length <= 0:
+            return end, count
+        if at > first and at + length - first > bytes_max:
+            break
+        if _is_of_the_log(data, at):
+            count += 1
+        at += length
+    return at, count

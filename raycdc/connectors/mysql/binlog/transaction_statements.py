@@ -1,0 +1,153 @@
+"""What a statement of the log means to its transaction, where it is not written as servers write it themselves.
+
+Called where `query_loops.query_kind` says `Q_ASK`: comments of any form may stand before and behind the words. Read by
+the lexer, so in linear time. A statement that begins with a word of transactions and is none of `_FORMS` is `Q_DOUBT`,
+never passed over: what it takes back is not known.
+
+Reference: MySQL manual, "START TRANSACTION, COMMIT, and ROLLBACK Statements", "SAVEPOINT, ROLLBACK TO SAVEPOINT, and
+RELEASE SAVEPOINT Statements", "XA Transaction SQL Statements"; MariaDB's are the same.
+
+*Names of savepoints*: servers write them in UTF-8, whatever the character set of the session, and quoted by its
+``sql_mode`` (``append_identifier``). Which of them are the same name depends on the server. ``find_savepoint`` compares
+by utf8mb3_general_ci, where é is e and ß is s; MariaDB from 11.5 on by utf8mb3_general1400_as_ci (``Lex_ident_ci``),
+where they differ. In both, letters of ASCII are compared without case, and one character with one other, so that
+`is_same_name` and `may_be_same_name` hold for all servers.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from itertools import islice
+
+from raycdc.connectors.mysql.binlog.query_loops import (
+    Q_BEGIN,
+    Q_COMMIT,
+    Q_DOUBT,
+    Q_NOTHING,
+    Q_OTHER,
+    Q_ROLLBACK,
+    Q_ROLLBACK_TO,
+    Q_SAVEPOINT,
+    Q_XA_FINISH,
+    Q_XA_START,
+)
+from raycdc.connectors.mysql.binlog.session import SessionState
+from raycdc.connectors.mysql.ddl.parse.tokens import LexError, LexRules, Token, TokenKind, tokenize
+from raycdc.errors import DataError
+
+#: No statement about transactions has more tokens, but XA's, whose names are no matter here.
+_TOKENS_MAX = 16
+_NAME = "name"
+#: The statements as wholes, word by word; `_NAME` stands for a name.
+_FORMS: dict[tuple[str, ...], int] = {
+    ("BEGIN",): Q_BEGIN,
+    ("BEGIN", "WORK"): Q_BEGIN,
+    ("START", "TRANSACTION"): Q_BEGIN,
+    ("COMMIT",): Q_COMMIT,
+    ("COMMIT", "WORK"): Q_COMMIT,
+    ("ROLLBACK",): Q_ROLLBACK,
+    ("ROLLBACK", "WORK"): Q_ROLLBACK,
+    ("SAVEPOINT", _NAME): Q_SAVEPOINT,
+    ("ROLLBACK", "TO", _NAME): Q_ROLLBACK_TO,
+    ("ROLLBACK", "TO", "SAVEPOINT", _NAME): Q_ROLLBACK_TO,
+    ("ROLLBACK", "WORK", "TO", _NAME): Q_ROLLBACK_TO,
+    ("ROLLBACK", "WORK", "TO", "SAVEPOINT", _NAME): Q_ROLLBACK_TO,
+    ("RELEASE", "SAVEPOINT", _NAME): Q_NOTHING,
+}
+_XA_FORMS = {
+    "START": Q_XA_START,
+    "BEGIN": Q_XA_START,
+    "END": Q_NOTHING,
+    "COMMIT": Q_XA_FINISH,
+    "ROLLBACK": Q_XA_FINISH,
+}
+#: What MariaDB sends in place of an event that a reader does not know (sql/log_event_server.cc,
+#: ``Query_log_event::dummy_event``): cut, or filled up with spaces, to the length of the event.
+_DUMMY = re.compile(r"# Dummy event replacing event type ([0-9]{1,3}) that slave cannot handle\. *\Z")
+#: Those that say nothing of rows or places: ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST.
+_REPLACEABLE = frozenset({160, 161, 163})
+
+
+#: The words that a statement about a transaction begins with.
+_WORDS = frozenset({"XA", *(form[0] for form in _FORMS)})
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionStatement:
+    """`meaning` is one of Q_…; `savepoint` the name that SAVEPOINT and ROLLBACK TO have."""
+
+    meaning: int
+    savepoint: str = ""
+
+
+def rules_of(session: SessionState) -> LexRules:
+    """How the session read a statement about a transaction."""
+    return LexRules(ansi_quotes=session.ansi_quotes, backslash_escapes=session.backslash_escapes)
+
+
+def transaction_statement(statement: str, rules: LexRules) -> TransactionStatement:
+    """The meaning to its transaction of `statement`, as `QueryEvent.text`; `Q_OTHER` where it is not about one.
+
+    Raises `DataError` for a dummy event in place of one that matters.
+    """
+    if statement.startswith("# Dummy "):
+        _require_replaceable(statement)
+    tokens: list[Token] = []
+    try:
+        for token in islice(tokenize(statement, rules), _TOKENS_MAX):
+            tokens.append(token)
+            if _word(tokens[0]) not in _WORDS:
+                return TransactionStatement(Q_NOTHING if token.kind is TokenKind.END else Q_OTHER)
+            if len(tokens) == 2 and _word(tokens[0]) == "XA":
+                return TransactionStatement(_XA_FORMS.get(_word(token), Q_DOUBT))
+    except LexError:
+        return TransactionStatement(Q_DOUBT if tokens else Q_OTHER)
+    # A whole statement has its end among them.
+    ended = [token for token in tokens if token.kind is not TokenKind.END]
+    if len(ended) < len(tokens) and (ended[-1].kind, ended[-1].text) == (TokenKind.SYMBOL, ";"):
+        ended.pop()
+    words = tuple(map(_word, ended))
+    if (meaning := _FORMS.get(words)) is not None:
+        return TransactionStatement(meaning)
+    form = (*words[:-1], _NAME)
+    if ended[-1].kind is TokenKind.SYMBOL or form not in _FORMS:
+        return TransactionStatement(Q_DOUBT)
+    return TransactionStatement(_FORMS[form], ended[-1].text)
+
+
+def is_same_name(one: str, other: str) -> bool:
+    """True if every server takes the two names of savepoints for one."""
+    return len(one) == len(other) and all(a == b or _of_ascii(a, b) for a, b in zip(one, other, strict=True))
+
+
+def may_be_same_name(one: str, other: str) -> bool:
+    """True if some server may take the two names of savepoints for one: their letters are equal without accents."""
+    return len(one) == len(other) and all(map(_may_be_same, one, other))
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    return one == other or _letter(one) == _letter(other)
+
+
+def _letter(character: str) -> str:
+    """The capital letter without its accents: no server takes characters for one that differ in it."""
+    return unicodedata.normalize("NFKD", character.upper())[0].upper()[0]
+
+
+def _of_ascii(one: str, other: str) -> bool:
+    return one.isascii() and other.isascii() and one.upper() == other.upper()
+
+
+def _word(token: Token) -> str:
+    return token.text.upper() if token.kind is TokenKind.WORD else ""
+
+
+def _require_replaceable(statement: str) -> None:
+    dummy = _DUMMY.match(statement)
+    if dummy is not None and int(dummy[1]) not in _REPLACEABLE:
+        raise DataError(
+            f"the server has replaced an event of type {dummy[1]} by a dummy, as if it were read by an old replica. "
+            "Read the log from the server that wrote it, at the version it has"
+        )

@@ -1,0 +1,318 @@
+"""Rows of XA transactions: decoded where they are prepared, and handed out where they are committed.
+
+Called by `BinlogDecoder`. The rows take the position and time of XA COMMIT. They are decoded at XA PREPARE already, so
+that no value waits in a position otherwise than as it goes into segments (`RowKeeper` hides what is to be hidden). The
+server holds the tables' metadata locks meanwhile, so the schema at XA COMMIT is the one they were decoded with. A
+server may lose these locks when it starts anew: so a table's shape is compared at XA COMMIT, and one that is another
+is treated as one whose table map does not fit.
+
+Nobody can decode the rows of a table that is parked at XA PREPARE, and if it begins again before XA COMMIT, its new
+snapshot has not seen them. They are kept as the events they came in, where that shows nothing that is to be hidden;
+otherwise the table is parked once more at XA COMMIT. So is one that was not selected at XA PREPARE and is by now; and
+so are the tables of a transaction that was prepared before the job began: those that `find_prepared` knows of, and all
+where it cannot tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Protocol, assert_never
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.connectors.mysql.binlog import index_loops as index
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem, LogItem
+from raycdc.connectors.mysql.binlog.positions.binlog_cursor import BinlogCursor
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapPlans, SchemaMismatchReports
+from raycdc.connectors.mysql.binlog.xa.xa_transactions import (
+    Committing,
+    Counting,
+    PreparedRows,
+    PreparedTransaction,
+    Preparing,
+    Unseen,
+    XaStep,
+    XaTransactions,
+    events_by_table,
+    placed,
+)
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import DataError, PartialRowsError
+from raycdc.model import RowKind, TableId, part_of
+
+
+class RowKeeper(Protocol):
+    """Rows as a position keeps them."""
+
+    def keep(self, item: BinlogRowsItem) -> bytes | None:
+        """The rows as bytes, without values that nobody may see; None where there are none that matter."""
+
+    def batch(self, kept: bytes) -> pa.RecordBatch:
+        """The batch that `keep` made bytes of."""
+
+    def keep_events(self, table: TableId, events: bytes) -> bytes | None:
+        """The part of the events that may be kept, as bytes; None for nothing."""
+
+    def events(self, kept: bytes) -> bytes:
+        """The events that `keep_events` was given."""
+
+
+class PlainKeeper:
+    """A `RowKeeper` of all rows, as they are."""
+
+    def keep(self, item: BinlogRowsItem) -> bytes | None:
+        return ipc_bytes(item.batch)
+
+    def batch(self, kept: bytes) -> pa.RecordBatch:
+        return batch_of(kept)
+
+    def keep_events(self, table: TableId, events: bytes) -> bytes | None:
+        return events
+
+    def events(self, kept: bytes) -> bytes:
+        return kept
+
+
+class XaRows:
+    """See the module's docstring. `decode` gives the items of events without checksum, at the cursor's place."""
+
+    def __init__(
+        self,
+        transactions: XaTransactions,
+        cursor: BinlogCursor,
+        maps: MapPlans,
+        misfits: SchemaMismatchReports,
+        *,
+        decode: Callable[[npt.NDArray[np.uint8]], Iterator[LogItem]],
+    ) -> None:
+        self._transactions = transactions
+        self._cursor = cursor
+        self._maps = maps
+        self._misfits = misfits
+        self._decode = decode
+        #: No schema is known for sure, so that rows wait as events.
+        self._raw = maps.schemas.inferred
+        self._begun = self._raw
+        #: The tables whose rows are kept, maybe more than are wanted: theirs may be wanted later. May be replaced
+        #: before the first event, as may the keeper.
+        self.keeps: Callable[[TableId], bool] = maps.wanted
+        self.keeper: RowKeeper = PlainKeeper()
+        #: The tables of a transaction that is unknown where its XA COMMIT begins, or why nobody can tell. May be
+        #: replaced before the first event.
+        self.find_prepared: Callable[[str, BinlogOffset], tuple[TableId, ...] | str] = _nobody_knows
+        #: Tables of the transaction under way of which nobody knows which rows it brings.
+        self.doubtful: set[TableId] = set()
+        #: Told of each XA PREPARE, whose end the cursor has not reached. May be replaced before the first event.
+        self.on_prepare: Callable[[Preparing], None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction has begun that may be prepared."""
+        return self._transactions.is_open
+
+    def begin(self) -> None:
+        """Decode what waits as events, which an earlier version of the state has. Called before all else."""
+        if self._begun:
+            return
+        self._begun = True
+        last = int(self._cursor.state[index.S_POS]) & 0xFFFFFFFF
+        place = {"seconds": bytes(4), "end": last.to_bytes(4, "little")}
+        if waiting := self._transactions.take_events():
+            self._transactions.keep(*((step.xid, self._prepared(step, **place)) for step in waiting))
+
+    def items(self, event: bytes) -> Iterator[LogItem]:
+        """The rows that `event`, one of an XA transaction without its checksum, gives out."""
+        state = self._cursor.state
+        with self._cursor.placed():
+            step = self._transactions.on_event(event, wanted=self.keeps, from_the_start=self._raw)
+        state[index.S_XA] = 0
+        yield from self._items_of(step, event)
+        state[index.S_XA] = int(self.is_open)
+
+    def _items_of(self, step: XaStep | None, event: bytes) -> Iterator[LogItem]:
+        place = {"seconds": event[:4], "end": event[13:17]}
+        match step:
+            case None:
+                return
+            case Preparing(xid, events):
+                if self.on_prepare is not None:
+                    self.on_prepare(step)
+                prepared_now = PreparedTransaction(events=events) if self._raw else self._prepared(step, **place)
+                self._transactions.keep((xid, prepared_now))
+            case Counting(events):
+                yield from self._counted(events, **place)
+            case Committing(xid, prepared):
+                yield from self._counted(prepared.events, **place)
+                yield from self._committed(xid, prepared, event)
+                for part in prepared.rows:
+                    if not part.version and self._maps.wanted(part.table):
+                        yield from self._counted(tuple(msgpack.unpackb(self.keeper.events(part.rows))), **place)
+            case Unseen(xid):
+                self._unseen(xid, event)
+            case _:
+                assert_never(step)
+
+    def _counted(self, events: tuple[bytes, ...], *, seconds: bytes, end: bytes) -> Iterator[LogItem]:
+        state = self._cursor.state
+        if events and int(state[index.S_SKIP]) == 0:
+            before = int(state[index.S_POS])
+            yield from self._decode(_piece(placed(events, seconds=seconds, end=end)))
+            state[index.S_POS] = before
+
+    # -- XA PREPARE ---------------------------------------------------------------------------------------------------
+
+    def _prepared(self, step: Preparing, *, seconds: bytes, end: bytes) -> PreparedTransaction:
+        """The rows decoded, as if they had not been: the cursor stands where it stood."""
+        cursor, parts = self._cursor, []
+        first_seq = cursor.next_seq
+        with cursor.ahead():
+            for item in self._decode(_piece(placed(step.events, seconds=seconds, end=end))):
+                assert isinstance(item, BinlogRowsItem)
+                if (part := self._kept(item, first_seq)) is not None:
+                    parts.append(part)
+            count = cursor.next_seq - first_seq
+        return self._with_others(PreparedTransaction(tuple(parts), count), step)
+
+    def _with_others(self, prepared: PreparedTransaction, step: Preparing) -> PreparedTransaction:
+        """With the events of tables that are not followed now, as far as they may be kept, and other tables' names."""
+        parked = {t: found for t, found in events_by_table(step.events).items() if not self._maps.wanted(t)}
+        kept = {table: self.keeper.keep_events(table, msgpack.packb(found)) for table, found in parked.items()}
+        parts = [part for part in prepared.rows if part.table not in parked]
+        parts += [PreparedRows(table, "", rows) for table, rows in kept.items() if rows is not None]
+        unknown = (*(table for table, rows in kept.items() if rows is None), *step.others, *sorted(self.doubtful))
+        return replace(prepared, rows=tuple(parts), unknown=unknown)
+
+    def _kept(self, item: BinlogRowsItem, first_seq: int) -> PreparedRows | None:
+        shape = self._maps.schemas.known(item.table)
+        if shape is None or not self._maps.wanted(item.table):
+            return None  # Later rows were not to be believed, and the table is parked.
+        numbered = _with_column(item.batch, "_seq", pc.subtract(item.batch.column("_seq"), pa.scalar(first_seq)))
+        rows = self.keeper.keep(replace(item, batch=numbered))
+        return None if rows is None else PreparedRows(item.table, version_of(shape), rows)
+
+    # -- XA COMMIT ----------------------------------------------------------------------------------------------------
+
+    def _committed(self, xid: str, prepared: PreparedTransaction, event: bytes) -> Iterator[BinlogRowsItem]:
+        cursor, maps, misfits = self._cursor, self._maps, self._misfits
+        if int(cursor.state[index.S_SKIP]) > 0:
+            return
+        file, position = cursor.file, cursor.end_of(event)
+        millis = int(cursor.state[index.S_TX_MS]) or int.from_bytes(event[:4], "little") * 1000
+        first_seq, cursor.next_seq = cursor.next_seq, cursor.next_seq + prepared.count
+        for table in filter(maps.wanted, prepared.unknown):
+            misfits.report(
+                table,
+                PartialRowsError(
+                    f"{file}:{position}: XA COMMIT {xid} brings rows of {table} that its snapshot has not seen. They "
+                    "were prepared while the table was not selected, or while it was parked and a mask hid columns of "
+                    "it and there was no pipeline.state_key; so they were not kept. Read the table anew: raycdc tables "
+                    f"resnapshot CONFIG {table}"
+                ),
+            )
+        for part in prepared.rows:
+            shape = maps.schemas.known(part.table)
+            if not part.version or not maps.wanted(part.table):
+                continue
+            if shape is None or version_of(shape) != part.version:
+                misfits.report(
+                    part.table,
+                    PartialRowsError(
+                        f"{file}:{position}: XA COMMIT {xid} brings rows of {part.table} that were prepared when its "
+                        f"columns were others. Read it anew: raycdc tables resnapshot CONFIG {part.table}"
+                    ),
+                )
+                continue
+            batch = self._without_skipped(self.keeper.batch(part.rows))
+            yield _placed_item(shape, batch, file, position, millis, first_seq)
+        if prepared.rows:
+            cursor.skip_rows = 0
+
+    def _unseen(self, xid: str, event: bytes) -> None:
+        """Park the followed tables that have rows in it, or may have."""
+        cursor, maps = self._cursor, self._maps
+        if int(cursor.state[index.S_SKIP]) > 0:
+            return
+        why = (
+            f"{cursor.file}:{cursor.end_of(event)}: XA COMMIT {xid}: the transaction was prepared before the "
+            "position this job began at, so its rows were never seen"
+        )
+        if not self._misfits.heard:
+            raise DataError(f"{why}. Take a new snapshot (a new pipeline.state)")
+        tables = self.find_prepared(xid, cursor.event_position)
+        for table in filter(maps.wanted, maps.schemas.followed if isinstance(tables, str) else tables):
+            known = (
+                f", and nobody can say whether some are of {table}: {tables}"
+                if isinstance(tables, str)
+                else f"; some are of {table}"
+            )
+            self._misfits.report(
+                table,
+                PartialRowsError(
+                    f"{why}{known}. Read the table anew: raycdc tables resnapshot CONFIG {table}; or let tables that "
+                    'rows are missing of be read anew by themselves, with pipeline.on_log_lost = "resnapshot"'
+                ),
+            )
+
+    def _without_skipped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """An update counts once, as two rows of the batch."""
+        skip_rows = self._cursor.skip_rows
+        if not skip_rows:
+            return batch
+        numbers = batch.column("_seq").to_numpy(zero_copy_only=False).copy()
+        updates = np.isin(
+            batch.column("_op").to_numpy(zero_copy_only=False), (RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER)
+        )
+        numbers[updates] //= 2
+        return part_of(batch, pa.array(numbers >= skip_rows))
+
+
+def _nobody_knows(_xid: str, _before: BinlogOffset) -> str:
+    return "no older log was searched"
+
+
+def version_of(table: MySqlTable) -> str:
+    """Changes when rows would be decoded otherwise."""
+    columns = [(c.name, c.column_type, c.charset, c.collation, c.treatment.value) for c in table.columns]
+    return hashlib.sha256(repr((columns, table.primary_key, table.row_end)).encode()).hexdigest()[:16]
+
+
+def ipc_bytes(batch: pa.RecordBatch) -> bytes:
+    """The batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def batch_of(data: bytes) -> pa.RecordBatch:
+    """Inverse of `ipc_bytes`."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_next_batch().replace_schema_metadata(reader.schema.metadata)
+
+
+def _placed_item(
+    shape: MySqlTable, batch: pa.RecordBatch, file: str, position: int, millis: int, first_seq: int
+) -> BinlogRowsItem:
+    """The batch as rows of the event that ends at `position`."""
+    count = batch.num_rows
+    batch = _with_column(batch, "_seq", pc.add(batch.column("_seq"), pa.scalar(first_seq)))
+    batch = _with_column(batch, "_ts_ms", pa.array(np.full(count, millis, np.int64)))
+    place = pc.replace_substring_regex(batch.column("_pos"), r"^.*:([0-9]+)$", rf"{file}:{position}:\1")
+    batch = _with_column(batch, "_pos", place)
+    return BinlogRowsItem(shape.id, batch, np.full(count, position, np.int64), count, file, shape, kept=True)
+
+
+def _with_column(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+    number = batch.schema.get_field_index(name)
+    return batch.set_column(number, batch.schema.field(number), values)
+
+
+def _piece(events: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(events, np.uint8)

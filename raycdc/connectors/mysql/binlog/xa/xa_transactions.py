@@ -1,0 +1,338 @@
+"""XA transactions of the log, from XA START to XA COMMIT or XA ROLLBACK.
+
+Called by `XaRows`. XA PREPARE writes a transaction's rows to the log, under a GTID of its own; XA COMMIT or
+XA ROLLBACK follows at any distance, or never. Until then a `PreparedTransaction` transaction is part of every position
+(`stored`), so that it survives a restart, on whatever node.
+
+Every prepared transaction is remembered, with or without rows of captured tables: an unknown one that is committed
+was prepared before the job began, and its rows are missing (`Unseen`). Of tables that nobody selects the names are
+remembered: who selects one before XA COMMIT takes a snapshot that lacks these rows.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypedDict
+
+import msgpack
+
+from raycdc.connectors.mysql.binlog import index_loops as index
+from raycdc.connectors.mysql.binlog.events import parse_query
+from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
+from raycdc.connectors.mysql.binlog.query_loops import Q_COMMIT, Q_XA_START
+from raycdc.connectors.mysql.binlog.tables.table_map import parse_table_map
+from raycdc.connectors.mysql.binlog.transaction_statements import rules_of, transaction_statement
+from raycdc.connectors.mysql.ddl.parse.statement_text import shown
+from raycdc.connectors.mysql.ddl.parse.tokens import LexError, LexRules, Token, TokenKind, tokenize
+from raycdc.errors import CorruptLogError, DataError, StateError
+from raycdc.model import TableId
+
+#: Bytes of rows that all prepared transactions together may hold: they are written with every checkpoint.
+STORED_BYTES_MAX = 64 << 20
+
+#: Before the text of this version and later ones; version 1 has none, and held raw events.
+_VERSION = "2:"
+
+_COMMIT_WORD, _ROLLBACK_WORD = "COMMIT", "ROLLBACK"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRows:
+    """Rows of one table, as `raycdc.connectors.mysql.binlog.xa.xa_rows.RowKeeper` keeps them.
+
+    `version` is the table's shape that they were decoded with; empty for a table that was parked at XA PREPARE, whose
+    rows are events. The `_seq` of others counts from the transaction's first row.
+    """
+
+    table: TableId
+    version: str
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """One prepared transaction: `count` rows.
+
+    `unknown` are tables that were parked or not selected at XA PREPARE, and whose rows were not kept. `events` are what
+    a transaction has instead where rows are not decoded ahead: in states of version 1, and where no schema is known for
+    sure.
+    """
+
+    rows: tuple[PreparedRows, ...] = ()
+    count: int = 0
+    unknown: tuple[TableId, ...] = ()
+    events: tuple[bytes, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(part.rows) for part in self.rows) + sum(map(len, self.events))
+
+
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """XA PREPARE: `XaTransactions.keep` wants these events as they are to be kept. There are rows of `others`, too."""
+
+    xid: str
+    events: tuple[bytes, ...]
+    others: tuple[TableId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """The rows of these events count from here on."""
+
+    events: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """The rows of a prepared transaction count from here on."""
+
+    xid: str
+    prepared: PreparedTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """XA COMMIT of a transaction that was prepared before the job began: its rows are not known here."""
+
+    xid: str
+
+
+XaStep = Preparing | Counting | Committing | Unseen
+
+
+class XaTransactions:
+    """One per decoder. `stored` is the text of an earlier one."""
+
+    def __init__(self, stored: str = "") -> None:
+        self._prepared = _read(stored) if stored else {}
+        #: All prepared transactions as text; empty when there are none.
+        self.stored = stored
+        #: A transaction has begun that may be prepared: its table maps and row events come here.
+        self.is_open = False
+        self._open: list[bytes] = []
+        self._open_bytes = 0
+        self._table_ids: set[bytes] = set()
+        self._others: dict[bytes, TableId] = {}
+        self._others_with_rows: dict[TableId, None] = {}
+
+    def __repr__(self) -> str:
+        return f"XaTransactions(prepared={list(self._prepared)}, open={len(self._open)} events)"
+
+    def take_events(self) -> list[Preparing]:
+        """Transactions of which there are events yet; each is to be kept again."""
+        return [Preparing(xid, prepared.events) for xid, prepared in self._prepared.items() if prepared.events]
+
+    def keep(self, *kept: tuple[str, PreparedTransaction]) -> None:
+        """The transactions that are prepared. Raises `DataError` where they are too large."""
+        self._prepared.update(kept)
+        self._store()
+
+    def on_event(self, event: bytes, *, wanted: Callable[[TableId], bool], from_the_start: bool) -> XaStep | None:
+        """Take an event of an XA transaction, without checksum; returns what is to be done with rows here.
+
+        `from_the_start`: an unknown transaction is no matter. Raises `DataError` and `CorruptLogError` without place.
+        """
+        body = event[HEADER_BYTES:]
+        match event[4]:
+            case index.XA_PREPARE:
+                xid, one_phase = prepared_xid(body)
+                events, self._open, self.is_open = tuple(self._open), [], False
+                return Counting(events) if one_phase else Preparing(xid, events, tuple(self._others_with_rows))
+            case index.QUERY:
+                query = parse_query(body)
+                rules = rules_of(query.session)
+                finished = finished_xid(query.text, rules)
+                if finished is not None:
+                    return self._finish(*finished, from_the_start=from_the_start)
+                meaning = transaction_statement(query.text, rules).meaning
+                if meaning != Q_XA_START:
+                    # ROLLBACK of one that was never prepared, or COMMIT.
+                    return self._end(commits=meaning == Q_COMMIT)
+                self._begin()
+            case index.MARIADB_GTID:
+                self._begin()
+            case index.TABLE_MAP:
+                table = parse_table_map(body[8:], mariadb=False).table
+                self._keep(event, other=None if wanted(table) else table)
+            case _:
+                self._keep(event)
+        return None
+
+    def forget_open(self) -> None:
+        """The open transaction never was."""
+        self._open, self.is_open = [], False
+
+    def _begin(self) -> None:
+        self._open, self._open_bytes, self.is_open = [], 0, True
+        self._table_ids.clear()
+        self._others.clear()
+        self._others_with_rows.clear()
+
+    def _keep(self, event: bytes, *, other: TableId | None = None) -> None:
+        """`other`: the event is a table map of this table, whose rows are not wanted."""
+        table_id = event[HEADER_BYTES : HEADER_BYTES + 6]
+        if event[4] == index.TABLE_MAP:
+            self._table_ids.discard(table_id)
+            self._others.pop(table_id, None)
+            if other is None:
+                self._table_ids.add(table_id)
+            else:
+                self._others[table_id] = other
+        elif table_id in self._others:
+            self._others_with_rows[self._others[table_id]] = None
+        if table_id in self._table_ids:
+            self._open.append(event)
+            self._open_bytes += len(event)
+            if self._open_bytes > STORED_BYTES_MAX:
+                raise DataError(
+                    f"an XA transaction with more than {STORED_BYTES_MAX >> 20} MiB of rows cannot be kept until its "
+                    "XA COMMIT; use smaller transactions or ordinary ones"
+                )
+
+    def _end(self, *, commits: bool) -> Counting | None:
+        """The open transaction ends without having been prepared."""
+        events, self._open, self.is_open = tuple(self._open), [], False
+        return Counting(events) if commits else None
+
+    def _finish(self, xid: str, commits: bool, *, from_the_start: bool) -> Committing | Counting | Unseen | None:
+        if self.is_open and xid not in self._prepared:
+            return self._end(commits=commits)
+        prepared = self._prepared.pop(xid, None)
+        if prepared is None and commits and not from_the_start:
+            return Unseen(xid)
+        self._store()
+        return Committing(xid, prepared) if prepared is not None and commits else None
+
+    def _store(self) -> None:
+        if sum(prepared.bytes for prepared in self._prepared.values()) > STORED_BYTES_MAX:
+            raise DataError(
+                f"prepared XA transactions hold more than {STORED_BYTES_MAX >> 20} MiB of rows; commit or roll back "
+                "the old ones (XA RECOVER lists them)"
+            )
+        self.stored = _written(self._prepared) if self._prepared else ""
+
+
+class StoredPreparedTransaction(TypedDict):
+    """`PreparedTransaction` in a position."""
+
+    rows: list[tuple[str, str, str, bytes]]
+    count: int
+    unknown: list[tuple[str, str]]
+    events: list[bytes]
+
+
+def _written(prepared: dict[str, PreparedTransaction]) -> str:
+    content: dict[str, StoredPreparedTransaction] = {
+        xid: {
+            "rows": [(part.table.db, part.table.table, part.version, part.rows) for part in one.rows],
+            "count": one.count,
+            "unknown": [(table.db, table.table) for table in one.unknown],
+            "events": list(one.events),
+        }
+        for xid, one in prepared.items()
+    }
+    return _VERSION + base64.b64encode(zlib.compress(msgpack.packb(content), 1)).decode()
+
+
+def _read(stored: str) -> dict[str, PreparedTransaction]:
+    """Raises `StateError` for what another version wrote."""
+    version, found, text = stored.rpartition(":")
+    if found and version + found != _VERSION:
+        raise StateError(
+            f"The position's prepared XA transactions have version {version!r}, which this raycdc does not know. "
+            "Upgrade raycdc."
+        )
+    packed = msgpack.unpackb(zlib.decompress(base64.b64decode(text)))
+    if not found:
+        return {xid: PreparedTransaction(events=tuple(events)) for xid, events in packed.items()}
+    content: dict[str, StoredPreparedTransaction] = packed
+    return {
+        xid: PreparedTransaction(
+            rows=tuple(PreparedRows(TableId(db, table), version, rows) for db, table, version, rows in one["rows"]),
+            count=one["count"],
+            unknown=tuple(TableId(db, table) for db, table in one["unknown"]),
+            events=tuple(one["events"]),
+        )
+        for xid, one in content.items()
+    }
+
+
+def prepared_xid(body: bytes) -> tuple[str, bool]:
+    """(name, whether it is XA COMMIT ONE PHASE) of an XA_PREPARE event.
+
+    Body: one_phase(1) format(4) gtrid_length(4) bqual_length(4) gtrid bqual.
+    """
+    if len(body) < 13:
+        raise CorruptLogError("an XA_PREPARE event is too short")
+    one_phase, format_, first, second = struct.unpack_from("<BiII", body)
+    names = body[13 : 13 + first + second]
+    if first > 64 or second > 64 or len(names) != first + second:
+        raise CorruptLogError("an XA_PREPARE event is damaged")
+    return xid_text(names[:first], names[first:], format_), one_phase != 0
+
+
+def finished_xid(statement: str, rules: LexRules) -> tuple[str, bool] | None:
+    """(name, whether it commits) of ``XA COMMIT X'..',X'..',1`` or ``XA ROLLBACK …``; None for anything else.
+
+    `statement` as `QueryEvent.text`. Raises `DataError` for one whose name cannot be read: any rows may be its.
+    """
+    tokens = tokenize(statement, rules)
+    try:
+        # The rest of a statement that does not begin so is never read.
+        words = [token.text.upper() for token in islice(tokens, 2)]
+    except LexError:
+        return None
+    if words not in (["XA", _COMMIT_WORD], ["XA", _ROLLBACK_WORD]):
+        return None
+    try:
+        return _finished_name(list(tokens)), words[1] == _COMMIT_WORD
+    except (ValueError, IndexError) as cause:  # Of them is `LexError`.
+        raise DataError(f"the XA transaction that a statement ends cannot be read: {shown(statement)}") from cause
+
+
+def _finished_name(tokens: Iterable[Token]) -> str:
+    """The name that the `tokens` behind the first two words have, of up to three parts."""
+    parts = [token for token in tokens if token.text not in ("", ",", ";")]
+    end = next((at for at, token in enumerate(parts) if token.text.upper() == "ONE"), len(parts))
+    gtrid, *others = parts[: min(end, 3)]
+    bqual = _name_bytes(others[0]) if others else b""
+    return xid_text(_name_bytes(gtrid), bqual, int(others[1].text) if len(others) > 1 else 1)
+
+
+def _name_bytes(token: Token) -> bytes:
+    """A part of a name: ``X'6162'`` or ``'ab'``."""
+    if token.kind is TokenKind.STRING:
+        return token.text.encode("utf-8", "surrogateescape")
+    return bytes.fromhex(token.text[2:].strip("'"))
+
+
+def xid_text(gtrid: bytes, bqual: bytes, format_: int) -> str:
+    """A transaction's name as the log's statements write it, in lower case."""
+    return f"x'{gtrid.hex()}',x'{bqual.hex()}',{format_}"
+
+
+def events_by_table(events: tuple[bytes, ...]) -> dict[TableId, list[bytes]]:
+    """The events of each table that they have rows of, with its table maps."""
+    names: dict[bytes, TableId] = {}
+    events_of: dict[TableId, list[bytes]] = {}
+    with_rows = set()
+    for event in events:
+        body = event[HEADER_BYTES:]
+        if event[4] == index.TABLE_MAP:
+            names[body[:6]] = parse_table_map(body[8:], mariadb=False).table
+        else:
+            with_rows.add(names[body[:6]])
+        events_of.setdefault(names[body[:6]], []).append(event)
+    return {table: of_table for table, of_table in events_of.items() if table in with_rows}
+
+
+def placed(events: tuple[bytes, ...], *, seconds: bytes, end: bytes) -> bytes:
+    """The events as if they stood at another place: with its time and end position, of four bytes each."""
+    return b"".join(seconds + event[4:9] + len(event).to_bytes(4, "little") + end + event[17:] for event in events)

@@ -1,0 +1,51 @@
+"""Character set and collation of each database, which tables created there inherit, as far as the log was decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raycdc.connectors.mysql.ddl.parse.statements import CreateOrAlterDatabase
+
+#: Character set and collation; an empty collation is the set's default one.
+CharsetDefault = tuple[str, str]
+
+
+class DatabaseDefaults:
+    """`begun` is how the databases were where the log is read from, as a checkpoint says it; where it says nothing,
+    they are taken as they are `now`. `server` is for a database that names none.
+    """
+
+    def __init__(
+        self,
+        begun: Mapping[str, CharsetDefault] | None,
+        now: Mapping[str, CharsetDefault] | None,
+        *,
+        server: CharsetDefault,
+    ) -> None:
+        self._databases = dict((now or {}) if begun is None else begun)
+        self._server = server
+        self.changed = False
+
+    def of(self, db: str) -> CharsetDefault:
+        return self._databases.get(db, self._server)
+
+    def set(self, ddl: CreateOrAlterDatabase, of_session: CharsetDefault | None) -> None:
+        """CREATE or ALTER DATABASE; `of_session` is what the session gives one that says none, None if not known."""
+        if ddl.if_not_exists and ddl.db in self._databases:
+            return
+        inherited = (of_session or self._server) if ddl.created or ddl.of_session else self.of(ddl.db)
+        if ddl.charset:
+            inherited = ddl.charset, ddl.collation
+        elif ddl.collation:
+            # One of MariaDB's collations that fit several sets.
+            inherited = inherited[0], f"{inherited[0]}_{ddl.collation}"
+        self._databases[ddl.db] = inherited
+        self.changed = True
+
+    def drop(self, db: str) -> None:
+        self._databases.pop(db, None)
+        self.changed = True
+
+    def all(self) -> Mapping[str, CharsetDefault]:
+        """Each database's, as of now."""
+        return dict(self._databases)

@@ -1,0 +1,365 @@
+"""The schemas in force while the log is decoded: each DDL applied at its place, or refused by name.
+
+Called by the decoder at each statement of the log, before any row after it is decoded; the log reader fetches what
+came of it. A statement is judged by rules (`raycdc.source.tables.verdicts`), and this carries their verdicts out:
+
+| subject | rules | of |
+|---|---|---|
+| a parked table that the statement names | `PARKED_RULES` | `statement_rules` |
+| a table that a change of rows may concern, which was logged instead of the rows | `ROWS_RULES` | `statement_rules` |
+| any other statement as a whole | `STATEMENT_RULES` | `statement_rules` |
+| each of its parts, if none of these has a verdict | `PART_RULES`, and of a table `TABLE_RULES` | `part_rules` |
+| the names that it gives to other tables, at its end | `NAME_RULES` | `name_rules` |
+| each effect of what is followed | `EFFECT_RULES` | `effect_rules` |
+
+A statement that cannot be followed parks the captured tables it is about (`raycdc.source.tables.parking`): one whose
+rows a statement rewrites without logging them begins again, and so does one that gets another table's rows; others wait
+for somebody to decide. Statements about parked tables are noted, not followed, but for the one that makes a table which
+nobody followed yet: from there on the log tells all its rows.
+
+Tables of schema change tools are followed beside the captured ones (`tool_tables`). `take_state` is what of this a
+restart must know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from raycdc.connectors.mysql.binlog.events import DdlItem
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.ddl.apply import AffectedTables, RefusedStatement
+from raycdc.connectors.mysql.ddl.follow.database_defaults import DatabaseDefaults
+from raycdc.connectors.mysql.ddl.follow.followed_tables import (
+    DroppedTables,
+    FollowedTables,
+    SchemaMismatch,
+    SchemaMismatches,
+    SchemaSetter,
+    Sequences,
+    SnapshotChunkKeys,
+    as_truncation,
+)
+from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState, TemporaryTables
+from raycdc.connectors.mysql.ddl.follow.indirect import is_change_of_rows
+from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
+from raycdc.connectors.mysql.ddl.follow.masked_names import MaskedNames
+from raycdc.connectors.mysql.ddl.follow.tool_tables import ToolTables
+from raycdc.connectors.mysql.ddl.parse.statements import RenameTable, separated, with_defaults
+from raycdc.connectors.mysql.ddl.rules.effect_rules import EFFECT_RULES, StatementEffect
+from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement, MySqlVerdict, note_statement
+from raycdc.connectors.mysql.ddl.rules.name_rules import judge_names
+from raycdc.connectors.mysql.ddl.rules.part_rules import PART_RULES, StatementPart
+from raycdc.connectors.mysql.ddl.rules.statement_rules import (
+    PARKED_RULES,
+    ROWS_RULES,
+    STATEMENT_RULES,
+    NamedParked,
+    reached_tables,
+)
+from raycdc.connectors.mysql.values.documents import document_of, version_of
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import DataError, PartialRowsError, SchemaError, SourceError
+from raycdc.model import TableId
+from raycdc.model.evolution import DropTableEvent, TruncateTableEvent
+from raycdc.model.rules.selector import TableSelector
+from raycdc.source.snapshot.log.log_rows import LogRows
+from raycdc.source.snapshot.log.log_unit import (
+    AlterTableUpdate,
+    BeginTableUpdate,
+    DropTableUpdate,
+    ParkTableUpdate,
+    SchemaUpdate,
+)
+from raycdc.source.tables.parked_tables import ParkedKind, ParkedTables, ParkingSetup
+from raycdc.source.tables.resnapshots import (
+    FollowableTable,
+    StatementPosition,
+    TableChange,
+    begin,
+    truncation,
+    without_chunks,
+)
+from raycdc.source.tables.table_life import ParkedPhase
+from raycdc.source.tables.verdicts import Follow, Ignore, Park, Resnapshot, TableEffect, first_verdict, judge
+
+_ENDS = (
+    "\nNothing after it was passed on. Leave the table out (source.exclude), or take a new snapshot (a new "
+    "pipeline.state)."
+)
+
+
+class RefusedStatementError(SchemaError):
+    """A statement of the log cannot be followed for the captured tables that it names, and these cannot be parked."""
+
+    cure = "Take a new snapshot of the tables that the text names: `raycdc tables resnapshot`."
+
+
+class DdlHistory:
+    """See the module's docstring. One thread: the decoder's.
+
+    `state` is that of `begin_state`, or the one that `take_state` gave last before the place in the log where this
+    begins. `terms` say how tables are parked; where none may be, a statement that cannot be followed is an error.
+    `snapshots` are those under way.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[TableId, MySqlTable],
+        *,
+        selector: TableSelector,
+        server: LogServer,
+        terms: ParkingSetup[MySqlTable] | None = None,
+        state: HistoryState | None = None,
+        snapshots: SnapshotChunkKeys | None = None,
+    ) -> None:
+        terms, state = terms or ParkingSetup(), state or HistoryState()
+        followed = FollowedTables(tables)
+        self.misfits = SchemaMismatches()
+        self.temporary = TemporaryTables(state.temporary)
+        self._facts = HistoryFacts(
+            server,
+            selector,
+            followed,
+            # A merged target remembers a table that was dropped, too.
+            ParkedTables(terms, followed=[*tables, *state.dropped]),
+            ToolTables(followed, shadows=state.shadows, away=state.away),
+            Sequences(server.is_sequence),
+            DatabaseDefaults(state.databases, server.databases, server=server.default_charset),
+            DroppedTables(state.dropped),
+            MaskedNames(terms.rules.masks, state.former),
+            self.temporary,
+            snapshots or SnapshotChunkKeys(),
+        )
+
+    def attach(self, decoder: SchemaSetter) -> None:
+        """`decoder` is told of every new schema."""
+        self._facts.tables.attach(decoder)
+
+    def table(self, table: TableId) -> MySqlTable | None:
+        """The schema in force, as far as the log was decoded."""
+        return self._facts.tables.get(table) or self.misfits.schema(table)
+
+    def take_updates(self) -> tuple[tuple[SchemaUpdate, ...], tuple[LogRows, ...]]:
+        """The changes of the last statement, and the rows that say it truncated, once; none for other statements."""
+        return self._facts.tables.take()
+
+    def take_state(self) -> HistoryState | None:
+        """The facts beside the tables that a restart after the last statement must know, once; None if they are as
+        before.
+        """
+        notes = (
+            self._facts.tools.shadows,
+            self._facts.defaults,
+            self._facts.masked,
+            self._facts.dropped,
+            self.temporary,
+        )
+        if not any(note.changed for note in notes):
+            return None
+        for note in notes:
+            note.changed = False
+        return HistoryState(
+            self._facts.tools.shadows.all(),
+            self._facts.tools.away,
+            self._facts.defaults.all(),
+            self._facts.masked.former(),
+            self._facts.dropped.all(),
+            self.temporary.all(),
+        )
+
+    def captures(self, table: TableId, *, has_rows: bool = False) -> bool:
+        """Whether rows of `table` are captured as far as the log was decoded: tools' tables are not, unless by name.
+
+        `has_rows`: there are some.
+        """
+        if has_rows and table not in self._facts.tables and self._facts.parked[table] is ParkedKind.ENDED:
+            self.misfits.alive.add(table)
+        return self._facts.captures(table)
+
+    def selects(self, table: TableId) -> bool:
+        """Whether `table` is, or may again be, captured."""
+        return self._facts.selects(table)
+
+    # Statements -----------------------------------------------------------------------------------------------------
+
+    def on_ddl(self, item: DdlItem) -> None:
+        """Judge a statement, and carry the verdict out: apply it, or park the tables it is about.
+
+        Raises `SchemaError` or `DataError` where none may be parked.
+        """
+        facts = self._facts
+        if is_change_of_rows(item.statement):
+            emptied = as_truncation(item, facts.tables, facts.server.is_in_memory)
+            if emptied is None:
+                self._on_change_of_rows(item)
+                return
+            item = emptied
+        statement = note_statement(item, facts)
+        for table in statement.parked:
+            self._carry_out(statement, judge(PARKED_RULES, NamedParked(statement, table), facts))
+        verdict = first_verdict(STATEMENT_RULES, statement, facts)
+        if verdict is not None:
+            self._carry_out(statement, verdict)
+        else:
+            self._on_parts(statement)
+
+    def _on_change_of_rows(self, item: DdlItem) -> None:
+        """A change of rows was logged as a statement: rows of the tables that it leads to are not in the log."""
+        facts = self._facts
+        reached = reached_tables(item, facts)
+        statement = LoggedStatement(item, facts.server.dialect, AffectedTables())
+        for each in reached:
+            self._carry_out(statement, judge(ROWS_RULES, each, facts))
+        for each in reached:
+            facts.parked.touched(each.table, ordinal_of(item.position))
+
+    def _on_parts(self, statement: LoggedStatement) -> None:
+        """The statement is understood: its parts are judged one by one, and its renames at once."""
+        assert not isinstance(statement.parsed, RefusedStatement), "a rule has a verdict on what is not understood"
+        facts = self._facts
+        renames: list[RenameTable] = []
+        for ddl in separated(statement.parsed):
+            if isinstance(ddl, RenameTable):
+                renames.append(ddl)
+                continue
+            part = StatementPart(statement, with_defaults(ddl, facts.defaults.of))
+            if not self._carry_out(statement, judge(PART_RULES, part, facts)):
+                return
+        for verdict in judge_names(statement, renames, facts) if renames else ():
+            if not self._carry_out(statement, verdict) and isinstance(verdict, Follow):
+                return
+
+    def _carry_out(self, statement: LoggedStatement, verdict: MySqlVerdict) -> bool:
+        """Whether what was judged is followed; its tables are parked where it is not."""
+        match verdict:
+            case Ignore():
+                return True
+            case Follow(effects):
+                return all(self._follow(statement, effect) for effect in effects)
+            case Park() | Resnapshot():
+                self._park(statement.item, verdict)
+                return False
+            case _:
+                assert_never(verdict)
+
+    def _follow(self, statement: LoggedStatement, effect: TableEffect[MySqlTable]) -> bool:
+        """Whether the effect is followed: it is taken for true where no rule has anything against it."""
+        before = self._facts.tables.get(effect.table)
+        verdict = judge(EFFECT_RULES, StatementEffect(statement, effect, before), self._facts)
+        if isinstance(verdict, Follow):
+            self._take(statement.item, effect, before)
+            return True
+        return self._carry_out(statement, verdict)
+
+    def _take(self, item: DdlItem, effect: TableEffect[MySqlTable], before: MySqlTable | None) -> None:
+        """The table is from here on as the effect says."""
+        facts, table, now, events = self._facts, effect.table, effect.after, effect.events
+        emptying = [event for event in events if isinstance(event, TruncateTableEvent | DropTableEvent)]
+        if before is not None and any(isinstance(event, DropTableEvent) for event in events):
+            facts.tables.remove(table)
+            if now is None:
+                facts.dropped.add(before, read=not facts.snapshots.under_way(table))
+            facts.tables.tell(TableChange(DropTableUpdate(table, events if now is None else events[:1])))
+            events = events[1:]
+        if now is not None:
+            is_made = False
+            if now != before or effect.replaces:
+                facts.tables.put(now)
+                is_made = facts.parked.follow(table)
+            if is_made:
+                facts.tables.tell(TableChange(BeginTableUpdate(table, (), document_of(now), without_chunks())))
+            else:
+                facts.tables.tell(TableChange(AlterTableUpdate(table, events, document_of(now))))
+        if any(event.type not in facts.parked.rules.left_out for event in emptying):
+            gone = now or before
+            assert gone is not None
+            seq, place = facts.tables.decoder.take_seq(), place_of(item.position, item.ts_ms)
+            text = f"{item.position.file}:{item.position.pos}:0"
+            facts.tables.tell_gone(truncation(gone.id, gone.schema(), place, seq=seq, statement=text))
+
+    def _park(self, item: DdlItem, verdict: Park | Resnapshot) -> None:
+        """Park the tables; where there are none, or nothing may be parked, the run ends."""
+        facts = self._facts
+        if not facts.parked.parks:
+            raise RefusedStatementError(f"{verdict.reason}{_ENDS}")
+        if not verdict.tables:
+            raise RefusedStatementError(verdict.reason)
+        place = place_of(item.before, item.ts_ms)
+        again = isinstance(verdict, Resnapshot)
+        phase = verdict.phase if isinstance(verdict, Park) else ParkedPhase.PARKED
+        for table in verdict.tables:
+            facts.tools.forget(table)
+            facts.dropped.refused(table)
+            facts.tables.remove(table)
+            facts.tables.untell(table)
+            facts.tables.tell(TableChange(facts.parked.park(table, verdict.reason, place, again=again, phase=phase)))
+
+    # Tables that are not followed ---------------------------------------------------------------------------------
+
+    def on_misfit(self, table: TableId, error: DataError, before: BinlogOffset) -> None:
+        """Rows cannot be decoded by the schema in force. Raises the error where nothing may be parked."""
+        unknown = table not in self._facts.tables
+        if unknown and self._facts.sequences.met(table):
+            return
+        if not self._facts.parked.parks:
+            raise error
+        if table in self.misfits:
+            return
+        described = self._facts.tables.doubt(table)
+        if unknown:
+            # No schema of it is known: one look at it tells more than anybody.
+            update = self._facts.parked.met(table, str(error), place_of(before, 0))
+        else:
+            again = isinstance(error, PartialRowsError) and self._facts.parked.rules.lost_rows_again
+            update = self._facts.parked.park(table, str(error), place_of(before, 0), again=again)
+        self.misfits.add(SchemaMismatch(update, described, ordinal_of(before)))
+
+    def park_unlogged(self, tables: Mapping[TableId, str], position: BinlogOffset) -> None:
+        """The server leaves rows of these tables out of its log, for which the reasons are given, somewhere behind
+        `position`, where the log is read from. Raises `SourceError` where nothing may be parked.
+        """
+        if tables and not self._facts.parked.parks:
+            raise SourceError("\n".join(tables.values()))
+        for table, why in tables.items():
+            if table in self._facts.tables:
+                self._facts.tools.forget(table)
+                self._facts.tables.remove(table)
+                self._facts.tables.tell(TableChange(self._facts.parked.park(table, why, place_of(position, 0))))
+
+    def take_misfits(self, position: BinlogOffset, ts_ms: int) -> tuple[ParkTableUpdate, ...]:
+        """Between two transactions: the tables that are parked as their rows did not fit, once.
+
+        A table that was renamed away and still has rows was another one: MariaDB does not say that a RENAME TABLE was
+        of a temporary table, and logs it also where it logs nothing else of that table.
+        """
+        updates = self.misfits.take(ts_ms)
+        for table in self.misfits.take_alive():
+            if self._facts.parked[table] is ParkedKind.ENDED:
+                why = f"{position}: rows of {table} came, which was renamed away: that was another table of its name"
+                updates = (*updates, self._facts.parked.met(table, why, place_of(position, ts_ms)))
+        for update in updates:
+            self._facts.tables.remove(update.table)
+        return updates
+
+    def begin_again(self, position: BinlogOffset, ts_ms: int) -> None:
+        """Between two transactions: follow parked tables from here on whose look holds here. It may block."""
+        place = place_of(position, ts_ms)
+        for table, look in self._facts.parked.looked_at(place):
+            if not isinstance(look, FollowableTable):
+                self._facts.tables.tell(TableChange(look))
+            elif why := self._facts.masked.shown_by(look.described):
+                self._facts.tables.tell(TableChange(self._facts.parked.park(table, why, place)))
+            else:
+                self._facts.parked.follow(table)
+                self._facts.dropped.forget(table)
+                self._facts.snapshots.begin(table, look.snapshot.key)
+                self._facts.tables.put(look.described)
+                seq = self._facts.tables.decoder.take_seq()
+                self._facts.tables.tell(begin(table, version_of(look.described), look.snapshot, place, seq=seq))
+
+
+def place_of(position: BinlogOffset, ts_ms: int) -> StatementPosition:
+    """A place of the log, as people are shown it."""
+    shown_position = BinlogOffset(position.file, position.pos, position.gtid_set, mark=position.mark)
+    return StatementPosition(shown_position.sealed(), ordinal_of(position), ts_ms)

@@ -1,0 +1,278 @@
+"""The facts beside the tables that a restart of the log must know, and their form in checkpoints.
+
+The names that temporary tables hide from the sessions that made them.
+
+A statement of such a session means its temporary table, and no table that is captured. Servers log CREATE and DROP
+TEMPORARY TABLE of sessions that do not log rows alone, a DROP of all that are left where the session ends, and nothing
+where the server starts, which ends all sessions. Each statement's event says whether a temporary table was used: by the
+statement, or before it in the same procedure.
+
+| statement about a name | the event says so, and the name is hidden | says so only | hidden only | neither |
+|---|---|---|---|---|
+| ALTER, TRUNCATE, CREATE INDEX, DROP INDEX | the temporary table's | see below | doubtful | the table's |
+| RENAME TABLE of MariaDB, whose event never says so | – | – | the temporary table's | the table's |
+| CREATE TABLE, DROP TABLE, RENAME TABLE of MySQL | the table's: the statement would say TEMPORARY otherwise | | | |
+| a change of rows | the temporary table's | the table's | the table's | the table's |
+
+Where the event alone says so, the statement is the table's if this log has the session from its beginning, as then each
+temporary table of it is known that statements are logged about; else it is doubtful. Hidden only: the session dropped
+its table without a log. Of what is doubtful the captured table is read again, which is right in both cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NotRequired, TypedDict
+
+from raycdc.connectors.mysql.binlog.events import DdlItem, LoggedThread
+from raycdc.connectors.mysql.ddl.apply import AffectedTables
+from raycdc.connectors.mysql.ddl.follow.database_defaults import CharsetDefault
+from raycdc.connectors.mysql.ddl.follow.masked_names import FormerNames
+from raycdc.connectors.mysql.ddl.parse.statements import RenameTable
+from raycdc.connectors.mysql.ddl.shadows import Shadow, StoredShadow
+from raycdc.model import TableId
+
+#: Sessions with hidden names that are kept. They are few: a session that logs rows logs no temporary tables. The oldest
+#: is forgotten, and no session is known from its beginning any more.
+SESSIONS_MAX = 1000
+#: All sessions are known from their beginning: the server started in this log.
+ALL_KNOWN = LoggedThread(0, 0)
+
+#: Statements whose event says whether the table that they name is a temporary one.
+_SAYS_SO = frozenset({"ALTER", "TRUNCATE"})
+
+Names = Mapping[LoggedThread, frozenset[TableId]]
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryNames:
+    """Names by session, where every start of the server is known of up to `file` of the log.
+
+    Sessions of the server that began after `since`, the last one where this log began, are known from their beginning;
+    None: no session is.
+    """
+
+    file: str = ""
+    sessions: Names = field(default_factory=dict)
+    since: LoggedThread | None = None
+
+
+class TemporaryTables:
+    """See the module's docstring."""
+
+    def __init__(self, hidden: TemporaryNames) -> None:
+        self._file = hidden.file
+        self._sessions = dict(hidden.sessions)
+        self._since = hidden.since
+        self.changed = False
+
+    def hides(self, thread: LoggedThread, table: TableId) -> bool:
+        """Whether the session has a temporary table of that name."""
+        return table in self._sessions.get(thread, ())
+
+    def follow(self, item: DdlItem, touched: AffectedTables) -> bool:
+        """Whether a statement is about temporary tables, and about nothing else; then that is noted."""
+        thread, file = item.thread, item.position.file
+        if touched.made_temporary or touched.dropped_temporary:
+            self.create(thread, touched.made_temporary, file=file)
+            self.drop(thread, touched.dropped_temporary, file=file)
+            return True
+        if touched.verb not in _SAYS_SO or not touched.tables or not item.thread_specific:
+            return False
+        table, *others = touched.tables
+        if not self.hides(thread, table):
+            return False
+        for to in others:  # ALTER TABLE … RENAME TO; partitions are not exchanged with temporary tables.
+            self.rename(thread, table, to, file=file)
+        return True
+
+    def renames(self, item: DdlItem, ddl: RenameTable) -> bool:
+        """Whether a RENAME TABLE of MariaDB is of a temporary table; then that is noted."""
+        if not self.hides(item.thread, ddl.table):
+            return False
+        self.rename(item.thread, ddl.table, ddl.new_table, file=item.position.file)
+        return True
+
+    def doubt(self, item: DdlItem, touched: AffectedTables) -> str | None:
+        """Why nobody knows whether a statement means a table, or a temporary one of its session."""
+        if touched.verb not in _SAYS_SO or not touched.tables:
+            return None
+        hidden = self.hides(item.thread, touched.tables[0])
+        if hidden == item.thread_specific or (not hidden and self._knows(item.thread)):
+            return None
+        if hidden:
+            return f"its session made a temporary table {touched.tables[0]}, which the statement does not use"
+        return "its session may have made a temporary table of that name before this log was read"
+
+    def may_mean(self, item: DdlItem, table: TableId) -> bool:
+        """Whether a table that a statement takes columns from is, or may be, a temporary one."""
+        return self.hides(item.thread, table) or (item.thread_specific and not self._knows(item.thread))
+
+    def create(self, thread: LoggedThread, tables: Iterable[TableId], *, file: str) -> None:
+        """The session made temporary tables, in `file` of the log."""
+        self._set(thread, self._of(thread) | frozenset(tables), file)
+
+    def drop(self, thread: LoggedThread, tables: Iterable[TableId], *, file: str) -> None:
+        """The session dropped temporary tables, or ended."""
+        self._set(thread, self._of(thread) - frozenset(tables), file)
+
+    def rename(self, thread: LoggedThread, table: TableId, to: TableId, *, file: str) -> None:
+        """The session gave its temporary table another name."""
+        self.drop(thread, [table], file=file)
+        self.create(thread, [to], file=file)
+
+    def begin_file(self, file: str, started: bool, followed: bool) -> bool:
+        """A file of the log begins, or is gone on with; returns whether a restart must know of it.
+
+        `started`: the server started then. Unless it is `followed`, a start may have been missed: nothing is hidden for
+        sure in another file than the last one.
+        """
+        before = self.all()
+        if started:
+            self._sessions.clear()
+            self._since = ALL_KNOWN
+        elif self._sessions and not followed and file != self._file:
+            self._sessions.clear()
+            self._since = None
+        self._file = file if self._sessions else ""
+        news = self.all() != before
+        self.changed = self.changed or news
+        return news
+
+    def all(self) -> TemporaryNames:
+        """The names, as of now."""
+        return TemporaryNames(self._file if self._sessions else "", dict(self._sessions), self._since)
+
+    def _knows(self, thread: LoggedThread) -> bool:
+        """Whether the log has the session from its beginning."""
+        since = self._since
+        if since is None or since == ALL_KNOWN:
+            return since is not None
+        return thread.server_id == since.server_id and thread.thread_id > since.thread_id
+
+    def _of(self, thread: LoggedThread) -> frozenset[TableId]:
+        return self._sessions.get(thread, frozenset())
+
+    def _set(self, thread: LoggedThread, names: frozenset[TableId], file: str) -> None:
+        if names == self._of(thread):
+            return
+        if not self._sessions:
+            self._file = file
+        self._sessions.pop(thread, None)
+        if names:
+            self._sessions[thread] = names
+        while len(self._sessions) > SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+            self._since = None
+        self.changed = True
+
+
+class StoredTemporary(TypedDict):
+    """`TemporaryNames` in a checkpoint."""
+
+    file: NotRequired[str]
+    sessions: NotRequired[dict[str, list[str]]]
+    since: NotRequired[str]
+
+
+class StoredHistory(TypedDict):
+    """`HistoryState` in a checkpoint; where the log begins, `databases` and `temporary` alone."""
+
+    shadows: NotRequired[dict[str, StoredShadow]]
+    away: NotRequired[list[str]]
+    databases: NotRequired[dict[str, list[str]]]
+    masked: NotRequired[dict[str, list[str]]]
+    masked_columns: NotRequired[dict[str, dict[str, list[str]]]]
+    dropped: NotRequired[dict[str, str]]
+    temporary: NotRequired[StoredTemporary]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryState:
+    """As of the last statement: tools' tables, captured tables whose name nobody has, character sets of databases,
+    names that hidden rows had, fingerprints of dropped tables, and names that temporary tables hide.
+
+    `databases` is None where nobody could be asked when the log began.
+    """
+
+    shadows: Mapping[TableId, Shadow] = field(default_factory=dict)
+    away: frozenset[TableId] = frozenset()
+    databases: Mapping[str, CharsetDefault] | None = None
+    former: FormerNames = field(default_factory=FormerNames)
+    dropped: Mapping[TableId, str] = field(default_factory=dict)
+    temporary: TemporaryNames = field(default_factory=TemporaryNames)
+
+    def to_json(self) -> StoredHistory:
+        """Facts that say nothing are left out, but for those of tools."""
+        stored: StoredHistory = {
+            "shadows": {str(name): shadow.to_json() for name, shadow in self.shadows.items()},
+            "away": sorted(map(str, self.away)),
+        }
+        if self.databases:
+            stored["databases"] = _stored_databases(self.databases)
+        if self.former.tables:
+            stored["masked"] = {str(t): sorted(map(str, names)) for t, names in sorted(self.former.tables.items())}
+        if self.former.columns:
+            stored["masked_columns"] = {
+                str(table): {column: sorted(names) for column, names in sorted(columns.items())}
+                for table, columns in sorted(self.former.columns.items())
+            }
+        if self.dropped:
+            stored["dropped"] = {str(name): fingerprint for name, fingerprint in self.dropped.items()}
+        if temporary := _stored_hidden(self.temporary):
+            stored["temporary"] = temporary
+        return stored
+
+    @classmethod
+    def from_json(cls, data: StoredHistory) -> HistoryState:
+        databases = data.get("databases")
+        former = FormerNames(
+            {TableId.parse(t): frozenset(map(TableId.parse, names)) for t, names in data.get("masked", {}).items()},
+            {
+                TableId.parse(table): {column: frozenset(names) for column, names in columns.items()}
+                for table, columns in data.get("masked_columns", {}).items()
+            },
+        )
+        return cls(
+            {TableId.parse(name): Shadow.from_json(shadow) for name, shadow in data.get("shadows", {}).items()},
+            frozenset(map(TableId.parse, data.get("away", ()))),
+            None if databases is None else {db: (charset, collation) for db, (charset, collation) in databases.items()},
+            former,
+            {TableId.parse(name): fingerprint for name, fingerprint in data.get("dropped", {}).items()},
+            _hidden(data["temporary"]) if "temporary" in data else TemporaryNames(),
+        )
+
+
+def _stored_hidden(hidden: TemporaryNames) -> StoredTemporary:
+    stored: StoredTemporary = {}
+    if hidden.sessions:
+        stored["file"] = hidden.file
+        stored["sessions"] = {str(thread): sorted(map(str, names)) for thread, names in hidden.sessions.items()}
+    if hidden.since is not None:
+        stored["since"] = str(hidden.since)
+    return stored
+
+
+def _hidden(stored: StoredTemporary) -> TemporaryNames:
+    sessions = {
+        LoggedThread.parse(thread): frozenset(map(TableId.parse, names))
+        for thread, names in stored.get("sessions", {}).items()
+    }
+    since = LoggedThread.parse(stored["since"]) if "since" in stored else None
+    return TemporaryNames(stored.get("file", ""), sessions, since)
+
+
+def begin_state(databases: Mapping[str, CharsetDefault], since: LoggedThread) -> StoredHistory:
+    """The state where the log begins: the facts that the log does not tell, and the server only as of now.
+
+    `since` is a session of the server that is not older than the log's beginning.
+    """
+    stored: StoredHistory = {"temporary": _stored_hidden(TemporaryNames(since=since))}
+    if databases:
+        stored["databases"] = _stored_databases(databases)
+    return stored
+
+
+def _stored_databases(databases: Mapping[str, CharsetDefault]) -> dict[str, list[str]]:
+    return {db: list(default) for db, default in sorted(databases.items())}

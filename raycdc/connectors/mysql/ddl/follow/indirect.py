@@ -1,0 +1,219 @@
+"""Tables that a statement may change beside those it names: by triggers, views and stored functions.
+
+Asked by `history` where such a statement is in the log instead of the rows it changed. A name counts wherever it stands
+in a text, as what it could be: too many found is a table read again, too few would be rows lost in silence. LOAD is
+another matter: it names one table, and what else can change rows are that table's triggers and the functions it calls
+(`loaded`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from raycdc.clients.mysql import query, quote_name
+from raycdc.connectors.mysql.ddl.parse.statement_text import begins_with, mentions
+from raycdc.connectors.mysql.ddl.parse.tokens import LexError, LexRules, Token, TokenKind, tokenize
+from raycdc.model import TableId
+
+#: Database and name by which a statement gets there, the text that runs then, and the database that names in it are of.
+#: An account sees only what it has a privilege on.
+_OBJECTS = (
+    (
+        "trigger",
+        "SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, ACTION_STATEMENT FROM information_schema.TRIGGERS",
+    ),
+    (
+        "view",
+        "SELECT TABLE_SCHEMA, TABLE_NAME, VIEW_DEFINITION FROM information_schema.VIEWS",
+    ),
+    (
+        "routine",
+        "SELECT ROUTINE_SCHEMA, ROUTINE_NAME, ROUTINE_DEFINITION FROM information_schema.ROUTINES",
+    ),
+)
+#: What shows the text of each to an account that sees its name.
+_GRANTS = {
+    "view": "GRANT SHOW VIEW ON {name}",
+    "routine": "GRANT SHOW_ROUTINE ON *.* (MySQL 8.0.20 and newer), or GRANT SELECT ON mysql.proc",
+    "trigger": "GRANT TRIGGER ON {name}",
+}
+#: What shows that there are such objects.
+_GRANTS_FOR_NAMES = "GRANT TRIGGER, SHOW VIEW, EXECUTE ON *.*"
+_CHANGES_ROWS = re.compile(
+    r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH|SELECT|DO)\b", re.IGNORECASE | re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlText:
+    """A statement or body, and the database that names in it are of which none is said."""
+
+    db: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """A trigger (under its table's name), view or routine; `text` is empty where the account may not see it."""
+
+    kind: str
+    db: str
+    name: str
+    text: str
+
+    @property
+    def unseen(self) -> str:
+        """Why nobody knows where it leads, and what would tell."""
+        grant = _GRANTS[self.kind].format(name=quote_name(self.db, self.name))
+        return f"{self.kind} {self.db}.{self.name} leads anywhere, as this account may not see its text: {grant}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Where a statement leads: the texts that run, and the objects whose text is not seen.
+
+    Of each of the latter, the databases that it may change tables of; None: of any.
+    """
+
+    texts: tuple[SqlText, ...] = ()
+    unseen: tuple[tuple[StoredObject, frozenset[str] | None], ...] = ()
+
+
+def loaded(statement: SqlText, rules: LexRules) -> SqlText | None:
+    """The table and the functions that a LOAD names, as a text of these alone; None for anything else."""
+    if not begins_with("LOAD", statement.text):
+        return None
+    try:
+        tokens = list(tokenize(statement.text, rules))
+    except LexError:
+        return None
+    words = [token.text.upper() if token.kind is TokenKind.WORD else "" for token in tokens]
+    into = next((at for at in range(len(words)) if words[at : at + 2] == ["INTO", "TABLE"]), len(words))
+    names, end = _qualified(tokens, into + 2)
+    if not names:
+        return None
+    calls = []
+    while end < len(tokens):
+        called, behind = _qualified(tokens, end)
+        if called and tokens[behind].text == "(":
+            calls.append(called)
+        end = max(behind, end + 1)
+    return SqlText(statement.db, " ".join(["LOAD INTO", names, *calls]))
+
+
+def _qualified(tokens: Sequence[Token], at: int) -> tuple[str, int]:
+    """The name that begins at `at`, with its database if it says one, and where it ends; empty for no name."""
+    parts: list[str] = []
+    while at < len(tokens) and tokens[at].kind in (TokenKind.WORD, TokenKind.NAME):
+        parts.append(tokens[at].text)
+        if (tokens[at + 1].kind, tokens[at + 1].text) != (TokenKind.SYMBOL, "."):
+            return quote_name(*parts), at + 1
+        at += 2
+    return "", at
+
+
+def is_change_of_rows(statement: str) -> bool:
+    """Whether a statement of the log changes rows, which should be there as rows."""
+    return _CHANGES_ROWS.match(statement) is not None
+
+
+def tables_reached(
+    statement: SqlText,
+    ways_of: Callable[[SqlText], Ways] | None,
+    tables: Iterable[TableId],
+    *,
+    databases: Sequence[str] | None = None,
+    hidden: Callable[[TableId], bool] = lambda _: False,
+    rules: LexRules = LexRules(),  # noqa: B008  frozen
+) -> dict[TableId, str]:
+    """Those of `tables` that a change of rows may concern, each with the reason where it does not name it.
+
+    `databases` are those whose tables it changes, where the server said so; `hidden`: the statement means a temporary
+    table by that name; `rules`: how its session reads it.
+    """
+    statement = loaded(statement, rules) or statement
+    if databases is not None:
+        changed = {db.casefold() for db in databases}
+        tables = [table for table in tables if table.db.casefold() in changed]
+    tables = list(tables)
+    reached = {t: "" for t in tables if mentions(statement.text, t, db=statement.db) and not hidden(t)}
+    if ways_of is None or not (rest := [table for table in tables if table not in reached]):
+        return reached
+    ways = ways_of(statement)
+    texts = [statement, *ways.texts]
+    for table in rest:
+        seen = next((text for text in ways.texts if mentions(text.text, table, db=text.db)), None)
+        unseen = next((o for o, of in ways.unseen if of is None or table.db.casefold() in of), None)
+        if seen is not None:
+            reached[table] = ""
+        elif unseen is not None:
+            reached[table] = unseen.unseen
+        elif databases is not None and not any(_is_of(text, table.db) for text in texts):
+            reached[table] = (
+                f"the server says that it changes tables of {table.db}, which nothing leads to that this account "
+                f"sees: {_GRANTS_FOR_NAMES}"
+            )
+    return reached
+
+
+class IndirectChanges:
+    """`connect` opens a connection to the server whose log it is."""
+
+    def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
+        self._connect = connect
+
+    def __call__(self, statement: SqlText) -> Ways:
+        """Where the statement leads, as the server has it now."""
+        with closing(self._connect()) as connection:
+            objects = [
+                StoredObject(kind, _text(db), _text(name), _text(body))
+                for kind, sql in _OBJECTS
+                for db, name, body in query(connection, sql)
+                if db != "sys"
+            ]
+            texts, unseen = reached(statement, objects)
+            return Ways(texts, tuple((each, _databases_of(connection, each)) for each in unseen))
+
+
+def reached(
+    statement: SqlText, objects: Sequence[StoredObject]
+) -> tuple[tuple[SqlText, ...], tuple[StoredObject, ...]]:
+    """The texts of the `objects` that a statement names, and of those that these name; and those that have none."""
+    left, texts, unseen = list(objects), [statement], list[StoredObject]()
+    for text in texts:  # It grows meanwhile.
+        met = [each for each in left if mentions(text.text, TableId(each.db, each.name), db=text.db)]
+        left = [each for each in left if each not in met]
+        texts += [SqlText(each.db, each.text) for each in met if each.text]
+        unseen += [each for each in met if not each.text]
+    return tuple(texts[1:]), tuple(unseen)
+
+
+def _databases_of(connection: Connection[Any], unseen: StoredObject) -> frozenset[str] | None:
+    """The databases of the tables behind a view's columns, which MariaDB says: other columns cannot be changed."""
+    if unseen.kind != "view" or "mariadb" not in connection.get_server_info().lower():
+        return None
+    try:
+        connection.query(f"SELECT * FROM {quote_name(unseen.db, unseen.name)} LIMIT 0")
+        answer: Any = connection._result
+    except pymysql.Error:
+        return None
+    databases = frozenset(_text(field.db).casefold() for field in answer.fields if field.db)
+    # A version that names the view's own database says nothing by that.
+    return None if unseen.db.casefold() in databases else databases or None
+
+
+def _is_of(text: SqlText, db: str) -> bool:
+    """Whether the text has, or may have, names of the database."""
+    named = re.search(rf"(?<!\w){re.escape(db)}(?!\w)", text.text, re.IGNORECASE)
+    return text.db.casefold() == db.casefold() or named is not None
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "")

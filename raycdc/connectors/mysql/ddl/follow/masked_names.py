@@ -1,0 +1,188 @@
+"""The names that a table's rows and columns had, as far as ``[[mask]]`` hides something of them there.
+
+A mask is for names. Rows that get another one, by a RENAME, by EXCHANGE PARTITION, or that are to be copied into a
+table made LIKE theirs, would be shown where no mask is for that name: such a table is parked, unless what was hidden is
+hidden there in the same way. It stays so until it is made anew: what began as a rename over an uncaptured name, and
+ends days later, is the same. So does a table whose hidden column was renamed, until that is renamed back or gone: a
+new snapshot would show what the old name hid. Rows that a statement copies into a table that is followed (INSERT …
+SELECT) are that table's own. Called by `history` at each statement, `former` goes into the checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from raycdc.connectors.mysql.ddl.apply import AffectedTables, DdlDialect, RefusedStatement, parse_ddl
+from raycdc.connectors.mysql.ddl.parse.statements import (
+    AddColumn,
+    AlterTable,
+    ChangeColumn,
+    CreateTable,
+    DropColumn,
+    DropDatabase,
+    DropTable,
+    RenameColumn,
+    RenameTable,
+    places_after,
+    separated,
+)
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.model import TableId
+from raycdc.model.rules.mask import Mask, Masks
+
+#: Names kept. Each is of a table that exists, or of one that a statement was not understood about.
+NAMES_MAX = 4096
+#: Statements of other words leave rows and columns under the names that they had.
+_MOVES = re.compile(r"\b(RENAME|CHANGE|LIKE|EXCHANGE|DROP|CREATE)\b", re.IGNORECASE)
+
+#: By a column's name, case-folded, those that it had.
+Columns = Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class FormerNames:
+    """By a table's name those that its rows had, its own left out, and those that its columns had."""
+
+    tables: Mapping[TableId, frozenset[TableId]] = field(default_factory=dict)
+    columns: Mapping[TableId, Columns] = field(default_factory=dict)
+
+
+class MaskedNames:
+    """See the module's docstring. One thread: the decoder's."""
+
+    def __init__(self, masks: Masks, former: FormerNames) -> None:
+        self._masks = masks
+        self._earlier = dict(former.tables)
+        self._columns = dict(former.columns)
+        self.changed = False
+
+    def __repr__(self) -> str:
+        return f"MaskedNames({self._earlier}, columns={self._columns})"
+
+    def former(self) -> FormerNames:
+        """The names as of now."""
+        return FormerNames(dict(self._earlier), dict(self._columns))
+
+    def follow(self, statement: str, db: str, touched: AffectedTables, dialect: DdlDialect) -> None:
+        """The effect of a statement of the log, which names `touched`, on the names of rows."""
+        if not self._masks or not touched or not _MOVES.search(statement):
+            return
+        before = dict(self._earlier), dict(self._columns)
+        for name in touched.databases:
+            self._earlier = {table: names for table, names in self._earlier.items() if table.db != name}
+            self._columns = {table: columns for table, columns in self._columns.items() if table.db != name}
+        parsed = parse_ddl(statement, db, dialect=dialect)
+        if isinstance(parsed, RefusedStatement):
+            self._mix(touched.tables)
+        else:
+            moved = list(separated(parsed))
+            renames = [ddl for ddl in moved if isinstance(ddl, RenameTable)]
+            for ddl in moved:
+                if isinstance(ddl, AlterTable):
+                    self._rename_columns(ddl)
+                match ddl:
+                    case CreateTable(like=None, if_not_exists=False) | DropTable():
+                        self._set(ddl.table, frozenset(), {})
+                    case CreateTable(like=other) if other is not None:
+                        self._set(ddl.table, self._names_of(other), self._columns.get(other, {}))
+                    case DropDatabase() | RenameTable():
+                        pass
+                    case _ if len(touched.tables) > 1 and not renames:
+                        self._mix(touched.tables)
+            self._rename(renames)
+        for notes in (self._earlier, self._columns):
+            while len(notes) > NAMES_MAX:
+                del notes[next(iter(notes))]
+        self.changed = self.changed or (self._earlier, self._columns) != before
+
+    def shown_by(self, table: MySqlTable) -> str:
+        """Why the table's rows would show what is hidden under an earlier name of theirs; empty where they do not."""
+        columns = self._columns.get(table.id, {})
+        for earlier in sorted({table.id, *self._earlier.get(table.id, ())}):
+            for column in table.columns:
+                mask = self._masks.of(table.id, column.name)
+                for name in sorted({column.name, *columns.get(column.name.casefold(), ())}):
+                    hidden = self._masks.of(earlier, name)
+                    if hidden is not None and not _same(hidden, mask):
+                        return _shown(table.id, earlier, column.name, name)
+        return ""
+
+    def _names_of(self, table: TableId) -> frozenset[TableId]:
+        own = {table} if self._masks.identity(table) else set()
+        return self._earlier.get(table, frozenset()) | own
+
+    def _set(self, table: TableId, names: frozenset[TableId], columns: Columns) -> None:
+        self._earlier.pop(table, None)
+        self._columns.pop(table, None)
+        if names := names - {table}:
+            self._earlier[table] = names
+        if columns:
+            self._columns[table] = columns
+
+    def _mix(self, tables: Sequence[TableId]) -> None:
+        """Each of the tables may have rows of any other one."""
+        all_names = frozenset().union(*(self._names_of(table) for table in tables))
+        all_columns: dict[str, frozenset[str]] = {}
+        for table in tables:
+            for column, names in self._columns.get(table, {}).items():
+                all_columns[column] = all_columns.get(column, frozenset()) | names
+        for table in tables:
+            self._set(table, all_names, all_columns)
+
+    def _rename(self, renames: Sequence[RenameTable]) -> None:
+        places = places_after(renames)
+        names_after = {
+            new: (frozenset[TableId](), dict[str, frozenset[str]]())
+            if old is None
+            else (self._names_of(old), self._columns.get(old, {}))
+            for new, old in places.items()
+        }
+        for new, (names, columns) in names_after.items():
+            self._set(new, names, columns)
+
+    def _rename_columns(self, ddl: AlterTable) -> None:
+        """All of a statement at once: who had which name before decides."""
+        columns = self._columns.get(ddl.table, {})
+        places: dict[str, str] = {}
+        after = dict(columns)
+        for action in ddl.actions:
+            match action:
+                case ChangeColumn(name, definition) if name != definition.name:
+                    places[name] = definition.name
+                case RenameColumn(name, new_name):
+                    places[name] = new_name
+                case DropColumn(name):
+                    after.pop(name.casefold(), None)
+                case AddColumn(definition, if_not_exists=False):
+                    after.pop(definition.name.casefold(), None)
+                case _:
+                    pass
+        for name in places:
+            after.pop(name.casefold(), None)
+        for name, new in places.items():
+            hidden = any(self._masks.of(table, name) for table in (ddl.table, *self._earlier.get(ddl.table, ())))
+            names = (columns.get(name.casefold(), frozenset()) | ({name} if hidden else set())) - {new}
+            after.pop(new.casefold(), None)
+            if names:
+                after[new.casefold()] = frozenset(names)
+        self._set(ddl.table, self._earlier.get(ddl.table, frozenset()), after)
+
+
+def _shown(table: TableId, earlier: TableId, column: str, name: str) -> str:
+    way = f"hide it in the same way (mask.columns that match {table}.{column})"
+    end = f"then run: raycdc tables resnapshot CONFIG {table}; or leave the table out (source.exclude)."
+    if column == name:
+        return (
+            f"Rows of {table} were, or may be, those of {earlier}, of which [[mask]] hides {name!r}: here it would be "
+            f"shown. {way[0].upper()}{way[1:]}, {end}"
+        )
+    return (
+        f"Column {column!r} of {table} was {name!r}, which [[mask]] hides of {earlier}: here it would be shown. Rename "
+        f"it back, or {way}, {end}"
+    )
+
+
+def _same(one: Mask, other: Mask | None) -> bool:
+    return other is not None and replace(one, columns="") == replace(other, columns="")

@@ -1,0 +1,120 @@
+"""What the log tells otherwise than the table has it, so that no target could be kept equal by it.
+
+| what | what the log has |
+|---|---|
+| a VIRTUAL column that reads a counter (MariaDB) | in an INSERT its value from before the counter gave its number |
+| a VIRTUAL column that reads DEFAULT(x) | MariaDB's value without the default; and no server logs that a new default \
+changed it in all rows |
+| a MERGE table | rows of other tables as its own, and what is written to those directly not at all |
+| a table below a MERGE table | not the rows that were written through that one |
+| YEAR(2) in a key | two digits, which several years have |
+
+Such tables are parked by name: before their first row (`raycdc.connectors.mysql.server.checks.unfit`), and at the
+statement of the log that makes them so. What else is logged in another way than SELECT gives it is decoded as SELECT
+gives it; tests/integration/connectors/mysql/test_logged_otherwise.py has the table of what was played.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from raycdc.connectors.mysql.ddl.parse.statements import ColumnDefinition, DdlDialect
+from raycdc.connectors.mysql.ddl.parse.token_cursor import DdlCursor, Unparsable
+from raycdc.connectors.mysql.ddl.parse.tokens import TokenKind
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable, is_short_year
+from raycdc.model import TableId
+
+#: How the servers call the engine of MERGE tables.
+MERGE_ENGINES = frozenset({"mrg_myisam", "merge"})
+#: Stands among the names that an expression reads for the function DEFAULT().
+DEFAULT_FUNCTION = "default()"
+#: Why the tables that a MERGE table is made of, and that one, cannot be followed.
+MERGED = (
+    "the server logs rows that are written through a MERGE table under that table's name, so that neither it nor the "
+    "tables below it can be followed"
+)
+
+_PUTS_BELOW = re.compile(r"(?=.*\b(CREATE|ALTER)\b).*\bUNION\b", re.IGNORECASE | re.DOTALL)
+_QUOTED_OR_WORD = re.compile(r"`((?:[^`]|``)+)`|'(?:[^'\\]|''|\\.)*'|([^\W\d][\w$]*)(\s*\()?", re.DOTALL)
+
+
+def names_read(expression: str) -> frozenset[str]:
+    """The names in an expression as the server prints it, folded; `DEFAULT_FUNCTION` where it reads a default."""
+    expression = expression.replace("\\'", "'")  # MySQL prints quotes so.
+    found = set()
+    for match in _QUOTED_OR_WORD.finditer(expression):
+        name, word, call = match.groups()
+        if word and word.upper() == "DEFAULT" and call:
+            found.add(DEFAULT_FUNCTION)
+        elif name or (word and not call):
+            found.add((name.replace("``", "`") if name else word).casefold())
+    return frozenset(found)
+
+
+def misleading(columns: Iterable[MySqlColumn], reads: Mapping[str, frozenset[str]]) -> str:
+    """The first VIRTUAL column whose logged values are others than its own; empty if there is none.
+
+    `reads` has the names that the expression of each generated column reads.
+    """
+    described = {column.name.casefold(): column for column in columns}
+    wrong = {name for name, column in described.items() if column.is_counter} | {DEFAULT_FUNCTION}
+    count = -1
+    while count != len(wrong):
+        count = len(wrong)
+        wrong |= {
+            name
+            for name, column in described.items()
+            if column.is_virtual and not wrong.isdisjoint(reads.get(column.name, frozenset()))
+        }
+    return next((column.name for name, column in described.items() if column.is_virtual and name in wrong), "")
+
+
+def definitions_mislead(definitions: Iterable[ColumnDefinition], columns: Iterable[MySqlColumn]) -> str:
+    """`misleading` of the columns of a new table as a statement defines them."""
+    return misleading(columns, {definition.name: definition.reads for definition in definitions})
+
+
+def told_otherwise(table: MySqlTable) -> str:
+    """Why the log does not tell the table's rows, as far as the table itself shows it, and what to do; else empty."""
+    leave = "or leave the table out with source.exclude."
+    if table.engine.lower() in MERGE_ENGINES:
+        return f"Table {table.id}: {MERGED}. Capture the tables below it after it was dropped, {leave}"
+    if table.misleading:
+        return (
+            f"Table {table.id}: the log has other values of the VIRTUAL column {table.misleading!r} than the table, "
+            "because it reads an AUTO_INCREMENT column or a default, itself or by another such column. Drop it, let it "
+            f"read neither, make it STORED where the server allows that, {leave}"
+        )
+    short = next((c.name for c in table.columns if c.name in table.primary_key and is_short_year(c.shape)), "")
+    if short:
+        return (
+            f"Table {table.id}: the key column {short!r} is a YEAR(2), which prints the same two digits for several "
+            f"years, so that its rows cannot be told apart. Make it a YEAR, {leave}"
+        )
+    return ""
+
+
+def tables_below(statement: str, default_db: str, dialect: DdlDialect) -> tuple[TableId, ...]:
+    """The tables that a CREATE TABLE or ALTER TABLE puts below a MERGE table (``UNION = (a, b)``)."""
+    if _PUTS_BELOW.match(statement) is None:
+        return ()
+    found: list[TableId] = []
+    try:
+        cursor = DdlCursor(statement, default_db, dialect)
+        while not cursor.at_end():
+            if not cursor.accept("UNION"):
+                cursor.skip()
+                continue
+            cursor.accept_symbol("=")
+            if not cursor.at_symbol("(") or cursor.peek(1).kind not in (TokenKind.WORD, TokenKind.NAME):
+                continue
+            if cursor.peek(1).kind is TokenKind.WORD and cursor.peek(1).text.upper() in ("SELECT", "WITH", "VALUES"):
+                continue
+            cursor.accept_symbol("(")
+            found.append(cursor.table())
+            while cursor.accept_symbol(","):
+                found.append(cursor.table())
+    except Unparsable:
+        return tuple(found)
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Statements as text and as values, without regard to any table. Pure."""

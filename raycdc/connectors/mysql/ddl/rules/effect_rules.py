@@ -1,0 +1,124 @@
+"""The rules by which each effect is judged that a statement has on a captured table, before it is taken for true.
+
+What a statement says may be clear, and yet be nothing that targets can follow, or may show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raycdc.connectors.mysql.ddl.logged_otherwise import told_otherwise
+from raycdc.connectors.mysql.ddl.rules import proofs
+from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement, MySqlVerdict
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.model.batch import reserved_column
+from raycdc.model.evolution import AlterPrimaryKeyEvent, RenameTableEvent
+from raycdc.source.tables.verdicts import Follow, Rule, TableEffect
+
+
+@dataclass(frozen=True, slots=True)
+class StatementEffect:
+    """An effect of a statement, on the table as it was `before`; None: it was not followed."""
+
+    statement: LoggedStatement
+    effect: TableEffect[MySqlTable]
+    before: MySqlTable | None
+
+    @property
+    def made(self) -> MySqlTable | None:
+        """The table, if it was not followed before."""
+        return self.effect.after if self.before is None else None
+
+
+def has_another_key_or_name(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
+    """A new primary key, or a new name of the table, which no sink can be given."""
+    kinds = AlterPrimaryKeyEvent | RenameTableEvent
+    event = next((event for event in judged.effect.events if isinstance(event, kinds)), None)
+    return None if event is None else judged.statement.refused(facts, f"{event.type} is not followed")
+
+
+def is_logged_otherwise(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
+    """The log has other values of the table's rows than the table."""
+    after = judged.effect.after
+    if after is None or not (why := told_otherwise(after)):
+        return None
+    return judged.statement.refused(facts, why.removesuffix("."), again=True)
+
+
+def shows_what_is_masked(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
+    """A new table has rows or columns that are masked under an earlier name of theirs."""
+    if judged.made is None or not (why := facts.masked.shown_by(judged.made)):
+        return None
+    return judged.statement.refused(facts, why)
+
+
+def differs_from_the_dropped(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
+    """A new table has other columns than the one that was dropped under its name, of which targets have the columns."""
+    if judged.made is None or not facts.dropped.differs(judged.made) or not facts.parked.parks:
+        return None
+    why = f"{judged.made.id} was dropped, and is another table now, which is read from its beginning"
+    return judged.statement.refused(facts, why, again=True)
+
+
+def has_a_reserved_column(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
+    """A column has a name that changes have for columns of their own."""
+    after = judged.effect.after
+    if after is None or not (why := reserved_column(column.name for column in after.columns)):
+        return None
+    return judged.statement.refused(facts, why)
+
+
+def changes_the_chunk_key(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
+    """The column that chunks are ranges of is another one, in the middle of the table's snapshot."""
+    before, after = judged.before, judged.effect.after
+    if before is None or after is None or (column := facts.snapshots.changed(before, after)) is None:
+        return None
+    why = f"it changes column {column!r}, which the table is cut by, while its snapshot is under way"
+    return judged.statement.refused(facts, why, again=True)
+
+
+def is_not_for_targets(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
+    """Targets cannot follow it, by what the configuration says of them."""
+    before, after = judged.before, judged.effect.after
+    table = before or after
+    if table is None:
+        return None
+    schema = None if before is None else before.schema()
+    made = None if after is None else after.schema()
+    why = facts.parked.objection(table.id, schema, made, judged.effect.events)
+    return judged.statement.refused(facts, why) if why else None
+
+
+def changes_nothing(judged: StatementEffect, _: HistoryFacts) -> MySqlVerdict | None:
+    """Indexes, options, partitions that keep their rows, DROP TABLE of what is not there."""
+    effect = judged.effect
+    same = effect.after == judged.before
+    has_effect = effect.after is not None and (effect.events or effect.replaces)
+    return proofs.CHANGES_NOTHING if same and not has_effect else None
+
+
+def is_followed(judged: StatementEffect, _: HistoryFacts) -> MySqlVerdict:
+    """Nothing is against it."""
+    return Follow((judged.effect,))
+
+
+#: Asked in this order of every effect.
+EFFECT_RULES: tuple[Rule[StatementEffect, HistoryFacts, MySqlTable], ...] = (
+    # Before those that read the table anew: somebody is to decide whether targets get the new key.
+    has_another_key_or_name,
+    # Before the rules about names, which a user may change: the log never has the rows of such a table.
+    is_logged_otherwise,
+    # Before the next one, whose new snapshot would show them.
+    shows_what_is_masked,
+    # Before the rules about its columns: whatever they are, the target has others.
+    differs_from_the_dropped,
+    # Before the next one, whose new snapshot would have the column, too.
+    has_a_reserved_column,
+    # Before the targets are asked: the chunks that were read are wrong whatever these say.
+    changes_the_chunk_key,
+    # Before the next one: the statement may find the table as targets cannot have it.
+    is_not_for_targets,
+    # Before the last one, which ends an epoch.
+    changes_nothing,
+    is_followed,
+)

@@ -1,0 +1,163 @@
+"""The facts by which statements of the log are judged: what is known of tables, and what a statement says by itself.
+
+`DdlHistory` keeps them up to date, statement by statement, in the decoder's thread. The rules look at them
+(`statement_rules`, `part_rules`, `name_rules`, `effect_rules`), and change none but those of no captured table: of
+schema change tools' tables, of temporary ones, and of databases' defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from raycdc.connectors.mysql.binlog.events import DdlItem
+from raycdc.connectors.mysql.binlog.positions.position import ordinal_of
+from raycdc.connectors.mysql.ddl.apply import (
+    AffectedTables,
+    DdlDialect,
+    RefusedStatement,
+    TableDdl,
+    parse_ddl,
+    touched_tables,
+)
+from raycdc.connectors.mysql.ddl.dialect import dialect_of_session
+from raycdc.connectors.mysql.ddl.follow.database_defaults import DatabaseDefaults
+from raycdc.connectors.mysql.ddl.follow.followed_tables import (
+    DroppedTables,
+    FollowedTables,
+    Sequences,
+    SnapshotChunkKeys,
+    note_made,
+)
+from raycdc.connectors.mysql.ddl.follow.history_state import TemporaryTables
+from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
+from raycdc.connectors.mysql.ddl.follow.masked_names import MaskedNames
+from raycdc.connectors.mysql.ddl.follow.tool_tables import ToolTables
+from raycdc.connectors.mysql.ddl.parse.statement_text import begins_with, mentions, shown
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.model import TableId
+from raycdc.model.rules.selector import TableSelector
+from raycdc.source.tables.parked_tables import ParkedTables
+from raycdc.source.tables.table_life import ParkedPhase
+from raycdc.source.tables.verdicts import Park, Resnapshot, Rule, Verdict
+
+#: A verdict on a statement of the MySQL log.
+MySqlVerdict = Verdict[MySqlTable]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFacts:
+    """The facts of tables where the log stands. One thread: the decoder's."""
+
+    server: LogServer
+    selector: TableSelector
+    tables: FollowedTables
+    parked: ParkedTables[MySqlTable]
+    tools: ToolTables
+    sequences: Sequences
+    defaults: DatabaseDefaults
+    dropped: DroppedTables
+    masked: MaskedNames
+    temporary: TemporaryTables
+    snapshots: SnapshotChunkKeys
+
+    def captures(self, table: TableId) -> bool:
+        """Whether rows of `table` are captured as far as the log was decoded: tools' tables are not, unless by name."""
+        if table in self.tables:
+            return True
+        return table not in self.parked and table not in self.sequences and self.selects(table)
+
+    def selects(self, table: TableId) -> bool:
+        """Whether `table` is, or may again be, captured."""
+        if table in self.tables or table in self.parked:
+            return True
+        return self.selector.matches(table) and (table in self.selector.plain_names or table not in self.tools)
+
+
+@dataclass(frozen=True)
+class LoggedStatement:
+    """A statement of the log, as its session meant it, and the tables that it names.
+
+    `of_temporary`: it is about temporary tables alone. `mentioned` are the followed tables in its text, where its names
+    cannot be read. The tables of `touched` are `captured`, or of a schema change tool (`tools`), or of no interest.
+    `parked` are those that it names and that are parked.
+    """
+
+    item: DdlItem
+    dialect: DdlDialect
+    touched: AffectedTables
+    of_temporary: bool = False
+    mentioned: tuple[TableId, ...] = ()
+    captured: tuple[TableId, ...] = ()
+    tools: tuple[TableId, ...] = ()
+    parked: tuple[TableId, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.item.statement
+
+    @cached_property
+    def parsed(self) -> tuple[TableDdl, ...] | RefusedStatement:
+        """Its parts, or why it is not understood."""
+        return parse_ddl(self.item.statement, self.item.db, dialect=self.dialect)
+
+    def refusal(self, reason: str) -> str:
+        """The text that says why the statement cannot be followed."""
+        what = f"{self.item.position}: this statement cannot be followed: {reason.removesuffix('.')}."
+        return f"{what}\n  {shown(self.text)}"
+
+    def refused(
+        self,
+        facts: HistoryFacts,
+        reason: str,
+        *,
+        again: bool = False,
+        phase: ParkedPhase = ParkedPhase.PARKED,
+        tables: Sequence[TableId] = (),
+    ) -> Park | Resnapshot:
+        """The verdict that none of the captured tables that the statement names can be followed, nor `tables`.
+
+        They are read anew where `again` says so, where the statement makes them, and where they are several: it does
+        not say which of them it concerns.
+        """
+        text = self.refusal(reason)
+        concerned = tuple(dict.fromkeys((*tables, *(t for t in self.touched.tables if facts.captures(t)))))
+        new = begins_with("CREATE", self.text) and not any(t in facts.tables for t in concerned)
+        if again or new or len(concerned) > 1:
+            return Resnapshot(text, concerned)
+        return Park(text, concerned, phase)
+
+
+def note_statement(item: DdlItem, facts: HistoryFacts) -> LoggedStatement:
+    """The statement with the tables that it names; what it says of names is noted, whatever the verdict on them."""
+    dialect = dialect_of_session(facts.server.dialect, item.session)
+    touched = touched_tables(item.statement, item.db, dialect=dialect)
+    if facts.temporary.follow(item, touched):
+        return LoggedStatement(item, dialect, touched, of_temporary=True)
+    note_made(facts.parked, item, touched, dialect, facts.server.was_there_before)
+    named: Collection[TableId] = touched.tables
+    if touched.unread:
+        named = [t for t in (*facts.tables, *facts.parked) if mentions(item.statement, t, db=item.db)]
+    asked = {*named, *touched.dropped_sequences}
+    parked = tuple(table for table in facts.parked if table in asked or table.db in touched.databases)
+    # Looks at parked tables are out of date.
+    dropped = begins_with("DROP", item.statement)
+    leaves = dropped or begins_with("RENAME", item.statement)
+    for table in parked:
+        facts.parked.touched(table, ordinal_of(item.position), stays_absent=dropped, leaves=leaves)
+    facts.sequences.touched(touched)
+    facts.masked.follow(item.statement, item.db, touched, dialect)
+    captured = tuple(table for table in touched.tables if facts.captures(table))
+    return LoggedStatement(
+        item,
+        dialect,
+        touched,
+        mentioned=tuple(table for table in named if table in facts.tables) if touched.unread else (),
+        captured=captured,
+        tools=tuple(table for table in touched.tables if table not in captured and table in facts.tools),
+        parked=parked,
+    )
+
+
+StatementRule = Rule[LoggedStatement, HistoryFacts, MySqlTable]

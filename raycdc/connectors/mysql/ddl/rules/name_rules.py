@@ -1,0 +1,146 @@
+"""The rules by which names are judged that a statement gives to other tables: RENAME TABLE, and RENAME inside ALTER.
+
+All renames of a statement count at once: who had which name before decides, not the names in between. Pairs of
+temporary tables, which MariaDB does not tell from others, are noted and left out before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from raycdc.connectors.mysql.ddl.follow.tool_tables import NewNames
+from raycdc.connectors.mysql.ddl.parse.statements import RenameTable, with_collations
+from raycdc.connectors.mysql.ddl.rules import proofs
+from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement, MySqlVerdict
+from raycdc.connectors.mysql.ddl.shape import reshape
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.model import TableId
+from raycdc.model.evolution import AlterTableCommentEvent
+from raycdc.source.tables.table_life import ParkedPhase
+from raycdc.source.tables.verdicts import Follow, Ignore, Park, Resnapshot, Rule, TableEffect, judge
+
+
+@dataclass(frozen=True, slots=True)
+class GivenName:
+    """A name behind all renames of a statement, and the one that its table had `before`; None: no table has it."""
+
+    statement: LoggedStatement
+    name: TableId
+    before: TableId | None
+    names: NewNames
+
+    def refusal(self, reason: str) -> str:
+        return self.statement.refusal(reason)
+
+
+def judge_names(
+    statement: LoggedStatement, pairs: Sequence[RenameTable], facts: HistoryFacts
+) -> tuple[MySqlVerdict, ...]:
+    """The verdicts on the captured names that the renames of a statement give and take, each on one of them."""
+    if statement.dialect.mariadb:
+        pairs = [pair for pair in pairs if not facts.temporary.renames(statement.item, pair)]
+    names = facts.tools.take_names(pairs)
+    given = [GivenName(statement, name, before, names) for name, before in names.places.items()]
+    verdicts = [judge(NAME_RULES, each, facts) for each in given]
+    facts.tools.keep_shadows(names, facts.captures)
+    concerned = [verdict for verdict in verdicts if not isinstance(verdict, Ignore)]
+    if len(concerned) < 2:
+        return tuple(concerned)
+    # The statement does not say which of several tables it concerns: each one is read anew.
+    return tuple(Resnapshot(each.reason, each.tables) if isinstance(each, Park) else each for each in concerned)
+
+
+def keeps_its_name(given: GivenName, _: HistoryFacts) -> MySqlVerdict | None:
+    """Renames there and back."""
+    return proofs.KEEPS_ITS_NAME if given.before == given.name else None
+
+
+def is_another_name(given: GivenName, facts: HistoryFacts) -> MySqlVerdict | None:
+    """Nobody captures what has the name."""
+    return None if facts.captures(given.name) else proofs.OF_ANOTHER_NAME
+
+
+def leaves_the_name(given: GivenName, facts: HistoryFacts) -> MySqlVerdict | None:
+    """No table has the name any more: it has ended, but where a tool exchanges its tables one by one."""
+    if given.before is not None:
+        return None
+    if given.name not in facts.tables:
+        return proofs.NOT_FOLLOWED
+    to = given.names.new_name_of(given.name)
+    if facts.tools.leaves(given.name, to):
+        return proofs.AWAY_FOR_A_MOMENT
+    return Park(given.refusal(f"rename_table is not followed (to {to})"), (given.name,), ParkedPhase.ENDED)
+
+
+def was_captured_before(given: GivenName, _: HistoryFacts) -> MySqlVerdict | None:
+    """A target has the rows of the table under its former name."""
+    if given.before not in given.names.shapes:
+        return None
+    why = f"the rows that {given.before} has were captured under that name"
+    return Resnapshot(given.refusal(why), (given.name,))
+
+
+def was_not_captured_before(given: GivenName, facts: HistoryFacts) -> MySqlVerdict | None:
+    """No target has the rows that the table got under its former name, and it is no tool's copy of this one."""
+    assert given.before is not None
+    is_shadow = given.before in given.names.shadows or facts.tools.role(given.before) == (given.name, "shadow")
+    if given.name in facts.tables and is_shadow:
+        return None
+    why = f"the rows that {given.before} has were written under a name that is not captured"
+    return Resnapshot(given.refusal(why), (given.name,))
+
+
+def may_have_other_rows(given: GivenName, facts: HistoryFacts) -> MySqlVerdict | None:
+    """A tool's table, but of another one, or the old one that is put back by hand."""
+    assert given.before is not None
+    shadow, role = given.names.shadows.get(given.before), facts.tools.role(given.before)
+    old = role is not None and role[1] == "old" and "/* gh-ost */" not in given.statement.text
+    if not old and (shadow is None or shadow.owner == given.name):
+        return None
+    why = f"nothing says that the rows of {given.before} are those of {given.name}"
+    return Resnapshot(given.refusal(why), (given.name,))
+
+
+def takes_the_place(given: GivenName, facts: HistoryFacts) -> MySqlVerdict:
+    """A tool's table takes the place of the one that it was made for, with the rows of that."""
+    name, before, captured = given.name, given.before, facts.tables[given.name]
+    assert before is not None
+    shadow = given.names.shadows.get(before)
+    if shadow is None or shadow.table is None:
+        why = "the statement that made it came before this pipeline" if shadow is None else shadow.doubt
+        reason = f"the columns of {before} are not known: {why}"
+        successor = facts.server.successor(captured, given.statement.item.position, reason)
+        if isinstance(successor, str):
+            return Park(given.refusal(successor), (name,))
+        shadow = successor
+    elif doubted := shadow.doubt_under(before):
+        return Resnapshot(given.refusal(doubted), (name,))
+    assert shadow.table is not None
+    after = with_collations(replace(shadow.table, id=name), captured)
+    events, doubt = reshape(captured, after, shadow.origins)
+    if doubt is not None:
+        return Resnapshot(given.refusal(doubt), (name,))
+    if shadow.comment is not None:
+        events = (*events, AlterTableCommentEvent(name, shadow.comment))
+    facts.tools.forget(name)
+    # Another table, even where the columns are the same: chunks being read may see the new one half filled.
+    return Follow((TableEffect(name, after, events, replaces=True),))
+
+
+#: Asked in this order of every name in a statement's renames.
+NAME_RULES: tuple[Rule[GivenName, HistoryFacts, MySqlTable], ...] = (
+    # Before the rules about a table that comes or goes: none did.
+    keeps_its_name,
+    # Before those, too: what happened to it concerns nobody.
+    is_another_name,
+    # Before the rules about the table that has the name now, because there is one for them.
+    leaves_the_name,
+    # Before the one that takes every table without a tool's for one that was not captured.
+    was_captured_before,
+    # Before the rules about tools' tables, which this one knows from all others.
+    was_not_captured_before,
+    # Before the last one, which takes the rows for those of the table.
+    may_have_other_rows,
+    takes_the_place,
+)

@@ -1,0 +1,158 @@
+"""The rules by which each part of a statement is judged that is understood: what it makes of a database, or of a table.
+
+Parts are judged in order, each when the one before has had its effect. Renames are judged behind the others and all at
+once (`name_rules`), because who had which name before the statement decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raycdc.connectors.mysql.ddl.alter import UnknownShapeError
+from raycdc.connectors.mysql.ddl.apply import apply_ddl
+from raycdc.connectors.mysql.ddl.parse.statements import (
+    AlterTable,
+    CreateOrAlterDatabase,
+    CreateTable,
+    DropDatabase,
+    DropTable,
+    TableDdl,
+    TemporaryTable,
+    TruncateTable,
+)
+from raycdc.connectors.mysql.ddl.rules import proofs
+from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement, MySqlVerdict
+from raycdc.connectors.mysql.ddl.rules.statement_rules import asked_of_server
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import SchemaError
+from raycdc.model.evolution import DropTableEvent
+from raycdc.source.tables.table_life import ParkedPhase
+from raycdc.source.tables.verdicts import Follow, Rule, TableEffect, judge
+
+
+@dataclass(frozen=True, slots=True)
+class StatementPart:
+    """A part of a statement, with what a database's defaults stand for in the place of the word DEFAULT."""
+
+    statement: LoggedStatement
+    ddl: TableDdl
+
+
+def is_of_temporary_table(part: StatementPart, _: HistoryFacts) -> MySqlVerdict | None:
+    """No part of a temporary table is of interest."""
+    return proofs.OF_TEMPORARY if isinstance(part.ddl, TemporaryTable) else None
+
+
+def is_of_database(part: StatementPart, facts: HistoryFacts) -> MySqlVerdict | None:
+    """A database is dropped with all its tables, or has other defaults, which are noted."""
+    ddl, session = part.ddl, part.statement.item.session
+    if not isinstance(ddl, CreateOrAlterDatabase | DropDatabase):
+        return None
+    if isinstance(ddl, DropDatabase):
+        facts.defaults.drop(ddl.db)
+    else:
+        facts.defaults.set(ddl, ("", "") if session.unknown else facts.server.default_of(session))
+        if not ddl.or_replace:
+            return proofs.OF_DEFAULTS
+    facts.tools.shadows.drop_database(ddl.db)
+    tables = [table for table in facts.tables if table.db == ddl.db]
+    return Follow(tuple(TableEffect(table, None, (DropTableEvent(table),)) for table in tables))
+
+
+def is_of_table(part: StatementPart, facts: HistoryFacts) -> MySqlVerdict:
+    """All other parts are about one table."""
+    assert isinstance(part.ddl, CreateTable | AlterTable | TruncateTable | DropTable), (
+        f"{part.ddl} is no part by itself"
+    )
+    return judge(TABLE_RULES, TablePart(part.statement, part.ddl), facts)
+
+
+#: Asked of every part but renames.
+PART_RULES: tuple[Rule[StatementPart, HistoryFacts, MySqlTable], ...] = (
+    # The kinds of parts exclude each other; the last one has rules of its own.
+    is_of_temporary_table,
+    is_of_database,
+    is_of_table,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """A part of a statement that is about one table."""
+
+    statement: LoggedStatement
+    ddl: CreateTable | AlterTable | TruncateTable | DropTable
+
+
+def is_like_a_temporary_table(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None:
+    """CREATE TABLE … LIKE a table that its session alone may have."""
+    ddl, statement = part.ddl, part.statement
+    if not isinstance(ddl, CreateTable) or ddl.like is None or not facts.temporary.may_mean(statement.item, ddl.like):
+        return None
+    why = f"{ddl.table} is created like a temporary table, whose columns are not known here"
+    if facts.captures(ddl.table):
+        return asked_of_server(statement, facts, why, (ddl.table,))
+    facts.tools.doubt((ddl.table,), why)
+    return proofs.OF_A_TOOL
+
+
+def is_not_captured(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None:
+    """The table is a tool's, or of no interest; a tool may give up the table whose name nobody has by that."""
+    ddl = part.ddl
+    if facts.captures(ddl.table):
+        return None
+    given_up = facts.tools.apply(ddl, part.statement.dialect, facts.defaults.of(ddl.table.db))
+    if given_up is None:
+        return proofs.OF_A_TOOL
+    why = f"{given_up} was renamed away, and what was to take its place is gone"
+    return part.statement.refused(facts, why, phase=ParkedPhase.ENDED, tables=[given_up])
+
+
+def drops_what_nobody_followed(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None:
+    """DROP TABLE of a captured name without a table that is known here."""
+    ddl = part.ddl
+    return proofs.DROPS_NONE if isinstance(ddl, DropTable) and ddl.table not in facts.tables else None
+
+
+def may_have_been_there(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None:
+    """CREATE TABLE IF NOT EXISTS of a table that may have been there before, though nobody knew it here."""
+    ddl = part.ddl
+    if not isinstance(ddl, CreateTable) or ddl.table in facts.tables or facts.parked.is_made(ddl.table):
+        return None
+    if not facts.server.was_there_before(part.statement.item, ddl):
+        return None
+    why = f"{ddl.table} may have been there before, unknown here, and then the log has not all of its rows"
+    return part.statement.refused(facts, why, again=True, tables=[ddl.table])
+
+
+def changes_the_table(part: TablePart, facts: HistoryFacts) -> MySqlVerdict:
+    """The table as the part leaves it, if that is one which it can have had this effect on."""
+    ddl, statement = part.ddl, part.statement
+    try:
+        applied = apply_ddl(
+            facts.tables.get(ddl.table),
+            ddl,
+            find_table=facts.tools.shape,
+            dialect=statement.dialect,
+            default_charset=facts.defaults.of(ddl.table.db),
+        )
+    except SchemaError as cause:
+        unknown = isinstance(ddl, CreateTable) or isinstance(cause, UnknownShapeError)
+        return asked_of_server(statement, facts, str(cause), (ddl.table,) if unknown else ())
+    if applied.rewrites is not None:
+        return statement.refused(facts, applied.rewrites, again=True)
+    return Follow((TableEffect(ddl.table, applied.table, applied.events),))
+
+
+#: Asked in this order of every part that is about a table.
+TABLE_RULES: tuple[Rule[TablePart, HistoryFacts, MySqlTable], ...] = (
+    # Before the next one, because it is asked of tools' tables, too.
+    is_like_a_temporary_table,
+    # Before all that know the table, or would take it for a new one.
+    is_not_captured,
+    # Before the last one, for which a table that is dropped must be there; the next one is about others.
+    drops_what_nobody_followed,
+    # Before the last one, which follows a new table from here on without any of its rows.
+    may_have_been_there,
+    changes_the_table,
+)

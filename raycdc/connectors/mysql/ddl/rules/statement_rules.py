@@ -1,0 +1,252 @@
+"""The rules by which a statement of the log is judged as a whole, before its parts are.
+
+| subject | rules | last one |
+|---|---|---|
+| a parked table that a statement names | `PARKED_RULES` | it stays parked |
+| a table that a change of rows may concern, which was logged as a statement | `ROWS_RULES` | it is parked |
+| any other statement | `STATEMENT_RULES` | none has a verdict: its parts are judged, by `part_rules` and `name_rules` |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from raycdc.connectors.mysql.binlog.events import DdlItem
+from raycdc.connectors.mysql.ddl.apply import RefusedStatement
+from raycdc.connectors.mysql.ddl.follow.indirect import SqlText, tables_reached
+from raycdc.connectors.mysql.ddl.logged_otherwise import MERGED, tables_below
+from raycdc.connectors.mysql.ddl.parse.statement_text import CASCADES, adds_cascade, begins_with, may_move_rows, shown
+from raycdc.connectors.mysql.ddl.parse.tokens import LexRules
+from raycdc.connectors.mysql.ddl.rules import proofs
+from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement, MySqlVerdict, StatementRule
+from raycdc.connectors.mysql.ddl.shape import reshape
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import DataError
+from raycdc.model import TableId
+from raycdc.model.evolution import CreateTableEvent
+from raycdc.source.tables.parked_tables import ParkedKind
+from raycdc.source.tables.verdicts import Follow, Park, Resnapshot, Rule, TableEffect
+
+_REPAIRED = "REPAIR may have taken rows away, which the log does not show"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedParked:
+    """A parked table, and a statement that names it, or its database."""
+
+    statement: LoggedStatement
+    table: TableId
+
+
+def name_is_taken_again(named: NamedParked, facts: HistoryFacts) -> MySqlVerdict | None:
+    """A table that has ended may be another one from here on."""
+    if facts.parked[named.table] is not ParkedKind.ENDED:
+        return None
+    item = named.statement.item
+    return Resnapshot(f"{item.position}: the name may be taken again: {shown(item.statement)}", (named.table,))
+
+
+def leaves_nothing_to_decide(named: NamedParked, facts: HistoryFacts) -> MySqlVerdict | None:
+    """A table that nobody could follow yet is dropped or renamed: nobody has to decide about it any more."""
+    item = named.statement.item
+    leaves = begins_with("DROP", item.statement) or begins_with("RENAME", item.statement)
+    if not leaves or not facts.parked.is_over(named.table):
+        return None
+    return Resnapshot(f"{item.position}: it may be gone, or another one now: {shown(item.statement)}", (named.table,))
+
+
+def stays_parked(_: NamedParked, __: HistoryFacts) -> MySqlVerdict:
+    """Looks at it from before the statement are out of date, which is noted; nothing else changes."""
+    return proofs.STAYS_PARKED
+
+
+PARKED_RULES: tuple[Rule[NamedParked, HistoryFacts, MySqlTable], ...] = (
+    # These two exclude each other: nobody is to decide about a table that has ended.
+    name_is_taken_again,
+    leaves_nothing_to_decide,
+    stays_parked,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedTable:
+    """A table that a change of rows may concern; where it does not name it, `unseen` says why nobody knows."""
+
+    item: DdlItem
+    table: TableId
+    unseen: str
+
+
+def reached_tables(item: DdlItem, facts: HistoryFacts) -> tuple[ReachedTable, ...]:
+    """The tables, followed or parked, that a change of rows may concern which was logged as a statement."""
+    session = item.session
+    reached = tables_reached(
+        SqlText(item.db, item.statement),
+        facts.server.led_to,
+        [*facts.tables, *facts.parked],
+        databases=session.databases,
+        hidden=lambda table: item.thread_specific and facts.temporary.hides(item.thread, table),
+        rules=LexRules(session.ansi_quotes, session.backslash_escapes),
+    )
+    return tuple(ReachedTable(item, table, unseen) for table, unseen in reached.items())
+
+
+def rows_of_parked(reached: ReachedTable, facts: HistoryFacts) -> MySqlVerdict | None:
+    """Rows of a parked table are of no use."""
+    return None if reached.table in facts.tables else proofs.ROWS_OF_PARKED
+
+
+def rows_not_logged(reached: ReachedTable, facts: HistoryFacts) -> MySqlVerdict:
+    """The rows that the statement changed are not in the log. Raises `DataError` where nothing may be parked."""
+    item, table, unseen = reached.item, reached.table, reached.unseen
+    text = (
+        f"{item.position}: a change that may concern {table} was logged as a statement, not as rows: "
+        f"{shown(item.statement)}\n{unseen}{'. ' if unseen else ''}Set binlog_format = ROW for every session "
+        "on the source, then take a new snapshot"
+    )
+    if not facts.parked.parks:
+        raise DataError(f'{text} (startup.mode = "initial" with a new pipeline.state).')
+    lost_rows_again = facts.parked.rules.lost_rows_again
+    return Resnapshot(f"{text}.", (table,)) if lost_rows_again else Park(f"{text}.", (table,))
+
+
+ROWS_RULES: tuple[Rule[ReachedTable, HistoryFacts, MySqlTable], ...] = (
+    # A parked table keeps its reason.
+    rows_of_parked,
+    rows_not_logged,
+)
+
+
+def is_of_temporary_tables(statement: LoggedStatement, _: HistoryFacts) -> MySqlVerdict | None:
+    """CREATE and DROP TEMPORARY TABLE, and what else is said of a table that its session alone sees."""
+    return proofs.OF_TEMPORARY if statement.of_temporary else None
+
+
+def has_unreadable_names(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
+    """It may be about any followed table that its text mentions."""
+    if not statement.mentioned:
+        return None
+    reason = f"its names cannot be read: {statement.touched.unread}"
+    return statement.refused(facts, reason, again=True, tables=statement.mentioned)
+
+
+def merges_tables(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
+    """A MERGE table is made, or gets other tables below it, of which one of the two is captured."""
+    below = tables_below(statement.text, statement.item.db, statement.dialect)
+    merged = [table for table in (*statement.touched.tables, *below) if facts.captures(table)] if below else []
+    return statement.refused(facts, MERGED, again=True, tables=merged) if merged else None
+
+
+def names_nothing_captured(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
+    """Most statements of a log end here, and are never parsed."""
+    touched, tables, shadows = statement.touched, facts.tables, facts.tools.shadows
+    drops_tables = any(shadows.holds(db) or any(t.db == db for t in tables) for db in touched.databases)
+    named = statement.captured or statement.tools or touched.defaults or drops_tables
+    return None if named else proofs.NAMES_NONE
+
+
+def repairs(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
+    """Rows of a damaged table that cannot be saved are gone, and nothing logs them."""
+    if statement.touched.verb != "REPAIR":
+        return None
+    repaired = tuple(table for table in statement.captured if facts.server.repairs(table))
+    if not repaired:
+        return proofs.REPAIRS_NONE if statement.captured else proofs.OF_A_TOOL
+    of_repaired = replace(statement, touched=replace(statement.touched, tables=repaired))
+    return of_repaired.refused(facts, _REPAIRED, again=True)
+
+
+def may_mean_a_temporary_table(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
+    """Nobody knows whether it means the table or a temporary one of its name; a new snapshot is right in both cases."""
+    doubt = facts.temporary.doubt(statement.item, statement.touched)
+    if doubt is None:
+        return None
+    facts.tools.doubt(statement.tools, doubt)
+    return statement.refused(facts, doubt, again=True) if statement.captured else proofs.OF_A_TOOL
+
+
+def adds_an_unlogged_cascade(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
+    """A foreign key will change rows of the table without a word in the log."""
+    if facts.server.cascades or not statement.captured or not adds_cascade(statement.text):
+        return None
+    return statement.refused(facts, CASCADES, tables=statement.captured[:1])
+
+
+def makes_an_unlogged_table(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
+    """The table has an engine, or a place, whose rows are not in the log."""
+    unlogged = facts.server.first_unlogged(statement.text, statement.captured)
+    return None if unlogged is None else statement.refused(facts, unlogged[1], tables=[unlogged[0]])
+
+
+def has_an_unknown_session(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
+    """Its event has something of the session that this version does not know, by which the text may mean otherwise."""
+    unknown = statement.item.session.unknown
+    if not unknown or not (statement.captured or statement.tools):
+        return None
+    why = f"its event has {unknown}, which this version does not know"
+    facts.tools.doubt(statement.tools, why)
+    return asked_of_server(statement, facts, why, statement.captured) if statement.captured else proofs.OF_A_TOOL
+
+
+def is_not_understood(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
+    """The parser knows no such statement, or one that brings rows which the log does not have."""
+    parsed = statement.parsed
+    if not isinstance(parsed, RefusedStatement):
+        return None
+    facts.tools.doubt(statement.tools, parsed.reason)
+    if statement.captured and parsed.filled:
+        return statement.refused(facts, parsed.reason, again=True)
+    if statement.captured or not statement.tools:
+        return asked_of_server(statement, facts, parsed.reason, statement.captured)
+    return proofs.OF_A_TOOL
+
+
+#: Asked in this order of every statement that is no change of rows.
+STATEMENT_RULES: tuple[StatementRule, ...] = (
+    # Before all others: the names in it are not those of tables that may be captured.
+    is_of_temporary_tables,
+    # Before the rules that go by its names.
+    has_unreadable_names,
+    # Before the next one: tables below a MERGE table are named in an option alone.
+    merges_tables,
+    # Before all that look closer: what other tables' statements say is never asked.
+    names_nothing_captured,
+    # Before it is parsed, because the parser knows no REPAIR; the next one has nothing to say of it.
+    repairs,
+    # Before the rules about what it does to a table: it may be another table.
+    may_mean_a_temporary_table,
+    # Before the next one, which asks the server.
+    adds_an_unlogged_cascade,
+    # Before those that may follow it: columns are of no use where the log will not have the rows.
+    makes_an_unlogged_table,
+    # Before it is parsed: nobody knows how its session reads the text.
+    has_an_unknown_session,
+    # The last one of the whole statement: behind it, its parts are judged one by one.
+    is_not_understood,
+)
+
+
+def asked_of_server(
+    statement: LoggedStatement, facts: HistoryFacts, reason: str, tables: tuple[TableId, ...]
+) -> MySqlVerdict:
+    """The verdict on a statement that cannot be read, for this `reason`: the server may be asked how a table looks that
+    it makes or alters; anything else is refused.
+    """
+    table = tables[0] if len(tables) == 1 else None
+    before = None if table is None else facts.tables.get(table)
+    readable = begins_with("CREATE" if before is None else "ALTER", statement.text)
+    if table is None or not readable or (before is not None and may_move_rows(statement.text)):
+        return statement.refused(facts, reason)
+    resolved = facts.server.looked_up(table, statement.item.position, reason)
+    if isinstance(resolved, str):
+        return statement.refused(facts, resolved)
+    after = resolved.table
+    if before is None:
+        return Follow((TableEffect(table, after, (CreateTableEvent(table, after.schema()),)),))
+    origins = resolved.origins(before)
+    if isinstance(origins, str):
+        return statement.refused(facts, f"{reason}, and {origins}")
+    events, doubt = reshape(before, after, origins, forgiving=not statement.dialect.strict)
+    if doubt is not None:
+        return statement.refused(facts, f"{reason}, and {doubt}")
+    return Follow((TableEffect(table, after, events, replaces=True),))

@@ -1,0 +1,249 @@
+"""The binlog as a stream of `LogUnit`s: connection, compiled decoder and schema changes together.
+
+Runs in the log fetcher's thread. Schema changes are applied here, at their place in the log, before any row after
+them is decoded; the reader's thread meets them as units of their own and ends the epoch there.
+
+| statement on a captured table | becomes |
+|---|---|
+| ADD, DROP, RENAME COLUMN, a wider type, new labels, a position, a comment | schema update |
+| indexes, options, partitions that keep their rows | nothing |
+| TRUNCATE, DROP TABLE, DROP DATABASE | schema update, and a truncation among the rows |
+| RENAME that puts a schema change tool's table in its place | schema update from the old shape to the new one |
+| CREATE TABLE that the selection matches | the table is followed from here on, without a snapshot; also one that is \
+to be read because it is new to the state |
+| CREATE TABLE under the name of a dropped one, with other columns | the table begins again |
+| one that rewrites rows without logging them, or puts other rows under the name | the table begins again |
+| RENAME to a name outside | the table ends; its target keeps what it has |
+| anything else with effect on columns or rows, what cannot be parsed, rows that do not fit | the table is parked |
+
+Statements about other tables are passed over without being parsed. A change of rows that is logged as a statement parks
+its table, behind rows of its transaction where that ends: no epoch ends inside one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.events import BinlogRowsItem, DdlItem, FileBegins
+from raycdc.connectors.mysql.binlog.positions.position import READ_ANEW, BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.binlog.whole_transactions import WholeEvents, WholeLog
+from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
+from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
+from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
+from raycdc.connectors.mysql.log.log_filter import LogFilter, hidden_state, hidden_update
+from raycdc.errors import CorruptLogError, LogLostError
+from raycdc.source.snapshot.handoff.hand_off import LogRows
+from raycdc.source.snapshot.log.log_unit import (
+    LogPosition,
+    LogProgress,
+    LogTransactions,
+    LogUnit,
+    ParkTableUpdate,
+    SchemaChange,
+    SchemaUpdate,
+    TransactionPart,
+)
+from raycdc.state.opaque import LogNotes
+from raycdc.transform.masks import Masking
+
+#: Bytes of the log decoded at a time: large enough that per-batch work is small, small enough to stay in the cache.
+READ_BYTES_MAX = 4 << 20
+#: Longest a fetch waits for the server, so that closing does not.
+READ_TIMEOUT_S = 0.2
+
+
+def unreadable(stream: BinlogStream, offset: BinlogOffset, cause: CorruptLogError) -> LogLostError:
+    """The log is damaged behind `offset`: a start that finds it so (`log_proof`) can read the tables anew."""
+    return LogLostError(f"{stream.address}: the log cannot be read on from {offset}: {cause}. {READ_ANEW}.")
+
+
+class MySqlLogReader:
+    """`raycdc.source.snapshot.reader.reading.BlockingLog` of the stream split. `log` is read from `start` on, for the
+    cursor of `decoder`.
+    """
+
+    def __init__(
+        self,
+        *,
+        log: WholeLog,
+        history: DdlHistory,
+        decoder: BinlogDecoder,
+        start: BinlogOffset,
+        row_filter: LogFilter | None = None,
+        hiding: Masking | None = None,
+    ) -> None:
+        self._hiding = hiding or Masking()
+        self._history = history
+        self._row_filter = row_filter
+        self._decoder = decoder
+        self._position = start
+        #: The last unit left a transaction open; the reader must hear of its end even where nothing else came with it.
+        self._open = False
+        self._units: list[LogUnit] = []
+        #: Tables that a statement inside the open transaction parked, behind rows of it.
+        self._parked: list[ParkTableUpdate] = []
+        self._log = log
+
+    def __repr__(self) -> str:
+        return f"MySqlLogReader({self._position}, {self._decoder.statistics()})"
+
+    def fetch(self) -> LogUnit | None:
+        """The next unit; None when the server had nothing new for a moment."""
+        while not self._units:
+            try:
+                if (whole := self._log.next_known()) is not None:
+                    self._decode(whole)
+                    continue
+                self._begin_again()
+                if not self._units and not self._log.read(timeout_s=READ_TIMEOUT_S):
+                    return None
+            except CorruptLogError as cause:
+                raise unreadable(self._log.stream, self._position, cause) from cause
+        return self._units.pop(0)
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether `wake_up` or `close` was called: nothing more is read."""
+        return self._log.is_woken
+
+    def wake_up(self) -> None:
+        self._log.wake_up()
+
+    def close(self) -> None:
+        self._log.wake_up()
+        if self._row_filter is not None:
+            self._row_filter.close()
+
+    def _decode(self, whole: WholeEvents) -> None:
+        fetched_ms = time.time_ns() // 1_000_000
+        pending: list[BinlogRowsItem] = []
+        for item in self._decoder.items_of_whole(whole):
+            match item:
+                case BinlogRowsItem(kept=True):
+                    pending.append(item)
+                case BinlogRowsItem():
+                    # Here and not when the unit is made: by then a statement may have changed the table.
+                    captured = item if self._row_filter is None else self._row_filter.captured(item)
+                    pending += [] if captured is None else [captured]
+                case DdlItem():
+                    updates, truncations = self._history.take_updates()
+                    state = self._history.take_state()
+                    if updates or state is not None:
+                        self._rows_unit(pending, item.before, in_transaction=item.after_rows, fetched_ms=fetched_ms)
+                        pending = []
+                        if item.after_rows:
+                            updates = self._parked_later(updates, item.statement)
+                        self._schema_unit(updates, truncations, item, fetched_ms=fetched_ms, state=state)
+                case FileBegins(position, in_transaction):
+                    self._rows_unit(pending, position, in_transaction=in_transaction, fetched_ms=fetched_ms)
+                    pending = []
+                    self._notes_unit(position, in_transaction=in_transaction, fetched_ms=fetched_ms)
+        cursor = self._decoder.cursor
+        self._rows_unit(pending, cursor.position, in_transaction=cursor.in_transaction, fetched_ms=fetched_ms)
+
+    def _begin_again(self) -> None:
+        """Between two transactions: let tables begin again whose look holds here."""
+        if self._decoder.cursor.in_transaction:
+            return
+        self._history.begin_again(self._position, time.time_ns() // 1_000_000)
+        updates, truncations = self._history.take_updates()
+        if updates:
+            place = LogPosition(self._position.sealed(), ordinal_of(self._position))
+            self._units.append(self._as_passed_on(SchemaChange(place, updates, truncations)))
+
+    def _rows_unit(
+        self, items: Sequence[BinlogRowsItem], position: BinlogOffset, *, in_transaction: bool, fetched_ms: int
+    ) -> None:
+        known = position == self._position and position.mark == self._position.mark
+        if not items and known and not in_transaction and not self._open:
+            return
+        self._position, self._open = position, in_transaction
+        rows = tuple(believed for item in items if (believed := self._believed(item)) is not None)
+        parked: tuple[ParkTableUpdate, ...] = ()
+        if not in_transaction:
+            parked = (*self._parked, *self._history.take_misfits(position, self._decoder.cursor.last_ts_ms))
+            self._parked.clear()
+        place = LogPosition(
+            position.sealed(), ordinal_of(position), self._decoder.cursor.last_ts_ms or None, fetched_ms
+        )
+        size = sum(item.batch.nbytes for item in items)
+        if in_transaction:
+            self._units.append(TransactionPart(place, rows, size))
+        elif items or parked:
+            self._units.append(LogTransactions(place, rows, parked=parked, bytes=size))
+        else:
+            self._units.append(LogProgress(place))
+
+    def _parked_later(self, updates: Sequence[SchemaUpdate], statement: str) -> tuple[SchemaUpdate, ...]:
+        """The updates that need not wait for the end of the transaction: all but those that park a table."""
+        now: list[SchemaUpdate] = []
+        for update in updates:
+            if isinstance(update, ParkTableUpdate):
+                parked = hidden_update(update, self._hiding, statement)
+                assert isinstance(parked, ParkTableUpdate)
+                self._parked.append(parked)
+            else:
+                now.append(update)
+        return tuple(now)
+
+    def _believed(self, item: BinlogRowsItem) -> LogRows | None:
+        """The part of the item before the place where its table became unbelievable."""
+        batch, row_pos = item.batch, item.row_pos
+        last = self._history.misfits.believed_up_to(item.table)
+        if last is not None:
+            believed = row_pos + ordinal_of(BinlogOffset(item.file, 0)) <= last
+            if not believed.any():
+                return None
+            batch, row_pos = batch.filter(pa.array(believed)), row_pos[believed]
+        return LogRows(item.table, batch, row_pos + ordinal_of(BinlogOffset(item.file, 0)))
+
+    def _schema_unit(
+        self,
+        updates: tuple[SchemaUpdate, ...],
+        truncations: tuple[LogRows, ...],
+        item: DdlItem,
+        *,
+        fetched_ms: int,
+        state: HistoryState | None,
+    ) -> None:
+        """The changes of a statement; one about a tool's table changes only the facts that the next start must know."""
+        # CREATE TABLE … SELECT of MySQL 8.0.21 and later is one transaction with its rows.
+        self._position, self._open = item.before if item.in_transaction else item.position, item.in_transaction
+        place = LogPosition(
+            self._position.sealed(),
+            ordinal_of(self._position),
+            item.ts_ms,
+            fetched_ms,
+            self._notes(state),
+        )
+        if updates:
+            at = ordinal_of(item.position) if item.in_transaction else None
+            change = SchemaChange(place, updates, truncations, in_transaction=item.in_transaction, at=at)
+            self._units.append(self._as_passed_on(change, item.statement))
+        else:
+            self._units.append(TransactionPart(place) if item.in_transaction else LogProgress(place))
+
+    def _notes_unit(self, position: BinlogOffset, *, in_transaction: bool, fetched_ms: int) -> None:
+        """Facts that the next start must know, and nothing else."""
+        last_ts_ms = self._decoder.cursor.last_ts_ms or None
+        notes = self._notes(self._history.take_state())
+        place = LogPosition(position.sealed(), ordinal_of(position), last_ts_ms, fetched_ms, notes)
+        self._units.append(TransactionPart(place) if in_transaction else LogProgress(place))
+
+    def _notes(self, state: HistoryState | None) -> LogNotes | None:
+        return None if state is None else LogNotes.from_json(hidden_state(state, self._hiding.masks).to_json())
+
+    def _as_passed_on(self, change: SchemaChange, statement: str = "") -> SchemaChange:
+        """The change without rows and values that the configuration leaves out."""
+        updates, truncations = change.updates, change.truncations
+        if self._row_filter is not None:
+            updates = tuple(self._row_filter.update(update) for update in updates)
+            narrowed = self._row_filter.narrowed
+            truncations = tuple(replace(rows, batch=narrowed(rows.table, rows.batch)) for rows in truncations)
+        updates = tuple(hidden_update(update, self._hiding, statement) for update in updates)
+        return replace(change, updates=updates, truncations=truncations)

@@ -1,0 +1,192 @@
+"""XA transactions that were prepared before the job began: which tables have rows in them?
+
+`PreparedSearch` is called by `XaRows` where one of them is committed, in the log fetcher's thread, which waits
+meanwhile. Its rows were never seen, but its XA PREPARE may still be in the log, which is read file by file, the newest
+first, without decoding a row. Nothing of it is kept: after a crash the same XA COMMIT leads to the same search, or to
+`str`, the reason why nobody can tell, where the log was purged since.
+
+`check_prepared` is what ``raycdc check`` says about transactions that are prepared now.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pymysql.connections import Connection
+
+from raycdc.clients.mysql import query
+from raycdc.config.checks import CheckResult
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.events import DdlItem
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
+from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
+from raycdc.connectors.mysql.binlog.xa.xa_transactions import Preparing
+from raycdc.connectors.mysql.ddl.apply import touched_tables
+from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, log_files
+from raycdc.errors import CorruptLogError, DataError, SchemaError, SourceError, SourceUnavailableError
+from raycdc.model import TableId
+
+_log = logging.getLogger(__name__)
+
+#: Longest search, as all tables wait for it: a server sends some 100 GiB of its log in this time.
+SEARCH_S_MAX = 600.0
+_READ_BYTES, _READ_TIMEOUT_S = 4 << 20, 30.0
+#: ``raycdc check`` names at most this many transactions.
+_SHOWN = 8
+
+
+class PreparedSearch:
+    """See the module's docstring. `connect` leads to the very server whose log is read."""
+
+    def __init__(self, connect: Callable[[], Connection[Any]], info: MySqlServerInfo) -> None:
+        self._connect = connect
+        self._info = info
+        #: Whether nobody waits for the answer any more. May be replaced.
+        self.is_stopped: Callable[[], bool] = lambda: False
+
+    def __call__(self, xid: str, before: BinlogOffset) -> tuple[TableId, ...] | str:
+        """The tables that the transaction has rows of, or why that cannot be known for sure.
+
+        `before` is where its XA COMMIT begins. Raises `SourceUnavailableError`.
+        """
+        try:
+            return self._tables(xid, before)
+        except SourceUnavailableError:
+            raise
+        except (SourceError, CorruptLogError, DataError, SchemaError) as cause:
+            return f"the older log could not be searched for its XA PREPARE ({cause})"
+
+    def _tables(self, xid: str, before: BinlogOffset) -> tuple[TableId, ...] | str:
+        with closing(self._connect()) as connection:
+            files = [name for name, _ in log_files(connection, self._info)]
+        older = files[: files.index(before.file) + 1] if before.file in files else []
+        changed, has_unread = set[TableId | str](), False
+        deadline = time.monotonic() + SEARCH_S_MAX
+        for file in reversed(older):
+            _log.warning(
+                "%s: XA COMMIT %s is of a transaction that was prepared before this job began: %s is searched for the "
+                "tables that it has rows of", before, xid, file,
+            )  # fmt: skip
+            search = _FileSearch(self._info, xid, file, before)
+            if not self._read(search, deadline):
+                return f"{SEARCH_S_MAX:g} s of the log before it do not have its XA PREPARE"
+            changed |= search.changed
+            has_unread = has_unread or search.has_unread
+            if search.has_statement:
+                return "it changed rows by a statement, which may concern any table"
+            if search.tables is not None:
+                if has_unread:
+                    return "a statement behind its XA PREPARE cannot be read, which may have changed any table"
+                # The server holds locks that prevent it, but may lose them when it starts anew.
+                again = [table for table in search.tables if table in changed or table.db in changed]
+                return f"{again[0]}, of which it has rows, was changed since" if again else search.tables
+        return f"its XA PREPARE is not in the log any more, which begins with {files[0]}"
+
+    def _read(self, search: _FileSearch, deadline: float) -> bool:
+        """Whether the file was read as far as it matters, within the time."""
+        start = BinlogOffset(search.file, 4)
+        with closing(BinlogStream(self._connect(), server_id=0, offset=start, connect_again=self._connect)) as stream:
+            while not (stream.ended or search.is_over):
+                if self.is_stopped():
+                    raise SourceUnavailableError("The reading of the log was ended.")
+                if time.monotonic() > deadline:
+                    return False
+                data = stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S)
+                if len(data) == 0 and not stream.ended:
+                    raise SourceUnavailableError(f"{stream} sent nothing of its log for {_READ_TIMEOUT_S:g} s")
+                search.take(np.frombuffer(data, np.uint8))
+        return True
+
+
+class _FileSearch:
+    """The newest transaction `xid` that was prepared in `file`, before the place where it was committed."""
+
+    def __init__(self, info: MySqlServerInfo, xid: str, file: str, before: BinlogOffset) -> None:
+        self.file = file
+        #: The tables that it has rows of; None while it was not found.
+        self.tables: tuple[TableId, ...] | None = None
+        #: It changed rows by a statement.
+        self.has_statement = False
+        #: Tables, and databases, that a statement changed behind it.
+        self.changed: set[TableId | str] = set()
+        #: There is a statement behind it whose names cannot be read.
+        self.has_unread = False
+        self._xid, self._before = xid, before
+        self._dialect = dialect_of(info)
+        self._decoder = BinlogDecoder(
+            MapSchemas.from_the_log(), wanted=lambda _: False, start=BinlogOffset(file, 4), log=info.log_kind
+        )
+        self._decoder.xa.on_prepare = self._prepared
+        #: The transaction of the last statement that is not known to leave rows alone begins here.
+        self._statement_in: BinlogOffset | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing that matters follows in the file."""
+        cursor = self._decoder.cursor
+        return cursor.file != self.file or cursor.event_position >= self._before
+
+    def take(self, events: npt.NDArray[np.uint8]) -> None:
+        """Look at the next events."""
+        for item in self._decoder.items(events):
+            if isinstance(item, DdlItem) and item.position <= self._before:
+                self._statement_in = item.before
+                dialect = dialect_of_session(self._dialect, item.session)
+                touched = touched_tables(item.statement, item.db, dialect=dialect)
+                self.changed |= {*touched.tables, *touched.databases}
+                self.has_unread = self.has_unread or bool(touched.unread)
+
+    def _prepared(self, step: Preparing) -> None:
+        cursor = self._decoder.cursor
+        if step.xid != self._xid or cursor.event_position >= self._before:
+            return
+        self.tables, self.has_statement = step.others, cursor.position == self._statement_in
+        self.changed.clear()
+        self.has_unread = False
+
+
+def check_prepared(connection: Connection[Any], info: MySqlServerInfo, account: str) -> CheckResult:
+    """The XA transactions that are prepared now, as XA RECOVER lists them."""
+    name = "prepared"
+    try:
+        rows = query(connection, "XA RECOVER FORMAT = 'SQL'" if info.is_mariadb else "XA RECOVER CONVERT XID")
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        return CheckResult(
+            name,
+            f"{account} may not ask {info.address} for prepared XA transactions (XA RECOVER); to let it: GRANT "
+            f"XA_RECOVER_ADMIN ON *.* TO {account};",
+            ok=True,
+        )
+    if not rows:
+        return CheckResult(name, f"No XA transaction is prepared on {info.address}.", ok=True)
+    xids = [_xid(row, mariadb=info.is_mariadb) for row in rows]
+    more = f" and {len(xids) - _SHOWN} more" if len(xids) > _SHOWN else ""
+    return CheckResult(
+        name,
+        f"XA RECOVER of {info.address} shows prepared transactions: {'; '.join(xids[:_SHOWN])}{more}. A first start "
+        "does not see their rows: when one is committed later, the captured tables that it has rows of are parked; all "
+        "tables are where the log does not have its XA PREPARE any more.",
+        "End them before a pipeline's first start (XA COMMIT, XA ROLLBACK); one that has begun knows those that were "
+        "prepared since.",
+        required=False,
+    )
+
+
+def _xid(row: tuple[Any, ...], *, mariadb: bool) -> str:
+    """A transaction's name as XA COMMIT takes it."""
+    format_, gtrid_length, _, data = row
+    text = data.decode("ascii", "replace") if isinstance(data, bytes) else str(data)
+    if mariadb:
+        return text
+    digits, end = text.removeprefix("0x"), 2 * int(gtrid_length)
+    return f"X'{digits[:end]}',X'{digits[end:]}',{format_}"

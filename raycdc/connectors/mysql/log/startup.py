@@ -1,0 +1,373 @@
+"""Where a pipeline without state begins in the log, and what its tables looked like there.
+
+Called by `enumerator_dialect` for ``source.startup`` modes other than "now". Beginning in the past has two traps, and
+both are answered by reading the log once from there to its end, without decoding a row:
+
+- *Which transactions lie before a place?* MySQL does not tell; the file's PREVIOUS_GTIDS and what follows do. Without
+  the exact set a later fail-over, or a check against purged transactions, would be wrong.
+- *What did a table look like there?* As it does now, unless a statement in between changed it: created in between, it
+  is followed from its CREATE; changed otherwise, it is parked, naming the statement, and the others are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any
+
+import numpy as np
+from pymysql.connections import Connection
+
+from raycdc.connectors.mysql.binlog import index_loops as index
+from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
+from raycdc.connectors.mysql.binlog.events import DdlItem, as_array
+from raycdc.connectors.mysql.binlog.index_loops import HEADER_BYTES
+from raycdc.connectors.mysql.binlog.positions.gtid import MariaDbGtidSet, MySqlGtidSet
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
+from raycdc.connectors.mysql.binlog.whole_transactions import WholeEvents
+from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
+from raycdc.connectors.mysql.ddl.apply import DdlDialect, RefusedStatement, apply_ddl, parse_ddl, touched_tables
+from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
+from raycdc.connectors.mysql.ddl.parse.statement_text import mentions, shown
+from raycdc.connectors.mysql.ddl.parse.statements import AlterTable, CreateTable, RenameTable, separated
+from raycdc.connectors.mysql.plugin import MySqlStartupOptions
+from raycdc.connectors.mysql.server.catalog import load_tables
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_place, log_files
+from raycdc.connectors.mysql.server.mariadb_log import POSITION_MAX, UnreportedGtidsError, gtid_at
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import ConfigError, SchemaError, SourceError
+from raycdc.model import TableId
+from raycdc.source.startup import StartupMode
+
+_READ_BYTES = 4 << 20
+_READ_TIMEOUT_S = 10.0
+_FORMAT_DESCRIPTION, _PREVIOUS_GTIDS, _GTID_LIST = 15, 35, 163
+
+
+@dataclass(frozen=True, slots=True)
+class PastStart:
+    """``source.startup`` as far as it names a place in the past; exactly one of the three groups is set."""
+
+    earliest: bool = False
+    file: str = ""
+    pos: int = 4
+    gtid_set: str = ""
+    timestamp_ms: int | None = None
+    skip_events: int = 0
+    skip_rows: int = 0
+
+    @classmethod
+    def of(cls, options: MySqlStartupOptions) -> PastStart | None:
+        """The place that the options name; None where the log begins now."""
+        match options.mode:
+            case StartupMode.EARLIEST:
+                return cls(earliest=True)
+            case StartupMode.TIMESTAMP:
+                return cls(timestamp_ms=options.timestamp_ms)
+            case StartupMode.OFFSET:
+                return cls(
+                    file=options.file or "",
+                    pos=options.pos,
+                    gtid_set=options.gtid_set or "",
+                    skip_events=options.skip_events,
+                    skip_rows=options.skip_rows,
+                )
+            case _:
+                return None
+
+
+#: Opens the log at a position; the caller closes it.
+OpenLog = Callable[[BinlogOffset], BinlogStream]
+
+
+def past_point(
+    connection: Connection[Any],
+    info: MySqlServerInfo,
+    tables: list[TableId],
+    *,
+    start: PastStart,
+    open_log: OpenLog,
+    captured: Callable[[TableId], bool],
+) -> tuple[PastTables, BinlogOffset]:
+    """The place `start` names, and today's tables taken back over the statements between it and now."""
+    position = past_position(connection, info, start, open_log)
+    now = load_tables(connection, tables)
+    between = statements_between(info, position, current_place(connection, info), open_log)
+    return tables_at(now, between, captured=captured, dialect=dialect_of(info)), position
+
+
+def past_position(
+    connection: Connection[Any], info: MySqlServerInfo, start: PastStart, open_log: OpenLog
+) -> BinlogOffset:
+    """The place `start` names, with its exact GTID set. Raises `ConfigError` when the log has no such place."""
+    files = log_files(connection, info)
+    sizes = dict(files)
+    if start.gtid_set:
+        return _after_gtids(info, start, files[0][0])
+    if start.timestamp_ms is not None:
+        file = _file_at(info, [name for name, _ in files], start.timestamp_ms, open_log)
+        return first_since(info, BinlogOffset(file, 4), start.timestamp_ms, open_log, end=_end(files))
+    if start.earliest:
+        return _exact(connection, info, BinlogOffset(files[0][0], 4), open_log)
+    if start.file not in sizes:
+        raise ConfigError(
+            f"source.startup.file: {info.address} has no log file {start.file!r} (it has {files[0][0]} to "
+            f"{files[-1][0]})."
+        )
+    if not 4 <= start.pos <= sizes[start.file]:
+        raise ConfigError(f"source.startup.pos: {start.file} on {info.address} has {sizes[start.file]} bytes.")
+    place = _exact(connection, info, BinlogOffset(start.file, start.pos), open_log)
+    return replace(place, skip_events=start.skip_events, skip_rows=start.skip_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class PastTables:
+    """Tables as they were at a place in the past. Of those that were `other` ones there nobody knows how they looked:
+    why. All others of now were not there.
+    """
+
+    tables: Mapping[TableId, MySqlTable]
+    other: Mapping[TableId, str]
+
+
+def tables_at(
+    tables: Mapping[TableId, MySqlTable],
+    statements: Iterable[DdlItem],
+    *,
+    captured: Callable[[TableId], bool],
+    dialect: DdlDialect,
+) -> PastTables:
+    """The `tables` of now as they were before `statements`."""
+    earlier = dict(tables)
+    other: dict[TableId, str] = {}
+    settled: set[TableId] = set()
+    for item in statements:
+        read = dialect_of_session(dialect, item.session)
+        touched = touched_tables(item.statement, item.db, dialect=read)
+        unread = [table for table in tables if touched.unread and mentions(item.statement, table, db=item.db)]
+        for table_id in (*touched.tables, *unread):
+            if table_id in settled or not captured(table_id) or table_id not in tables:
+                continue
+            effect = _effect(item, table_id, tables[table_id], read)
+            if effect is _Effect.NONE:
+                continue
+            settled.add(table_id)
+            del earlier[table_id]
+            if effect is _Effect.CHANGED:
+                other[table_id] = (
+                    f"{item.position}: {table_id} was another table before this statement, so its rows between the "
+                    f"start position and here cannot be read: {shown(item.statement)}. Read it as it is now with: "
+                    f"raycdc tables resnapshot CONFIG {table_id}; or begin behind the statement (source.startup, with "
+                    "a pipeline.state of its own)"
+                )
+    return PastTables(earlier, other)
+
+
+class _Effect(Enum):
+    """What a statement says of a table before it."""
+
+    #: It looked as it does behind it.
+    NONE = auto()
+    #: There was none by its name.
+    MADE = auto()
+    #: It was another one, or looked otherwise.
+    CHANGED = auto()
+
+
+def _effect(item: DdlItem, table_id: TableId, now: MySqlTable, dialect: DdlDialect) -> _Effect:
+    parsed = parse_ddl(item.statement, item.db, dialect=dialect)
+    if isinstance(parsed, RefusedStatement):
+        return _Effect.MADE if parsed.filled else _Effect.CHANGED
+    for ddl in separated(parsed):
+        match ddl:
+            case RenameTable(old, new) if table_id in (old, new):
+                # What came under the name has rows of before that the log has under another.
+                return _Effect.CHANGED if old == table_id else _Effect.MADE
+            case CreateTable(table=table) if table == table_id:
+                return _Effect.MADE
+            case AlterTable(table=table) if table == table_id:
+                try:
+                    applied = apply_ddl(now, ddl, dialect=dialect)
+                except SchemaError:
+                    return _Effect.CHANGED
+                if applied.events or applied.rewrites is not None or applied.table != now:
+                    return _Effect.CHANGED
+            case _:
+                pass  # One that drops or empties it does not say how it looked, and the log tells what it did.
+    return _Effect.NONE
+
+
+def statements_between(
+    info: MySqlServerInfo, start: BinlogOffset, end: BinlogOffset, open_log: OpenLog
+) -> list[DdlItem]:
+    """The statements of the log from `start` to `end`, in order."""
+    statements: list[DdlItem] = []
+    if not start.by_gtid and start >= end:
+        return statements
+    decoder = _blind_decoder(info, start)
+    with closing(open_log(start)) as stream:
+        while decoder.cursor.position < end:
+            data = stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S)
+            # Only statements are read here, so rows are passed over in every form.
+            unread = WholeEvents(as_array(data), taken_back=True)
+            statements += [item for item in decoder.items_of_whole(unread) if isinstance(item, DdlItem)]
+            if len(data) == 0:
+                if start.by_gtid:
+                    break  # The server passed over what we have, up to its log's end.
+                raise SourceError(
+                    f"{info.address} sent nothing of its log between {decoder.cursor.position} and {end}."
+                )
+    return statements
+
+
+def _blind_decoder(info: MySqlServerInfo, start: BinlogOffset) -> BinlogDecoder:
+    plain = replace(start, skip_events=0, skip_rows=0)
+    # XA transactions that were prepared earlier are no concern here: no row is looked at.
+    log = info.log_kind
+    return BinlogDecoder(MapSchemas.from_the_log(), wanted=lambda _: False, start=plain, log=log)
+
+
+def _end(files: list[tuple[str, int]]) -> BinlogOffset:
+    return BinlogOffset(*files[-1])
+
+
+def _after_gtids(info: MySqlServerInfo, start: PastStart, oldest: str) -> BinlogOffset:
+    if not info.gtid_mode:
+        raise ConfigError(f"source.startup.gtid_set: {info.address} has no GTIDs (gtid_mode). Use file and pos.")
+    if not info.is_mariadb:
+        MySqlGtidSet.parse(start.gtid_set)
+    return BinlogOffset(
+        oldest,
+        4,
+        start.gtid_set,
+        server=info.identity,
+        by_gtid=True,
+        skip_events=start.skip_events,
+        skip_rows=start.skip_rows,
+    )
+
+
+def _exact(connection: Connection[Any], info: MySqlServerInfo, place: BinlogOffset, open_log: OpenLog) -> BinlogOffset:
+    """`place` with the GTID set of everything before it."""
+    if info.is_mariadb and place.pos <= POSITION_MAX:
+        # Where an event before it is larger than the server takes from clients, the log is read as everywhere else.
+        with suppress(UnreportedGtidsError):
+            return replace(place, gtid_set=gtid_at(connection, place.file, place.pos), server=info.identity)
+    if not info.gtid_mode:
+        return replace(place, server=info.identity)
+    decoder = _blind_decoder(info, BinlogOffset(place.file, 4))
+    before: MySqlGtidSet | MariaDbGtidSet | None = None
+    with closing(open_log(BinlogOffset(place.file, 4))) as stream:
+        while before is None or decoder.cursor.position.pos < place.pos:
+            data = bytes(stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S))
+            if not data:
+                raise SourceError(f"{info.address} sent nothing of {place.file} up to {place}.")
+            for start, end, kind in event_bounds(data):
+                if kind in (_PREVIOUS_GTIDS, _GTID_LIST):
+                    checksum = 4 if info.checksum == "CRC32" else 0
+                    body = data[start + HEADER_BYTES : end - checksum]
+                    before = MariaDbGtidSet.decode(body) if kind == _GTID_LIST else MySqlGtidSet.decode(body)
+                # An event's own position has 32 bits, and is 0 for those of the dump.
+                is_of_file = data[start + 13 : start + 17] != bytes(4)
+                if before is not None and is_of_file and decoder.cursor.event_position.pos + end - start > place.pos:
+                    return _checked_place(decoder, before, place, info)
+                for _ in decoder.items(np.frombuffer(data[start:end], np.uint8)):
+                    pass
+    return _checked_place(decoder, before, place, info)
+
+
+def _checked_place(
+    decoder: BinlogDecoder, before: MySqlGtidSet | MariaDbGtidSet, place: BinlogOffset, info: MySqlServerInfo
+) -> BinlogOffset:
+    if place.pos != 4 and (decoder.cursor.event_position.pos != place.pos or decoder.cursor.in_transaction):
+        raise ConfigError(
+            f"source.startup.pos: {place} lies inside an event or a transaction; the nearest place before it is "
+            f"{decoder.cursor.position}."
+        )
+    within = decoder.cursor.position.gtid_set if place.pos != 4 else ""
+    if isinstance(before, MariaDbGtidSet):
+        gtids = str(MariaDbGtidSet({**before.last, **MariaDbGtidSet.parse(within).last}))
+        return replace(place, gtid_set=gtids, server=info.identity)
+    return _with_previous(replace(place, gtid_set=within), before, info)
+
+
+def event_bounds(data: bytes) -> Iterable[tuple[int, int, int]]:
+    """(start, end, type) of the events of a buffer."""
+    at = 0
+    while at + HEADER_BYTES <= len(data):
+        length = int.from_bytes(data[at + 9 : at + 13], "little")
+        yield at, at + length, data[at + 4]
+        at += length
+
+
+def _file_at(info: MySqlServerInfo, files: list[str], timestamp_ms: int, open_log: OpenLog) -> str:
+    """The newest file that was begun before the time; the oldest one when all are younger."""
+    low, high = 0, len(files) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _begun_ms(info, files[middle], open_log) < timestamp_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return files[low]
+
+
+def _begun_ms(info: MySqlServerInfo, file: str, open_log: OpenLog) -> int:
+    """When a file was begun: the time of its FORMAT_DESCRIPTION."""
+    with closing(open_log(BinlogOffset(file, 4))) as stream:
+        for _ in range(5):
+            data = bytes(stream.read(bytes_max=1, timeout_s=_READ_TIMEOUT_S))
+            for start, _, kind in event_bounds(data):
+                if kind == _FORMAT_DESCRIPTION:
+                    return int.from_bytes(data[start : start + 4], "little") * 1000
+    raise SourceError(f"{info.address} sent no beginning of its log file {file}.")
+
+
+def first_since(
+    info: MySqlServerInfo, begin: BinlogOffset, timestamp_ms: int, open_log: OpenLog, *, end: BinlogOffset
+) -> BinlogOffset:
+    """The end of the last transaction before the first one that was committed at the time or later."""
+    decoder = _blind_decoder(info, begin)
+    previous = MySqlGtidSet()
+    place = begin
+    exact = False
+    with closing(open_log(begin)) as stream:
+        while decoder.cursor.position < end:
+            data = bytes(stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S))
+            if not data:
+                raise SourceError(
+                    f"{info.address} sent nothing of its log between {decoder.cursor.position} and {end}."
+                )
+            for start, stop, kind in event_bounds(data):
+                if kind == _PREVIOUS_GTIDS and not info.is_mariadb and not previous.intervals:
+                    checksum = 4 if info.checksum == "CRC32" else 0
+                    previous = MySqlGtidSet.decode(data[start + HEADER_BYTES : stop - checksum])
+                if not decoder.cursor.in_transaction:
+                    place = decoder.cursor.position
+                inside = decoder.cursor.in_transaction
+                for _ in decoder.items(np.frombuffer(data[start:stop], np.uint8)):
+                    pass
+                # MySQL's log says when the open transaction was committed; other events have whole seconds.
+                exact = int(decoder.cursor.state[index.S_TX_MS]) > 0 or (exact and inside)
+                in_transaction = inside or decoder.cursor.in_transaction
+                if in_transaction and _since(decoder.cursor.last_ts_ms, timestamp_ms, exact=exact):
+                    return _with_previous(place, previous, info)
+    return _with_previous(decoder.cursor.position, previous, info)
+
+
+def _since(event_ms: int, timestamp_ms: int, *, exact: bool) -> bool:
+    """Whether an event counts as at or after the time: one that has whole seconds stands for any moment in them."""
+    return (event_ms if exact else event_ms + 999) >= timestamp_ms
+
+
+def _with_previous(place: BinlogOffset, previous: MySqlGtidSet, info: MySqlServerInfo) -> BinlogOffset:
+    if info.is_mariadb or not info.gtid_mode:
+        return replace(place, server=info.identity)
+    gtids = MySqlGtidSet.parse(place.gtid_set)
+    for server, ranges in previous.intervals.items():
+        for first, last in ranges:
+            gtids.add(server, first, last)
+    return replace(place, gtid_set=str(gtids), server=info.identity)

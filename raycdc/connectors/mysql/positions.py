@@ -1,0 +1,12 @@
+"""A position of a binlog for people, as ``raycdc inspect`` and ``raycdc tables`` print it."""
+
+from __future__ import annotations
+
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.state.opaque import Position
+
+
+def place_text(position: Position) -> str:
+    """File and byte, and behind three spaces the GTIDs up to there."""
+    offset = BinlogOffset.of(position)
+    return f"{offset}   gtid {offset.gtid_set}" if offset.gtid_set else str(offset)

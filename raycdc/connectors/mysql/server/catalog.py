@@ -1,0 +1,387 @@
+"""Tables of a server as ``information_schema`` describes them: which exist, their columns and keys, how big they are.
+
+A handful of queries per database however many tables it has. A user sees only tables it may SELECT from; a table
+that is missing here is missing or not granted, and the server does not say which.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pymysql.connections import Connection
+
+from raycdc.clients.mysql import is_denied, is_of_changed_table, query, quote_name
+from raycdc.connectors.mysql.ddl.logged_otherwise import MERGE_ENGINES, MERGED, misleading, names_read, tables_below
+from raycdc.connectors.mysql.ddl.parse.statements import DdlDialect
+from raycdc.connectors.mysql.ddl.shadows import tool_tables
+from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlColumn, MySqlTable
+from raycdc.errors import SourceError, SourceUnavailableError
+from raycdc.model import TableId
+
+#: Databases of the server itself; never captured.
+SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
+
+#: Kinds of tables that have rows of their own: no views and no sequences.
+_WITH_ROWS = ("BASE TABLE", "SYSTEM VERSIONED")
+
+#: The log of a replica has times of another server, and servers have whole seconds.
+CLOCKS_APART_S = 60.0
+#: How MariaDB prints characters inside quotes.
+_ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}
+_EXPRESSION_DEFAULT = re.compile(r"^(current_timestamp|now|localtime|uuid|nextval)\b|\(", re.IGNORECASE)
+
+
+class TableFilter(Protocol):
+    """Decides which tables are captured (`raycdc.model.rules.selector`)."""
+
+    def matches(self, table: TableId) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """The server's own estimate of a table: rows, bytes of rows, and whether its engine has consistent reads."""
+
+    rows: int
+    bytes: int
+    engine: str
+
+    @property
+    def row_bytes(self) -> int:
+        """Average bytes of a row, at least 1."""
+        return max(1, self.bytes // max(1, self.rows))
+
+
+def discover_tables(
+    connection: Connection[Any], selector: TableFilter, *, named: Collection[TableId] = ()
+) -> list[TableId]:
+    """All base tables outside the system databases that `selector` matches, sorted.
+
+    Tables that schema change tools make beside one of them are left out, unless they are `named`.
+    """
+    matching = [table for table in _names(connection) if selector.matches(table)]
+    return selected_tables(_base_tables(connection, matching), selector, named=named)
+
+
+def selected_tables(
+    tables: Iterable[TableId], selector: TableFilter, *, named: Collection[TableId] = ()
+) -> list[TableId]:
+    """Those of `tables`, which are base tables, that `discover_tables` finds."""
+    selected = list(filter(selector.matches, tables))
+    return sorted(set(selected) - (tool_tables(selected) - set(named)))
+
+
+def all_tables(connection: Connection[Any]) -> list[TableId]:
+    """All base tables outside the system databases that this account sees, sorted."""
+    return sorted(_base_tables(connection, _names(connection)))
+
+
+def _names(connection: Connection[Any]) -> list[TableId]:
+    """Tables and all else that has a name as tables have, outside the system databases.
+
+    Nothing but names is asked for, which waits for no lock: for the kind of one, MariaDB and MySQL 5.7 wait for
+    whoever makes or changes any table of the server.
+    """
+    rows = query(
+        connection,
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA NOT IN %s",
+        (SYSTEM_DATABASES,),
+    )
+    named = (TableId(_text(db), _text(table)) for db, table in rows)
+    return [table for table in named if table.db.lower() not in SYSTEM_DATABASES]
+
+
+def _base_tables(connection: Connection[Any], named: Collection[TableId]) -> list[TableId]:
+    """Those that are tables with rows of their own. This statement waits for no lock, either."""
+    tables = set()
+    for db in sorted({table.db for table in named}):
+        try:
+            rows = query(connection, f"SHOW FULL TABLES FROM {quote_name(db)}")
+        except SourceError as cause:
+            if not is_of_changed_table(cause.__cause__):
+                raise
+            continue  # The database was dropped meanwhile.
+        tables |= {TableId(db, _text(name)) for name, kind in rows if _text(kind) in _WITH_ROWS}
+    return [table for table in named if table in tables]
+
+
+def is_sequence(connection: Connection[Any], table: TableId) -> bool:
+    """Whether `table` is one of MariaDB's sequences, which have columns and a row as tables have."""
+    wanted = "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+    return [_text(row[0]) for row in query(connection, wanted, (table.db, table.table))] == ["SEQUENCE"]
+
+
+def is_in_memory(connection: Connection[Any], table: TableId) -> bool:
+    """Whether the server keeps the rows of `table` in memory alone, so that they are gone when it starts."""
+    wanted = "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+    return [_text(row[0]) for row in query(connection, wanted, (table.db, table.table))] == ["MEMORY"]
+
+
+def was_there(connection: Connection[Any], table: TableId, ts_ms: int) -> bool:
+    """Whether a table of that name was, or may have been, there before `ts_ms`, a time of the log.
+
+    What changed it since may have made it look newer. One that is gone was not there; one that is hidden from this
+    account, for which the server refuses a SELECT whether it is there or not, may have been.
+    """
+    wanted = (
+        "SELECT UNIX_TIMESTAMP(CREATE_TIME) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+    )
+    if rows := query(connection, wanted, (table.db, table.table)):
+        made_s = rows[0][0]
+        return made_s is not None and (float(made_s) + CLOCKS_APART_S) * 1000 < ts_ms
+    try:
+        query(connection, f"SELECT 1 FROM {quote_name(table.db, table.table)} LIMIT 0")
+    except SourceError as cause:
+        if is_of_changed_table(cause.__cause__):
+            return False
+        if not is_denied(cause.__cause__):
+            raise
+        return True
+    return False
+
+
+def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[TableId, MySqlTable]:
+    """Columns and primary key of each of `tables`; one that does not exist (or is hidden from us) is left out,
+    and so is a view, which may have taken the name of a table: restored dumps make one for each view, and drop it.
+
+    The columns, the keys and the table's data are not read at one instant: a reader that starts a log at a position
+    must prove that no DDL lay between (`raycdc.source`).
+    """
+    wanted = set(tables)
+    columns: dict[TableId, list[MySqlColumn]] = defaultdict(list)
+    keys: dict[TableId, list[str]] = defaultdict(list)
+    collations: dict[TableId, str] = {}
+    engines: dict[TableId, str] = {}
+    views: set[TableId] = set()
+    reads: dict[TableId, dict[str, frozenset[str]]] = defaultdict(dict)
+    row_ends: dict[TableId, str] = {}
+    unique_keys: dict[TableId, int] = {}
+    mariadb = "mariadb" in connection.get_server_info().lower()
+    for db, names in asked_together(sorted(wanted)):
+        for row in _rows(connection, _COLUMNS, db, names):
+            columns[TableId(db, _text(row[0]))].append(_column(row, mariadb=mariadb))
+        for row in _rows(connection, _KEYS, db, names):
+            keys[TableId(db, _text(row[0]))].append(_text(row[1]))
+        for row in _rows(connection, _COLLATIONS, db, names):
+            collations[TableId(db, _text(row[0]))] = _text(row[1])
+            engines[TableId(db, _text(row[0]))] = _text(row[3])
+            if _text(row[2]) == "VIEW":
+                views.add(TableId(db, _text(row[0])))
+            if _text(row[2]) == "SYSTEM VERSIONED":
+                row_ends[TableId(db, _text(row[0]))] = HIDDEN_ROW_END
+        if any(column.is_virtual for table in columns if table.db == db for column in columns[table]):
+            for row in _rows(connection, _EXPRESSIONS, db, names):
+                reads[TableId(db, _text(row[0]))][_text(row[1])] = names_read(_text(row[2]))
+        if mariadb:
+            for row in _rows(connection, _UNIQUE_KEYS, db, names):
+                unique_keys[TableId(db, _text(row[0]))] = int(row[1])
+        if any(table.db == db for table in row_ends):
+            row_ends |= {TableId(db, _text(row[0])): _text(row[1]) for row in _rows(connection, _ROW_ENDS, db, names)}
+    # A server with case-insensitive names answers in its own spelling; only what was asked for is returned.
+    return {
+        table: MySqlTable(
+            table,
+            tuple(described),
+            tuple(name for name in keys.get(table, ()) if name != row_ends.get(table)),
+            charset=collations.get(table, "").partition("_")[0],
+            collation=collations.get(table, ""),
+            row_end=row_ends.get(table, ""),
+            unique_keys=unique_keys.get(table, 0),
+            engine=engines.get(table, ""),
+            misleading=misleading(described, reads.get(table, {})),
+        )
+        for table, described in columns.items()
+        if table in wanted and table not in views
+    }
+
+
+def _rows(connection: Connection[Any], sql: str, db: str, names: Collection[str]) -> list[tuple[Any, ...]]:
+    """The rows of a question about tables of one of `asked_together`; their names come first.
+
+    The catalog finds others, too, that its collation takes for one of them.
+    """
+    asked = frozenset(names)
+    return [row for row in query(connection, sql, (db, names)) if _text(row[0]) in asked]
+
+
+def asked_together(tables: Iterable[TableId]) -> Iterator[tuple[str, list[str]]]:
+    """The names of tables by database, in lists for ``TABLE_NAME IN``: no list has two that the catalog takes for one.
+
+    Of such two (t1 and T1, on a server to which they are two tables) MariaDB finds only one. Its collation knows more
+    that are one than case, so a name with other letters than those of ASCII is asked for alone.
+    """
+    lists: dict[tuple[str, int | str], list[str]] = defaultdict(list)
+    seen: dict[tuple[str, str], int] = defaultdict(int)
+    for table in tables:
+        folded = (table.db, table.table.lower())
+        lists[table.db, seen[folded] if table.table.isascii() else table.table].append(table.table)
+        seen[folded] += 1
+    for (db, _), together in lists.items():
+        yield db, together
+
+
+def below_merged(connection: Connection[Any], tables: Mapping[TableId, MySqlTable]) -> dict[TableId, str]:
+    """Why those of `tables` cannot be followed that are below a MERGE table, and what to do.
+
+    A MERGE table that the account may not see is not found. Only asked for where a table is of an engine that it takes.
+    """
+    if not any(table.engine.lower() == "myisam" for table in tables.values()):
+        return {}
+    merged = query(
+        connection,
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE ENGINE IN %s",
+        (tuple(sorted(MERGE_ENGINES)),),
+    )
+    found: dict[TableId, str] = {}
+    for db, name in merged:
+        over = TableId(_text(db), _text(name))
+        try:
+            statement = _text(query(connection, f"SHOW CREATE TABLE {quote_name(over.db, over.table)}")[0][1])
+        except SourceError as cause:
+            if isinstance(cause, SourceUnavailableError):
+                raise
+            if not is_of_changed_table(cause.__cause__):
+                found |= _perhaps_below(connection, over, tables, cause)
+            continue  # It was dropped meanwhile, or it has no rows until it is mended.
+        for below in tables_below(statement, over.db, DdlDialect()):
+            found[below] = (
+                f"Table {below} is below the MERGE table {over}: {MERGED}. Drop {over}, or leave {below} out with "
+                "source.exclude."
+            )
+    return {table: why for table, why in found.items() if table in tables}
+
+
+def _perhaps_below(
+    connection: Connection[Any], over: TableId, tables: Mapping[TableId, MySqlTable], cause: SourceError
+) -> dict[TableId, str]:
+    """Those of `tables` that may be below a MERGE table that the server does not show: who has its columns' types.
+
+    Once a table below it is mended, rows can be written through it again, and the log does not show these under the
+    names of the tables below.
+    """
+    merged = load_tables(connection, [over]).get(over)
+    types = None if merged is None else [column.column_type for column in merged.columns]
+    return {
+        table.id: (
+            f"Table {table.id} may be below the MERGE table {over}, which the server does not show ({cause}): "
+            f"{MERGED}. Mend or drop {over}, or leave {table.id} out with source.exclude."
+        )
+        for table in tables.values()
+        if table.engine.lower() == "myisam" and types in (None, [column.column_type for column in table.columns])
+    }
+
+
+def database_charsets(connection: Connection[Any]) -> dict[str, tuple[str, str]]:
+    """Default character set and collation of each database, which tables inherit that are created there."""
+    columns = "SCHEMA_NAME, DEFAULT_CHARACTER_SET_NAME, DEFAULT_COLLATION_NAME"
+    rows = query(connection, f"SELECT {columns} FROM information_schema.SCHEMATA")
+    return {_text(name): (_text(charset), _text(collation)) for name, charset, collation in rows}
+
+
+def collation_numbers(connection: Connection[Any]) -> dict[int, tuple[str, str]]:
+    """Character set and name of each collation, by the number that the log has for it."""
+    columns = "ID, CHARACTER_SET_NAME, COLLATION_NAME"
+    rows = query(connection, f"SELECT {columns} FROM information_schema.COLLATIONS WHERE ID IS NOT NULL")
+    # A collation of MariaDB that fits several sets has numbers that are not listed with any of them.
+    return {int(number): (_text(charset), _text(name)) for number, charset, name in rows if charset is not None}
+
+
+def load_table(connection: Connection[Any], table: TableId) -> MySqlTable:
+    """One table; `SourceError` when it does not exist or may not be read."""
+    described = load_tables(connection, [table]).get(table)
+    if described is None:
+        raise SourceError(
+            f"Table {table} does not exist on {connection.host}:{connection.port}, or this user may not SELECT from "
+            f"it. Check source.tables, or run: GRANT SELECT ON {quote_name(table.db, table.table)} TO ...;"
+        )
+    return described
+
+
+def table_sizes(connection: Connection[Any], tables: Iterable[TableId]) -> dict[TableId, TableSize]:
+    """Estimates per table. For InnoDB the row count may be off by half; planning only needs the magnitude."""
+    sizes: dict[TableId, TableSize] = {}
+    for db, names in asked_together(tables):
+        rows = query(
+            connection,
+            "SELECT TABLE_NAME, TABLE_ROWS, DATA_LENGTH, ENGINE FROM information_schema.TABLES "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s",
+            (db, names),
+        )
+        for name, count, length, engine in rows:
+            sizes[TableId(db, _text(name))] = TableSize(int(count or 0), int(length or 0), str(engine or ""))
+    return sizes
+
+
+_COLUMNS = (
+    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, IS_NULLABLE, COLUMN_DEFAULT, "
+    "EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s "
+    "ORDER BY TABLE_NAME, ORDINAL_POSITION"
+)
+
+# Every collation of a table begins with the name of its character set (MySQL manual, "Collation Naming Conventions").
+_COLLATIONS = (
+    "SELECT TABLE_NAME, TABLE_COLLATION, TABLE_TYPE, ENGINE FROM information_schema.TABLES "
+    "WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s"
+)
+
+# Where the user named it; the server puts it into every unique key, this one among them.
+_ROW_ENDS = (
+    "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s "
+    "AND GENERATION_EXPRESSION = 'ROW END'"
+)
+
+# STATISTICS and not TABLE_CONSTRAINTS: the latter hides keys from users who may only SELECT.
+_KEYS = (
+    "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s "
+    "AND INDEX_NAME = 'PRIMARY' ORDER BY TABLE_NAME, SEQ_IN_INDEX"
+)
+
+
+_EXPRESSIONS = (
+    "SELECT TABLE_NAME, COLUMN_NAME, GENERATION_EXPRESSION FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s "
+    "AND TABLE_NAME IN %s AND GENERATION_EXPRESSION <> ''"
+)
+
+_UNIQUE_KEYS = (
+    "SELECT TABLE_NAME, COUNT(DISTINCT INDEX_NAME) FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s "
+    "AND TABLE_NAME IN %s AND NON_UNIQUE = 0 AND INDEX_NAME <> 'PRIMARY' GROUP BY BINARY TABLE_NAME"
+)
+
+
+def _column(row: tuple[Any, ...], *, mariadb: bool) -> MySqlColumn:
+    _, name, column_type, charset, collation, nullable, default, extra = row
+    return MySqlColumn(
+        name=_text(name),
+        column_type=_text(column_type),
+        charset=_text(charset),
+        collation=_text(collation),
+        nullable=_text(nullable) == "YES",
+        default=constant_default(None if default is None else _text(default), _text(extra), quoted=mariadb),
+        extra=_text(extra),
+    )
+
+
+def constant_default(default: str | None, extra: str, *, quoted: bool) -> str | None:
+    """The constant in ``COLUMN_DEFAULT``, or None when there is none (NULL, or an expression evaluated per row).
+
+    MySQL prints a constant bare and marks expressions in EXTRA (8.0) or prints ``CURRENT_TIMESTAMP``; MariaDB
+    (`quoted`) quotes strings and prints ``NULL``, numbers and expressions bare.
+    """
+    if default is None or "DEFAULT_GENERATED" in extra.upper():
+        return None
+    if not quoted:
+        return None if default.upper().startswith("CURRENT_TIMESTAMP") else default
+    if len(default) >= 2 and default[0] == default[-1] == "'":
+        return re.sub(r"\\(.)", _unescaped, default[1:-1].replace("''", "'"), flags=re.DOTALL)
+    return None if default == "NULL" or _EXPRESSION_DEFAULT.search(default) else default
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return _ESCAPES.get(escape[1], escape[1])
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value or "")

@@ -1,0 +1,472 @@
+"""Is this server, as this user, fit to be captured? What is missing, and the statement that fixes it.
+
+`check_source` looks and changes nothing; each finding is one `CheckResult`. `require_ok` turns the failed ones that
+are required into one error that fits on a screen. ``raycdc check`` asks everything; a start asks by `require_source`,
+which leaves out whatever refuses nothing: advice, and what parks a table, which is asked where tables are parked.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from raycdc.clients.mysql import (
+    MySqlSettings,
+    is_denied,
+    is_of_changed_table,
+    is_of_locked_table,
+    query,
+    query_one,
+    quote_name,
+)
+from raycdc.config.checks import CheckResult, readable_on_the_way
+from raycdc.config.tls import TlsMode
+from raycdc.connectors.mysql.ddl.logged_otherwise import told_otherwise
+from raycdc.connectors.mysql.ddl.parse.column import never_logged
+from raycdc.connectors.mysql.log.prepared_search import check_prepared
+from raycdc.connectors.mysql.server.catalog import below_merged, load_tables, table_sizes
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_place
+from raycdc.connectors.mysql.server.locks import PLANNING_WAIT_S, wait_for_locks
+from raycdc.connectors.mysql.server.unlogged import LoggedTables, check_cascades, check_log
+from raycdc.connectors.mysql.snapshot.commits import sees_commits
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import SchemaError, SourceError, SourceUnavailableError
+from raycdc.model import TableId
+from raycdc.model.batch import reserved_column
+
+#: Shorter retention than this risks the log during an outage of the pipeline.
+RETENTION_MIN_S = 86_400.0
+#: So long it is waited for tables that another session has locked, for the first of them and for each later one: what
+#: may be read of them is no reason to hold up all others.
+_FIRST_LOCK_WAIT_S, _LATER_LOCK_WAIT_S = 2, PLANNING_WAIT_S
+#: A message names at most this many tables.
+_TABLES_SHOWN = 8
+
+
+def check_source(
+    connection: Connection[Any],
+    info: MySqlServerInfo,
+    tables: Iterable[TableId],
+    *,
+    server_ids: Iterable[int] = (),
+    accept_cascades: bool = False,
+) -> list[CheckResult]:
+    """Everything that must hold (and some that should) to capture `tables` with one of `server_ids`.
+
+    Needs no privilege itself: a thing that may not be looked at is a failed check. Raises only when the connection
+    breaks.
+    """
+    wanted = sorted(set(tables))
+    account = _account(connection)
+    loaded = load_tables(connection, wanted)
+    return [
+        *_log_settings(info),
+        _position_privilege(connection, info, account),
+        _replication_privilege(connection, account),
+        *_process_privilege(connection, info, account),
+        *_select_privileges(connection, info, wanted, loaded, account, tries_rows=True),
+        *_table_warnings(connection, loaded),
+        *check_log(connection, info, loaded),
+        check_prepared(connection, info, account),
+        *check_cascades(connection, info, loaded, accepted=accept_cascades),
+        *_server_id(connection, info, list(server_ids)),
+    ]
+
+
+def require_source(
+    connection: Connection[Any], info: MySqlServerInfo, tables: Iterable[TableId], loaded: dict[TableId, MySqlTable]
+) -> None:
+    """Raise `SourceError` for whatever `check_source` finds that a run must not begin with. `loaded` are those of
+    `tables` that could be looked at (`load_tables`).
+
+    One statement per table, as a start waits for it.
+    """
+    wanted = sorted(set(tables))
+    account = _account(connection)
+    results = [
+        *_log_settings(info),
+        _position_privilege(connection, info, account),
+        _replication_privilege(connection, account),
+        *LoggedTables.asked(connection, info).results(),
+        *_select_privileges(connection, info, wanted, loaded, account, tries_rows=False),
+    ]
+    require_ok(results, info)
+
+
+def rows_in_the_open(settings: MySqlSettings) -> list[CheckResult]:
+    """A warning where rows travel unencrypted from a server beyond this machine."""
+    return readable_on_the_way(
+        settings.address,
+        [] if settings.unix_socket else [settings.host],
+        encrypted=settings.effective_tls_mode is not TlsMode.DISABLED,
+        fix='Set source.tls.mode, to "verify-identity" where you can, and source.tls.ca.',
+    )
+
+
+def require_ok(results: Iterable[CheckResult], info: MySqlServerInfo) -> None:
+    """Raise `SourceError` listing every required check that failed, each with its fix."""
+    failed = [result for result in results if result.required and not result.ok and not result.parks]
+    if not failed:
+        return
+    if len(failed) == 1:
+        raise SourceError(f"{failed[0].text} {failed[0].fix}".strip())
+    lines = "\n".join(f"  - {result.text} {result.fix}".rstrip() for result in failed)
+    raise SourceError(f"{info.address} cannot be captured yet:\n{lines}")
+
+
+#: How long a lease waits until it looks again.
+_LEASE_PAUSE_S = 0.2
+
+
+class ServerIdsInUseError(SourceError):
+    """Every server id that this pipeline may use as a replica is used by another one."""
+
+    cure = "End the other readers that have these ids, or give this pipeline a range of its own in `source.server_id`."
+
+
+def lease_server_id(
+    connection: Connection[Any], info: MySqlServerInfo, candidates: Iterable[int], *, wait_s: float = 0.0
+) -> int:
+    """The first of `candidates` that nobody uses, ours until `connection` ends; `SourceError` when there is none.
+
+    A replica that uses another one's id makes the server end that one's log stream, and the replicas registered with
+    a server are not shown to every account. So jobs of ours also hold a user lock by the id's name, which needs no
+    privilege: `connection` must be the one the log is then read on. When all are taken they are waited for,
+    whichever is free first: the server notices the end of a killed job only at its next heartbeat.
+    """
+    wanted = list(candidates)
+    deadline = time.monotonic() + wait_s
+    while True:
+        used = used_server_ids(connection, info)
+        for candidate in wanted:
+            if candidate not in used and _lock(connection, candidate):
+                return candidate
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_LEASE_PAUSE_S)
+    raise ServerIdsInUseError(
+        f"Every id of source.server_id ({_span(wanted)}) is in use on {info.address}. Stop the other job, or give "
+        f"this one another range in source.server_id."
+    )
+
+
+def used_server_ids(connection: Connection[Any], info: MySqlServerInfo) -> set[int]:
+    """Ids of the server and of the replicas registered with it: those we may see, of a server that may be asked."""
+    used = {info.server_id}
+    if _dies_of_lost_replicas(info):
+        return used
+    # MySQL 8.0.22 renamed the statement; 8.4 dropped the old name. It needs REPLICATION SLAVE, checked elsewhere.
+    renamed = not info.is_mariadb and info.version >= (8, 0, 22)
+    statement = "SHOW REPLICAS" if renamed else "SHOW SLAVE HOSTS"
+    try:
+        used.update(int(row[0]) for row in query(connection, statement))
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        return used
+    return used
+
+
+def _dies_of_lost_replicas(info: MySqlServerInfo) -> bool:
+    """Whether the question for registered replicas may end the server with signal 11: older MySQL looks for the UUID of
+    each in the session that it registered with, which is gone if it died before it read (seen with 8.0.15, reported of
+    5.7.21 and 8.0.18, and mended in 8.0.20; https://github.com/percona/percona-server/pull/2589 has the cause).
+    """
+    return not info.is_mariadb and info.version < (8, 0, 20)
+
+
+def _lock(connection: Connection[Any], server_id: int) -> bool:
+    """Take the lock of `server_id`; True when it is ours. MySQL manual, "Locking Functions"."""
+    row = query_one(connection, "SELECT GET_LOCK(%s, 0)", (_lock_name(server_id),))
+    return row is not None and row[0] == 1
+
+
+def _lock_name(server_id: int) -> str:
+    return f"raycdc:server_id:{server_id}"
+
+
+def _is_locked(connection: Connection[Any], server_id: int) -> bool:
+    row = query_one(connection, "SELECT IS_USED_LOCK(%s)", (_lock_name(server_id),))
+    return row is not None and row[0] is not None
+
+
+def _log_settings(info: MySqlServerInfo) -> list[CheckResult]:
+    where = info.address
+    results = [
+        CheckResult(
+            "log_bin",
+            f"{where} writes a binary log." if info.log_bin else f"{where} writes no binary log (log_bin = OFF).",
+            "Put log_bin = binlog, binlog_format = ROW and a server_id under [mysqld] and restart the server.",
+            ok=info.log_bin,
+        )
+    ]
+    if not info.log_bin:
+        return results
+    results.append(
+        CheckResult(
+            "binlog_format",
+            f"binlog_format is {info.binlog_format} on {where}.",
+            "Only ROW logs the changed rows: run SET GLOBAL binlog_format = ROW; put it under [mysqld], and reconnect "
+            "the applications (sessions keep the old format).",
+            ok=info.binlog_format == "ROW",
+        )
+    )
+    results.append(
+        CheckResult(
+            "binlog_row_image",
+            f"binlog_row_image is {info.row_image} on {where}.",
+            "Rows must be logged whole: run SET GLOBAL binlog_row_image = FULL; put it under [mysqld], and reconnect "
+            "the applications.",
+            ok=info.row_image == "FULL",
+        )
+    )
+    kept_s = info.expire_logs_s
+    results.append(
+        CheckResult(
+            "retention",
+            f"{where} keeps its log {'until it is purged by hand' if kept_s == 0 else f'for {kept_s / 3600:g} hours'}.",
+            "A pipeline that stands still longer must take a new snapshot: raise binlog_expire_logs_seconds "
+            "(expire_logs_days on old servers).",
+            ok=kept_s == 0 or kept_s >= RETENTION_MIN_S,
+            required=False,
+        )
+    )
+    return results
+
+
+def _position_privilege(connection: Connection[Any], info: MySqlServerInfo, account: str) -> CheckResult:
+    name, fix = "privilege_log_position", f"Run: GRANT REPLICATION CLIENT ON *.* TO {account};"
+    if not info.log_bin:
+        return CheckResult(name, "The log position was not asked for: there is no log.", ok=True)
+    try:
+        position = current_place(connection, info)
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        return CheckResult(name, f"{account} may not ask {info.address} for its log position.", fix)
+    return CheckResult(name, f"The log of {info.address} ends at {position}.", ok=True)
+
+
+def _replication_privilege(connection: Connection[Any], account: str) -> CheckResult:
+    grants = _grants(connection, account)
+    ok = any(
+        re.match(r"GRANT .*\b(ALL PRIVILEGES|REPLICATION SLAVE|SUPER)\b.* ON \*\.\* TO", grant, re.IGNORECASE)
+        for grant in grants
+    )
+    return CheckResult(
+        "privilege_log",
+        f"{account} may read the log." if ok else f"{account} may not read the log.",
+        f"Run: GRANT REPLICATION SLAVE ON *.* TO {account};",
+        ok=ok,
+    )
+
+
+def _process_privilege(connection: Connection[Any], info: MySqlServerInfo, account: str) -> list[CheckResult]:
+    if info.is_mariadb or info.gtid_mode:
+        return []
+    ok = sees_commits(connection, info)
+    text = f"{account} {'may' if ok else 'may not'} see who is committing, on a server without GTIDs."
+    return [
+        CheckResult(
+            "privilege_process",
+            text,
+            f"Each start of a snapshot waits for snapshot.visible_within. To save that: GRANT PROCESS ON *.* TO "
+            f"{account};",
+            ok=ok,
+            required=False,
+        )
+    ]
+
+
+def _grants(connection: Connection[Any], account: str) -> list[str]:
+    """The user's grants, those of its roles included."""
+    own = [str(row[0]) for row in query(connection, "SHOW GRANTS FOR CURRENT_USER()")]
+    roles = [g.split("GRANT ", 1)[1].split(" TO ", 1)[0] for g in own if re.match(r"GRANT [`'].*[`']@?.* TO ", g)]
+    for role in roles:
+        with suppress(SourceError):
+            # MySQL lists what a role gives only when it is named; MariaDB lists it for the role itself.
+            own += [str(row[0]) for row in query(connection, f"SHOW GRANTS FOR {account} USING {role}")]
+        with suppress(SourceError):
+            own += [str(row[0]) for row in query(connection, f"SHOW GRANTS FOR {role}")]
+    return own
+
+
+def _select_privileges(
+    connection: Connection[Any],
+    info: MySqlServerInfo,
+    wanted: list[TableId],
+    loaded: dict[TableId, MySqlTable],
+    account: str,
+    *,
+    tries_rows: bool,
+) -> list[CheckResult]:
+    """Whether each table is there, and may be read; `tries_rows`: and whether it can be, which parks it otherwise."""
+    results = []
+    refused: list[TableId] = []
+    locked: list[TableId] = []
+    wait_for_locks(connection, _FIRST_LOCK_WAIT_S)
+    below = below_merged(connection, loaded) if tries_rows else {}
+    for table in wanted:
+        name = quote_name(table.db, table.table)
+        if table not in loaded:
+            results.append(
+                CheckResult(
+                    f"table {table}",
+                    f"Table {table} does not exist on {info.address}, or {account} may not SELECT from it.",
+                    f"Check source.tables, or run: GRANT SELECT ON {name} TO {account};",
+                )
+            )
+            continue
+        why, may_read = unfit(loaded[table]) or below.get(table, ""), True
+        try:
+            if not why:
+                may_read = _may_read(connection, name)
+            if not why and (tries_rows or not may_read):
+                why = unreadable(connection, table)
+        except SourceUnavailableError as error:
+            if not is_of_locked_table(error.__cause__):
+                raise
+            if not locked:
+                wait_for_locks(connection, _LATER_LOCK_WAIT_S)
+            locked.append(table)
+            continue
+        if why:
+            results.append(CheckResult(f"table {table}", why, error=SchemaError, parks=True))
+        elif not may_read:
+            refused.append(table)
+    wait_for_locks(connection)
+    if locked:
+        results.append(
+            CheckResult(
+                "locked",
+                f"Other sessions have {_names(locked)} locked (LOCK TABLES, or a statement such as ALTER TABLE that "
+                f"runs or waits for a long transaction), so whether {account} may SELECT was not asked. Their rows "
+                "that are yet to be read wait, too.",
+                "SHOW FULL PROCESSLIST lists the sessions.",
+                required=False,
+            )
+        )
+    fix = " ".join(f"GRANT SELECT ON {quote_name(t.db, t.table)} TO {account};" for t in refused[:_TABLES_SHOWN])
+    if refused:
+        results.append(
+            CheckResult("privilege_select", f"{account} may not SELECT from {_names(refused)}.", f"Run: {fix}")
+        )
+    elif loaded or not wanted:
+        every = "every other table" if locked or len(loaded) < len(wanted) else "every table"
+        results.append(CheckResult("privilege_select", f"{account} may SELECT from {every} that it sees.", ok=True))
+    return results
+
+
+def _may_read(connection: Connection[Any], name: str) -> bool:
+    """Whether the server answers a SELECT of every column of the table `name`."""
+    try:
+        # Not by name: with a privilege on some columns the others are hidden from us, but they are in the log.
+        query(connection, f"SELECT * FROM {name} LIMIT 0")
+    except SourceUnavailableError:
+        raise
+    except SourceError:
+        return False
+    return True
+
+
+def unreadable(connection: Connection[Any], table: TableId) -> str:
+    """Why the server can read no row of a table: its file is damaged or away. Empty where it can, or nobody knows.
+
+    Waits for a lock of the table as long as the session does: see `short_lock_waits`.
+    """
+    try:
+        query(connection, f"SELECT 1 FROM {quote_name(table.db, table.table)} LIMIT 1")
+    except SourceUnavailableError as error:
+        if not is_of_locked_table(error.__cause__):
+            raise
+    except SourceError as error:
+        if not is_denied(error.__cause__) and not is_of_changed_table(error.__cause__):
+            return (
+                f"Table {table} cannot be read: {error}. Mend it (CHECK TABLE, REPAIR TABLE, IMPORT TABLESPACE), then "
+                f"run: raycdc tables resnapshot CONFIG {table}; or leave it out (source.exclude)."
+            )
+    return ""
+
+
+def unfit(table: MySqlTable) -> str:
+    """Why a table cannot be captured, whatever its target; empty where it can."""
+    try:
+        table.schema()
+    except SchemaError as cause:
+        return str(cause)
+    if (why := never_logged(table)) is not None:
+        return why
+    if why := told_otherwise(table):
+        return why
+    if why := reserved_column(column.name for column in table.columns):
+        return f"Table {table.id}: {why} with source.exclude."
+    return ""
+
+
+def _table_warnings(connection: Connection[Any], loaded: dict[TableId, MySqlTable]) -> list[CheckResult]:
+    results = []
+    sizes = table_sizes(connection, loaded)
+    transactional = {
+        str(row[0]).lower()
+        for row in query(connection, "SELECT ENGINE FROM information_schema.ENGINES WHERE TRANSACTIONS = 'YES'")
+    }
+    other = sorted(table for table, size in sizes.items() if size.engine.lower() not in transactional)
+    if other:
+        results.append(
+            CheckResult(
+                "engine",
+                f"{_names(other)}: engine without transactions. Rows are visible before they are logged, so a change "
+                f"during the snapshot may appear twice in a changelog.",
+                "ALTER TABLE ... ENGINE = InnoDB, or do not write to them during the snapshot.",
+                required=False,
+            )
+        )
+    return results
+
+
+def _server_id(connection: Connection[Any], info: MySqlServerInfo, wanted: list[int]) -> list[CheckResult]:
+    if not wanted:
+        return []
+    used = used_server_ids(connection, info)
+    unasked = (
+        ""
+        if not _dies_of_lost_replicas(info)
+        else (" Only raycdc's own jobs were asked: MySQL before 8.0.20 may crash when it is asked for its replicas.")
+    )
+    if len(wanted) == 1:
+        unasked += " It is the only one, so no paused table can go on from where it was left (raycdc tables resume)."
+    free = next((id_ for id_ in wanted if id_ not in used and not _is_locked(connection, id_)), None)
+    taken = f"server_id {_span(wanted)} is in use on {info.address}."
+    return [
+        CheckResult(
+            "server_id",
+            taken if free is None else f"server_id {free} is free.{unasked}",
+            "Give source.server_id a range that no replica and no other job uses.",
+            ok=free is not None,
+        )
+    ]
+
+
+def _account(connection: Connection[Any]) -> str:
+    row = query_one(connection, "SELECT CURRENT_USER()")
+    user, _, host = str(row[0] if row else "").rpartition("@")
+    return f"{_quoted(user)}@{_quoted(host)}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + str(pymysql.converters.escape_string(text)) + "'"
+
+
+def _names(tables: list[TableId]) -> str:
+    shown = ", ".join(str(table) for table in tables[:_TABLES_SHOWN])
+    return shown if len(tables) <= _TABLES_SHOWN else f"{shown} and {len(tables) - _TABLES_SHOWN} more"
+
+
+def _span(ids: list[int]) -> str:
+    return str(ids[0]) if len(ids) == 1 else f"{ids[0]}-{ids[-1]}"

@@ -1,0 +1,137 @@
+"""Connections to the server of a source: for questions, to the very server whose log is read, and to the log itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+
+from pymysql.connections import Connection
+
+from raycdc.clients.mysql import close_quietly, connect, is_of_locked_table
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
+from raycdc.connectors.mysql.log.log_proof import prove
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.connectors.mysql.server.checks import ServerIdsInUseError, lease_server_id
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, ensure_available, probe
+from raycdc.connectors.mysql.server.failover import require_same_server
+from raycdc.errors import SourceUnavailableError
+
+#: Seconds more than a heartbeat until the server has surely noticed that a log connection is gone.
+_HEARTBEAT_MARGIN_S = 10.0
+#: How long a reading beside the log waits until that has its server id; the two are opened together.
+_ID_WITHIN_S = 5.0
+_PAUSE_S = 0.02
+
+
+class SharedConnection:
+    """One connection for questions that are asked one after another, by one thread; close it at the end.
+
+    After an error another one is opened, because nobody knows what state a session is in that had one; but a lock that
+    it waited for in vain leaves a session as it was.
+    """
+
+    def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
+        self._connect = connect
+        self._connection: Connection[Any] | None = None
+
+    @contextmanager
+    def borrow(self) -> Iterator[Connection[Any]]:
+        """The connection. It may block on opening it, with the errors of that."""
+        if self._connection is None:
+            self._connection = self._connect()
+        try:
+            yield self._connection
+        except BaseException as error:
+            if not is_of_locked_table(error.__cause__):
+                self.close()
+            raise
+
+    def close(self) -> None:
+        """Harmless where nothing is open."""
+        if (connection := self._connection) is not None:
+            self._connection = None
+            close_quietly(connection)
+
+
+class Connections:
+    """Opens connections where the configuration says. Picklable: it holds none."""
+
+    def __init__(self, config: MySqlSourceConfig) -> None:
+        self._config = config
+        self._info: MySqlServerInfo | None = None
+        #: The server id under which this process follows the log.
+        self._leased: int | None = None
+
+    def connect(self) -> Connection[Any]:
+        return connect(self._config.settings())
+
+    def connect_to(self, place: BinlogOffset) -> Connection[Any]:
+        """A connection to the very server of `place`, for answers whose position is compared with the log's."""
+        connection = self.connect()
+        try:
+            require_same_server(connection, probe(connection), place)
+        except BaseException:
+            close_quietly(connection)
+            raise
+        return connection
+
+    def server(self) -> MySqlServerInfo:
+        """The server as it was when this process first asked."""
+        if self._info is None:
+            with closing(self.connect()) as connection:
+                self._info = probe(connection)
+        return self._info
+
+    def open_log(self, start: BinlogOffset) -> BinlogStream:
+        """The log from `start` on, under a server id that nobody else uses. Raises `LogLostError`."""
+        return self._stream(start, self._ids())[0]
+
+    def follow(self, start: BinlogOffset) -> BinlogStream:
+        """`open_log` to follow it, for as long as this process reads."""
+        self._leased = None
+        stream, self._leased = self._stream(start, self._ids())
+        return stream
+
+    def follow_beside(self, start: BinlogOffset) -> BinlogStream:
+        """`follow` beside what is followed: never under the server id of that, nor before that has one. An id that
+        another job has may be given back, so `SourceUnavailableError` where there is no other.
+        """
+        deadline = time.monotonic() + _ID_WITHIN_S
+        while self._leased is None:
+            if time.monotonic() > deadline:
+                raise SourceUnavailableError("the log itself, beside which it is read, has no server id yet")
+            time.sleep(_PAUSE_S)
+        try:
+            return self._stream(start, [id_ for id_ in self._ids() if id_ != self._leased])[0]
+        except ServerIdsInUseError as error:
+            raise SourceUnavailableError(str(error)) from error
+
+    def _ids(self) -> Sequence[int]:
+        return range(self._config.server_id.first, self._config.server_id.last + 1)
+
+    def _stream(self, start: BinlogOffset, ids: Sequence[int]) -> tuple[BinlogStream, int]:
+        """The log from `start` on, and the one of the server `ids` that it is read under."""
+        heartbeat_s = self._config.heartbeat.total_seconds()
+        connection = self.connect()
+        try:
+            # Asked on this very connection: behind one address another server may answer the next one.
+            info = probe(connection)
+            require_same_server(connection, info, start)
+            ensure_available(connection, info, start)
+            prove(partial(self.connect_to, start), info, start)
+            server_id = lease_server_id(connection, info, ids, wait_s=heartbeat_s + _HEARTBEAT_MARGIN_S)
+        except BaseException:
+            close_quietly(connection)
+            raise
+        stream = BinlogStream(
+            connection,
+            server_id=server_id,
+            offset=start,
+            heartbeat_s=heartbeat_s,
+            connect_again=lambda: self.connect_to(start),
+        )
+        return stream, server_id

@@ -1,0 +1,313 @@
+"""Which column or columns a table is cut by, and which index leads there.
+
+The chunk key of a table as SQL: one column, or the first columns of its primary key.
+
+Several columns are compared one after the other, as an index over them is ordered. The server's row comparison
+(``(a, b) >= (1, 2)``) means the same, but no server looks it up in an index; written out with AND and OR, all do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pymysql.connections import Connection
+
+from raycdc.clients.mysql import query, quote_name
+from raycdc.connectors.mysql.snapshot import keys
+from raycdc.connectors.mysql.snapshot.keys import Bound, KeyKind, KeyValue
+from raycdc.connectors.mysql.snapshot.sort_keys import can_be_ordered
+from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
+from raycdc.errors import ConfigError
+from raycdc.source.snapshot.key_intervals import ChunkKey, key_names
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumns:
+    """The columns of a chunk key, in order. Of several none can be NULL: they belong to a primary key."""
+
+    columns: tuple[MySqlColumn, ...]
+
+    @classmethod
+    def named(cls, table: MySqlTable, key: ChunkKey) -> KeyColumns:
+        """The columns `key` names; `ConfigError` when there is none of that name."""
+        return cls(tuple(keys.column_named(table, name) for name in key_names(key)))
+
+    @property
+    def name(self) -> ChunkKey:
+        names = tuple(column.name for column in self.columns)
+        return names[0] if self.alone else names
+
+    @property
+    def alone(self) -> bool:
+        return len(self.columns) == 1
+
+    @property
+    def has_null_chunk(self) -> bool:
+        """Whether rows may belong to the chunk of NULL."""
+        return any(keys.has_null_chunk(column) for column in self.columns)
+
+    @property
+    def ordering(self) -> str:
+        """How the server orders the columns' values, as a text that is another one where it orders them otherwise."""
+        return json.dumps([_ordering(column) for column in self.columns])
+
+    def select_list(self) -> str:
+        """SQL for the key's values; `bound_of` understands them."""
+        return ", ".join(keys.select_expression(column) for column in self.columns)
+
+    def bound_of(self, cells: Sequence[Any]) -> Bound | None:
+        """The bound in a row selected with `select_list`; cells behind it do not matter."""
+        values = [keys.from_server(column, cell) for column, cell in zip(self.columns, cells, strict=False)]
+        bound = tuple(value for value in values if value is not None)
+        if len(bound) != len(values):
+            return None
+        return bound[0] if self.alone else bound
+
+    def order(self, direction: Literal["ASC", "DESC"] = "ASC") -> str:
+        """The list for ORDER BY."""
+        return ", ".join(f"{quote_name(column.name)} {direction}" for column in self.columns)
+
+    def null_condition(self) -> str:
+        """SQL that is true for rows of the chunk of NULL, never NULL itself."""
+        if self.alone:
+            return keys.null_condition(self.columns[0])
+        return "(" + " OR ".join(keys.null_condition(column) for column in self.columns) + ")"
+
+    def range_condition(self, lower: Bound | None, upper: Bound | None) -> str:
+        """SQL for keys in [lower, upper); None is unbounded. Excludes the rows of the chunk of NULL."""
+        if self.alone:
+            return keys.range_condition(self.columns[0], _value(lower), _value(upper))
+        low, high = _values(lower), _values(upper)
+        shared = 0
+        # The common beginning of both bounds is written once, so that the server searches by it first.
+        while shared < min(len(low), len(high)) - 1 and low[shared] == high[shared]:
+            shared += 1
+        parts = [keys.equals(self.columns[i], low[i]) for i in range(shared)]
+        if low:
+            parts.append(self._side(">=", low, shared))
+        if high:
+            parts.append(self._side("<", high, shared))
+        dates = [column for column in self.columns if keys.key_kind(column) is KeyKind.DATE]
+        parts += [f"NOT {keys.null_condition(column)}" for column in dates]
+        return " AND ".join(parts) or "1 = 1"
+
+    def after(self, bound: Bound) -> str:
+        """SQL for keys that are more than `bound`."""
+        if self.alone:
+            return f"{quote_name(self.columns[0].name)} > {keys.literal(self.columns[0], _single(bound))}"
+        values = _values(bound)
+        return self._side(">" if len(values) == len(self.columns) else ">=", values, 0)
+
+    def behind(self, values: tuple[KeyValue, ...]) -> str:
+        """SQL for keys that are more than all keys that begin with `values`."""
+        return self._side(">", values, 0)
+
+    def within(self, values: tuple[KeyValue, ...]) -> str:
+        """SQL for keys that begin with `values`."""
+        return " AND ".join(keys.equals(c, v) for c, v in zip(self.columns, values, strict=False)) or "1 = 1"
+
+    def _side(self, operator: Literal["<", ">", ">="], values: tuple[KeyValue, ...], first: int) -> str:
+        """Keys on one side of `values`, whose columns before `first` are equal."""
+        strict: Literal["<", ">"] = "<" if operator == "<" else ">"
+        choices = []
+        for last in range(first, len(values)):
+            equal = [keys.equals(self.columns[i], values[i]) for i in range(first, last)]
+            side = keys.beyond(self.columns[last], operator if last == len(values) - 1 else strict, values[last])
+            choices.append(" AND ".join([*equal, side]))
+        return choices[0] if len(choices) == 1 else "(" + " OR ".join(f"({choice})" for choice in choices) + ")"
+
+
+def _values(bound: Bound | None) -> tuple[KeyValue, ...]:
+    if bound is None:
+        return ()
+    assert isinstance(bound, tuple), "a key of several columns has bounds of several values"
+    return bound
+
+
+def _single(bound: Bound) -> KeyValue:
+    assert not isinstance(bound, tuple), "a key of one column has bounds of one value"
+    return bound
+
+
+def _ordering(column: MySqlColumn) -> list[str | int]:
+    """The length of a text changes nothing; labels of an ENUM are ordered by their numbers."""
+    kind, shape = column.logical(), column.shape
+    labels = shape.labels if shape.base == "enum" else ()
+    sizes = (kind.precision, kind.scale, kind.fsp, kind.length)
+    return [column.name, shape.base, kind.kind.value, *sizes, column.charset, column.collation, *labels]
+
+
+def _value(bound: Bound | None) -> KeyValue | None:
+    return None if bound is None else _single(bound)
+
+
+#: Types of which an index may have the first characters alone.
+_PREFIXED = frozenset(
+    {"char", "varchar", "binary", "varbinary", "tinytext", "text", "mediumtext", "longtext"}
+    | {"tinyblob", "blob", "mediumblob", "longblob"}
+)
+#: A value may have this many times as many rows as values have on average, and its rows still fit into a chunk.
+_UNEVENNESS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingIndex:
+    """An index whose first column is `column`, whole; `distinct` is the server's estimate of its values."""
+
+    name: str
+    column: str
+    distinct: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A column of an index; `distinct` values of it and those before it, by the server's estimate."""
+
+    index: str
+    column: str
+    number: int
+    whole: bool
+    distinct: int
+
+
+def chunk_key(table: MySqlTable, named: str | None) -> MySqlColumn | None:
+    """The chunk key: the one the user `named`, else the first primary-key column, if it can be one; None: one chunk.
+
+    Raises `ConfigError` when the user named a column that cannot be a chunk key.
+    """
+    if named is not None:
+        column = keys.column_named(table, named)
+        if keys.key_kind(column) in (None, KeyKind.LABEL):
+            raise ConfigError(
+                f"source.snapshot.key: {table.id}.{column.name} is {column.column_type}, which has no order that "
+                f"chunks could follow. Name a numeric, character, binary or temporal column."
+            )
+        return column
+    if not table.primary_key:
+        return None
+    column = keys.column_named(table, table.primary_key[0])
+    return None if keys.key_kind(column) in (None, KeyKind.LABEL) else column
+
+
+def best_key(
+    connection: Connection[Any], table: MySqlTable, named: str | None, *, chunk_rows: int, several: bool = True
+) -> ChunkKey | None:
+    """The chunk key's columns, or None for one chunk. The columns that the user `named` win; see `chunk_key` for
+    its errors.
+
+    Otherwise the first column of the primary key, where an index has it whole. But a value of it may have more rows
+    than a chunk should (tenants, shards, types): on average, then another column of the primary key that an index
+    begins with is taken; or, if there is none, or values differ much in how many rows they have, as many of the first
+    columns as leave few rows to each (where `several` may be).
+    """
+    first = chunk_key(table, named)
+    alone = None if first is None else first.name
+    may_be_cut = first is not None and first.shape.base in _PREFIXED
+    if named is not None or (len(table.primary_key) < 2 and not may_be_cut):
+        return alone
+    parts = _parts(connection, table)
+    if may_be_cut and not any(part.number == 1 and part.whole and part.column == alone for part in parts):
+        # PRIMARY KEY (k(3)): no index has the values of k in their order.
+        return _other_key(table, parts)
+    rows = max((part.distinct for part in parts), default=0)
+    distinct = {part.column: part.distinct for part in reversed(parts) if part.number == 1 and part.whole}
+    per_value = rows / max(1, distinct.get(alone, rows)) if alone is not None else rows
+    if rows <= chunk_rows or per_value * _UNEVENNESS <= chunk_rows:
+        return alone
+    if per_value > chunk_rows:
+        for name in table.primary_key[1:]:
+            column = keys.column_named(table, name)
+            if can_stand_alone(column) and distinct.get(name, 0) * chunk_rows >= rows:
+                return name
+    names = _first_columns(connection, table, parts, chunk_rows) if several else ()
+    return names if len(names) > 1 else alone
+
+
+def prefix_note(connection: Connection[Any], table: MySqlTable, named: str | None) -> str:
+    """How a table is read whose primary key has only the beginnings of its first column's values; empty for others.
+
+    Blocks on a query where that column is of a type of which an index may have beginnings.
+    """
+    first = None if named is not None else chunk_key(table, None)
+    if first is None or first.shape.base not in _PREFIXED:
+        return ""
+    parts = _parts(connection, table)
+    if any(part.number == 1 and part.whole and part.column == first.name for part in parts):
+        return ""
+    other = _other_key(table, parts)
+    how = "in one piece" if other is None else f"in chunks of {other}"
+    return f"{table.id}: its primary key has only the beginnings of {first.name}, so it is read {how}."
+
+
+def _other_key(table: MySqlTable, parts: Sequence[_Part]) -> str | None:
+    """Another column of the primary key by which an index leads to its rows; None: the table is read in one piece."""
+    leading = {part.column for part in parts if part.number == 1 and part.whole}
+    return next(
+        (name for name in table.primary_key if name in leading and can_stand_alone(keys.column_named(table, name))),
+        None,
+    )
+
+
+def can_stand_alone(column: MySqlColumn) -> bool:
+    """Whether chunks may follow this column alone; an ENUM has too few values."""
+    return keys.key_kind(column) not in (None, KeyKind.LABEL)
+
+
+def settled(
+    connection: Connection[Any], table: MySqlTable, key: KeyColumns | None, *, named: bool
+) -> KeyColumns | None:
+    """`key`, or None where its order cannot be followed; `ConfigError` when the user `named` it."""
+    if key is None or not key.alone or can_be_ordered(connection, key.columns[0]):
+        return key
+    if named:
+        raise ConfigError(
+            f"source.snapshot.key: {table.id}.{key.name} has collation {key.columns[0].collation}, whose order cannot "
+            f"be followed outside the server. Name another column."
+        )
+    return None
+
+
+def _first_columns(
+    connection: Connection[Any], table: MySqlTable, parts: Sequence[_Part], chunk_rows: int
+) -> tuple[str, ...]:
+    """The shortest beginning of the primary key with few rows to each of its values, as far as it makes a key."""
+    rows = max(part.distinct for part in parts)
+    names: list[str] = []
+    for part in (part for part in parts if part.index == "PRIMARY"):
+        column = keys.column_named(table, part.column)
+        label = keys.key_kind(column) is KeyKind.LABEL
+        if not part.whole or not (label or can_be_ordered(connection, column)):
+            break
+        names.append(column.name)
+        if rows / max(1, part.distinct) * _UNEVENNESS <= chunk_rows:
+            break
+    return tuple(names)
+
+
+def leading_indexes(connection: Connection[Any], table: MySqlTable) -> list[LeadingIndex]:
+    """Indexes that can serve ranges of their first column, the primary key first."""
+    parts = _parts(connection, table)
+    return [LeadingIndex(p.index, p.column, p.distinct) for p in parts if p.number == 1 and p.whole]
+
+
+def index_of(connection: Connection[Any], table: MySqlTable, column: str) -> str | None:
+    """An index that begins with `column`."""
+    return next((index.name for index in leading_indexes(connection, table) if index.column == column), None)
+
+
+def _parts(connection: Connection[Any], table: MySqlTable) -> Sequence[_Part]:
+    """Every column of every index, those of the primary key first."""
+    rows = query(
+        connection,
+        "SELECT INDEX_NAME, COLUMN_NAME, SEQ_IN_INDEX, SUB_PART, CARDINALITY FROM information_schema.STATISTICS "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_TYPE = 'BTREE' "
+        "ORDER BY INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX",
+        (table.id.db, table.id.table),
+    )
+    return [
+        _Part(str(name), str(column), int(number), part is None, int(distinct or 0))
+        for name, column, number, part, distinct in rows
+    ]

@@ -1,0 +1,243 @@
+"""How far the cutting of one table into chunks is, as a value: planning goes on from it after a restart.
+
+`raycdc.connectors.mysql.snapshot.planning.chunks` decides where chunks end; here is written down what was decided. The
+state has a plan as JSON of constant size (`ChunkPlan.to_json`), however large the table.
+
+One chunk of a table as the rows that it has: a half-open range of the chunk key.
+
+The planner makes ranges, state and messages have them as splits, and the chunk's reader makes SQL of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, TypedDict
+
+from raycdc.connectors.mysql.snapshot import keys
+from raycdc.connectors.mysql.snapshot.keys import Bound, StoredBound
+from raycdc.connectors.mysql.snapshot.planning.chunk_keys import KeyColumns
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.errors import StateError
+from raycdc.model import TableId
+from raycdc.source.snapshot.key_intervals import ChunkKey, key_from_json, key_names
+from raycdc.source.split import SnapshotSplit
+from raycdc.transform.masks import Masking
+
+
+class StoredRange(TypedDict):
+    """A range as the state has it."""
+
+    lower: StoredBound | None
+    upper: StoredBound | None
+    includes_null: bool
+    only_null: bool
+    key: ChunkKey | list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRange:
+    """Rows whose key lies in [lower, upper); None is unbounded.
+
+    `includes_null` adds the rows of NULL key: (None, None, includes_null=True) is the whole table. `only_null` is the
+    chunk of NULL alone. `key` names the chunk key's columns, None when the table is one chunk because it has no usable
+    key.
+    """
+
+    lower: Bound | None = None
+    upper: Bound | None = None
+    includes_null: bool = False
+    only_null: bool = False
+    key: ChunkKey | None = None
+
+    @property
+    def is_whole_table(self) -> bool:
+        return self.includes_null and self.lower is None and self.upper is None
+
+    def condition(self, table: MySqlTable) -> str:
+        """SQL condition for this chunk's rows; ``1 = 1`` for the whole table."""
+        if self.key is None or self.is_whole_table:
+            return "1 = 1"
+        columns = KeyColumns.named(table, self.key)
+        if self.only_null:
+            return columns.null_condition()
+        condition = columns.range_condition(self.lower, self.upper)
+        return f"({condition} OR {columns.null_condition()})" if self.includes_null else condition
+
+    def to_json(self) -> StoredRange:
+        return {
+            "lower": keys.bound_to_json(self.lower),
+            "upper": keys.bound_to_json(self.upper),
+            "includes_null": self.includes_null,
+            "only_null": self.only_null,
+            "key": self.key,
+        }
+
+    @classmethod
+    def from_json(cls, data: StoredRange) -> ChunkRange:
+        return cls(
+            keys.bound_from_json(data["lower"]),
+            keys.bound_from_json(data["upper"]),
+            data["includes_null"],
+            data["only_null"],
+            key_from_json(data["key"]),
+        )
+
+
+def split_of(chunk: ChunkRange, table: TableId, index: int, hiding: Masking) -> SnapshotSplit:
+    """The chunk as number `index` of `table`; bounds that a mask hides are sealed."""
+
+    def bound(value: Bound | None) -> Any:
+        return None if value is None else hiding.seal_json(table, key_names(chunk.key), keys.bound_to_json(value))
+
+    return SnapshotSplit(
+        table,
+        index,
+        chunk.key,
+        bound(chunk.lower),
+        bound(chunk.upper),
+        includes_null=chunk.includes_null or chunk.only_null,
+        only_null=chunk.only_null,
+    )
+
+
+def range_of(split: SnapshotSplit, hiding: Masking) -> ChunkRange:
+    """Inverse of `split_of`."""
+    lower, upper = (keys.bound_from_json(hiding.open_json(bound)) for bound in (split.lower, split.upper))
+    return ChunkRange(lower, upper, split.includes_null and not split.only_null, split.only_null, split.key)
+
+
+STATE_VERSION = 1
+
+
+class ChunkPlanPhase(StrEnum):
+    """Whether the cutting has begun, how the inside is cut, and whether it is over."""
+
+    START = "start"
+    EVEN = "even"
+    UNEVEN = "uneven"
+    SAMPLED = "sampled"
+    DONE = "done"
+
+
+class StoredPlan(TypedDict, total=False):
+    """A plan as the state has it: the key alone before it begins; older ones have no `factor`."""
+
+    version: int
+    phase: str
+    key: ChunkKey | list[str] | None
+    queue: list[StoredRange]
+    next: StoredBound | None
+    max: StoredBound | None
+    step: int
+    rows: int
+    planned: int
+    estimate: int
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlan:
+    """The `queue` holds chunks that were cut and not returned yet; `planned` were returned.
+
+    Of the inside [`next`, `last`) is not cut yet, into chunks of about `rows` rows. `step` is how far a chunk reaches
+    in keys, and `factor` how many estimated rows a row is (0: unknown). `estimate` is how many chunks there may be.
+    """
+
+    key: KeyColumns | None
+    rows: int
+    phase: ChunkPlanPhase = ChunkPlanPhase.START
+    queue: tuple[ChunkRange, ...] = ()
+    next: Bound | None = None
+    last: Bound | None = None
+    step: int = 0
+    planned: int = 0
+    estimate: int = 1
+    factor: float = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether every chunk was returned."""
+        return self.phase is ChunkPlanPhase.DONE and not self.queue
+
+    @property
+    def estimated_total(self) -> int:
+        """Chunks the table will have, as far as is known; exact once planning is done."""
+        return self.planned if self.done else max(self.planned + 1, self.estimate)
+
+    @property
+    def inside(self) -> tuple[Bound, Bound]:
+        """Where the part that is not cut yet begins and ends."""
+        assert self.next is not None
+        assert self.last is not None
+        return self.next, self.last
+
+    def cut(self, upper: Bound) -> ChunkPlan:
+        """The next chunk of the inside ends at `upper`."""
+        assert self.key is not None
+        return replace(self, queue=(*self.queue, ChunkRange(self.next, upper, key=self.key.name)), next=upper)
+
+    def with_rest_as_one(self) -> ChunkPlan:
+        """All that is left is one chunk, and the last one."""
+        if self.phase is ChunkPlanPhase.START:
+            return self.with_whole_table()
+        if self.phase is ChunkPlanPhase.DONE:
+            return self
+        return self.cut(self.inside[1]).finished()
+
+    def with_whole_table(self) -> ChunkPlan:
+        """The table is one chunk."""
+        whole = ChunkRange(includes_null=True, key=None if self.key is None else self.key.name)
+        return replace(self, queue=(*self.queue, whole), estimate=1).finished()
+
+    def finished(self) -> ChunkPlan:
+        """Nothing of the inside is left."""
+        return replace(self, phase=ChunkPlanPhase.DONE, next=None, last=None)
+
+    def returned(self, count: int) -> tuple[list[ChunkRange], ChunkPlan]:
+        """Up to `count` chunks of the queue, and the plan without them."""
+        chunks = list(self.queue[:count])
+        return chunks, replace(self, queue=self.queue[count:], planned=self.planned + len(chunks))
+
+    def to_json(self) -> StoredPlan:
+        return {
+            "version": STATE_VERSION,
+            "phase": self.phase.value,
+            "key": self.key.name if self.key is not None else None,
+            "queue": [chunk.to_json() for chunk in self.queue],
+            "next": keys.bound_to_json(self.next),
+            "max": keys.bound_to_json(self.last),
+            "step": self.step,
+            "rows": self.rows,
+            "planned": self.planned,
+            "estimate": self.estimate,
+            "factor": self.factor,
+        }
+
+    @classmethod
+    def from_json(cls, data: StoredPlan, table: MySqlTable, *, rows: int) -> ChunkPlan:
+        """The plan in the state, whose key counts, whatever the configuration says now.
+
+        Before the first chunk the state has the key alone, because the log's reader compares by it already: the plan
+        begins then, with chunks of `rows` rows. Raises `StateError` for a plan that is not readable.
+        """
+        named = key_from_json(data["key"])
+        key = None if named is None else KeyColumns.named(table, named)
+        if set(data) == {"key"}:
+            return cls(key, rows)
+        if data["version"] != STATE_VERSION:
+            raise StateError(f"{table.id}: the chunk plan has version {data['version']}, not {STATE_VERSION}")
+        if data["phase"] not in list(ChunkPlanPhase):
+            raise StateError(f"{table.id}: the chunk plan has the unknown phase {data['phase']!r}")
+        return cls(
+            key,
+            data["rows"],
+            ChunkPlanPhase(data["phase"]),
+            tuple(ChunkRange.from_json(chunk) for chunk in data["queue"]),
+            keys.bound_from_json(data["next"]),
+            keys.bound_from_json(data["max"]),
+            data["step"],
+            data["planned"],
+            data["estimate"],
+            data.get("factor", 0.0),
+        )

@@ -1,0 +1,1 @@
+"""Result sets of the binary protocol into Arrow."""

@@ -1,0 +1,158 @@
+"""How a table looks now, proven to hold at a position of the log, and how its snapshot begins.
+
+For the tables that begin again while others stream (`raycdc.source.tables.resnapshots`); runs in the log's fetcher
+thread.
+
+The configuration as it concerns single tables: how one is cut into chunks, and the part of it that is captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from raycdc.clients.mysql import is_of_locked_table
+from raycdc.connectors.mysql.binlog.positions.position import ordinal_of
+from raycdc.connectors.mysql.plugin import MySqlSourceConfig
+from raycdc.connectors.mysql.server.catalog import below_merged, is_sequence, load_tables
+from raycdc.connectors.mysql.server.checks import unfit, unreadable
+from raycdc.connectors.mysql.server.client import current_place, probe
+from raycdc.connectors.mysql.server.locks import PLANNING_WAIT_S, connect_briefly, locked_error
+from raycdc.connectors.mysql.server.unlogged import refusal_of, unlogged
+from raycdc.connectors.mysql.snapshot.planning.chunk_keys import KeyColumns, best_key, chunk_key
+from raycdc.connectors.mysql.snapshot.planning.chunks import ChunkSettings, MySqlChunkStrategy
+from raycdc.connectors.mysql.snapshot.row_filter import parse_filter
+from raycdc.connectors.mysql.values.documents import Capture
+from raycdc.connectors.mysql.values.types import MySqlTable, TypeOptions
+from raycdc.errors import ConfigError, SourceUnavailableError, TableLockedError
+from raycdc.model import TableId
+from raycdc.source.startup import not_captured
+from raycdc.source.tables.resnapshots import FollowableTable, UnfollowableTable
+from raycdc.source.tables.table_life import SnapshotState
+from raycdc.transform.target_rules import TargetRules
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """The options of ``[source]`` by table."""
+
+    config: MySqlSourceConfig
+
+    @property
+    def types(self) -> TypeOptions:
+        """How values are read where there is a choice."""
+        return self.config.types.options()
+
+    @property
+    def accept_cascades(self) -> bool:
+        """Whether a table is followed although rows of it may change without being logged."""
+        return self.config.on_cascade == "accept"
+
+    def named_key(self, table: TableId) -> str | None:
+        """The chunk key that the configuration names."""
+        return self.config.snapshot.key.get(str(table))
+
+    def chunks(self, table: TableId) -> ChunkSettings:
+        snapshot = self.config.snapshot
+        strategy = MySqlChunkStrategy(snapshot.strategy)
+        return ChunkSettings(strategy, snapshot.chunk_rows, snapshot.chunk_bytes or None, self.named_key(table))
+
+    def capture(self, table: TableId) -> Capture:
+        listed = self.config.columns.get(str(table))
+        return Capture(self.config.snapshot.filter.get(str(table)), None if listed is None else tuple(listed))
+
+    def captures(self) -> dict[TableId, Capture]:
+        """The tables that are captured in part."""
+        named = {**self.config.snapshot.filter, **self.config.columns}
+        return {table: self.capture(table) for table in map(TableId.parse, named)}
+
+    def require_fitting(self, tables: Mapping[TableId, MySqlTable]) -> None:
+        """Raises `ConfigError` for an option of a table that is none of `tables`, and for one its columns forbid."""
+        snapshot = self.config.snapshot
+        for name, key in snapshot.key.items():
+            chunk_key(_captured(tables, "snapshot.key", name), key)
+        for name, condition in snapshot.filter.items():
+            parse_filter(_captured(tables, "snapshot.filter", name), condition)
+        for name, listed in self.config.columns.items():
+            described = _captured(tables, "columns", name)
+            for column in listed:
+                if column not in {c.name for c in described.columns}:
+                    raise ConfigError(f"source.columns: {name} has no column {column!r}.")
+            named = snapshot.key.get(name)
+            missing = {*described.primary_key, *([named] if named else ())} - set(listed)
+            if missing:
+                raise ConfigError(
+                    f"source.columns: {name} needs {', '.join(sorted(missing))}, too: rows are told apart by it."
+                )
+
+
+def _captured(tables: Mapping[TableId, MySqlTable], option: str, name: str) -> MySqlTable:
+    described = tables.get(TableId.parse(name))
+    if described is None:
+        raise ConfigError(f"source.{option}: {name} {not_captured('table')}.")
+    return described
+
+
+#: Times a table is looked at while it keeps changing its shape.
+_TRIES = 10
+
+
+def look_at(
+    connect: Callable[[], Connection[Any]], table: TableId, options: TableOptions, rules: TargetRules
+) -> FollowableTable[MySqlTable] | UnfollowableTable | None:
+    """The table's schema, a position, the schema again: equal ones prove that it is the one there. None: no table.
+
+    `rules` say what targets can hold. `TableLockedError` where not even its columns can be asked for, or change all
+    the time.
+    """
+    with closing(connect_briefly(connect, seconds=PLANNING_WAIT_S)) as connection:
+        try:
+            return _looked_at(connection, table, options, rules)
+        except SourceUnavailableError as cause:
+            if not is_of_locked_table(cause.__cause__):
+                raise
+            raise locked_error(table) from cause
+
+
+def _looked_at(
+    connection: Connection[Any], table: TableId, options: TableOptions, rules: TargetRules
+) -> FollowableTable[MySqlTable] | UnfollowableTable | None:
+    info = probe(connection)
+    for _ in range(_TRIES):
+        before = load_tables(connection, [table]).get(table)
+        position = current_place(connection, info)
+        after = load_tables(connection, [table]).get(table)
+        if before != after:
+            continue
+        if after is None or is_sequence(connection, table):
+            return None
+        treated = options.types.treat_table(after)
+        captured = options.capture(table).narrowed(treated)
+        why = (
+            unfit(after)
+            or below_merged(connection, {table: after}).get(table, "")
+            or rules.refusal(table, captured.schema())
+            or unreadable(connection, table)
+        )
+        why = why or unlogged(connection, info, [table]).get(table, "")
+        if not why and not options.accept_cascades:
+            why = refusal_of(connection, info, table)
+        if why:
+            return UnfollowableTable(why, ordinal_of(position))
+        return FollowableTable(treated, ordinal_of(position), unread(connection, treated, options.chunks(table)))
+    # The source asks for this table again later, as for a locked one, and reads the others meanwhile.
+    raise TableLockedError(
+        f"{table} on {info.address} changed its shape each time it was looked at. It is read as soon as it does not."
+    )
+
+
+def unread(connection: Connection[Any], table: MySqlTable, chosen: ChunkSettings) -> SnapshotState:
+    """The table's snapshot state before its first chunk."""
+    several = chosen.strategy is not MySqlChunkStrategy.EVEN
+    key = best_key(connection, table, chosen.key, chunk_rows=chosen.chunk_rows, several=several)
+    needs_null = key is None or KeyColumns.named(table, key).has_null_chunk
+    return SnapshotState(key, foldable=bool(table.primary_key), needs_null=needs_null)

@@ -1,0 +1,300 @@
+"""Where the work of a process is now: which stage of which table and split, in which words, and since when it stands.
+
+A thread says what it begins (`ActivityTracker.doing`); code below it says what it waits for (`note`), or that something
+came (`moved`), without knowing of the board. All of this is per batch, statement or file, never per row.
+`ActivityTracker.standing` is what has not moved for a while; readers tell it with their heartbeats, and
+`raycdc.observe.watch.watchdog` tells people.
+
+| stage | of | does not move while |
+|---|---|---|
+| `open` | a source's log or chunk connection, the sink | the server does not let us in |
+| `ask` | the enumerator's questions | the server does not answer |
+| `log` | the log | a fetch does not return (an idle log returns, with nothing) |
+| `chunk` | a chunk of a table | no batch of it comes |
+| `hand-off` | a chunk of a table | neither the log nor any chunk moves |
+| `seal` | an epoch | no reader reports, and none syncs a file |
+| `enumerator` | the enumerator | it does not say how far the job is, so nobody knows of `ask` to `seal` meanwhile |
+| `look` | a target | the sink does not say what it holds |
+| `schema`, `stage`, `commit` | a target | neither a statement nor a task ends |
+| `record` | an epoch | the state does not take the commit record |
+
+Who wants to know how long each part of an epoch took hears of it when it is over (`ActivityTracker.on_part`).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+from raycdc.core.threads import THREADS, Threads
+
+#: Who stands for less is not told of: heartbeats stay small.
+STANDS_S = 1.0
+#: The most of a note that is kept.
+_NOTE_MAX = 160
+#: The part of a statement from which on it may have values of rows.
+_VALUES = re.compile(r"\s(?:WHERE|VALUES|SET|LIMIT|HAVING)\b.*|['(].*", re.IGNORECASE | re.DOTALL)
+
+
+class Stage(StrEnum):
+    """See the module's docstring. The names are a promise to programs (`raycdc.observe.events`)."""
+
+    OPEN = "open"
+    ASK = "ask"
+    LOG = "log"
+    CHUNK = "chunk"
+    HAND_OFF = "hand-off"
+    SEAL = "seal"
+    ENUMERATOR = "enumerator"
+    LOOK = "look"
+    SCHEMA = "schema"
+    STAGE = "stage"
+    COMMIT = "commit"
+    RECORD = "record"
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Work that has not moved for `seconds`: its `stage`, the names of its `table` and `split` (empty: of none), in
+    words what it is `doing`, and in a `note` the statement or trouble (empty: none). A plain value, which messages
+    carry.
+    """
+
+    stage: str
+    table: str
+    split: str
+    doing: str
+    note: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPart:
+    """What a work is a part of: the `epoch`, and how many `rows` and `bytes` of it go into how many `targets`."""
+
+    epoch: int
+    rows: int
+    bytes: int
+    targets: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPart:
+    """A part of an epoch that is over, from when to when in nanoseconds of the wall clock, and the class of the `error`
+    that ended it (empty: none).
+    """
+
+    part: EpochPart
+    stage: Stage
+    table: str
+    began_ns: int
+    ended_ns: int
+    error: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class _Activity:
+    """Something that a thread does. Only that thread changes it, so that nothing needs a lock."""
+
+    stage: Stage
+    table: str
+    split: str
+    does: str
+    moved_s: float
+    note: str = ""
+    rests: bool = False
+    troubled: bool = False
+
+
+class _Here(threading.local):
+    """The works of a thread, the innermost last, each with the clock of its board."""
+
+    def __init__(self) -> None:
+        self.works: list[tuple[_Activity, Threads]] = []
+
+
+_here = _Here()
+
+
+class ActivityTracker:
+    """The works that are under way in a process, or in one reader of it. For any thread.
+
+    `around` says in words what the process does beside its threads (jobs of Spark); other words are a movement.
+    """
+
+    def __init__(self, threads: Threads = THREADS) -> None:
+        self._threads = threads
+        self._works: set[_Activity] = set()
+        self._lock = threading.Lock()
+        self.around: Callable[[], str] = lambda: ""
+        self._around = ""
+        self._around_s = 0.0
+        #: When a work ended last.
+        self._ended_s = 0.0
+        #: How often something moved: batches of chunks that came, works that ended.
+        self.moves = 0
+        #: Called by the thread of each part of an epoch that is over; it returns at once, and raises nothing.
+        self.on_part: Callable[[EndedPart], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Board({[(work.stage, work.table, work.split) for work in self._list()]})"
+
+    @contextmanager
+    def doing(
+        self, stage: Stage, does: str, *, table: str = "", split: str = "", part: EpochPart | None = None
+    ) -> Iterator[None]:
+        """The calling thread does this within the block; `does` is a verb with its object, for people. `part` is said
+        of what `on_part` is to hear of.
+        """
+        work = self._begun(stage, does, table=table, split=split)
+        began_s, error = work.moved_s, ""
+        _here.works.append((work, self._threads))
+        try:
+            yield
+        except BaseException as cause:
+            error = type(cause).__name__
+            raise
+        finally:
+            _here.works.pop()
+            self._ended(work)
+            if part is not None and self.on_part is not None:
+                # By two clocks: the wall's may be set in the meantime.
+                ended_ns, took_ns = time.time_ns(), int((self._threads.now_s() - began_s) * 1e9)
+                self.on_part(EndedPart(part, stage, table, ended_ns - took_ns, ended_ns, error))
+
+    def lasting(self, stage: Stage, does: str) -> RecurringActivity:
+        """A work that is done again and again; see `RecurringActivity`. It is there until it is closed."""
+        work = self._begun(stage, does)
+        work.rests = True
+        return RecurringActivity(work, self._threads, lambda: self._ended(work))
+
+    def came(self) -> None:
+        """A batch came: `moved` for the thread's work, and for who waits for others to move."""
+        self.moves += 1
+        moved()
+
+    def standing(self) -> tuple[Stalled, ...]:
+        """The works that have not moved for `STANDS_S`, in any order."""
+        now_s = self._threads.now_s()
+        works = [work for work in self._list() if now_s - work.moved_s >= STANDS_S and not work.rests]
+        if not works:
+            return ()
+        around = self._look_around(now_s)
+        found = []
+        for work in works:
+            words = "; ".join(part for part in (work.note, around) if part)
+            # Who waits to try again is not moved by what others do meanwhile.
+            stood_s = now_s - (max(work.moved_s, self._around_s) if around and not work.troubled else work.moved_s)
+            if stood_s >= STANDS_S:
+                found.append(Stalled(work.stage, work.table, work.split, work.does, words, round(stood_s, 1)))
+        return tuple(found)
+
+    def moved_last_s(self) -> float:
+        """When something of it began, moved or ended last, by the clock of its threads; 0 before the first."""
+        works = self._list()
+        if works:
+            self._look_around(self._threads.now_s())
+        return max(self._ended_s, self._around_s, *(work.moved_s for work in works), 0.0)
+
+    def _begun(self, stage: Stage, does: str, *, table: str = "", split: str = "") -> _Activity:
+        work = _Activity(stage, table, split, does, self._threads.now_s())
+        with self._lock:
+            self._works.add(work)
+        return work
+
+    def _ended(self, work: _Activity) -> None:
+        with self._lock:
+            self._works.discard(work)
+            self._ended_s = self._threads.now_s()
+
+    def _look_around(self, now_s: float) -> str:
+        """The words of `around`, with the time when they were others last."""
+        if (words := self.around()) != self._around:
+            self._around, self._around_s = words, now_s
+        return self._around
+
+    def _list(self) -> list[_Activity]:
+        with self._lock:
+            return list(self._works)
+
+
+class RecurringActivity:
+    """A work of one thread that rests between its turns, but for a `trouble` that lasts beyond them."""
+
+    def __init__(self, work: _Activity, threads: Threads, end: Callable[[], None]) -> None:
+        self._work = work
+        self._threads = threads
+        self.close = end
+
+    def __repr__(self) -> str:
+        return f"Lasting({self._work})"
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The thread is at it within the block."""
+        work = self._work
+        if not work.troubled:
+            work.moved_s, work.rests = self._threads.now_s(), False
+        _here.works.append((work, self._threads))
+        try:
+            yield
+        finally:
+            _here.works.pop()
+            work.rests = not work.troubled
+
+
+def note(words: str) -> None:
+    """Say what the calling thread's work does or waits for from now on; it may be called where nobody has a board."""
+    if _here.works:
+        work, threads = _here.works[-1]
+        if not work.troubled:
+            work.note, work.moved_s = words[:_NOTE_MAX], threads.now_s()
+
+
+def note_statement(sql: str) -> None:
+    """`note` a statement, up to where values of rows may begin."""
+    if _here.works:
+        note(" ".join(_VALUES.sub(" …", sql[: 4 * _NOTE_MAX]).split()))
+
+
+def moved() -> None:
+    """Say that the calling thread's work goes on."""
+    if _here.works:
+        work, threads = _here.works[-1]
+        if not work.troubled:
+            work.moved_s = threads.now_s()
+
+
+def trouble(words: str) -> None:
+    """Say that the calling thread's work failed and is tried again: it stands from here until `over`, whatever of it is
+    done in the meantime.
+    """
+    if _here.works and not (work := _here.works[-1][0]).troubled:
+        # A failure is no movement: what has stood until now goes on to stand.
+        work.note, work.troubled = words[:_NOTE_MAX], True
+
+
+def over() -> None:
+    """Say that it succeeded, or is given up."""
+    if _here.works:
+        _here.works[-1][0].troubled = False
+        note("")
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """The calling thread waits on purpose within the block, which is no stand-still."""
+    if not _here.works:
+        yield
+        return
+    work, threads = _here.works[-1]
+    work.rests = True
+    try:
+        yield
+    finally:
+        work.rests, work.moved_s = False, threads.now_s()

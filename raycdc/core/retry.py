@@ -1,0 +1,152 @@
+"""Patience with whatever is away for a while: one policy of pauses, and one way to say what is waited for.
+
+Trying again is decided here alone: a source, a sink, a disk or a process that ended is tried again after pauses that
+grow exponentially to a limit, each a little longer by chance, so that those who failed together do not come back
+together. (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.) `raycdc.core.connection_attempts`
+bounds how often one server hears of all of them.
+
+Clock and chance are those of `raycdc.core.threads`, so a simulation orders them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from raycdc.core import activity
+from raycdc.core.threads import THREADS, Threads
+from raycdc.errors import RaycdcError
+
+T = TypeVar("T")
+
+#: No server is tried more often than twice a second: one that starts is not kept busy, and an operator's log readable.
+SPACING_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The pauses of one row of failures: the first, by how much each is longer than the one before, and the longest.
+
+    Each is longer by up to the share `jitter`, never shorter. `patience_s` is how long a row may take from its first
+    failure on: longer than a database takes to restart or to fail over.
+    """
+
+    first_s: float = SPACING_S
+    factor: float = 2.0
+    longest_s: float = 10.0
+    jitter: float = 0.25
+    patience_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        assert self.first_s >= SPACING_S, "no server is tried more often"
+
+
+#: Of everything that is waited for.
+POLICY = RetryPolicy()
+
+
+class Backoff:
+    """One row of failures, which ends with a success."""
+
+    def __init__(self, policy: RetryPolicy, threads: Threads = THREADS) -> None:
+        self._policy = policy
+        self._threads = threads
+        self._began_s: float | None = None
+        self._pause_s = policy.first_s
+
+    def __repr__(self) -> str:
+        return f"Pauses(since {self._began_s}, next {self._pause_s:g} s)"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has failed yet."""
+        return self._began_s is None
+
+    def failed(self, now_s: float) -> float | None:
+        """Seconds to pause after a failure at `now_s`; None when the row has lasted too long."""
+        policy = self._policy
+        if self._began_s is None:
+            self._began_s = now_s
+        if now_s - self._began_s >= policy.patience_s:
+            return None
+        pause_s = self._pause_s * (1 + policy.jitter * self._threads.chance())
+        self._pause_s = min(self._pause_s * policy.factor, policy.longest_s)
+        return pause_s
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Something that waiting may end: `text` says what and where, `advice` what people can do meanwhile.
+
+    `kind` is the error that it becomes when it lasts.
+    """
+
+    text: str
+    advice: str
+    kind: type[RaycdcError]
+
+    def told(self, policy: RetryPolicy = POLICY) -> str:
+        """For people, when the waiting begins."""
+        return f"{self._sentence}. It is tried again for {policy.patience_s / 60:.0f} minutes; {self.advice}."
+
+    def error(self) -> RaycdcError:
+        """The end of the waiting."""
+        return self.kind(
+            f"{self._sentence}. {self.advice[0].upper()}{self.advice[1:]}, and start again; nothing is lost."
+        )
+
+    @property
+    def _sentence(self) -> str:
+        return self.text.rstrip(".")
+
+
+class Retrier:
+    """Tries again while something is away. `stopping` ends the waiting, `tell` hears once of each that begins.
+
+    For any thread; each call is a row of failures of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        tell: Callable[[str], None],
+        stopping: threading.Event | None = None,
+        threads: Threads = THREADS,
+        policy: RetryPolicy = POLICY,
+    ) -> None:
+        self._tell = tell
+        self._stopping = stopping or threading.Event()
+        self._threads = threads
+        self._policy = policy
+
+    def __call__(self, act: Callable[[], T], trouble_of: Callable[[Exception], Outage | None]) -> T:
+        """The result of `act`, which can be done again. `trouble_of` says of an error whether waiting may end it; None:
+        it is raised as it is. `Outage.error` is raised when it takes too long.
+
+        Time counts from the first failure: work that was long under way when the server went is not given up for that.
+        """
+        pauses = Backoff(self._policy, self._threads)
+        try:
+            return self._tried(act, trouble_of, pauses)
+        finally:
+            if not pauses.is_new:
+                activity.over()
+
+    def _tried(self, act: Callable[[], T], trouble_of: Callable[[Exception], Outage | None], pauses: Backoff) -> T:
+        while True:
+            try:
+                return act()
+            except (OSError, RaycdcError) as cause:
+                trouble = trouble_of(cause)
+                if trouble is None:
+                    raise
+                begins = pauses.is_new
+                pause_s = None if self._stopping.is_set() else pauses.failed(self._threads.now_s())
+                if pause_s is None:
+                    raise trouble.error() from cause
+                if begins:
+                    activity.trouble(trouble.text)
+                    self._tell(trouble.told(self._policy))
+            self._threads.wait(self._stopping, pause_s)

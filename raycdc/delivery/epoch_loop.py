@@ -1,0 +1,129 @@
+"""The epoch loop: sealed epochs in order, each staged, committed to the sink, recorded, told to the source side.
+
+Runs on the driver, in a thread of its caller's. Staging of epoch e+1 overlaps the commit of e, except for tables whose
+schema changes in e+1: these wait for the commit, then for the change. Epochs commit strictly in order, the tables of
+one on a few threads. It needs no Spark itself: what runs the stage tasks was handed to the sink.
+
+*What if the process dies here?* Before the sink's commits: the epoch is staged again. Between or after them: `recover`
+asks the sink and replays what is missing. After the record: nothing was lost but the message to the source side, which
+reads the record at its start.
+
+Rows of an epoch that are lost before they were written: their source tables begin again with new snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from raycdc.core.failpoints import reach
+from raycdc.delivery.epoch_recovery import EpochRecovery
+from raycdc.delivery.epoch_writer import EpochParts, EpochWriter, PreparedEpoch, by_changes
+from raycdc.delivery.outcomes import Recovery, StartForecast
+from raycdc.delivery.ports import EpochPorts
+from raycdc.errors import StateError
+from raycdc.model import TableId
+from raycdc.sinks.api import Sink
+from raycdc.source.tables.table_requests import ask_for_lost_rows
+from raycdc.state.bad_row_counts import settle_bad_rows
+from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.state.store import CheckpointStore
+
+#: How long to wait for the next sealed epoch before looking whether something failed or a stop was asked for.
+POLL_S = 0.2
+
+
+class EpochLoop:
+    """See the module's docstring. `sink` is open. Once stopped, or after a `look`, a loop is used up."""
+
+    def __init__(self, store: CheckpointStore, sink: Sink, ports: EpochPorts) -> None:
+        self._parts = EpochParts.of(store, sink, ports)
+        self._writer = EpochWriter(self._parts)
+
+    def __repr__(self) -> str:
+        return f"EpochLoop(committed={self.committed}, generation={self._parts.ports.generation()})"
+
+    @property
+    def committed(self) -> int:
+        """The last epoch that is recorded; 0 when none is."""
+        return self._parts.records.epoch
+
+    def stop(self) -> None:
+        """Let `run` return after the commit under way; what was staged beyond it is staged again at the next start."""
+        self._parts.stopping.set()
+
+    def recover(self) -> Recovery:
+        """Bring sink and record together before anything is read. Call it before `run`.
+
+        `SinkError` or `StateError` when they contradict each other; nothing was changed then.
+        """
+        if self.committed:
+            # Whoever recorded it may have died before its letters were shown.
+            self._writer.letters.show(self.committed)
+        return EpochRecovery(self._parts, self._writer).run()
+
+    def written(self) -> list[TableId]:
+        """The targets that hold rows of epochs which are not committed. Changes nothing."""
+        return EpochRecovery(self._parts, self._writer).written()
+
+    def look(self) -> StartForecast:
+        """The findings that `recover` would have, with its errors; changes nothing, waits for no node."""
+        self.stop()
+        return EpochRecovery(self._parts, self._writer).look()
+
+    def run(self) -> None:
+        """Commit epochs until one is final or `stop` is called. Raises the first error, after the commit under way."""
+        store, ports, stopping = self._parts.store, self._parts.ports, self._parts.stopping
+        self._parts.works.start_after(store.last_commit())
+        settle_bad_rows(store, self.committed)
+        self._writer.letters.sweep(self.committed)
+        with ports.threads.pool(1, "commit") as committer:
+            under_way: Future[None] | None = None
+            after = self.committed
+            while not stopping.is_set():
+                manifest = ports.next_sealed(after, POLL_S)
+                if manifest is None:
+                    if under_way is not None and under_way.done():
+                        under_way.result()
+                        under_way = None
+                    continue
+                after = manifest.epoch
+                prepared = self._prepare(manifest, under_way)
+                under_way = committer.submit(self._writer.commit, prepared)
+                if manifest.final:
+                    break
+            if under_way is not None:
+                under_way.result()
+
+    def _prepare(self, manifest: Manifest, under_way: Future[None] | None) -> PreparedEpoch:
+        """Stage `manifest` and wait for the commit under way, in the order that schema changes allow."""
+        prepared = self._writer.prepared(manifest)
+        self._parts.store.generations.require_driver(self._parts.ports.generation, f"epoch {manifest.epoch}")
+        self._parts.holdings.check_ours(manifest, self._parts.records.vectors)
+        prepared.works = self._writer.taking_part(prepared, prepared.works)
+        # Changes are made exact by rows that the commit under way adds to.
+        now, later = ([], list(prepared.works)) if prepared.sources else by_changes(prepared.works)
+        reach("before_stage")
+        try:
+            self._writer.stage(prepared, now)
+        finally:
+            if under_way is not None:
+                under_way.result()
+        self._writer.apply(prepared, later)
+        self._writer.stage(prepared, later)
+        reach("after_stage")
+        return prepared
+
+
+def begin_again(
+    store: CheckpointStore, warn: Callable[[str], None], manifest: Manifest, tables: Sequence[TableId], text: str
+) -> None:
+    """Ask, durably, that the source side which starts next reads `tables` anew, from the epoch of `manifest` on.
+
+    `StateError` with `text` for a source of which nothing like a snapshot can be taken.
+    """
+    if STREAM_SPLIT_ID not in manifest.to_splits:
+        raise StateError(text)
+    names = [str(table) for table in tables]
+    ask_for_lost_rows(store, manifest, names)
+    warn(f"Rows of an epoch are lost before they were written: {', '.join(names)} will be read again.")

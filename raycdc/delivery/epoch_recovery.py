@@ -1,0 +1,387 @@
+"""Brings sink and record together again, before anything is read: at a start, and when a node was lost for good.
+
+Called by the epoch loop. `look` says for ``raycdc check`` what `run` would find, and changes nothing.
+
+*What if the process dies here?* The next start decides the same again: every step can be done twice, and each is
+durable before the next one relies on it.
+
+The decision about a sealed epoch that no record names: asked of the targets and of its segments, then decided.
+
+The cases are one table (`raycdc.state.recovery`). Asking changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import assert_never
+
+from raycdc.core.retry import Backoff
+from raycdc.delivery.epoch_writer import NODE_POLICY, EpochParts, EpochWriter, PreparedEpoch
+from raycdc.delivery.outcomes import Recovery, StartForecast
+from raycdc.delivery.record_keeper import table_of
+from raycdc.delivery.targets.parked_targets import FollowedSources
+from raycdc.errors import (
+    SinkError,
+    StateError,
+    TableRefusedError,
+    TargetBlockedError,
+    TargetDroppedError,
+    TargetModifiedError,
+)
+from raycdc.model import TableId
+from raycdc.model.evolution.events import RenameColumnEvent
+from raycdc.segments.reading import verify_segments
+from raycdc.sinks.api import TableCommit
+from raycdc.source.snapshot.log.stream_state import stream_of
+from raycdc.source.tables.table_requests import goes_on
+from raycdc.state.manifests.manifest import STATE_NODE, STREAM_SPLIT_ID, Manifest, Segment
+from raycdc.state.recovery import Decision, Frozen, Refuse, Replay, Tombstone, WriteRecord, decide, lacks
+
+
+class Decisions:
+    """See the module's docstring. `newest` is the greatest number that an epoch of the state ever had."""
+
+    def __init__(self, parts: EpochParts, newest: int) -> None:
+        self._newest = newest
+        self._access = parts.ports.access
+        self._sink = parts.sink
+        self._works = parts.works
+        self._parked = parts.parked
+        self._holdings = parts.holdings
+        self._records = parts.records
+        self._stopping = parts.stopping
+        self._threads = parts.ports.threads
+
+    def of(self, manifest: Manifest) -> Decision:
+        """The decision for `manifest`. Waits for a node with segments that are needed, unless the loop is stopping."""
+        # One that alone does not answer is parked by being asked.
+        holds = self._holdings.of(manifest)
+        targets = self._parked.taking_part(manifest, self._works.targets(manifest))
+        recorded = self._holdings.owed(self._records.vectors) if self._sink.durable else {}
+        lacking = {s for target in targets if lacks(manifest.epoch, holds[target]) for s in targets[target]}
+        needed = [segment for segment in manifest.segments if segment.table in lacking]
+        pauses = Backoff(NODE_POLICY, self._threads)
+        missing, own = needed, self._access()
+        renamed = _renamed(manifest, targets)
+        while True:
+            # Segments that were found whole are not read again while others are waited for.
+            missing = self.missing(missing)
+            gone = {segment.table for segment in missing}
+            lost = {target for target, sources in targets.items() if not gone.isdisjoint(sources)}
+            decision = decide(manifest, holds, lost=lost, recorded=recorded, newest_epoch=self._newest, renamed=renamed)
+            away = any(not own.is_own(segment) for segment in missing)
+            if not (isinstance(decision, Frozen) and away):
+                return decision
+            # Reading tables again costs more than waiting for a node that only starts anew.
+            pause_s = pauses.failed(self._threads.now_s())
+            if pause_s is None or self._threads.wait(self._stopping, pause_s):
+                return decision
+
+    def missing(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Those that are not there, or damaged: few are looked at, so that all of each is."""
+        access = self._access()
+        placed = access.placed(segments)
+        return [segment for segment in placed if not verify_segments([segment], access=access, checksum=True)]
+
+
+def _renamed(manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> set[TableId]:
+    """The targets whose columns get other names in the epoch."""
+    parts = manifest.tables.items()
+    sources = {table for table, part in parts if any(isinstance(c, RenameColumnEvent) for c in part.changes)}
+    return {target for target, those in targets.items() if not sources.isdisjoint(those)}
+
+
+class EpochRecovery:
+    """See the module's docstring. One object is for one recovery, or for one look."""
+
+    def __init__(self, parts: EpochParts, writer: EpochWriter) -> None:
+        self._store = parts.store
+        self._sink = parts.sink
+        self._ports = parts.ports
+        self._works = parts.works
+        self._target_patience = parts.target_patience
+        self._parked = parts.parked
+        self._holdings = parts.holdings
+        self._records = parts.records
+        self._writer = writer
+        self._newest = parts.store.next_epoch() - 1
+        self._decisions = Decisions(parts, self._newest)
+
+    def run(self) -> Recovery:
+        """`SinkError` or `StateError` when sink and record contradict each other; nothing was changed then."""
+        recorded: list[int] = []
+        replayed: list[int] = []
+        dropped: list[int] = []
+        frozen: list[int] = []
+        self._works.start_after(self._store.last_commit())
+        before = self._parked.entries
+        lacking = self._check_record() is not None
+        if (self._check_fitting() or lacking or self._parked.entries is not before) and self._records.epoch:
+            self._records.write_again()
+        self._begin_together()
+        for sealed in self._store.manifests(after=self._records.epoch):
+            manifest = self._with_copies(sealed)
+            decision = self._decisions.of(manifest)
+            self._require_driver(manifest)
+            match decision:
+                case Refuse(text):
+                    raise SinkError(text)
+                case Tombstone():
+                    dropped = self._drop_from(manifest.epoch)
+                    break
+                case WriteRecord():
+                    share = self._works.of(manifest, self._parked)
+                    self._writer.record(manifest, share.routes)
+                    recorded.append(manifest.epoch)
+                case Replay(targets):
+                    # Steps that the targets hold are skipped by the sink.
+                    prepared = self._writer.prepared(manifest)
+                    prepared.works = [work for work in prepared.works if work.target in targets]
+                    self._complete(prepared)
+                    replayed.append(manifest.epoch)
+                case Frozen():
+                    dropped = self._freeze(manifest, decision)
+                    frozen.append(manifest.epoch)
+                    break
+                case _:
+                    assert_never(decision)
+        return Recovery(self._records.epoch, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
+
+    def _with_copies(self, manifest: Manifest) -> Manifest:
+        """`manifest` with copies in the place of what no node has."""
+        copies = self._ports.copies
+        return manifest if copies is None else copies.restored(manifest, self._store.spool, self._ports.access())
+
+    def written(self) -> list[TableId]:
+        """The targets that hold rows of epochs behind the record, as those of a run that died before it wrote one."""
+        self._works.look_after(self._store.last_commit())
+        return self._holdings.written(self._store.manifests(after=self._records.epoch))
+
+    def look(self) -> StartForecast:
+        """The result that `run` would have, with its errors; changes nothing in state and sink, and
+        asks no other node.
+        """
+        before = set(self._parked.entries)
+        self._works.look_after(self._store.last_commit())
+        asked = self._check_record() or set()
+        self._check_fitting()
+        elsewhere: set[str] = set()
+        for manifest in self._store.manifests(after=self._records.epoch):
+            nodes = {segment.node for segment in manifest.segments} - {STATE_NODE}
+            elsewhere |= nodes
+            if nodes:
+                continue
+            decision = self._decisions.of(manifest)
+            if isinstance(decision, Refuse):
+                raise SinkError(decision.text)
+            if isinstance(decision, Frozen) and STREAM_SPLIT_ID not in manifest.to_splits:
+                raise StateError(decision.text)  # Nothing like a snapshot can be taken of this source.
+            if isinstance(decision, Frozen | Tombstone):
+                break
+        entries = self._parked.entries
+        parked = {name: entry.text for name, entry in entries.items() if name not in before and name not in asked}
+        return StartForecast(parked, tuple(sorted(elsewhere)))
+
+    # -- targets that are not what the record says ------------------------------------------------------------------
+
+    def _check_record(self) -> set[str] | None:
+        """Compare what the targets hold with the record. A table that nobody follows owes nothing; one of several that
+        lacks what it had is parked, and so is a pipeline's only one that is there and says that somebody changed it;
+        where all others do, they are not where they were, or may not be asked: that is the sink's. Known rows lie in
+        the state, wherever the targets are, and each table's are its own alone. None where nothing is lacking and the
+        record stays; else the targets that the user has asked to begin again.
+        """
+        lacking = self._holdings.check_record(self._records.vectors, self._records.epoch, self._newest)
+        if not lacking:
+            return None
+        last = self._store.manifest(self._records.epoch)
+        followed = FollowedSources(self._store, self._ports.parking.follows)
+        names = [TableId.parse(name) for name in self._records.vectors]
+        targets = {name: self._records.sources_of(name) for name in names if table_of(name) is None}
+        owing = {name for name, sources in targets.items() if any(map(followed, sources))}
+        asked = {name for name in owing if all(map(followed.is_asked_for, targets[name]))}
+        here = owing - lacking.keys()
+        for name, (gone, held) in lacking.items():
+            after = _behind(last)
+            if name in targets and name not in owing:
+                self._records.forget(name)
+            elif (source := table_of(name)) is not None:
+                # Its changes cannot be made exact any more, in whatever target.
+                for target in (t for t in owing if source in targets[t]):
+                    holds, anyway = self._writer.held_of_refused(target), followed.is_asked_for(source)
+                    self._parked.park(
+                        target, targets[target], after, TargetDroppedError(str(gone)), holds, anyway=anyway
+                    )
+                self._records.forget(name)
+            elif not (here or name in asked or (isinstance(gone, TargetModifiedError) and len(owing) == 1)):
+                raise SinkError(str(gone))  # All at once have one cause, as a lost right, which a person mends once.
+            else:
+                self._parked.park(name, targets[name], after, gone, held, anyway=name in asked)
+        return set(map(str, asked))
+
+    def _check_fitting(self) -> bool:
+        """Park the targets to which somebody did what their next commit would refuse, although they hold what they did;
+        whether there are any. Those that begin again are made anew, or looked at then.
+        """
+        if not self._records.epoch:
+            return False
+        followed = FollowedSources(self._store, self._ports.parking.follows)
+        names = [TableId.parse(name) for name in self._records.vectors]
+        targets = {name: self._records.sources_of(name) for name in names if table_of(name) is None}
+        asked = [
+            name
+            for name, sources in targets.items()
+            if any(map(followed, sources)) and not all(map(followed.is_asked_for, sources))
+        ]
+        asked = [name for name in asked if not self._parked.owes_nothing(name)]
+        unfit = self._unfit(asked)
+        if not unfit:
+            return False
+        after = _behind(self._store.manifest(self._records.epoch))
+        for name, error in unfit.items():
+            self._parked.park(name, targets[name], after, error, self._writer.held_of_refused(name))
+        return True
+
+    def _unfit(self, targets: Sequence[TableId]) -> Mapping[TableId, TableRefusedError]:
+        """As the sink says it of all `targets`, or of each, where one alone does not answer."""
+        try:
+            return self._target_patience(targets, partial(self._sink.unfit, targets))
+        except TargetBlockedError:
+            unfit: dict[TableId, TableRefusedError] = {}
+        for target in targets:
+            try:
+                unfit |= self._target_patience([target], partial(self._sink.unfit, [target]))
+            except TargetBlockedError as error:
+                unfit[target] = error
+        return unfit
+
+    def _begin_together(self) -> None:
+        """Targets whose tables are all to be read anew, as they share them, hold nothing from here on."""
+        if not self._ports.routing.upsert or not self._records.epoch:
+            return
+        followed = FollowedSources(self._store, self._ports.parking.follows)
+        committed, newest = self._store.manifest(self._records.epoch), self._store.last_manifest()
+        assert newest is not None
+        # Sealed epochs are of no use to them: not what is there before a snapshot, nor a beginning before the last.
+        after = replace(newest, epoch=committed.epoch + 1, from_splits=committed.to_splits)
+        beginning = {}
+        for target in {*self._records.merged, *map(TableId.parse, self._parked.entries)}:
+            sources = self._records.sources_of(target)
+            if len(sources) > 1 and (again := followed.begin_together(sources)):
+                beginning[target] = again
+        for target, again in beginning.items():
+            self._parked.begin_together(target, again, after, self._writer.held_of_refused(target))
+        if beginning:
+            self._records.do_not_tell(self._parked.entries)
+            self._records.write_again()
+
+    # -- epochs that no record names --------------------------------------------------------------------------------
+
+    def _complete(self, prepared: PreparedEpoch) -> None:
+        """Write the works of `prepared`, which are what the sink lacks of the epoch, and record it."""
+        if lost := {segment.table for segment in self._decisions.missing(_segments_of(prepared.sources))}:
+            # Their tables begin again: what they were does not matter any more.
+            prepared.sources = [replace(w, segments=()) if w.source in lost else w for w in prepared.sources]
+        self._writer.apply(prepared, list(prepared.works))
+        self._writer.stage(prepared, list(prepared.works))
+        self._writer.commit(prepared)
+
+    def _freeze(self, manifest: Manifest, decision: Frozen) -> list[int]:
+        """Complete an epoch that some targets cannot have, as its rows are gone or they have a tombstone of it: their
+        source tables begin again.
+
+        *What if the process dies here?* Until all targets hold the epoch the same is decided again, and asking and
+        dropping twice changes nothing. Once they do, it is recorded; what was asked for is durable by then.
+
+        Later epochs are dropped without tombstones: nobody began to commit them, as this one is not complete, and a
+        tombstone of a later epoch would say of a table that it holds this one.
+        """
+        prepared = self._writer.prepared(manifest)
+        targets = self._works.targets(manifest)
+        anew = (*decision.again, *decision.barred)
+        lost = {source for target in anew for source in targets[target]}
+        together = self._shared_by(lost, manifest, targets)
+        sources = lost.union(*together.values())
+        self._ports.begin_again(manifest, tuple(sorted(sources)), decision.text)
+        dropped = self._store.drop_after(manifest.epoch)
+        for target, merged in together.items():
+            self._parked.begin_together(target, merged, manifest, self._writer.held_of_refused(target))
+        self._records.do_not_tell({str(target): self._parked.entries[str(target)] for target in together})
+        part = self._parked.taking_part(manifest, targets)
+        works = [w for w in prepared.works if w.target in (*decision.again, *decision.replay) and w.target in part]
+        prepared.works = [replace(work, segments=()) if work.target in decision.again else work for work in works]
+        self._complete(prepared)
+        return dropped
+
+    def _shared_by(
+        self, sources: Collection[TableId], manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]
+    ) -> dict[TableId, list[TableId]]:
+        """The targets with one row per key that tables share with `sources`, or with one that shares with them, and all
+        of whose rows are to come: they are filled anew together, as their rows there cannot be told apart.
+        """
+        stream = stream_of(manifest)
+        if stream is None or not self._ports.routing.upsert:
+            return {}
+        names = {*self._records.merged, *targets}
+        known = {
+            name: {*self._records.sources_of(name), *targets.get(name, ())} for name in names if table_of(name) is None
+        }
+        merged = {name: parts for name, parts in known.items() if len(parts) > 1}
+        together: dict[TableId, list[TableId]] = {}
+        pending = set(sources)
+        while pending:
+            reached = {name: parts for name, parts in merged.items() if not pending.isdisjoint(parts)}
+            merged = {name: parts for name, parts in merged.items() if name not in reached}
+            pending = {source for parts in reached.values() for source in parts if goes_on(str(source), stream)}
+            together |= {name: sorted(parts & pending) for name, parts in reached.items()}
+        return together
+
+    def _drop_from(self, epoch: int) -> list[int]:
+        """Bar `epoch` and all later ones in every table they name, then drop their manifests. A target that refuses to
+        be barred is parked: what somebody else may still write there is gone when it begins again.
+        """
+        known = self._ports.routing.known
+        for manifest in self._store.manifests(after=epoch - 1):
+            self._require_driver(manifest)
+            for work in self._works.of(manifest, self._parked).works:
+                bar = partial(self._sink.tombstone, replace(work, segments=()))
+                self._bar(partial(self._target_patience, [work.target], bar), {work.target}, manifest)
+            if known is None:
+                continue
+            for work in self._works.sources(manifest, self._parked):
+                concerned = {t for t, part in self._works.targets(manifest).items() if work.source in part}
+                self._bar(partial(known.tombstone, work), concerned, manifest)
+        dropped = self._store.drop_after(epoch - 1)
+        # The targets are as if the dropped epochs had never been.
+        self._works.start_after(self._store.last_commit())
+        return dropped
+
+    def _require_driver(self, manifest: Manifest) -> None:
+        """Asked when the manifest was read: it may be one that a successor sealed, whose number is newer than ours."""
+        self._store.generations.require_driver(self._ports.generation, f"the recovery of epoch {manifest.epoch}")
+
+    def _bar(self, tombstone: Callable[[], None], targets: Collection[TableId], manifest: Manifest) -> None:
+        try:
+            tombstone()
+        except TableRefusedError as error:
+            if self._records.epoch:
+                manifest = _behind(self._store.manifest(self._records.epoch))
+            for target in targets:
+                if table_of(target) is None:
+                    sources = self._records.sources_of(target)
+                    held = self._writer.held_of_refused(target, patient=not isinstance(error, TargetBlockedError))
+                    self._parked.park(target, sources, manifest, error, held)
+            if self._records.epoch:
+                # Before the manifests go: nobody would refuse it again.
+                self._records.write_again()
+
+
+def _behind(last: Manifest) -> Manifest:
+    """The place right behind `last`, for targets that are parked from there on."""
+    return replace(last, epoch=last.epoch + 1, from_splits=last.to_splits)
+
+
+def _segments_of(works: Sequence[TableCommit]) -> list[Segment]:
+    return [segment for work in works for segment in work.segments]

@@ -1,0 +1,448 @@
+"""Writes the shares of one epoch: stages them, changes schemas, commits the tables; parks whom a refusal concerns.
+
+Called by the epoch loop, which decides the order. A `TableRefusedError` concerns the one target whose share was being
+written, and nothing of the others': in a stage job for many targets it is found by staging each alone. Every other
+error is the caller's.
+
+The parts of one epoch loop, which writing, deciding and recovering share.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from raycdc.core.activity import EpochPart, Stage
+from raycdc.core.failpoints import reach
+from raycdc.core.retry import Backoff, RetryPolicy
+from raycdc.delivery.dead_letters import DeadLetters
+from raycdc.delivery.outcomes import EpochStatistics, FollowedChange
+from raycdc.delivery.ports import EpochPorts
+from raycdc.delivery.record_keeper import CommitRecordWriter, table_of
+from raycdc.delivery.rows.segment_making import Derived, SegmentMaking
+from raycdc.delivery.targets.commit_planner import CommitPlanner, TargetBatch, require_readable
+from raycdc.delivery.targets.parked_targets import ParkedTargets
+from raycdc.delivery.targets.sink_retry import SinkRetry
+from raycdc.delivery.targets.target_records import TargetRecords
+from raycdc.delivery.targets.target_retry import TargetRetry
+from raycdc.errors import (
+    ReferenceRefusedError,
+    SegmentUnavailableError,
+    SinkError,
+    TableRefusedError,
+    TargetBlockedError,
+    ValueRefusedError,
+)
+from raycdc.model import TableId
+from raycdc.model.engines import EngineRows, RowsBy
+from raycdc.model.evolution.events import CreateTableEvent, named_change
+from raycdc.segments.bad_rows import refused_missing, told_missing
+from raycdc.sinks.api import Sink, TableCommit
+from raycdc.state.bad_row_counts import add_bad_rows, bad_rows
+from raycdc.state.manifests.manifest import Manifest, Segment
+from raycdc.state.recovery import CommitVector
+from raycdc.state.store import CheckpointStore, RoutedTarget
+
+
+@dataclass(frozen=True, slots=True)
+class EpochParts:
+    """See the module's docstring. `stopping` ends all waiting."""
+
+    store: CheckpointStore
+    sink: Sink
+    ports: EpochPorts
+    works: CommitPlanner
+    making: SegmentMaking
+    parked: ParkedTargets
+    holdings: TargetRecords
+    records: CommitRecordWriter
+    patience: SinkRetry
+    target_patience: TargetRetry
+    stopping: threading.Event
+
+    @classmethod
+    def of(cls, store: CheckpointStore, sink: Sink, ports: EpochPorts) -> EpochParts:
+        """The parts for `store`, as its newest record has them, and the open `sink`."""
+        record = store.last_commit()
+        stopping = threading.Event()
+        patience = SinkRetry(ports.parking.waiting, stopping, ports.threads)
+        entries = record.parked if record else {}
+        parked = ParkedTargets(entries, ports.parking.parks, can_replace=sink.can_replace)
+        records = CommitRecordWriter(store, parked, generation=ports.generation, on_parked=ports.parking.on_parked)
+        works = CommitPlanner(
+            store,
+            ports.routing,
+            generation=ports.generation,
+            access=ports.access,
+            patience=patience,
+            recorded=records.described,
+        )
+        making = SegmentMaking(ports.routing, works.left_out, ports.access)
+        of_targets = TargetRetry(sink, patience, parked, records, stopping)
+        holdings = TargetRecords(store, sink, ports, works, parked, of_targets)
+        return cls(store, sink, ports, works, making, parked, holdings, records, patience, of_targets, stopping)
+
+
+#: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
+COMMIT_THREADS = 4
+
+#: How a node with segments that is away is asked again before the epoch loop ends with its error: its server is started
+#: again within seconds, a machine that boots is not waited for.
+NODE_POLICY = RetryPolicy(longest_s=2.0, patience_s=30.0)
+
+
+@dataclass(slots=True)
+class PreparedEpoch:
+    """An epoch on its way through the loop; owned by one thread at a time."""
+
+    manifest: Manifest
+    works: Sequence[TableCommit]
+    share: TargetBatch
+    staged: dict[TableId, Any] = field(default_factory=dict)
+    staging_s: float = 0.0
+    derived: Derived = field(default_factory=Derived)
+    #: Shares of source tables whose changes are made exact, and what was made of their segments.
+    sources: list[TableCommit] = field(default_factory=list)
+    exact: dict[str, Segment | None] = field(default_factory=dict)
+
+
+class EpochWriter:
+    """See the module's docstring."""
+
+    def __init__(self, parts: EpochParts) -> None:
+        self._store = parts.store
+        self._sink = parts.sink
+        self._ports = parts.ports
+        self._works = parts.works
+        self._making = parts.making
+        self._parked = parts.parked
+        self._holdings = parts.holdings
+        self._records = parts.records
+        self.letters = DeadLetters(parts.ports.routing.records, parts.store)
+        self._stopping = parts.stopping
+        #: Tables commit at once, and rows that one of them leaves out are counted for all.
+        self._one_at_a_time = threading.Lock()
+        self._patience = parts.target_patience
+
+    def prepared(self, manifest: Manifest) -> PreparedEpoch:
+        """The shares of `manifest`; targets that can have none are parked."""
+        share = self._works.of(manifest, self._parked)
+        for text in share.warnings:
+            self._ports.parking.on_bad_rows(text)
+        for target, error in share.refused.items():
+            self._park(target, manifest, error)
+        sources = self._works.sources(manifest, self._parked)
+        require_readable(sources, manifest)
+        return PreparedEpoch(manifest, share.works, share, sources=sources)
+
+    def apply(self, prepared: PreparedEpoch, works: Iterable[TableCommit]) -> None:
+        """Let the targets of `works` follow the changes of their schemas; a few new ones at once, if the sink can."""
+        changing = [work for work in works if work.changes]
+        new = [work for work in changing if all(isinstance(change, CreateTableEvent) for change in work.changes)]
+        at_once = {work.target for work in new} if self._sink.makes_at_once and len(new) > 1 else set()
+        if at_once:
+            with self._ports.threads.pool(COMMIT_THREADS, "table") as pool:
+                refused = _refusing(pool, new, self._apply)
+            for work, error in refused:
+                self._refused(prepared, work, error)
+        for work in changing:
+            if work.target not in at_once:
+                try:
+                    self._apply(work)
+                except TableRefusedError as error:
+                    self._refused(prepared, work, error)
+
+    def _apply(self, work: TableCommit) -> None:
+        """Let the target of `work` follow the changes of its schema."""
+        reach("before_schema")
+        does, part = "changes the target's columns", EpochPart(work.epoch, rows=0, bytes=0)
+        with self._ports.board.doing(Stage.SCHEMA, does, table=str(work.target), part=part):
+            self._patience([work.target], partial(self._sink.apply_schema, work))
+        reach("after_schema")
+
+    def stage(self, prepared: PreparedEpoch, works: Sequence[TableCommit]) -> None:
+        """Write the rows of `works`, as far as they still take part, where readers do not see them."""
+        works = self.taking_part(prepared, works)
+        if not works:
+            return
+        started = self._ports.threads.now_s()
+        try:
+            self._stage_all(prepared, works)
+        except TableRefusedError as error:
+            if len(works) == 1:
+                try:
+                    self._stage_all(prepared, [self._fitting(prepared, works[0], error)])
+                except TableRefusedError as refused:
+                    self._refused(prepared, works[0], refused)
+            else:
+                # One of them is refused, and only one that is alone can be told.
+                for work in works:
+                    self.stage(prepared, [work])
+        finally:
+            prepared.staging_s += self._ports.threads.now_s() - started
+
+    def _fitting(self, prepared: PreparedEpoch, work: TableCommit, error: TableRefusedError) -> TableCommit:
+        """`work` without the rows that its target can never have, where ``on_bad_record`` leaves these out. Else it is
+        refused, by the row if it can be told which one it is.
+        """
+        if not isinstance(error, ValueRefusedError) or isinstance(error, ReferenceRefusedError):
+            raise error
+        fitting = self._making.fitting(work, prepared.derived, self._sink.misfits)
+        if fitting is work:
+            raise error
+        return fitting
+
+    def _stage_all(self, prepared: PreparedEpoch, works: Sequence[TableCommit]) -> None:
+        pauses = Backoff(NODE_POLICY, self._ports.threads)
+        while True:
+            try:
+                part = _part(prepared.manifest, works)
+                with self._ports.board.doing(Stage.STAGE, "writes an epoch's rows", table=_named(works), part=part):
+                    exact = partial(self._making.exact, works, prepared.sources, prepared.exact)
+                    works = self._patience.for_spark(exact)
+                    derived = partial(self._making.derived, works, prepared.share, prepared.derived)
+                    works = self._patience.for_spark(derived)
+                    # Tasks on other machines read what was made here from this one.
+                    works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
+                    targets = [work.target for work in works]
+                    prepared.staged.update(self._patience(targets, partial(self._sink.stage, works)))
+                break
+            except SegmentUnavailableError:
+                pause_s = pauses.failed(self._ports.threads.now_s())
+                if pause_s is None or self._ports.threads.wait(self._stopping, pause_s):
+                    raise
+            works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
+        made = {work.target: work for work in works}
+        prepared.works = [made.get(work.target, work) for work in prepared.works]
+
+    def commit(self, prepared: PreparedEpoch) -> None:
+        """Make the epoch visible in every target that takes part, and record it."""
+        started = self._ports.threads.now_s()
+        reach("before_commit")
+        # A sink that the successor has not written to yet cannot know that there is one.
+        self._store.generations.require_driver(self._ports.generation, f"the commit of epoch {prepared.manifest.epoch}")
+        self._tell_bad_rows(prepared)
+        self._commit_tables(prepared)
+        reach("after_last_commit")
+        log, works = self._ports.routing.log, self.taking_part(prepared, prepared.works)
+        written_by = log.rows(segment for work in works for segment in work.segments)
+        self._add_known(prepared)
+        commit_s = self._ports.threads.now_s() - started
+        self.record(
+            prepared.manifest,
+            prepared.share.routes,
+            _followed(prepared.works),
+            written_by,
+            staging_s=prepared.staging_s,
+            commit_s=commit_s,
+        )
+        made = [*prepared.derived.segments.values(), *prepared.exact.values()]
+        log.forget([*prepared.manifest.segments, *(segment for segment in made if segment is not None)])
+        self._making.forget(made, prepared.manifest.epoch)
+
+    def record(
+        self,
+        manifest: Manifest,
+        routes: Mapping[str, RoutedTarget],
+        schema_changes: tuple[FollowedChange, ...] = (),
+        written_by: RowsBy = {},  # noqa: B006 - nobody changes it
+        *,
+        staging_s: float = 0.0,
+        commit_s: float = 0.0,
+    ) -> None:
+        """Record the epoch, which every target that takes part holds, and tell its figures."""
+        targets = self._works.targets(manifest)
+        took = self._parked.taking_part(manifest, targets)
+        taken = {source for name, sources in took.items() if table_of(name) is None for source in sources}
+        part = EpochPart(manifest.epoch, manifest.rows, sum(s.bytes for s in manifest.segments), len(targets))
+        with self._ports.board.doing(Stage.RECORD, f"records epoch {manifest.epoch}", part=part):
+            now_ms = self._records.complete(manifest, targets, routes)
+            self.letters.show(manifest.epoch)
+        lost = bad_rows(self._store, manifest.epoch)
+        written = _only(manifest, taken)
+        figures = EpochStatistics.of(written, now_ms, lost, schema_changes, staging_s=staging_s, commit_s=commit_s)
+        read_by = self._ports.read_by(manifest.generation)
+        read = {read_by: figures.rows} if read_by is not None and figures.rows else {}
+        figures = replace(figures, engines=EngineRows(read, written_by))
+        if self._ports.copies is not None:
+            self._ports.copies.forget(manifest.segments)
+        self._ports.on_committed(figures)
+
+    def _add_known(self, prepared: PreparedEpoch) -> None:
+        """Let the known rows follow the epoch, which all targets hold; the next one is made exact by them."""
+        known = self._ports.routing.known
+        if known is None:
+            return
+        parts = [w for w in prepared.sources if self._parked.takes_part(w.target, w.source, prepared.manifest)]
+        for source, error in known.add(parts, prepared.exact).items():
+            # Its targets have the epoch, and the next one could not be made exact for them.
+            for target, sources in self._works.targets(prepared.manifest).items():
+                if source in sources and table_of(target) is None:
+                    self._park(target, prepared.manifest, error)
+        reach("after_known")
+
+    def _tell_bad_rows(self, prepared: PreparedEpoch) -> None:
+        """Count what the epoch leaves out, before anybody can see that it lacks."""
+        for table, error in refused_missing(prepared.manifest, self._ports.routing.records).items():
+            targets = self._works.targets(prepared.manifest)
+            for work in self.taking_part(prepared, prepared.works):
+                if table in targets[work.target]:
+                    self._refused(prepared, work, error)
+        for table, missing in told_missing(prepared.manifest, self._ports.routing.records).items():
+            prepared.derived.bad[f"missing of {table}"] = table, missing.count, missing.why
+        self._tell(prepared, prepared.derived.bad_rows())
+
+    def _tell(self, prepared: PreparedEpoch, tables: Collection[TableId]) -> None:
+        """Keep and count the rows that the epoch leaves out, and tell of those of `tables`."""
+        self.letters.keep(prepared.manifest.epoch)
+        lost = {str(table): count for table, count in prepared.derived.bad_rows().items()}
+        if not lost:
+            return
+        add_bad_rows(self._store, prepared.manifest.epoch, lost, committed=self._records.epoch)
+        first = {str(table): why for table, _, why in reversed(prepared.derived.bad.values())}
+        for name, count in sorted((str(table), lost[str(table)]) for table in tables):
+            kept = f"; kept in {self._ports.routing.records.kept}" if self._ports.routing.records.kept else ""
+            self._ports.parking.on_bad_rows(
+                f"{name}: {count} row{'s' if count > 1 else ''} of epoch {prepared.manifest.epoch} left out as "
+                f"pipeline.on_bad_record says{kept}; the first: {first[name]}."
+            )
+
+    def _commit_tables(self, prepared: PreparedEpoch) -> None:
+        """Commit all tables; when some fail the others still finish, and the first error is raised.
+
+        A table whose rows refer to those of another one, or the other way round, is tried again behind the others.
+        """
+        works = [work for work in self.taking_part(prepared, prepared.works) if work.target in prepared.staged]
+        # The largest first: whoever is last should be done soon.
+        ordered = sorted(works, key=lambda work: -work.input_bytes)
+        while ordered:
+            refused = self._commit_at_once(prepared, ordered)
+            again = [work for work, error in refused if isinstance(error, ReferenceRefusedError)]
+            if len(again) == len(ordered):
+                again = []
+            for work, error in refused:
+                if work not in again:
+                    self._refused(prepared, work, error)
+            ordered = again
+
+    def _commit_at_once(
+        self, prepared: PreparedEpoch, works: Sequence[TableCommit]
+    ) -> list[tuple[TableCommit, TableRefusedError]]:
+        """Commit `works`, a few at once; those that are refused, and why."""
+        refused = []
+        with self._ports.threads.pool(COMMIT_THREADS, "table") as pool:
+            pending: dict[Future[None], TableCommit] = {
+                pool.submit(self._commit_table, prepared, work): work for work in works
+            }
+            for done, future in enumerate(pending, start=1):
+                try:
+                    future.result()
+                except TableRefusedError as error:
+                    refused.append((pending[future], error))
+                    continue
+                reach("after_commit")
+                if done < len(pending):
+                    reach("between_tables")
+        return refused
+
+    def taking_part(self, prepared: PreparedEpoch, works: Sequence[TableCommit]) -> list[TableCommit]:
+        """Those of `works` whose targets still do: one may have refused the epoch before, or this one, meanwhile."""
+        part = self._parked.taking_part(prepared.manifest, self._works.targets(prepared.manifest))
+        return [work for work in works if work.target in part]
+
+    def _commit_table(self, prepared: PreparedEpoch, work: TableCommit) -> None:
+        does, part = f"commits epoch {prepared.manifest.epoch}", _part(prepared.manifest, [work])
+        with self._ports.board.doing(Stage.COMMIT, does, table=str(work.target), part=part):
+            self._commit_patiently(prepared, work)
+
+    def _commit_patiently(self, prepared: PreparedEpoch, work: TableCommit) -> None:
+        staged = [prepared.staged[work.target]]
+
+        def commit() -> None:
+            nonlocal work
+            if not staged:
+                # A commit that failed may have used up what was staged; steps that the target has are skipped.
+                staged.append(self._sink.stage([work])[work.target])
+            self._sink.commit(work, staged.pop())
+
+        try:
+            self._patience([work.target], commit)
+        except TableRefusedError as error:
+            with self._one_at_a_time:
+                before = prepared.derived.bad_rows()
+                work = self._fitting(prepared, work, error)
+                now = prepared.derived.bad_rows()
+                self._tell(prepared, [table for table, count in now.items() if count != before.get(table)])
+            self._patience([work.target], commit)
+
+    def _refused(self, prepared: PreparedEpoch, work: TableCommit, error: TableRefusedError) -> None:
+        self._park(work.target, prepared.manifest, error)
+        prepared.works = [other for other in prepared.works if other.target != work.target]
+
+    def _park(self, target: TableId, manifest: Manifest, error: TableRefusedError) -> None:
+        reach("before_park")
+        sources = {*self._works.targets(manifest).get(target, ()), *self._works.sources_of(target)}
+        # Nobody waits once more for a target that was waited for.
+        held = self.held_of_refused(target, patient=not isinstance(error, TargetBlockedError))
+        self._parked.park(target, sources, manifest, error, held)
+
+    def held_of_refused(self, target: TableId, *, patient: bool = True) -> CommitVector | None:
+        """The vector of a target that refused its share; one that is not there to be asked holds nothing."""
+        try:
+            return self._holdings.held(target, patient=patient) if self._sink.durable else None
+        except TableRefusedError:
+            return None
+        except SinkError:
+            if patient:
+                raise
+            return None
+
+
+def _only(manifest: Manifest, tables: Collection[TableId]) -> Manifest:
+    """The part of an epoch that is of `tables`."""
+    segments = tuple(segment for segment in manifest.segments if segment.table in tables)
+    return replace(manifest, tables={t: part for t, part in manifest.tables.items() if t in tables}, segments=segments)
+
+
+def _refusing(
+    pool: Executor, works: Sequence[TableCommit], act: Callable[[TableCommit], None]
+) -> list[tuple[TableCommit, TableRefusedError]]:
+    """Do `act` for all `works` in `pool`; returns those that are refused, and why. The first other error is raised."""
+    refused = []
+    for work, done in [(work, pool.submit(act, work)) for work in works]:
+        try:
+            done.result()
+        except TableRefusedError as error:
+            refused.append((work, error))
+    return refused
+
+
+def _named(works: Sequence[TableCommit]) -> str:
+    """The targets that are staged together, for people: the largest, and how many others."""
+    largest = str(max(works, key=lambda work: work.input_bytes).target)
+    return largest if len(works) == 1 else f"{largest} and {len(works) - 1} more"
+
+
+def _part(manifest: Manifest, works: Sequence[TableCommit]) -> EpochPart:
+    """The part of an epoch that goes through `works`."""
+    rows = sum(segment.rows for work in works for segment in work.segments)
+    return EpochPart(manifest.epoch, rows, sum(work.input_bytes for work in works), len(works))
+
+
+def _followed(works: Sequence[TableCommit]) -> tuple[FollowedChange, ...]:
+    """The changes of schemas that came with the epoch; that a table is there from now on is none."""
+    changed = []
+    for work in works:
+        names = tuple(named_change(change) for change in work.changes if not isinstance(change, CreateTableEvent))
+        if names:
+            changed.append(FollowedChange(str(work.source), str(work.target), names))
+    return tuple(changed)
+
+
+def by_changes(works: Sequence[TableCommit]) -> tuple[list[TableCommit], list[TableCommit]]:
+    """Those that may be staged while others are committed, and those that wait for a change of their schema."""
+    return [work for work in works if not work.changes], [work for work in works if work.changes]

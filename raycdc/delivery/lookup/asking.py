@@ -1,0 +1,156 @@
+"""Asking a dimension: keys in batches, some requests at once, again after a pause where that may help.
+
+Recent answers of a dimension: documents and their absence, up to an age, a number of keys and of bytes.
+
+Columns, no objects: a look is one hash join of the keys asked for with those that are known.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.core.retry import SPACING_S, Backoff, RetryPolicy
+from raycdc.delivery.lookup.api import KEY, Dimension, LookupResult
+from raycdc.errors import RaycdcError
+
+_FOUND = "_raycdc_found"
+_SINCE = "_raycdc_since"
+#: Bytes that one cache remembers: documents may have 16 MiB each, and Arrow's columns of text end at 2 GiB.
+CACHE_BYTES_MAX = 256 << 20
+
+
+class Cache:
+    """Safe to use from several threads. `rows_max` keys and `bytes_max` bytes are remembered, the newest; each for
+    `ttl_s`, counted from before it was asked for, so that nothing that comes out is older.
+    """
+
+    def __init__(
+        self,
+        *,
+        rows_max: int,
+        ttl_s: float,
+        bytes_max: int = CACHE_BYTES_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._ttl_s = ttl_s
+        self._lock = threading.Lock()
+        #: Oldest first; replaced as a whole.
+        self._entries: pa.Table | None = None
+
+    def __repr__(self) -> str:
+        return f"Cache({0 if self._entries is None else self._entries.num_rows} of {self._rows_max} keys)"
+
+    def known(self, keys: pa.Array) -> tuple[pa.Table | None, pa.Array]:
+        """The documents known of `keys`, and the keys of which nothing is known, not even that there is none."""
+        entries = self._fresh(self._entries)
+        if entries is None or not entries.num_rows:
+            return None, keys
+        places = pc.index_in(keys, value_set=entries.column(KEY).combine_chunks())
+        hits = entries.take(places.drop_null())
+        documents = hits.filter(hits.column(_FOUND)).drop_columns([_FOUND, _SINCE])
+        return documents, keys.filter(places.is_null())
+
+    def add(self, asked: pa.Array, documents: pa.Table, *, since: float) -> None:
+        """`documents` were all that there were of `asked`, at some time after `since`."""
+        places = pc.index_in(asked, value_set=documents.column(KEY).combine_chunks())
+        added = documents.take(places).set_column(documents.schema.get_field_index(KEY), KEY, asked)
+        added = added.append_column(_FOUND, places.is_valid())
+        added = added.append_column(_SINCE, pa.array(np.full(len(asked), since)))
+        with self._lock:
+            entries = self._fresh(self._entries)
+            if entries is not None:
+                older = pc.is_in(entries.column(KEY), value_set=asked)
+                added = pa.concat_tables([entries.filter(pc.invert(older)), added])
+            self._entries = self._newest(added).combine_chunks()
+
+    def _newest(self, entries: pa.Table) -> pa.Table:
+        entries = entries.slice(max(0, entries.num_rows - self._rows_max))
+        while entries.nbytes > self._bytes_max:
+            # As many as there is room for by their mean; that of the newest may be greater.
+            entries = entries.slice(entries.num_rows - entries.num_rows * self._bytes_max // entries.nbytes)
+        return entries
+
+    def _fresh(self, entries: pa.Table | None) -> pa.Table | None:
+        if entries is None:
+            return None
+        return entries.filter(pc.greater(entries.column(_SINCE), self.clock() - self._ttl_s))
+
+
+#: The longest pause between two attempts; their number is the user's.
+POLICY = RetryPolicy(longest_s=30.0, patience_s=float("inf"))
+#: Bytes of keys in one request: a message takes 48 MB, and one document 16 MiB.
+REQUEST_BYTES_MAX = 4 << 20
+
+
+@dataclass(slots=True)
+class LookupQuery:
+    """One lookup with keys of one type. Safe to use from several threads: `requests` bounds what they have under way
+    together. `cache` is None where every key is asked for anew.
+    """
+
+    dimension: Dimension
+    batch: int
+    requests: ThreadPoolExecutor
+    retries: int
+    retry_wait_s: float
+    cache: Cache | None = None
+    _closed: threading.Event = field(default_factory=threading.Event)
+
+    def answer(self, keys: pa.Array) -> LookupResult:
+        """The documents of `keys`, which are distinct and without NULL. Blocks; raises what `Dimension.fetch` does."""
+        known, rest = (None, keys) if self.cache is None else self.cache.known(keys)
+        pending = [self.requests.submit(self._asked, part) for part in self._parts(rest)]
+        try:
+            answers = [future.result() for future in pending]
+        finally:
+            for future in pending:
+                future.cancel()
+        documents = [one.documents for one in answers]
+        if known is not None:
+            documents.append(known)
+        if not documents:
+            documents = [self.dimension.fetch(keys).documents]  # no keys: the columns alone
+        return LookupResult(pa.concat_tables(documents), sum(one.lost for one in answers))
+
+    def close(self) -> None:
+        """End the pauses, and let go of connections."""
+        self._closed.set()
+        self.dimension.close()
+
+    def _parts(self, keys: pa.Array) -> Iterator[pa.Array]:
+        if not len(keys):
+            return
+        by_bytes = REQUEST_BYTES_MAX * len(keys) // max(keys.nbytes, 1)
+        step = max(1, min(self.batch, by_bytes))
+        for start in range(0, len(keys), step):
+            yield keys.slice(start, step)
+
+    def _asked(self, keys: pa.Array) -> LookupResult:
+        """The answer to one request. On a thread of `requests`."""
+        pauses = Backoff(replace(POLICY, first_s=max(self.retry_wait_s, SPACING_S)))
+        for attempt in range(self.retries + 1):
+            since = 0.0 if self.cache is None else self.cache.clock()
+            try:
+                answer = self.dimension.fetch(keys)
+            except RaycdcError as error:
+                if not error.retryable or attempt == self.retries:
+                    raise
+                pause_s = pauses.failed(time.monotonic())
+                if pause_s is None or self._closed.wait(pause_s):
+                    raise
+                continue
+            if self.cache is not None:
+                self.cache.add(keys, answer.documents, since=since)
+            return answer
+        raise AssertionError("unreachable: the last attempt returns or raises")

@@ -1,0 +1,383 @@
+"""Segments with what was looked up for their rows: one file beside each segment, made once and kept for its epoch.
+
+The answers of a dimension change by themselves, so a segment must not be joined twice with two answers: an epoch that
+is committed in steps, or staged again after a crash, would be of two minds. Each joined segment is durable before a
+sink sees any of it, and is taken again from there until its epoch is recorded.
+
+| rows | are joined | without a document (`missing` = drop) |
+|---|---|---|
+| inserts, after-images | with what there is now | not passed on; an update becomes a deletion |
+| rows that go, where rows are updated | with nothing: the table's key tells them | pass always: harmless |
+| rows that go, in a changelog | with NULL where their key is; others are refused | as a filter has it |
+
+A changelog would have to repeat what was found when the row came, which nobody knows any more.
+
+Joined segments are kept until their epoch is recorded: in a folder, or beside a state on an object store.
+
+A *note* says of a segment of an epoch which joined one stands for it. There is one note for good: of two drivers that
+joined the same segment, the one whose note came second takes the other's.
+
+| | of a state in a folder | of one on an object store |
+|---|---|---|
+| the joined segment | a file | a file of this machine, and a copy of it, an object that nobody else writes |
+| its note | a file, made by a link | an object, in one step with the look at the generations |
+
+*What if the process dies here?* Before the note the segment was never joined, and what is left of it is deleted at the
+next start; after it, it is joined for good, and whichever machine goes on finds the segment.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.core.failpoints import reach
+from raycdc.delivery.lookup.api import KEY, canonical
+from raycdc.delivery.lookup.asking import LookupQuery
+from raycdc.errors import RowRefusedError, SegmentUnavailableError, StateError
+from raycdc.model import RowKind
+from raycdc.model.redaction import row_named
+from raycdc.segments import SegmentWriter
+from raycdc.segments.access import HERE, SegmentAccess
+from raycdc.segments.bad_rows import BadRecords, FilteredSegment, judged, whole_updates
+from raycdc.segments.reading import read_segment, verify_segments
+from raycdc.state.documents import DriverDocuments
+from raycdc.state.files.folder import LocalFolder
+from raycdc.state.manifests.manifest import Segment, SegmentJson
+from raycdc.state.store import CheckpointStore
+from raycdc.transform import ResolvedTransform
+from raycdc.transform.resolved import ResolvedLookup
+
+#: Of notes, which are documents of the state, and of the copies of segments on a store.
+_NOTES = "looked_up"
+_SEGMENTS = "joined"
+_NOTE = ".json"
+
+
+class LookupSegments:
+    """See the module's docstring. Callable from any thread. Errors are `StateError`, and `FencedError` where another
+    driver took over.
+
+    `path` is the folder of this machine where joined segments are written. Where it may be lost they are `copied`
+    beside the `documents` of the state, in which the notes are.
+    """
+
+    def __init__(self, path: Path, documents: DriverDocuments, *, copied: bool = False) -> None:
+        self.path = path
+        self._here = LocalFolder(path)
+        self._documents = documents
+        self._state = documents.folder
+        self._copied = copied
+
+    def __repr__(self) -> str:
+        return f"Answers({str(self.path)!r}, {self._state.where!r})"
+
+    def note(self, name: str) -> bytes | None:
+        """The note `name`; None where there is none."""
+        self._here.create()
+        return self._state.read(_document(name))
+
+    def keep(self, name: str, note: bytes, file: str) -> bytes:
+        """Make `note` that of the segment that was written as `file` (empty: no row is left), unless there is one. The
+        note that counts.
+        """
+        if file and self._copied:
+            self._state.write(_copy(file), (self.path / file).read_bytes())
+        found = self._documents.as_driver(name, partial(self._noted, _document(name), note))
+        if found != note and file:
+            self._delete(file)
+        return found
+
+    def fetch(self, file: str) -> None:
+        """Have the joined segment `file` on this machine, if that can be."""
+        if not self._copied or (self.path / file).exists():
+            return
+        data = self._state.read(_copy(file))
+        if data is not None:
+            self._here.write(file, data)
+
+    def forget(self, epoch: int) -> None:
+        """`epoch` is recorded: nobody asks for its segments again."""
+        names = [name for name in self._notes() if _epoch_of(name) == epoch]
+        if names:
+            for file in self._state.atomically(partial(self._taken, names)):
+                self._delete(file)
+
+    def sweep(self, committed: int) -> None:
+        """Delete what is of epochs up to `committed`, and what a process had only begun. While nothing is staged."""
+        # In this order: what is not named by a note that is read later was not joined by anybody.
+        copies = self._state.list(_SEGMENTS) if self._copied else []
+        here = [file for file in self._here.list(".") if not file.endswith(_NOTE)]
+        names = self._notes()
+        done = [name for name in names if _epoch_of(name) <= committed]
+        kept = {_file_of(self._state.read(f"{_NOTES}/{name}")) for name in names if name not in done}
+        self._documents.as_driver(f"the segments joined since epoch {committed}", partial(self._taken, done))
+        for file in {*copies, *here} - kept:
+            self._delete(file)
+
+    def _noted(self, document: str, note: bytes) -> bytes:
+        self._state.create_once(document, note)
+        found = self._state.read(document)
+        if found is None:
+            raise StateError(f"{self._state.origin(document)} disappeared; is another process deleting it?")
+        return found
+
+    def _notes(self) -> list[str]:
+        return [name for name in self._state.list(_NOTES) if name.endswith(_NOTE)]
+
+    def _taken(self, names: list[str]) -> list[str]:
+        """Delete the notes; the segments that they named."""
+        files = [_file_of(self._state.read(f"{_NOTES}/{name}")) for name in names]
+        for name in names:
+            self._state.delete(f"{_NOTES}/{name}")
+        return [file for file in files if file]
+
+    def _delete(self, file: str) -> None:
+        self._here.delete(file)
+        if self._copied:
+            self._state.delete(_copy(file))
+
+
+def answers_of(store: CheckpointStore) -> LookupSegments:
+    """Those of the driver that has the state of `store`."""
+    return LookupSegments(store.path / _NOTES, store.documents, copied=store.place.on_store)
+
+
+def _document(name: str) -> str:
+    return f"{_NOTES}/{name}{_NOTE}"
+
+
+def _copy(file: str) -> str:
+    return f"{_SEGMENTS}/{file}"
+
+
+def _file_of(note: bytes | None) -> str:
+    """The joined segment that a note names; empty where it names none."""
+    return str(json.loads(note or b"{}").get("file", ""))
+
+
+def begins(epoch: int) -> str:
+    """How the names of an epoch's notes and segments begin."""
+    return f"{epoch:010d}-"
+
+
+def _epoch_of(name: str) -> int:
+    """The epoch of a note or a segment; none that was ever recorded for what is neither."""
+    number = name.partition("-")[0]
+    return int(number) if number.isdigit() else 1 << 62
+
+
+#: Rows that say what is there now.
+_CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
+#: Bytes that are looked up for the rows of one batch: a document is repeated for each row, and Arrow's columns of text
+#: end at 2 GiB.
+JOINED_BYTES_MAX = 8 << 20
+
+
+class _Note(TypedDict):
+    """Noted of a segment that was joined: its file (empty: no row is left), and the transform that it was made by."""
+
+    file: str
+    segment: SegmentJson | None
+    asked: str
+
+
+class Joiner:
+    """See the module's docstring. Callable from any thread; segments of different tables at once.
+
+    `asking` gives who asks for a lookup's keys. `records` says whether the sink updates rows, and whether images may
+    lack values. `warn` is told of values that became NULL.
+    """
+
+    def __init__(
+        self,
+        answers: LookupSegments,
+        asking: Callable[[ResolvedLookup], LookupQuery],
+        *,
+        records: BadRecords,
+        access: SegmentAccess = HERE,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._answers = answers
+        self._asking = asking
+        self._records = records
+        self._access = access
+        self._warn = warn
+
+    def __repr__(self) -> str:
+        return f"Joiner({self._answers!r})"
+
+    def __call__(
+        self, segments: Sequence[Segment], made: Sequence[FilteredSegment], resolved: ResolvedTransform, epoch: int
+    ) -> list[FilteredSegment]:
+        """`made` of `segments` by a transform, each joined; None where no row is left.
+
+        Blocks. Raises `SegmentUnavailableError`, `DataError`, and what a dimension does that cannot be asked.
+        """
+        joined = []
+        for segment, one in zip(segments, made, strict=True):
+            there = None if one.segment is None else self._joined(segment.name, one.segment, resolved, epoch)
+            joined.append(replace(one, segment=there))
+        return joined
+
+    def forget(self, epoch: int) -> None:
+        """`epoch` is recorded: nobody asks for its segments again."""
+        self._answers.forget(epoch)
+
+    def sweep(self, committed: int) -> None:
+        """Delete what is of epochs up to `committed`, and what a process had only begun. While nothing is staged."""
+        self._answers.sweep(committed)
+
+    def _joined(self, name: str, made: Segment, resolved: ResolvedTransform, epoch: int) -> Segment | None:
+        """`made` of the segment `name`, joined now or before."""
+        note, asked = f"{begins(epoch)}{name}", resolved.transform.identity()
+        there = self._answers.note(note)
+        if there is None:
+            fresh, lost = self._written(made, resolved, epoch)
+            stored = fresh.stored() if fresh else None
+            told: _Note = {"file": fresh.name if fresh else "", "segment": stored, "asked": asked}
+            ours = json.dumps(told).encode()
+            there = self._answers.keep(note, ours, fresh.name if fresh else "")
+            reach("after_lookup")
+            if lost:
+                where = ", ".join(one.lookup.place for one in resolved.lookups)
+                self._warn(
+                    f"{resolved.table}: {lost} values that {where} found do not fit their columns, and are NULL."
+                )
+            if there == ours:
+                return fresh
+        noted: _Note = json.loads(there)
+        if noted["asked"] != asked:
+            raise StateError(
+                f"The [[lookup]] or [[transform]] of {resolved.table} differs from when epoch {epoch} was begun, of "
+                "which a part may be in the sink. Take it back, or begin with another pipeline.state and a new "
+                "snapshot."
+            )
+        if noted["segment"] is None:
+            return None
+        self._answers.fetch(noted["file"])
+        segment = Segment.from_json(noted["segment"]).placed(self._answers.path)
+        if not verify_segments([segment]):
+            raise StateError(
+                f"{segment.path} is missing or damaged. It has the answers of lookups for epoch {epoch}, of which a "
+                "part may be in the sink. Take it back from a copy, or begin with another pipeline.state and a new "
+                "snapshot."
+            )
+        return segment
+
+    def _written(self, made: Segment, resolved: ResolvedTransform, epoch: int) -> tuple[Segment | None, int]:
+        """`made`, joined, as a file of its own, and how many values became NULL."""
+        if not verify_segments([made], access=self._access):
+            raise SegmentUnavailableError(f"A segment of {made.table} is not there now.")
+        task = _Task(replace(made, view=None, seq_base=0), resolved, self._records.of_kind(made.kind), self._access)
+        answers = [self._answer(task, one) for one in resolved.lookups]
+        writer = SegmentWriter.remaking(made, self._answers.path, f"{begins(epoch)}{uuid.uuid4().hex}.arrow")
+        try:
+            for batch in task.batches():
+                for joined in task.joined(batch, [documents for documents, _ in answers]):
+                    writer.append(joined)
+            return writer.finish(seq_base=made.seq_base) if writer.rows else None, sum(lost for _, lost in answers)
+        except BaseException:
+            writer.abort()
+            raise
+
+    def _answer(self, task: _Task, lookup: ResolvedLookup) -> tuple[pa.Table, int]:
+        """The documents of all keys of the segment: one request for each key, whatever number of rows has it."""
+        keys = [task.keys(batch, lookup) for batch in task.batches()]
+        distinct = pc.unique(pa.chunked_array(keys)).drop_null()
+        answer = self._asking(lookup).answer(distinct)
+        return answer.documents.combine_chunks(), answer.lost
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One segment to be joined."""
+
+    segment: Segment
+    resolved: ResolvedTransform
+    records: BadRecords
+    access: SegmentAccess
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Its rows as they are stored, updates whole."""
+        return whole_updates(read_segment(self.segment, access=self.access))
+
+    def keys(self, batch: pa.RecordBatch, lookup: ResolvedLookup) -> pa.Array:
+        """The key of each row that is joined; NULL for one that has none, or is joined with nothing."""
+        outputs = {output.name: output for output in self.resolved.projection().outputs}
+        place = f"{self.resolved.table}, {lookup.lookup.place}"
+        keys = canonical(batch.column(outputs[lookup.key].stored), lookup.key_type, place=place)
+        ops = batch.column("_op").to_numpy()
+        if self.records.upsert:
+            # A row that is deleted but stays keeps its columns.
+            return keys if self.resolved.transform.soft else pc.if_else(_is_in(ops, _CAME), keys, _null(keys))
+        goes = _is_in(ops, (RowKind.UPDATE_BEFORE, RowKind.DELETE))
+        if (bad := np.flatnonzero(pc.and_(goes, keys.is_valid()).to_numpy(zero_copy_only=False))).size:
+            raise RowRefusedError(
+                f"{place}: {row_named(batch, int(bad[0]), self.resolved.source)} was updated or deleted, and in a "
+                "changelog that repeats what was found when the row came, which nobody knows any more. Use "
+                'sink.write = "upsert", or leave the lookup out.'
+            )
+        return keys
+
+    def joined(self, batch: pa.RecordBatch, answers: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
+        """The rows of `batch` that pass, with the columns that were looked up behind their own. In parts, each with
+        `JOINED_BYTES_MAX` of these, or one row.
+        """
+        places = []
+        missing = np.zeros(batch.num_rows, np.bool_)
+        for lookup, documents in zip(self.resolved.lookups, answers, strict=True):
+            places.append(pc.index_in(self.keys(batch, lookup), value_set=documents.column(KEY).combine_chunks()))
+            if lookup.lookup.drop:
+                missing |= places[-1].is_null().to_numpy(zero_copy_only=False)
+        ops, numbers = batch.column("_op").to_numpy(), batch.column("_seq").to_numpy()
+        if self.records.upsert:
+            missing &= np.isin(ops, _CAME)
+        missing &= ops != RowKind.TRUNCATE
+        ops, kept = judged(ops, numbers, np.ones(len(ops), np.bool_), missing, self.records)
+        at = batch.schema.get_field_index("_op")
+        passed = pa.array(kept)
+        rows = batch.set_column(at, batch.schema.field(at), pa.array(ops, pa.int8())).filter(passed)
+        looked_up = {
+            name: (documents.column(column.name).combine_chunks(), place.filter(passed))
+            for lookup, documents, place in zip(self.resolved.lookups, answers, places, strict=True)
+            for name, column in lookup.stored()
+        }
+        for start, stop in _parts(rows.num_rows, looked_up.values()):
+            columns = {name: rows.column(name).slice(start, stop - start) for name in rows.schema.names}
+            columns |= {
+                name: values.take(place.slice(start, stop - start)) for name, (values, place) in looked_up.items()
+            }
+            yield pa.RecordBatch.from_pydict(columns)
+
+
+def _parts(rows: int, looked_up: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[tuple[int, int]]:
+    """Where rows are cut, whose values are at places of arrays."""
+    sizes = np.zeros(rows, np.int64)
+    for values, places in looked_up:
+        if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
+            sizes += pc.fill_null(pc.binary_length(values).take(places), 0).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < rows:
+        begin = int(ends[start] - sizes[start])
+        stop = max(start + 1, int(np.searchsorted(ends, begin + JOINED_BYTES_MAX, side="right")))
+        yield start, stop
+        start = stop
+
+
+def _is_in(ops: Any, kinds: Sequence[int]) -> pa.Array:
+    return pa.array(np.isin(ops, kinds))
+
+
+def _null(like: pa.Array) -> pa.Scalar:
+    return pa.scalar(None, like.type)

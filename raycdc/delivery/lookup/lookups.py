@@ -1,0 +1,98 @@
+"""The lookups of a pipeline: who asks for each, made when it is first needed and closed with the run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+
+from raycdc.config import LookupOptions
+from raycdc.delivery.lookup.api import Dimension
+from raycdc.delivery.lookup.asking import Cache, LookupQuery
+from raycdc.delivery.lookup.joiner import Joiner, LookupSegments
+from raycdc.model.rules.lookup import Lookup
+from raycdc.segments.access import SegmentAccess
+from raycdc.segments.bad_rows import BadRecords
+from raycdc.transform.resolved import ResolvedLookup
+
+
+@contextmanager
+def open_joiner(
+    options: Sequence[LookupOptions],
+    answers: LookupSegments,
+    records: BadRecords,
+    access: SegmentAccess,
+    warn: Callable[[str], None],
+) -> Iterator[Joiner | None]:
+    """The joiner of a run's segments while the block does; None without lookups. Raises `SourceError` where a
+    dimension cannot be asked. For the other arguments see `Joiner`.
+    """
+    if not options:
+        yield None
+        return
+    lookups = Lookups(options)
+    with closing(lookups):
+        for text in lookups.require():
+            warn(text)
+        yield Joiner(answers, lookups.asking, records=records, access=access, warn=warn)
+
+
+class Lookups:
+    """Safe to use from several threads. Addresses and passwords stay in this process.
+
+    A lookup of several tables whose keys are of different types is asked for each type by itself, with a cache of its
+    own; all of one lookup share its bound of requests.
+    """
+
+    def __init__(self, options: Sequence[LookupOptions]) -> None:
+        self._options = tuple(options)
+        self._pools = [ThreadPoolExecutor(one.requests, thread_name_prefix="raycdc-lookup") for one in self._options]
+        self._lock = threading.Lock()
+        self._asking: dict[tuple[int, str], LookupQuery] = {}
+
+    def require(self) -> list[str]:
+        """Refuse early what could not work, and return what to warn of. Blocks; raises `SourceError`."""
+        found = []
+        for number, options in enumerate(self._options):
+            dimension = _dimension(options, options.lookup(number), "string")
+            try:
+                found.append(dimension.require())
+            finally:
+                dimension.close()
+        return [text for text in found if text]
+
+    def asking(self, lookup: ResolvedLookup) -> LookupQuery:
+        """Who asks for a lookup's keys."""
+        with self._lock:
+            which = lookup.lookup.number, lookup.key_type
+            if which not in self._asking:
+                self._asking[which] = self._made(lookup)
+            return self._asking[which]
+
+    def close(self) -> None:
+        """End what is under way, and let go of connections."""
+        with self._lock:
+            for asking in self._asking.values():
+                asking.close()
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+
+    def _made(self, lookup: ResolvedLookup) -> LookupQuery:
+        options = self._options[lookup.lookup.number]
+        ttl = options.cache_ttl
+        return LookupQuery(
+            _dimension(options, lookup.lookup, lookup.key_type),
+            batch=options.batch,
+            requests=self._pools[lookup.lookup.number],
+            retries=options.retries,
+            retry_wait_s=options.retry_wait.total_seconds(),
+            cache=None if ttl is None else Cache(rows_max=options.cache_rows, ttl_s=ttl.total_seconds()),
+        )
+
+
+def _dimension(options: LookupOptions, lookup: Lookup, key_type: str) -> Dimension:
+    """Its driver is an extra, which is imported where it is used."""
+    from raycdc.delivery.lookup.mongodb import MongoDbDimension
+
+    return MongoDbDimension(options, lookup, key_type)

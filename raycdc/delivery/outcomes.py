@@ -1,0 +1,96 @@
+"""The epoch loop's reports: a committed epoch's figures, the result of its start, and the outlook of a start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from raycdc.model.engines import NO_ENGINE_ROWS, EngineRows
+from raycdc.state.manifests.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedChange:
+    """Changes of a table's schema that came to `target` with an epoch, as ``add_column note``: names only."""
+
+    table: str
+    target: str
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStatistics:
+    """Figures of one committed epoch, of the tables that a target took. `staging_s` overlaps the commit of the epoch
+    before.
+    """
+
+    epoch: int
+    bytes: int
+    tables: Mapping[str, int]
+    staging_s: float
+    commit_s: float
+    committed_ms: int
+    sealed_ms: int
+    watermark_ms: int | None
+    final: bool
+    #: Rows of each table that were left out so far, of those that lost any.
+    bad_rows: Mapping[str, int] = field(default_factory=dict)
+    schema_changes: tuple[FollowedChange, ...] = ()
+    engines: EngineRows = NO_ENGINE_ROWS
+
+    @property
+    def rows(self) -> int:
+        return sum(self.tables.values())
+
+    @classmethod
+    def of(
+        cls,
+        manifest: Manifest,
+        committed_ms: int,
+        bad_rows: Mapping[str, int],
+        schema_changes: tuple[FollowedChange, ...] = (),
+        *,
+        staging_s: float,
+        commit_s: float,
+    ) -> EpochStatistics:
+        """The figures of `manifest`, which was recorded at `committed_ms`."""
+        rows = dict.fromkeys(map(str, manifest.tables), 0)
+        for segment in manifest.segments:
+            rows[str(segment.table)] += segment.rows
+        return cls(
+            epoch=manifest.epoch,
+            bytes=sum(segment.bytes for segment in manifest.segments),
+            tables=rows,
+            staging_s=staging_s,
+            commit_s=commit_s,
+            committed_ms=committed_ms,
+            sealed_ms=manifest.created_ms,
+            watermark_ms=manifest.watermark_ms,
+            final=manifest.final,
+            bad_rows=bad_rows,
+            schema_changes=schema_changes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The result of `EpochLoop.recover`: epochs recorded, replayed, dropped, and completed by tables that begin again.
+
+    Reading goes on after `epoch`.
+    """
+
+    epoch: int
+    recorded: tuple[int, ...] = ()
+    replayed: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
+    frozen: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StartForecast:
+    """The result of `EpochLoop.look`: the targets that a start would park, and why; and the nodes that were not asked
+    for the segments that it would need.
+    """
+
+    parked: Mapping[str, str] = field(default_factory=dict)
+    unasked: tuple[str, ...] = ()

@@ -1,0 +1,153 @@
+"""The commit record: what the targets of one state hold, who is parked, and where their rows come from.
+
+One keeper belongs to one epoch loop. It reads the newest record when it is made and writes each later one.
+
+Names under which recovery and commit records count known rows (`raycdc.delivery.rows.row_store`) as one more target.
+
+The known rows of ``shop.orders`` have the slot ``known rows of shop.orders``, a name that no target can have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+
+from raycdc.core.failpoints import reach
+from raycdc.delivery.targets.parked_targets import ParkedTargets
+from raycdc.errors import FencedError
+from raycdc.model import TableId
+from raycdc.model.rules.names import KNOWN_ROWS
+from raycdc.state.drivers.generations import OwnGeneration
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.parked import ParkedTarget
+from raycdc.state.recovery import STEP_LAST
+from raycdc.state.store import CheckpointStore, CommitRecord, RoutedTarget
+
+#: The folder of known rows below the state.
+KNOWN = "known"
+
+
+def slot_of(table: TableId) -> TableId:
+    """The slot of the known rows of `table`."""
+    return TableId(f"{KNOWN_ROWS}{table.db}", table.table)
+
+
+def table_of(slot: TableId) -> TableId | None:
+    """Inverse of `slot_of`; None where `slot` is the name of a target."""
+    return TableId(slot.db.removeprefix(KNOWN_ROWS), slot.table) if slot.db.startswith(KNOWN_ROWS) else None
+
+
+class CommitRecordWriter:
+    """See the module's docstring. `on_parked` is told of the targets that a record says are parked, once for each time
+    that one was; those of the first record the source hears of at its start.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        parked: ParkedTargets,
+        *,
+        generation: Callable[[], OwnGeneration],
+        on_parked: Callable[[Mapping[str, ParkedTarget]], None],
+    ) -> None:
+        record = store.last_commit()
+        self._store = store
+        self._parked = parked
+        self._generation = generation
+        self._on_parked = on_parked
+        self._epoch = record.epoch if record else 0
+        self._vectors: dict[str, tuple[int, int]] = {**record.tables, **record.known} if record else {}
+        #: Those of known rows among them.
+        self._slots: set[str] = {name for name in self._vectors if table_of(TableId.parse(name)) is not None}
+        self._routes: dict[str, RoutedTarget] = dict(record.routes) if record else {}
+        #: Since when each target is parked that was told of.
+        self._told = {name: entry.since_ms for name, entry in parked.entries.items()}
+
+    def __repr__(self) -> str:
+        return f"RecordKeeper(epoch={self._epoch}, targets={len(self._vectors)})"
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch that is recorded; 0 when none is."""
+        return self._epoch
+
+    @property
+    def vectors(self) -> Mapping[str, tuple[int, int]]:
+        """The (epoch, step) of each target that was ever written, known rows among them."""
+        return self._vectors
+
+    @property
+    def merged(self) -> set[TableId]:
+        """The targets that rows of several source tables went to."""
+        return {TableId.parse(name) for name, route in self._routes.items() if len(route.sources) > 1}
+
+    def described(self, target: TableId) -> RoutedTarget | None:
+        """The record's description of `target`; None if it has none."""
+        return self._routes.get(str(target))
+
+    def sources_of(self, target: TableId) -> tuple[TableId, ...]:
+        """The source tables of `target`, those that wait while it is parked among them."""
+        route, parked = self._routes.get(str(target)), self._parked.entries.get(str(target))
+        names = [*(route.sources if route is not None else ()), *(parked.sources if parked is not None else ())]
+        return tuple(map(TableId.parse, dict.fromkeys(names))) or (target,)
+
+    def forget(self, target: TableId) -> None:
+        """`target` owes nothing any more; the next record does not name it."""
+        del self._vectors[str(target)]
+        self._slots.discard(str(target))
+        self._routes.pop(str(target), None)
+
+    def complete(
+        self, manifest: Manifest, targets: Mapping[TableId, tuple[TableId, ...]], routes: Mapping[str, RoutedTarget]
+    ) -> int:
+        """Record that `targets`, as far as they take part, hold the epoch. Returns when that was, in milliseconds."""
+        part = self._parked.taking_part(manifest, targets)
+        self._vectors.update({str(target): (manifest.epoch, STEP_LAST) for target in part})
+        self._slots.update(str(target) for target in part if table_of(target) is not None)
+        self._describe(routes, part)
+        self._parked.after(manifest, targets)
+        now_ms = self._write(manifest.epoch)
+        self._epoch = manifest.epoch
+        reach("after_record")
+        return now_ms
+
+    def _describe(self, routes: Mapping[str, RoutedTarget], part: Collection[TableId]) -> None:
+        """Note how the epoch leaves its targets. One outside of `part` refused the epoch, but may have some of its
+        columns; without an earlier epoch its `schema` stays empty.
+        """
+        for name, target in routes.items():
+            if TableId.parse(name) in part:
+                self._routes[name] = target
+            else:
+                self._routes[name] = self._routes.get(name, replace(target, schema="")).refusing(target)
+
+    def write_again(self) -> None:
+        """Replace the record of the last epoch, because targets were parked, or owe nothing any more, since then."""
+        self._write(self._epoch)
+
+    def do_not_tell(self, targets: Mapping[str, ParkedTarget]) -> None:
+        """Nobody has to decide about `targets`: the tables of those begin again by themselves."""
+        self._told |= {name: entry.since_ms for name, entry in targets.items()}
+
+    def _write(self, epoch: int) -> int:
+        """Write the record; again when the generation rose in our own hands at that very moment."""
+        now_ms = time.time_ns() // 1_000_000
+        tables = dict(self._vectors)
+        known = {name: tables.pop(name) for name in sorted(self._slots)}
+        parked = self._parked.entries
+        while True:
+            generation = self._generation()
+            try:
+                self._store.write_commit(
+                    CommitRecord(epoch, generation, now_ms, tables, dict(self._routes), known, parked)
+                )
+                break
+            except FencedError:
+                if self._generation() == generation:
+                    raise
+        if new := {name: entry for name, entry in parked.items() if self._told.get(name) != entry.since_ms}:
+            reach("before_park_told")
+            self._on_parked(new)
+        self._told = {name: entry.since_ms for name, entry in parked.items()}
+        return now_ms

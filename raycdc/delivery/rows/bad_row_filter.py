@@ -1,0 +1,430 @@
+"""Segments without the rows that their target cannot have (`raycdc.segments.bad_rows`).
+
+| rows | looked for | where |
+|---|---|---|
+| of a merged target, in columns whose type may be turned into its own only for some values | before they are staged | these columns alone are read, where ``on_bad_record`` leaves rows out |
+| with a value that the target itself can never have (`Sink.misfits`) | once it refused a value | all columns are read |
+
+On threads of the driver; only a segment with a bad row is written anew.
+
+Refusals of epochs in which leaving bad rows out would make a target wrong in silence, before a row is written.
+
+That a bad row is one that its target does not have (`raycdc.segments.bad_rows`) holds for as long as the same row is
+judged alike. A changed type may change what the server has in rows that are there, and how they are judged:
+
+| target | a changed type of a column |
+|---|---|
+| of one table, rows are updated | followed: a bad row that goes is always the deletion of its key |
+| of one table, a changelog | refused where expressions use the column |
+| of several tables | refused where values may be none of the target's type, and where rows were left out before |
+
+Where no row is left out such a change is followed, and remembered (``retyped.json``): leaving rows out may not begin
+after it.
+
+Where rows are updated, a deletion of a key might take the row of another table, so several tables whose expressions may
+fail are refused altogether.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.types import is_floating
+
+from raycdc.errors import RoutesRefusedError, RulesRefusedError, ValueRefusedError
+from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
+from raycdc.model.arrays import failing
+from raycdc.model.evolution.apply import find_column
+from raycdc.model.evolution.events import AlterColumnTypeEvent
+from raycdc.model.evolution.targets import Tables, TargetEpoch, TargetSchema
+from raycdc.model.redaction import row_named
+from raycdc.model.table import file_name
+from raycdc.model.view import RowView
+from raycdc.segments import SegmentWriter
+from raycdc.segments.access import HERE, SegmentAccess
+from raycdc.segments.bad_rows import (
+    ON_BAD_RECORD,
+    BadRecords,
+    FilteredRows,
+    FilteredSegment,
+    counted,
+    judged,
+    whole_updates,
+    write_sifted,
+)
+from raycdc.segments.dead_letter_files import DeadLetterFile
+from raycdc.segments.reading import read_segment, segment_schema, turned, viewed
+from raycdc.segments.writing import MadeSegments
+from raycdc.sinks.api import TableCommit
+from raycdc.state.bad_row_counts import bad_rows
+from raycdc.state.manifests.manifest import Manifest, Segment
+from raycdc.state.store import CheckpointStore
+from raycdc.transform import ResolvedTransform
+
+#: `raycdc.sinks.api.Sink.misfits`.
+UnrepresentableRows = Callable[[TableCommit, pa.RecordBatch], pa.Array]
+#: For each row with the columns of a table the reason why it is bad, or null.
+Judge = Callable[[pa.RecordBatch], pa.Array]
+
+
+class BadRowFilter(MadeSegments):
+    """See the module's docstring. Sieved segments are in `folder`, on this machine; callable from any thread."""
+
+    def __init__(self, records: BadRecords, folder: Path, *, access: SegmentAccess = HERE) -> None:
+        self._records = records
+        super().__init__(folder)
+        self._access = access
+
+    def concerns(self, segment: Segment) -> bool:
+        """Whether rows of `segment` may be left out at all; told without reading it."""
+        return self._records.leaves_out and segment.view is not None and bool(risky(segment.view))
+
+    def __call__(self, segment: Segment, target: TableId, epoch: int) -> FilteredSegment:
+        """`segment`, which it `concerns`, without bad rows. `SegmentUnavailableError` when it cannot be read now."""
+        view = segment.view
+        assert view is not None
+        merged = _Merged(segment, view, risky(view), target, self._access)
+        if not merged.any_bad():
+            return FilteredSegment(segment)
+        plain = replace(view, target=view.source, fill=False)
+        return self._sifted(
+            _Task(segment, plain, view.source, merged.reasons, self._records, self._access), target, epoch
+        )
+
+    def without_misfits(self, segment: Segment, work: TableCommit, misfits: UnrepresentableRows) -> FilteredSegment:
+        """`segment` of `work` without its `misfits`, after the target refused a value. `ValueRefusedError`, which names
+        the first of them, where ``on_bad_record`` leaves no rows out.
+        """
+
+        def judge(rows: pa.RecordBatch) -> pa.Array:
+            return misfits(work, rows)
+
+        task = _Task(segment, segment.view, work.schema, judge, self._records, self._access)
+        why = task.first()
+        if not why:
+            return FilteredSegment(segment)
+        if not self._records.leaves_out:
+            raise ValueRefusedError(f"{work.target}: {why}. {ON_BAD_RECORD}")
+        return self._sifted(task, work.target, work.epoch)
+
+    def _sifted(self, task: _Task, target: TableId, epoch: int) -> FilteredSegment:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        name = file_name(str(target))
+        # A segment of a target has another name each time that it is derived: all that is left out of a target's share
+        # is written again together.
+        return task.sifted(self._folder, self._records.letters(epoch, f"{name}-{task.segment.name}", name))
+
+
+def risky(view: RowView) -> list[tuple[Column, LogicalType]]:
+    """Columns of the view's source of which some values may be none of the target's type, and that type."""
+    wanted = {column.name.casefold(): column.type for column in view.target.columns}
+    found = []
+    for column in view.source.columns:
+        want = wanted.get(column.name.casefold())
+        if want is not None and may_fail(column.type, want):
+            found.append((column, want))
+    return found
+
+
+def may_fail(have: LogicalType, want: LogicalType) -> bool:
+    """Whether some values of `have` are none of `want`, which it is merged into (`raycdc.model.evolution.merge`)."""
+    if have.kind is TypeKind.BINARY:
+        return want.kind is not TypeKind.BINARY
+    return have.kind in (TypeKind.INT64, TypeKind.BIT) and pa.types.is_floating(want.arrow())
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """The `columns` of a segment of which some values may be none of the types that the merged `target` has."""
+
+    segment: Segment
+    view: RowView
+    columns: list[tuple[Column, LogicalType]]
+    target: TableId
+    access: SegmentAccess
+
+    def any_bad(self) -> bool:
+        """Whether a value fails at all."""
+        plain = replace(self.segment, view=replace(self.view, target=self.view.source, fill=False))
+        names = [column.name for column, _ in self.columns]
+        for batch in read_segment(plain, names, access=self.access):
+            for column, want in self.columns:
+                try:
+                    turned(batch.column(column.name), column.type, want)
+                except pa.ArrowException:
+                    return True
+        return False
+
+    def reasons(self, rows: pa.RecordBatch) -> pa.Array:
+        """A `Judge`."""
+        which = np.full(rows.num_rows, -1)
+        for number, (column, want) in enumerate(self.columns):
+            failed = failing(rows.column(column.name), lambda part, c=column, w=want: turned(part, c.type, w))  # type: ignore[misc]
+            which = np.where((which < 0) & failed, number, which)
+        texts = pa.array([self._reason(column, want) for column, want in self.columns], pa.string())
+        return texts.take(pa.array(which, mask=which < 0))
+
+    def _reason(self, column: Column, want: LogicalType) -> str:
+        column_type = f"column {column.name!r} ({column.type.kind})"
+        return f"the value of {column_type} does not fit {want.arrow()}, the type in {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The rows of a segment as `judge` sees them: by `view`, if there is one, with the columns of `schema`."""
+
+    segment: Segment
+    view: RowView | None
+    schema: TableSchema
+    judge: Judge
+    records: BadRecords
+    access: SegmentAccess
+
+    def first(self) -> str:
+        """The reason why the first bad row is one, and its key; empty where there is none."""
+        for batch in self._rows():
+            shown = self._shown(batch)
+            reasons = self.judge(shown.select([column.name for column in self.schema.columns]))
+            if reasons.null_count < len(reasons):
+                place = pc.index(pc.is_valid(reasons), True).as_py()
+                return f"{reasons[place].as_py()} ({row_named(shown, place, self.schema)})"
+        return ""
+
+    def sifted(self, folder: Path, letters: DeadLetterFile | None) -> FilteredSegment:
+        segment = self.segment
+        names = segment_schema(segment, access=self.access).names
+        writer = SegmentWriter.remaking(segment, folder, f"sieved-{uuid.uuid4().hex}.arrow")
+
+        def stored(batch: pa.RecordBatch) -> FilteredRows:
+            kept, bad, first = self._kept(batch, letters)
+            numbers = pc.subtract(kept.column("_seq"), pa.scalar(segment.seq_base, pa.int64()))
+            return kept.set_column(kept.schema.get_field_index("_seq"), "_seq", numbers).select(names), bad, first
+
+        sifted = write_sifted(writer, letters, map(stored, self._rows()), seq_base=segment.seq_base)
+        made = sifted.segment
+        return sifted if made is None else replace(sifted, segment=replace(made, view=segment.view))
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        names = segment_schema(self.segment, access=self.access).names
+        plain = replace(self.segment, view=None)
+        return whole_updates(read_segment(plain, [*names, "_db", "_table"], access=self.access))
+
+    def _of_keys(self, batch: pa.RecordBatch, bad: Any) -> tuple[pa.RecordBatch, Any]:
+        """`batch`, where the `bad` rows have nothing but their keys, and which of them the target may have as they were
+        before they were bad: those whose keys it can have. It has no rows of other tables, nor of other keys
+        (`raycdc.source.tables.table_commands`).
+        """
+        keys = set((self.schema if self.view is None else self.view.source).primary_key)
+        if self.view is not None and self.view.projection is not None:
+            keys = {output.stored for output in self.view.projection.outputs if output.name in keys}
+        keeps = {*keys, *META_COLUMNS, "_db", "_table"}
+        hidden = pa.array(bad)
+        columns = {
+            name: values if name in keeps else pc.if_else(hidden, pa.scalar(None, values.type), values)
+            for name, values in zip(batch.schema.names, batch.columns, strict=True)
+        }
+        left = pa.RecordBatch.from_pydict(columns)
+        reasons = self.judge(self._shown(left).select([column.name for column in self.schema.columns]))
+        return left, bad & reasons.is_null().to_numpy(zero_copy_only=False)
+
+    def _shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        names = [column.name for column in self.schema.columns]
+        shown = batch if self.view is None else viewed(batch, self.view, names, table=self.segment.table)
+        meta = [name for name in META_COLUMNS if name in batch.schema.names]
+        return pa.RecordBatch.from_pydict({**{n: shown.column(n) for n in names}, **{n: batch.column(n) for n in meta}})
+
+    def _kept(self, batch: pa.RecordBatch, letters: DeadLetterFile | None) -> tuple[pa.RecordBatch, int, str]:
+        """The rows that the target gets; how many that came are bad, and what the first of them has."""
+        shown = self._shown(batch)
+        reasons = self.judge(shown.select([column.name for column in self.schema.columns]))
+        ops = batch.column("_op").to_numpy()
+        bad = pc.is_valid(reasons).to_numpy(zero_copy_only=False) & (ops != RowKind.TRUNCATE)
+        # A value that an image lacks is NULL, which every type has: a value that fails is the row's.
+        # And a deletion of its key might take the row of another table.
+        exact, wanted = replace(self.records, partial=False, upsert=False), np.ones(batch.num_rows, np.bool_)
+        made, kept = judged(ops, batch.column("_seq").to_numpy(), wanted, bad, exact)
+        if self.segment.kind == "backfill" and bad.any():
+            batch, gone = self._of_keys(batch, bad)
+            made, kept = np.where(gone, RowKind.DELETE, made), kept | gone
+        told = np.flatnonzero(counted(ops, bad))
+        if letters is not None and len(told):
+            texts = reasons.take(pa.array(told)).to_pylist()
+            letters.append(shown.take(pa.array(told)), texts, table=self.segment.table, schema=self.schema)
+        first = int(told[0]) if len(told) else 0
+        why = f"{reasons[first].as_py()} ({row_named(shown, first, self.schema)})" if len(told) else ""
+        columns = {name: batch.column(name) for name in batch.schema.names} | {"_op": pa.array(made, pa.int8())}
+        return pa.RecordBatch.from_pydict(columns).filter(pa.array(kept)), len(told), why
+
+
+_NAME = "retyped.json"
+_ANEW = "Read its tables anew (raycdc tables resnapshot), which empties the target"
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """See the module's docstring. Asked by the epoch loop for each epoch, in order, when those before are staged."""
+
+    store: CheckpointStore
+    records: BadRecords
+    upsert: bool
+    _lost: set[TableId] = field(default_factory=set)
+    _retyped: set[str] | None = None
+
+    def add(self, tables: Collection[TableId]) -> None:
+        """Rows of `tables` are left out by an epoch that is staged."""
+        self._lost.update(tables)
+
+    def check(
+        self,
+        manifest: Manifest,
+        tables: Tables,
+        share: TargetEpoch,
+        before: TargetSchema | None,
+        after: TargetSchema,
+        transforms: Mapping[TableId, ResolvedTransform],
+    ) -> None:
+        """`share` is a target's part of `manifest`, whose `tables` have `transforms`, where they have any.
+        `SchemaError` or `ConfigError` for what is refused.
+        """
+        if before is None:
+            self._forget(share.name)
+        if self._leaves and str(share.name) in self._followed():
+            raise RulesRefusedError(
+                f'{share.name}: pipeline.on_bad_record = "{self.records.action}", and the type of a column changed '
+                f'while it was "fail": a row that was good when it was written may be bad now. Use "fail". Or: {_ANEW}.'
+            )
+        known = before.sources if before is not None else ()
+        retyped = {table: _retyped(manifest, table) for table in share.sources if table in known}
+        if len(after.sources) == 1:
+            for table, names in retyped.items():
+                if not self.upsert:
+                    self._check_changelog(share, table, names, transforms.get(table), manifest.epoch)
+            return
+        if self._leaves and self.upsert:
+            self._check_merged_upsert(share, tables, transforms)
+        lost = next((table for table in after.sources if self._has_lost(table, manifest.epoch)), None)
+        for table, names in retyped.items():
+            if names and (table == lost or self._has_lost(table, manifest.epoch)):
+                raise self._refused(share, f"the type of column {names[0]!r} of {table} changed", table)
+            self._check_source(share, table, tables[table][0], names, transforms.get(table))
+        if before is not None and before.schema is not None:
+            self._check_target(share, before.schema, lost)
+
+    @property
+    def _leaves(self) -> bool:
+        return self.records.leaves_out
+
+    def _has_lost(self, table: TableId, epoch: int) -> bool:
+        return table in self._lost or str(table) in bad_rows(self.store, epoch - 1)
+
+    def _followed(self) -> set[str]:
+        """Targets whose types changed while no row was left out."""
+        if self._retyped is None:
+            self._retyped = set((self.store.documents.read(_NAME) or {}).get("targets", ()))
+        return self._retyped
+
+    def _follow(self, target: TableId) -> None:
+        """Remember the target before the epoch that changes the type is staged; harmless if that is never committed."""
+        if str(target) not in self._followed():
+            self._followed().add(str(target))
+            self.store.documents.write(_NAME, {"targets": sorted(self._followed())})
+
+    def _forget(self, target: TableId) -> None:
+        """A target that is new, or that was parked and begins again, has no row from before a change of types."""
+        if str(target) in self._followed():
+            self._followed().discard(str(target))
+            self.store.documents.write(_NAME, {"targets": sorted(self._followed())})
+
+    def _check_changelog(
+        self,
+        share: TargetEpoch,
+        table: TableId,
+        names: Collection[str],
+        resolved: ResolvedTransform | None,
+        epoch: int,
+    ) -> None:
+        used = [name for name in names if resolved is not None and name.casefold() in resolved.uses.columns]
+        lost = self._has_lost(table, epoch)
+        if used and (self._leaves or lost):
+            why = "rows of it were left out" if lost else f'pipeline.on_bad_record is "{self.records.action}"'
+            raise RulesRefusedError(
+                f"{table}: the type of column {used[0]!r}, which the table's transform uses, changed, and {why}. So "
+                f"nobody can tell any more which earlier rows the changelog has, and which it lacks as bad. {_ANEW}."
+            )
+        if used:
+            self._follow(share.name)
+
+    def _check_merged_upsert(
+        self, share: TargetEpoch, tables: Tables, transforms: Mapping[TableId, ResolvedTransform]
+    ) -> None:
+        policy = f'pipeline.on_bad_record = "{self.records.action}"'
+        for table in share.sources:
+            if table in transforms and (transforms[table].computed or transforms[table].transform.filter):
+                raise RoutesRefusedError(
+                    f"{policy}: {table}, whose transform computes or filters, is merged with other tables into "
+                    f"{share.name}, where a bad row might delete the row of another table. Route it elsewhere, or use "
+                    '"fail".'
+                )
+            if self.records.partial and (name := _may_be_bad(tables[table][0], share.schema)):
+                raise RoutesRefusedError(
+                    f"{policy}: {table} is merged with other tables into {share.name}, where values of its column "
+                    f"{name!r} may have no place, and its source does not say whether a bad row replaces one that is "
+                    'there. Route it elsewhere, or use "fail".'
+                )
+
+    def _check_source(
+        self,
+        share: TargetEpoch,
+        table: TableId,
+        schema: TableSchema,
+        names: Collection[str],
+        resolved: ResolvedTransform | None,
+    ) -> None:
+        used = [name for name in names if resolved is not None and name.casefold() in resolved.uses.columns]
+        if names and (used or _may_be_bad(schema, share.schema)):
+            if self._leaves:
+                name = next(iter(used or names))
+                raise self._refused(share, f"the type of column {name!r} of {table} changed")
+            self._follow(share.name)
+
+    def _check_target(self, share: TargetEpoch, before: TableSchema, lost: TableId | None) -> None:
+        for column in before.columns:
+            index = find_column(share.schema, column.name)
+            want = column.type if index is None else share.schema.columns[index].type
+            if column.type.arrow() == want.arrow():
+                continue
+            # Of the types that become others, rows are bad under one alone.
+            came = lost is not None and is_floating(column.type.arrow())
+            if came or (self._leaves and may_fail(column.type, want)):
+                change = f"the merged type of column {column.name!r} becomes {want.arrow()}"
+                raise self._refused(share, change, lost if came else None)
+            if may_fail(column.type, want):
+                self._follow(share.name)
+
+    def _refused(self, share: TargetEpoch, change: str, lost: TableId | None = None) -> RulesRefusedError:
+        why = f'pipeline.on_bad_record is "{self.records.action}"' if lost is None else f"rows of {lost} were left out"
+        return RulesRefusedError(
+            f"{share.name}: {change}, and {why}. So nobody can tell any more which earlier rows the target has, and "
+            f"which it lacks as bad. {_ANEW}, or route tables of other types elsewhere."
+        )
+
+
+def _retyped(manifest: Manifest, table: TableId) -> list[str]:
+    """Columns of `table` whose type changed, as the source says it: expressions may hide that."""
+    return [event.name for event in manifest.tables[table].changes if isinstance(event, AlterColumnTypeEvent)]
+
+
+def _may_be_bad(schema: TableSchema, merged: TableSchema) -> str:
+    """A column of rows with `schema` of which some values may be none of the merged type; empty without."""
+    for column in schema.columns:
+        index = find_column(merged, column.name)
+        if index is not None and may_fail(column.type, merged.columns[index].type):
+            return column.name
+    return ""

@@ -1,0 +1,449 @@
+"""The last row of each key of each source table, by which changes become an exact changelog (``changelog = "full"``).
+
+The rows are Delta tables under ``<state>/known``, in a folder or on an object store, kept by the Delta sink as it keeps
+any target, schema changes and commit vectors included. For each (table, epoch) *exact* segments are made of the epoch's
+own, once, before transforms and sinks see them.
+
+Invariant: an epoch is added to the known rows when every target holds it, and before it is recorded. So whoever makes
+exact segments of an epoch, the first time or again, finds the rows as they were before it; and known rows that hold an
+epoch prove that all targets do. For recovery they are one more target per source table (`known_slots`): an epoch whose
+rows are gone before they were added makes its table begin again, which empties them.
+
+*What if the process dies here?* Before or amid the targets' commits: the same segments are made again. Between them and
+the commits here: recovery finds these tables lacking the epoch, and adds it. Files of a run that ended are deleted by
+the next one.
+
+Changes of keys whose earlier rows are known, as an exact changelog: each step begins with what the last one left.
+
+| the change | of a key that is there | of one that is not |
+|---|---|---|
+| an insert, or the row after an update | ``-U`` with the row that was there, ``+U``; none if equal | ``+I`` |
+| a deletion, or the row before an update that moves its key | ``-D`` with the row that was there | nothing |
+| an emptied table | itself; no key is there any more | the same |
+
+Pure Arrow and numpy, no row in Python. Method: a keyed state replayed in order, as a sort by key in which each row sees
+the one before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.delivery.record_keeper import KNOWN
+from raycdc.errors import DataError, SinkError, TableRefusedError, TargetDroppedError, TargetModifiedError
+from raycdc.model import META_FIELDS, RowKind, TableId, changelog_schema
+from raycdc.model.batch import BATCH_ROWS_MAX
+from raycdc.model.evolution.effects import SchemaChangeBehavior
+from raycdc.model.evolution.events import CreateTableEvent, DropTableEvent, TruncateTableEvent
+from raycdc.model.keys import comparable
+from raycdc.model.rules.layout import TableLayout
+from raycdc.segments import SegmentWriter
+from raycdc.segments.access import HERE, SegmentAccess
+from raycdc.segments.reading import read_segment
+from raycdc.segments.writing import MadeSegments
+from raycdc.sinks.api import UPSERT, SinkContext, TableCommit
+from raycdc.sinks.delta.key_lookup import rows_with
+from raycdc.sinks.delta.plugin import DeltaSinkConfig
+from raycdc.sinks.delta.sink import DeltaSink
+from raycdc.sinks.delta.table import DeltaTarget, is_the_tables
+from raycdc.sinks.lakes.unreachable import is_absent
+from raycdc.sinks.targets import table_folder
+from raycdc.state.location import StateLocation
+from raycdc.state.manifests.manifest import SEQ_COUNTER_BITS, Segment
+from raycdc.state.recovery import STEP_LAST, CommitVector
+
+_NOWHERE = -1
+_CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The rows of an exact changelog, in order. `of` is the place of the change that a row came with, `values` the
+    place of its values among the known rows and, behind them, the changes; `second` marks the later row of two.
+    """
+
+    ops: npt.NDArray[np.int8]
+    of: npt.NDArray[np.int64]
+    values: npt.NDArray[np.int64]
+    second: npt.NDArray[np.bool_]
+
+
+def key_ids(keys: pa.Table) -> npt.NDArray[np.int64]:
+    """A number per row: equal for equal keys, and only for them."""
+    ids = np.zeros(keys.num_rows, np.int64)
+    for column in comparable(keys, keys.column_names).columns:
+        codes = column.combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
+        if len(codes):
+            ids = np.unique(ids * (int(codes.max()) + 1) + codes, return_inverse=True)[1]
+    return ids
+
+
+def exact_steps(ops: np.ndarray, numbers: np.ndarray, rows: pa.Table, key: Sequence[str], *, known: int) -> Steps:
+    """The exact changes for the changes whose codes and `_seq` are given.
+
+    `rows` are the `known` rows there were before, each with a key of its own, and behind them those of the changes.
+    """
+    ids = key_ids(rows.select(list(key)))
+    order = np.argsort(numbers, kind="stable")
+    codes, ids_now = ops[order], ids[known:][order]
+    emptied = codes == RowKind.TRUNCATE
+    counts = ~emptied
+    # The row before is known better than the source says it; its before-image matters only where it had another key.
+    counts[_answered(codes, numbers[order], ids_now)] = False
+    last = _row_before(ids[:known], ids_now, np.cumsum(emptied), counts, came=np.isin(codes, _CAME))
+    # Places among the changes in order of their numbers become those in `rows`.
+    places = np.concatenate([np.arange(known), known + order])
+    there = last != _NOWHERE
+    old = np.where(there, places[last], _NOWHERE)
+    new = places[known:]
+    comes = counts & np.isin(codes, _CAME)
+    update = comes & there
+    update[update] = ~_same(rows, old[update], new[update])
+    insert, delete = comes & ~there, counts & ~comes & there
+    first = np.select(
+        [update, insert, delete, emptied],
+        [RowKind.UPDATE_BEFORE, RowKind.INSERT, RowKind.DELETE, RowKind.TRUNCATE],
+        _NOWHERE,
+    )
+    both = np.stack([first, np.where(update, int(RowKind.UPDATE_AFTER), _NOWHERE)], axis=1)
+    values = np.stack([np.where(update | delete, old, new), new], axis=1)
+    kept = both.ravel() != _NOWHERE
+    of = np.repeat(order, 2)[kept]
+    second = np.tile(np.array([False, True]), len(order))[kept]
+    return Steps(both.ravel()[kept].astype(np.int8), of, values.ravel()[kept], second)
+
+
+def _answered(codes: np.ndarray, numbers: np.ndarray, ids: np.ndarray) -> npt.NDArray[np.int64]:
+    """Where the rows before updates are whose row after it has the same key."""
+    if not (codes == RowKind.UPDATE_BEFORE).any():
+        return np.zeros(0, np.int64)
+    # Rows of one key are neighbours here; those of several readers may lie between them by their numbers.
+    order = np.lexsort((np.arange(len(ids)), ids))
+    here, following = order[:-1], order[1:]
+    both = (codes[here] == RowKind.UPDATE_BEFORE) & (codes[following] == RowKind.UPDATE_AFTER)
+    found: npt.NDArray[np.int64] = here[
+        both & (ids[here] == ids[following]) & (numbers[following] == numbers[here] + 1)
+    ]
+    return found
+
+
+def _row_before(
+    known: np.ndarray, ids: np.ndarray, emptied: np.ndarray, counts: np.ndarray, *, came: np.ndarray
+) -> npt.NDArray[np.int64]:
+    """For each change the place of the row that its key had just before, among known rows and changes behind them."""
+    changes = np.flatnonzero(counts)
+    number = np.concatenate([np.arange(len(known)), len(known) + changes])
+    # Known rows are there before any change, and not any more behind an emptying.
+    era = np.concatenate([np.zeros(len(known), np.int64), emptied[changes]])
+    whose = np.concatenate([known, ids[changes]])
+    is_there = np.concatenate([np.ones(len(known), np.bool_), came[changes]])
+    order = np.lexsort((number, whose, era))
+    here, earlier = order[1:], order[:-1]
+    follows = (era[here] == era[earlier]) & (whose[here] == whose[earlier]) & is_there[earlier]
+    last = np.full(len(known) + len(ids), _NOWHERE)
+    last[number[here[follows]]] = number[earlier[follows]]
+    found: npt.NDArray[np.int64] = last[len(known) :]
+    return found
+
+
+def _same(rows: pa.Table, left: np.ndarray, right: np.ndarray) -> npt.NDArray[np.bool_]:
+    """Of each pair of rows whether all values are the same ones; NULL is NULL, and numbers have the same bits."""
+    equal = np.ones(len(left), np.bool_)
+    if not len(left):
+        return equal
+    for column in rows.columns:
+        one, other = (_bits(column.take(pa.array(places))) for places in (left, right))
+        both_null = pc.and_(one.is_null(), other.is_null())
+        alike = pc.or_(pc.fill_null(pc.equal(one, other), fill_value=False), both_null)
+        equal &= alike.to_numpy()
+    return equal
+
+
+def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_floating(column.type):
+        return column
+    wanted = pa.int64() if column.type.bit_width == 64 else pa.int32()
+    return pa.chunked_array([chunk.view(wanted) for chunk in column.chunks], wanted)
+
+
+#: Files that a commit took out of the known rows are deleted after so long: nobody reads old versions.
+_CLEANED_EVERY_S = 60.0
+#: Tables whose known rows are committed to at once.
+_COMMITS_AT_ONCE = 4
+#: Nor are old commits looked up; epochs are too many for the month that Delta keeps them.
+_LAYOUT = TableLayout(options=(("delta.logRetentionDuration", "interval 1 hours"),))
+_COUNTER = (1 << SEQ_COUNTER_BITS) - 1
+_META = tuple(field.name for field in META_FIELDS)
+
+
+class RowStore(MadeSegments):
+    """See the module's docstring. `sink` is open on `root`, updates rows and follows every schema change; exact
+    segments are in `folder`, on this machine. Methods block; one thread at a time.
+    """
+
+    def __init__(
+        self, sink: DeltaSink, folder: Path, *, app_id: str, access: SegmentAccess = HERE, empties: bool = True
+    ) -> None:
+        """`empties`: emptied tables have no known rows any more."""
+        super().__init__(folder)
+        self._empties = empties
+        self._sink = sink
+        self._exact_folder = folder
+        self._app_id = app_id
+        self._access = access
+        #: Used by one thread at a time each: an epoch is made exact after the one before was added.
+        self._targets: dict[TableId, DeltaTarget] = {}
+        self._cleaned_s: dict[TableId, float] = {}
+
+    @classmethod
+    def opened(cls, state: StateLocation, context: SinkContext) -> RowStore:
+        """Those of the pipeline whose state is at `state` and whose sink has `context`."""
+        sink = DeltaSink(DeltaSinkConfig(path=str(state.below(KNOWN))))
+        # A change that empties no target leaves the rows known.
+        left_out = context.left_out & {TruncateTableEvent.type, DropTableEvent.type}
+        sink.open(
+            replace(
+                context,
+                write=UPSERT,
+                on_existing="fail",
+                schema_change=SchemaChangeBehavior.EVOLVE,
+                left_out=left_out,
+                order_by="",
+            )
+        )
+        empties = not left_out
+        return cls(sink, state.work / "exact", app_id=context.app_id, access=context.access, empties=empties)
+
+    def committed(self, table: TableId) -> CommitVector | None:
+        """The vector of the known rows of `table`."""
+        target = self._target(table)
+        return target.vector() if target.refresh() else None
+
+    def exact(self, work: TableCommit) -> dict[str, Segment | None]:
+        """The exact segment of each segment of `work`, which is a source table's share of an epoch, by its name; None
+        where no row is left. `SegmentUnavailableError` when one cannot be read now.
+        """
+        if self._empties and _begins_again(work):
+            self._make_way(work)
+        held = self.committed(work.source)
+        if held is not None and held.place >= (work.epoch, STEP_LAST):
+            raise TargetDroppedError(
+                f"{work.source}: its known rows hold epoch {work.epoch}, and a target lacks it: the target was "
+                "restored from an older copy. Bring the newer one back, or read the table anew."
+            )
+        self._follow(work)
+        if not work.segments:
+            return {}
+        keys, ops = self._keys(work)
+        known = self._known(work, keys)
+        if not known.num_rows and (ops == RowKind.INSERT).all() and len(np.unique(key_ids(keys))) == keys.num_rows:
+            # As a snapshot's rows are: exact already.
+            return {segment.name: segment for segment in work.segments}
+        return _Task(work, known, self._exact_folder, self._access).made()
+
+    def add(self, works: Sequence[TableCommit], made: Mapping[str, Segment | None]) -> dict[TableId, TableRefusedError]:
+        """Add an epoch that all targets hold. `works` are the shares of its source tables, `made` what `exact` made of
+        their segments; those it does not name are made now. The answer has the tables whose known rows refuse it.
+        """
+        refused: dict[TableId, TableRefusedError] = {}
+        with ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="raycdc-known") as pool:
+            pending = {work.source: pool.submit(self._add, work, made) for work in works}
+            for source, future in pending.items():
+                try:
+                    future.result()
+                except TableRefusedError as error:
+                    refused[source] = error
+        return refused
+
+    def tombstone(self, work: TableCommit) -> None:
+        """The epoch of `work` will never be added."""
+        self._sink.tombstone(replace(work, segments=(), layout=_LAYOUT))
+
+    def close(self) -> None:
+        self._sink.close()
+
+    def _add(self, work: TableCommit, made: Mapping[str, Segment | None]) -> None:
+        held = self.committed(work.source)
+        if held is not None and held.place >= (work.epoch, STEP_LAST):
+            return
+        if any(segment.name not in made for segment in work.segments):
+            made = self.exact(work)
+        else:
+            self._follow(work)
+        segments = [found for segment in work.segments if (found := made[segment.name]) is not None]
+        exact = replace(work, segments=tuple(segments), layout=_LAYOUT)
+
+        def commit() -> None:
+            self._sink.commit(exact, self._sink.stage([exact])[work.target])
+
+        self._told(work, commit)
+        self._clean(work.source)
+
+    def _make_way(self, work: TableCommit) -> None:
+        """Nothing of what is there is known any more once the table begins again; what somebody damaged or changed so
+        that it cannot be emptied is deleted.
+        """
+        try:
+            self._follow(work)
+        except TableRefusedError:
+            self._targets.pop(work.source, None)
+            self._sink.discard(work.target)
+
+    def _follow(self, work: TableCommit) -> None:
+        if work.changes:
+            laid_out = replace(work, layout=_LAYOUT)
+            self._told(work, lambda: self._sink.apply_schema(laid_out))
+
+    def _target(self, table: TableId) -> DeltaTarget:
+        if table not in self._targets:
+            self._targets[table] = DeltaTarget(table_folder(self._sink.root, table), table, self._app_id)
+        return self._targets[table]
+
+    def _keys(self, work: TableCommit) -> tuple[pa.Table, np.ndarray]:
+        """The keys of all rows of `work` but emptied tables', and all codes."""
+        key = list(work.schema.primary_key)
+        batches = [batch for segment in work.segments for batch in self._read(segment, [*key, "_op"])]
+        rows = pa.Table.from_batches(batches)
+        ops = rows.column("_op").to_numpy()
+        return rows.select(key).filter(pa.array(ops != RowKind.TRUNCATE)), ops
+
+    def _known(self, work: TableCommit, keys: pa.Table) -> pa.Table:
+        """The known rows with one of `keys`, as they were before the epoch and with the columns it has."""
+        target = self._target(work.source)
+        if not target.refresh():
+            raise TargetDroppedError(
+                f"The known rows of {work.source} are gone from {target.path}. Bring them back, or read the table anew."
+            )
+        there = set(target.arrow().names)
+        if missing := [column.name for column in work.schema.columns if column.name not in there]:
+            raise TargetModifiedError(
+                f"The known rows of {work.source} in {target.path} lack the column {missing[0]!r}: somebody changed "
+                "them. Bring them back, or read the table anew."
+            )
+        try:
+            rows = rows_with(target, keys)
+        except Exception as cause:
+            if not is_the_tables(cause):
+                raise
+            kind = SinkError if is_absent(cause) else TargetModifiedError
+            raise kind(f"The known rows of {work.source} in {target.path} cannot be read: {cause}") from cause
+        return rows.select([column.name for column in work.schema.columns]).cast(work.schema.arrow())
+
+    def _read(self, segment: Segment, names: list[str]) -> Iterable[pa.RecordBatch]:
+        return read_segment(replace(segment, view=None), names, access=self._access)
+
+    def _told(self, work: TableCommit, act: Any) -> None:
+        try:
+            act()
+        except SinkError as cause:
+            raise type(cause)(f'Known rows of {work.source} (source.changelog = "full"): {cause}') from cause
+
+    def _clean(self, table: TableId) -> None:
+        """Delete files that are of old versions alone."""
+        now_s = time.monotonic()
+        if now_s - self._cleaned_s.setdefault(table, now_s) < _CLEANED_EVERY_S:
+            return
+        self._cleaned_s[table] = now_s
+        target = self._target(table)
+        if target.refresh():
+            # This deletes files that commits took out, and no file that is being staged.
+            target.table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=False)
+
+
+class _Task:
+    """Exact segments of one source table's share of an epoch."""
+
+    def __init__(self, work: TableCommit, known: pa.Table, folder: Path, access: SegmentAccess) -> None:
+        self._work = work
+        self._folder = folder
+        self._access = access
+        self._schema = changelog_schema(work.schema)
+        names = self._schema.names
+        read = [self._batches(segment, names) for segment in work.segments]
+        self._counts = [sum(batch.num_rows for batch in batches) for batches in read]
+        changes = pa.Table.from_batches([batch for batches in read for batch in batches], self._schema)
+        self._meta = changes.select(list(_META)).combine_chunks()
+        columns = [column.name for column in work.schema.columns]
+        both = pa.concat_tables([known.select(columns), changes.select(columns)])
+        # Texts of a whole epoch may be more than offsets of 32 bits reach.
+        self._rows = pa.table({name: _large(both.column(name)) for name in columns}).combine_chunks()
+        self._known = known.num_rows
+
+    def made(self) -> dict[str, Segment | None]:
+        ops = self._meta.column("_op").to_numpy()
+        numbers = self._meta.column("_seq").to_numpy()
+        steps = exact_steps(ops, numbers, self._rows, self._work.schema.primary_key, known=self._known)
+        ends = np.cumsum(self._counts)
+        segment_of = np.searchsorted(ends, steps.of, side="right")
+        return {
+            segment.name: self._written(segment, steps, np.flatnonzero(segment_of == number))
+            for number, segment in enumerate(self._work.segments)
+        }
+
+    def _written(self, segment: Segment, steps: Steps, places: np.ndarray) -> Segment | None:
+        if not len(places):
+            return None
+        inserts = bool((steps.ops[places] == RowKind.INSERT).all())
+        # Rows of a snapshot are taken for inserts of new keys. The name is the same each time, as what lookups found is
+        # kept by the name of the segment that asked for it.
+        kind = segment.kind if inserts else "log"
+        writer = SegmentWriter.remaking(segment, self._folder, f"exact-{segment.name}", kind=kind)
+        numbers = _doubled(self._meta.column("_seq").to_numpy()[steps.of[places]], str(segment.table))
+        # Segments of the log share their base, and those of chunks are in the order of theirs.
+        base = int(numbers[0]) if segment.kind == "snapshot" else int(numbers[0]) & ~_COUNTER
+        numbers += steps.second[places] - base
+        try:
+            for first in range(0, len(places), BATCH_ROWS_MAX):
+                part = slice(first, first + BATCH_ROWS_MAX)
+                writer.append(self._batch(steps, places[part], numbers[part]))
+            return writer.finish(seq_base=base)
+        except BaseException:
+            writer.abort()
+            raise
+
+    def _batch(self, steps: Steps, places: np.ndarray, numbers: np.ndarray) -> pa.RecordBatch:
+        rows = self._rows.take(pa.array(steps.values[places]))
+        meta = self._meta.take(pa.array(steps.of[places]))
+        columns = {name: rows.column(name) for name in rows.column_names} | {
+            "_op": pa.chunked_array([pa.array(steps.ops[places], pa.int8())]),
+            "_seq": pa.chunked_array([pa.array(numbers, pa.int64())]),
+            "_ts_ms": meta.column("_ts_ms"),
+            "_pos": meta.column("_pos"),
+        }
+        made = pa.table([columns[field.name].cast(field.type) for field in self._schema], schema=self._schema)
+        return made.combine_chunks().to_batches()[0]
+
+    def _batches(self, segment: Segment, names: list[str]) -> list[pa.RecordBatch]:
+        batches = read_segment(replace(segment, view=None), names, access=self._access)
+        return [pa.RecordBatch.from_arrays(batch.columns, schema=self._schema) for batch in batches]
+
+
+def _begins_again(work: TableCommit) -> bool:
+    """Whether its rows are gone, and come anew."""
+    created = any(isinstance(change, CreateTableEvent) for change in work.changes)
+    return created and any(isinstance(change, TruncateTableEvent | DropTableEvent) for change in work.changes)
+
+
+def _doubled(numbers: np.ndarray, table: str) -> np.ndarray:
+    """`_seq` of rows with room for one more behind each: an update may have been one row."""
+    counters = numbers & _COUNTER
+    if (counters >> (SEQ_COUNTER_BITS - 1)).any():
+        raise DataError(f"{table}: an epoch of more than two billion rows cannot be made an exact changelog.")
+    doubled: np.ndarray = numbers + counters
+    return doubled
+
+
+def _large(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_string(column.type):
+        return column.cast(pa.large_string())
+    return column.cast(pa.large_binary()) if pa.types.is_binary(column.type) else column

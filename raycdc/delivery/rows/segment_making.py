@@ -1,0 +1,185 @@
+"""The segments made of those of an epoch on their way to the targets: exact, derived, joined, without bad rows.
+
+Called by the epoch writer for the works that it stages. A segment that was made once is remembered with the epoch, so
+that works which are staged again, because a node did not answer, have the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from raycdc.delivery.ports import Routing
+from raycdc.delivery.rows.bad_row_filter import LeftOut, UnrepresentableRows
+from raycdc.delivery.targets.commit_planner import TargetBatch
+from raycdc.model import TableId
+from raycdc.segments.access import SegmentAccess
+from raycdc.segments.bad_rows import FilteredSegment
+from raycdc.sinks.api import TableCommit
+from raycdc.state.manifests.manifest import Segment
+from raycdc.transform import ResolvedTransform
+
+#: Tables whose rows Spark goes through at once: small jobs wait for the driver more than they compute.
+DERIVED_AT_ONCE = 4
+
+
+@dataclass(slots=True)
+class Derived:
+    """The segments made of the segments of one epoch: by the names of those they are made of, and for one target alone
+    by its name and theirs; None where no row is left. `bad` tells how many rows each lost, and what the first has.
+    """
+
+    segments: dict[str, Segment | None] = field(default_factory=dict)
+    bad: dict[str, tuple[TableId, int, str]] = field(default_factory=dict)
+
+    def add(self, name: str, table: TableId, made: FilteredSegment) -> None:
+        self.segments[name] = made.segment
+        if made.bad:
+            self.bad[name] = table, made.bad, made.why
+
+    def bad_rows(self) -> dict[TableId, int]:
+        """How many rows of each table were left out."""
+        total: dict[TableId, int] = {}
+        for table, count, _ in self.bad.values():
+            total[table] = total.get(table, 0) + count
+        return total
+
+
+class SegmentMaking:
+    """See the module's docstring. `left_out` hears which tables lose rows; `access` says where segments are now."""
+
+    def __init__(self, routing: Routing, left_out: LeftOut, access: Callable[[], SegmentAccess]) -> None:
+        self._routing = routing
+        self._left_out = left_out
+        self._access = access
+
+    def exact(
+        self, works: Sequence[TableCommit], sources: Sequence[TableCommit], known: dict[str, Segment | None]
+    ) -> list[TableCommit]:
+        """`works` with exact segments instead of those of `sources`; `known` remembers them by the names of those they
+        are made of. Raises what `RowStore.exact` does.
+        """
+        if self._routing.known is None:
+            return list(works)
+        wanted = {segment.name for work in works for segment in work.segments} - known.keys()
+        for source in sources:
+            if any(segment.name in wanted for segment in source.segments):
+                placed = replace(source, segments=self._access().placed(source.segments))
+                known.update(self._routing.known.exact(placed))
+        return [replace(work, segments=tuple(_derived_segments(work, known))) for work in works]
+
+    def derived(self, works: Sequence[TableCommit], share: TargetBatch, known: Derived) -> list[TableCommit]:
+        """`works` with derived segments instead of those of the tables that need it, and without rows that targets
+        cannot have; `known` remembers them. Blocks while Spark computes. Raises what `Routing.derive` does.
+        """
+        epoch = works[0].epoch if works else 0
+        wanted = {
+            table: {
+                s.name: s for work in works for s in work.segments if s.table == table and s.name not in known.segments
+            }
+            for table in share.derived
+        }
+        with ThreadPoolExecutor(DERIVED_AT_ONCE, thread_name_prefix="raycdc-derive") as pool:
+            pending = {
+                pool.submit(self._derive, list(segments.values()), share.derived[table], epoch): list(segments.values())
+                for table, segments in wanted.items()
+                if segments
+            }
+            for future, segments in pending.items():
+                for segment, made in zip(segments, future.result(), strict=True):
+                    known.add(segment.name, segment.table, made)
+                    if made.segment is not None:
+                        # Asked again, when a node did not answer, works have them already.
+                        known.segments[made.segment.name] = made.segment
+            works = [replace(work, segments=tuple(_derived_segments(work, known.segments))) for work in works]
+            works = self._sifted(works, known, pool)
+        self._left_out.add(known.bad_rows())
+        return works
+
+    def _sifted(self, works: list[TableCommit], known: Derived, pool: ThreadPoolExecutor) -> list[TableCommit]:
+        """`works` without rows of which a value is none of the target's type."""
+        if self._routing.sieve is None:
+            return works
+        sieve = self._routing.sieve
+        pending = [
+            (work, segment, pool.submit(sieve, segment, work.target, work.epoch))
+            for work in works
+            for segment in work.segments
+            if sieve.concerns(segment) and _sifted_name(work, segment) not in known.segments
+        ]
+        for work, segment, future in pending:
+            made = future.result()
+            known.add(_sifted_name(work, segment), segment.table, made)
+            if made.segment is not None:
+                known.segments[_sifted_name(work, made.segment)] = made.segment
+        return [replace(work, segments=tuple(_sifted_segments(work, known.segments))) for work in works]
+
+    def fitting(self, work: TableCommit, known: Derived, misfits: UnrepresentableRows) -> TableCommit:
+        """`work` without the rows that its target can never have, after it refused a value; `known` remembers what was
+        made. The same `work` where no row is one. Raises what `BadRowFilter.without_misfits` does.
+        """
+        sieve = self._routing.sieve
+        segments: list[Segment | None] = list(work.segments)
+        for place, segment in enumerate(work.segments if sieve is not None else ()):
+            assert sieve is not None
+            made = sieve.without_misfits(segment, work, misfits)
+            if made.segment is segment:
+                continue
+            known.add(_sifted_name(work, segment), segment.table, made)
+            if made.segment is not None:
+                # Staged again, it is what it is already.
+                known.segments[made.segment.name] = known.segments[_sifted_name(work, made.segment)] = made.segment
+            segments[place] = made.segment
+        left = tuple(segment for segment in segments if segment is not None)
+        if left == work.segments:
+            return work
+        self._left_out.add(known.bad_rows())
+        return replace(work, segments=left)
+
+    def _derive(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[FilteredSegment]:
+        plain = [replace(segment, view=None) for segment in segments]
+        made = [FilteredSegment(segment) for segment in plain]
+        if derived := self._routing.transforms.derived(resolved):
+            assert self._routing.deriver is not None, resolved.table
+            made = self._routing.deriver(plain, resolved, epoch)
+        if resolved.lookups:
+            assert self._routing.joiner is not None, resolved.table
+            joined = self._routing.joiner(plain, made, resolved, epoch)
+            if derived:
+                # Exact ones are still to be added to the known rows.
+                self._forget(one.segment for one in made)
+            return joined
+        return made
+
+    def forget(self, segments: Iterable[Segment | None], epoch: int) -> None:
+        """Derived segments of `epoch`, which is recorded."""
+        self._forget(segments)
+        if self._routing.joiner is not None:
+            self._routing.joiner.forget(epoch)
+
+    def _forget(self, segments: Iterable[Segment | None]) -> None:
+        made = [segment for segment in segments if segment is not None]
+        for maker in self._routing.makers:
+            maker.forget(made)
+
+
+def _sifted_name(work: TableCommit, segment: Segment) -> str:
+    """The name of a segment as one target has it, in `Derived`."""
+    return f"{work.target}/{segment.name}"
+
+
+def _sifted_segments(work: TableCommit, known: Mapping[str, Segment | None]) -> Iterator[Segment]:
+    for segment in work.segments:
+        made = known.get(_sifted_name(work, segment), segment)
+        if made is not None:
+            # Where a node's server is may have changed since it was sifted.
+            yield segment if made.name == segment.name else replace(made, view=segment.view)
+
+
+def _derived_segments(work: TableCommit, known: Mapping[str, Segment | None]) -> Iterator[Segment]:
+    """The segments of `work`, derived ones seen as those they are made of; without those that no row is left of."""
+    for segment in work.segments:
+        made = known.get(segment.name, segment)
+        if made is not None:
+            yield replace(made, view=segment.view, partition=segment.partition)

@@ -1,0 +1,457 @@
+"""From a manifest to what each target table gets of it: transforms, routes, schemas from the store, segments where they
+are now.
+
+Owned by the epoch loop, which asks for manifests in order. The targets as they are after an epoch go into its commit
+record, and come from there when the loop begins or begins again.
+
+The rules by which a target may get its part of an epoch are asked for each target of each epoch, in order, before a
+row of it is written. A target that breaks one is refused alone, and all others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from raycdc.delivery.ports import Routing
+from raycdc.delivery.record_keeper import slot_of
+from raycdc.delivery.rows.bad_row_filter import LeftOut
+from raycdc.delivery.targets.described_targets import DescribedTargets, Recorded
+from raycdc.delivery.targets.parked_targets import ParkedTargets
+from raycdc.delivery.targets.sink_retry import SinkRetry
+from raycdc.errors import (
+    ChangeRefusedError,
+    ConfigError,
+    KeyRefusedError,
+    NameRefusedError,
+    RoutesRefusedError,
+    RulesRefusedError,
+    SchemaError,
+    StateError,
+    TableRefusedError,
+)
+from raycdc.model import TableId, TableSchema
+from raycdc.model.evolution.events import CreateTableEvent, SchemaChangeEvent
+from raycdc.model.evolution.targets import (
+    Tables,
+    TargetEpoch,
+    TargetSchema,
+    changed_routes,
+    emptied,
+    routed_to,
+    target_of,
+)
+from raycdc.model.rules.names import claimed
+from raycdc.model.rules.transform import UNCHANGED
+from raycdc.model.view import RowView, projected
+from raycdc.segments.access import SegmentAccess
+from raycdc.sinks.api import TableCommit
+from raycdc.sinks.changes import creates
+from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
+from raycdc.source.tables.table_requests import begins_again, replaced, requests_of
+from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch
+from raycdc.state.opaque import Positions, positions_in
+from raycdc.state.store import CheckpointStore, CommitRecord, RoutedTarget
+from raycdc.transform import ResolvedTransform, layout_of
+
+
+class TargetBatchRules:
+    """See the module's docstring."""
+
+    def __init__(self, routing: Routing, left_out: LeftOut) -> None:
+        self._routing = routing
+        self._left_out = left_out
+
+    def check(
+        self,
+        manifest: Manifest,
+        tables: Tables,
+        share: TargetEpoch,
+        target: TargetSchema,
+        before: TargetSchema | None,
+        transforms: Mapping[TableId, ResolvedTransform],
+    ) -> None:
+        """`TableRefusedError` where the configuration or the sink does not allow `share`, the part that `target` has of
+        `manifest`. `before` is the target as it was; None where it begins. `transforms` are those of tables that have
+        one.
+        """
+        if why := next(filter(None, map(self._routing.router.mixed, share.sources)), ""):
+            # Where the log is read such a table is parked alone; topics are not asked there.
+            raise RoutesRefusedError(f"{share.name}: of {share.sources[0]}, {why}.")
+        merged = ", ".join(map(str, target.sources))
+        if len(target.sources) > 1 and self._routing.no_merging:
+            raise RoutesRefusedError(f"route: {merged} all go to {share.name}, and {self._routing.no_merging}")
+        soft = [source for source in share.sources if source in transforms and transforms[source].transform.soft]
+        if len(target.sources) > 1 and soft:
+            place = self._routing.transforms.transforms.place(soft[0])
+            raise RoutesRefusedError(
+                f'{place}.on_delete = "soft": {soft[0]} is merged with other tables into {share.name}, where nobody '
+                "could tell whose a deleted row is. Route it elsewhere."
+            )
+        self._check_dropped(share, target, transforms)
+        self._check_again(manifest, share, target, transforms)
+        self._left_out.check(manifest, tables, share, before, target, transforms)
+
+    def check_known(self, source: TableId, schema: TableSchema) -> None:
+        """`KeyRefusedError` where rows of the table are to be known, and nothing tells them apart."""
+        if self._routing.known is not None and not schema.primary_key:
+            raise KeyRefusedError(
+                f'{source} has no primary key, by which source.changelog = "full" knows its rows. Declare one, or '
+                "leave the table out."
+            )
+
+    def _check_dropped(
+        self, share: TargetEpoch, target: TargetSchema, transforms: Mapping[TableId, ResolvedTransform]
+    ) -> None:
+        """`RoutesRefusedError` where a row that was never there might take another's with it when it is deleted."""
+        drops = [source for source in share.sources if source in transforms and transforms[source].drops]
+        if self._routing.upsert and len(target.sources) > 1 and drops:
+            place = transforms[drops[0]].lookups[0].lookup.place
+            raise RoutesRefusedError(
+                f'{place}.missing = "drop": {drops[0]} is merged with other tables into {share.name}, where deleting a '
+                'row that was left out might delete another table\'s. Route it elsewhere, or use missing = "null".'
+            )
+
+    def _check_again(
+        self,
+        manifest: Manifest,
+        share: TargetEpoch,
+        target: TargetSchema,
+        transforms: Mapping[TableId, ResolvedTransform],
+    ) -> None:
+        """`RoutesRefusedError` for rows that are read again, where the target may have their keys from other rows: the
+        command is refused there, but a table may have come to share its target since.
+        """
+        again = sorted({s.table for s in manifest.segments if s.kind == "backfill" and s.table in share.sources})
+        anew = any(source in transforms and transforms[source].keyed_anew for source in again)
+        if again and self._routing.upsert and (len(target.sources) > 1 or anew):
+            raise RoutesRefusedError(
+                f"{share.name}: rows of {again[0]} were read again, and cannot be told from those of the other tables "
+                f"there, or of another key. Read it anew with: raycdc tables resnapshot CONFIG {again[0]}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TargetBatch:
+    """The shares of the targets in one epoch, and what its commit record says of them. `derived` are the transforms of
+    tables whose rows have to be gone through first.
+    """
+
+    works: tuple[TableCommit, ...]
+    routes: Mapping[str, RoutedTarget]
+    derived: Mapping[TableId, ResolvedTransform] = field(default_factory=dict)
+    #: Targets that have no share although tables go there, and why.
+    refused: Mapping[TableId, TableRefusedError] = field(default_factory=dict)
+    #: Warnings for people.
+    warnings: tuple[str, ...] = ()
+
+
+class CommitPlanner:
+    """See the module's docstring. `generation` and `access` are those of `raycdc.delivery.ports.EpochPorts`; `patience`
+    waits for Spark, which may be asked what transforms mean.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        routing: Routing,
+        *,
+        generation: Callable[[], int],
+        access: Callable[[], SegmentAccess],
+        patience: SinkRetry,
+        recorded: Recorded,
+    ) -> None:
+        self._store = store
+        self._router = routing.router
+        self._routing = routing
+        self._transforms = routing.transforms
+        self._generation = generation
+        self._access = access
+        self._patience = patience
+        self._targets = DescribedTargets(store, routing.transforms, recorded)
+        self.left_out = LeftOut(store, routing.records, routing.upsert)
+        self._rules = TargetBatchRules(routing, self.left_out)
+
+    def start_after(self, record: CommitRecord | None) -> None:
+        """Targets are what they were when `record` was written. `StateError` when routes are others since then.
+
+        A route that is new for a table that is there already would leave all earlier rows behind.
+        """
+        for maker in self._routing.makers:
+            maker.sweep()
+        if self._routing.joiner is not None:
+            self._routing.joiner.sweep(record.epoch if record else 0)
+        self.look_after(record)
+
+    def look_after(self, record: CommitRecord | None) -> None:
+        """`start_after`, but what is left of earlier runs stays."""
+        tables = record.tables if record else {}
+        routes = record.routes if record else {}
+        known = {TableId.parse(name): routes.get(name, RoutedTarget((name,), "")) for name in tables}
+        sources = {name: tuple(map(TableId.parse, target.sources)) for name, target in known.items()}
+        if changed := changed_routes(sources, self._router):
+            more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
+            raise StateError(
+                f"Routes changed: {'; '.join(changed[:3])}{more}. Rows already written would be missing there. Take "
+                "the routes back, or begin with another pipeline.state and a new snapshot."
+            )
+        stream = stream_of(self._store.manifest(record.epoch)) if record else None
+        self._check_transforms(known, self._parked_at(record, stream))
+        self._targets.start(known, stream)
+
+    def _parked_at(self, record: CommitRecord | None, stream: StreamState | None) -> Collection[str]:
+        """Tables that were not followed when `record` was written: their next rows come with a new snapshot."""
+        if record is None:
+            return ()
+        parked: list[str] = []
+        if stream is not None:
+            # One that was left at a place goes on from there with the rows that are written, unless it is read anew.
+            asked = requests_of(self._store)
+            parked = [
+                str(table)
+                for table, state in stream.parked.items()
+                if state.left is None or begins_again(str(table), asked, stream)
+            ]
+        return [*parked, *(source for entry in record.parked.values() for source in entry.sources)]
+
+    def _check_transforms(self, known: Mapping[TableId, RoutedTarget], parked: Collection[str]) -> None:
+        """`StateError` when rows of a table that is there would be others from now on."""
+        identity = self._transforms.identity
+        for source, was in {s: entry.transforms.get(s, "") for entry in known.values() for s in entry.sources}.items():
+            # A transform that leaves rows as they are is none.
+            if identity(TableId.parse(source)) != was.removeprefix(UNCHANGED) and source not in parked:
+                raise StateError(
+                    f"The transform or mask of {source} differs from when its rows were written. Take it back, or "
+                    "begin with another pipeline.state and a new snapshot. A table that is paused may be read anew "
+                    f"instead: raycdc tables resnapshot CONFIG {source}."
+                )
+
+    def of(self, manifest: Manifest, parked: ParkedTargets) -> TargetBatch:
+        """The share of each target of `manifest` that takes part, which follows what was asked for before. Blocks while
+        Spark is waited for.
+        """
+        # Spark is asked before anything is remembered, so the same can be asked again.
+        tables, transforms, unfit = self._patience.for_spark(partial(self._transformed, manifest))
+        part = parked.taking_part(manifest, routed_to(manifest.tables, self._router))
+        rules = self._transforms.naming.rules
+        alike = claimed(rules, sorted(part), self._targets)
+        refused: dict[TableId, TableRefusedError] = {}
+        after: dict[TableId, TargetSchema] = {}
+        shares: list[TargetEpoch] = []
+        warnings: list[str] = []
+        for name, sources in part.items():
+            before = None if parked.begins(name, manifest) else self._targets.get(name)
+            try:
+                if why := alike.get(name) or rules.no_table(name):
+                    raise NameRefusedError(f"{name}: {why}.")
+                for source in sources:
+                    if source in unfit:
+                        raise unfit[source]
+                    self._rules.check_known(source, self._targets.schema(manifest.tables[source].schema))
+                begins = _begins(sources, tables)
+                had = self._targets.columns_of(name) if begins else ()
+                if begins and not had and name in self._targets:
+                    warnings.append(_unknown_columns(name))
+                share, target = target_of(name, sources, tables, before, upsert=self._routing.upsert, had=had)
+                self._rules.check(manifest, tables, share, target, before, transforms)
+            except TableRefusedError as error:
+                refused[name] = error
+                continue
+            if len(target.sources) > 1 and parked.begins(name, manifest):
+                share = emptied(share)
+            after[name] = target
+            shares.append(share)
+        routes = self._targets.follow(after)
+        positions = {split: place.to_json() for split, place in positions_in(manifest.to_splits).items()}
+        segments = _by_table(manifest.segments)
+        works = tuple(self._work(manifest, share, positions, transforms, segments) for share in shares)
+        if anew := {work.target for work in works if creates(work) and parked.begins(work.target, manifest)}:
+            asked_for = replaced(self._store)
+            works = tuple(replace(w, replaces=w.target in anew and asked_for([w.source])) for w in works)
+        derived = {table: one for table, one in transforms.items() if self._transforms.derived(one) or one.lookups}
+        return TargetBatch(works, routes, derived, refused, tuple(warnings))
+
+    def _transformed(
+        self, manifest: Manifest
+    ) -> tuple[Tables, dict[TableId, ResolvedTransform], dict[TableId, TableRefusedError]]:
+        """The tables of `manifest` as their transforms make them, these, and why those are not that do not fit."""
+        tables: dict[TableId, tuple[TableSchema, Sequence[SchemaChangeEvent]]] = {}
+        transforms: dict[TableId, ResolvedTransform] = {}
+        unfit: dict[TableId, TableRefusedError] = {}
+        for table, part in manifest.tables.items():
+            if part.unknown:
+                unfit[table] = _unknown_change(table, part)
+                continue
+            schema = self._targets.schema(part.schema)
+            changes: Sequence[SchemaChangeEvent] = part.changes
+            if self._transforms or self._transforms.naming.acts:
+                try:
+                    schema, changes, resolved = self._transform(table, schema, changes)
+                except TableRefusedError as error:
+                    unfit[table] = error
+                    continue
+                if resolved is not None:
+                    transforms[table] = resolved
+            tables[table] = (schema, changes)
+        return tables, transforms, unfit
+
+    def _transform(
+        self, table: TableId, schema: TableSchema, changes: Sequence[SchemaChangeEvent]
+    ) -> tuple[TableSchema, Sequence[SchemaChangeEvent], ResolvedTransform | None]:
+        """One table as its transform makes it. Whatever is wrong there is wrong with this one table."""
+        try:
+            schema, events = self._transforms.read(table, schema, changes)
+            resolved = self._transforms.resolved(table, schema)
+            events = self._transforms.changes(table, schema, self._before(table), events)
+            schema = schema if resolved is None else resolved.schema
+        except ConfigError as cause:
+            raise RoutesRefusedError(*cause.problems) from cause
+        except SchemaError as cause:
+            raise RulesRefusedError(str(cause)) from cause
+        return schema, events, resolved
+
+    def _before(self, table: TableId) -> TableSchema | None:
+        """The schema of the table's transformed rows so far, where a target has them alone; merging finds out itself
+        which columns are new to it.
+        """
+        targets = (self._targets.get(name) for name in self._router.targets(table))
+        return next((t.schema for t in targets if t is not None and len(t.sources) == 1), None)
+
+    def sources(self, manifest: Manifest, parked: ParkedTargets) -> list[TableCommit]:
+        """The works of the known rows for `manifest`; none where no rows are kept.
+
+        They have the schema changes that this version can read; `require_readable` refuses to write the others.
+        """
+        if self._routing.known is None:
+            return []
+        works = []
+        for table, part in manifest.tables.items():
+            if not parked.takes_part(slot_of(table), table, manifest):
+                continue
+            schema, events = self._transforms.read(table, self._targets.schema(part.schema), part.changes)
+            chosen = sorted((s for s in manifest.segments if s.table == table), key=lambda s: s.seq_base)
+            work = TableCommit(
+                epoch=manifest.epoch,
+                generation=self._generation(),
+                source=table,
+                target=table,
+                schema=schema,
+                changes=tuple(events),
+                segments=self.placed(chosen),
+                positions={},
+            )
+            works.append(work)
+        return works
+
+    def sources_of(self, target: TableId) -> tuple[TableId, ...]:
+        """The source tables that went into the target so far."""
+        known = self._targets.get(target)
+        return known.sources if known is not None else ()
+
+    def targets(self, manifest: Manifest) -> dict[TableId, tuple[TableId, ...]]:
+        """The targets of an epoch, known rows among them, with the source tables that each gets rows or changes of."""
+        targets: dict[TableId, list[TableId]] = {}
+        for source in manifest.tables:
+            for name in self._router.targets(source):
+                targets.setdefault(name, []).append(source)
+            if self._routing.known is not None:
+                targets[slot_of(source)] = [source]
+        return {name: tuple(sources) for name, sources in targets.items()}
+
+    def placed(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+        """Each segment with the endpoint of its node as of now (none: the node is away)."""
+        return self._access().placed(segments)
+
+    def _work(
+        self,
+        manifest: Manifest,
+        share: TargetEpoch,
+        positions: Positions,
+        transforms: Mapping[TableId, ResolvedTransform],
+        by_table: Mapping[TableId, Sequence[Segment]],
+    ) -> TableCommit:
+        chosen = sorted((s for source in share.sources for s in by_table.get(source, ())), key=lambda s: s.seq_base)
+        merged = self._targets[share.name].sources
+        alone = len(merged) == 1
+        segments = [self._seen(s, share, transforms.get(s.table), alone=alone) for s in chosen]
+        anew = any(resolved.keyed_anew for table, resolved in transforms.items() if table in share.sources)
+        if anew and self._routing.upsert:
+            # Rows of one new key may have had several keys, and so be in several partitions.
+            segments = [replace(segment, partition=0) for segment in segments]
+        return TableCommit(
+            epoch=manifest.epoch,
+            generation=self._generation(),
+            source=share.sources[0],
+            target=share.name,
+            schema=share.schema,
+            changes=share.changes,
+            segments=self.placed(segments),
+            positions=positions,
+            merged=merged if not alone or (anew and self._routing.upsert) else (),
+            beginning=share.beginning,
+            layout=layout_of(share.name, transforms, share.sources),
+            made=_made(transforms, share.sources),
+        )
+
+    def _seen(
+        self, segment: Segment, share: TargetEpoch, resolved: ResolvedTransform | None, *, alone: bool
+    ) -> Segment:
+        """The segment as its target sees it, which a table that is not transformed may have for itself alone."""
+        schema = share.schema
+        if resolved is None:
+            own, _ = self._transforms.read(segment.table, self._targets.schema(segment.schema))
+        else:
+            own = resolved.schema
+        projection = None if resolved is None or resolved.plain_view() else resolved.projection()
+        if projection is None and (alone or own.arrow().equals(schema.arrow())):
+            return segment
+        fill = self._routing.upsert and not alone
+        if fill:
+            # A column that a table had once and dropped has no default in its rows.
+            own, schema, names = self._targets[share.name].seen(segment.table, own)
+            projection = projected(projection, names)
+        return replace(segment, view=RowView(own, schema, fill=fill, projection=projection))
+
+
+def _by_table(segments: Sequence[Segment]) -> Mapping[TableId, Sequence[Segment]]:
+    """The segments of each table; to look through all of them for each of hundreds of tables takes long."""
+    found: dict[TableId, list[Segment]] = {}
+    for segment in segments:
+        found.setdefault(segment.table, []).append(segment)
+    return found
+
+
+def require_readable(works: Sequence[TableCommit], manifest: Manifest) -> None:
+    """`ChangeRefusedError` where known rows are to follow a schema change that this version cannot read.
+
+    A table of which a target takes part is parked before; one that goes nowhere has nothing to be parked.
+    """
+    for work in works:
+        part = manifest.tables[work.source]
+        if part.unknown:
+            raise _unknown_change(work.source, part)
+
+
+def _unknown_change(table: TableId, part: TableEpoch) -> ChangeRefusedError:
+    kind = part.unknown[0].written.to_json().get("type")
+    return ChangeRefusedError(f"{table}: {kind!r:.100} is not a known schema change.")
+
+
+def _unknown_columns(target: TableId) -> str:
+    """The words for a target of a table that was gone before this version came, and is there again."""
+    return (
+        f"{target}: its table begins again, and an older raycdc did not write down which columns the target has: those "
+        "that the table has not any more stay there, with null. Drop them if they are not wanted."
+    )
+
+
+def _begins(sources: Sequence[TableId], tables: Tables) -> bool:
+    """Whether one of the tables begins, for the first time or again."""
+    return any(isinstance(change, CreateTableEvent) for source in sources for change in tables[source][1])
+
+
+def _made(transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]) -> tuple[str, ...]:
+    """Columns that are no source's own: what is one's of several, is taken for that."""
+    columns = [transforms[table].made if table in transforms else frozenset[str]() for table in sources]
+    return tuple(sorted(frozenset.intersection(*columns)))

@@ -1,0 +1,123 @@
+"""The description of each target: from the commit record at first, then as each epoch leaves it.
+
+Owned by `raycdc.delivery.targets.commit_planner`, which asks for each share of an epoch. Nothing of it is remembered by
+a process alone, so that what becomes of a target is the same behind a restart.
+
+| columns that a target has of us, or may have | known by |
+|---|---|
+| those of the last epoch that it took | the commit record |
+| those of epochs that it refused, as far as it came | the commit record (`RoutedTarget.refused`) |
+| those of epochs before, which are not recorded yet | this process; behind a restart these epochs are done again |
+| those of a target that an older raycdc wrote, which described routed ones alone | the state of its table's log as of \
+the record; topics have none, and their tables never begin again |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from raycdc.model import TableId, TableSchema
+from raycdc.model.evolution.targets import TargetSchema
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.tables.table_life import Unknown
+from raycdc.state.store import CheckpointStore, RoutedTarget
+from raycdc.transform import TransformedTables
+
+#: Returns the newest record's description of a target.
+Recorded = Callable[[TableId], RoutedTarget | None]
+
+
+class DescribedTargets(Mapping[TableId, TargetSchema]):
+    """See the module's docstring. Used by the thread that stages; `recorded` may be told by the one that commits."""
+
+    def __init__(self, store: CheckpointStore, transforms: TransformedTables, recorded: Recorded) -> None:
+        self._store = store
+        self._transforms = transforms
+        self._recorded = recorded
+        self._at_first: Mapping[TableId, RoutedTarget] = {}
+        self._since: dict[TableId, tuple[TargetSchema, RoutedTarget]] = {}
+        self._stream: StreamState | None = None
+        self._schemas: dict[str, TableSchema] = {}
+
+    def __repr__(self) -> str:
+        return f"DescribedTargets({len(self)})"
+
+    def __getitem__(self, name: TableId) -> TargetSchema:
+        """The target as it is after the last epoch that it got a share of; its schema is read when it is asked for."""
+        if name not in self._since:
+            described = self._at_first[name]
+            schema = self.schema(described.schema) if described.schema else None
+            dropped = {source: frozenset(columns) for source, columns in described.dropped.items()}
+            sources = tuple(map(TableId.parse, described.sources))
+            self._since[name] = TargetSchema(sources, schema, dropped, described.named), described
+        return self._since[name][0]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._since or name in self._at_first
+
+    def __iter__(self) -> Iterator[TableId]:
+        yield from self._at_first
+        yield from (name for name in self._since if name not in self._at_first)
+
+    def __len__(self) -> int:
+        return len(self._at_first.keys() | self._since.keys())
+
+    def start(self, known: Mapping[TableId, RoutedTarget], stream: StreamState | None) -> None:
+        """The targets are as a record describes them; `stream` is the state of the log as of its epoch."""
+        self._at_first, self._since, self._stream = known, {}, stream
+
+    def schema(self, fingerprint: str) -> TableSchema:
+        """The schema that the state has under that name; read once."""
+        if fingerprint not in self._schemas:
+            self._schemas[fingerprint] = self._store.schema(fingerprint)
+        return self._schemas[fingerprint]
+
+    def follow(self, targets: Mapping[TableId, TargetSchema]) -> dict[str, RoutedTarget]:
+        """`targets` are so from here on; returns them as a record describes them. All that they name is durable then,
+        and nothing is remembered where that fails.
+        """
+        lacking = (target.schema for name, target in targets.items() if self._fingerprint(name, target) is None)
+        # Tables of tenants have one schema by the ten thousand.
+        new = {id(schema): schema for schema in lacking if schema is not None}
+        written = {number: schema.fingerprint() for number, schema in new.items()}
+        self._store.put_documents({written[number]: schema.to_json() for number, schema in new.items()})
+        described: dict[str, RoutedTarget] = {}
+        for name, target in targets.items():
+            fingerprint = self._fingerprint(name, target) or written[id(target.schema)]
+            one = self._described(target, fingerprint)
+            was = self._since.get(name, (None, None))[1]
+            described[str(name)] = was if was is not None and was == one else one
+        self._since.update({name: (target, described[str(name)]) for name, target in targets.items()})
+        return described
+
+    def columns_of(self, name: TableId) -> tuple[str, ...]:
+        """The columns that the target has of this pipeline, and those that it may have."""
+        recorded = self._recorded(name)
+        names: list[str] = []
+        for fingerprint in () if recorded is None else recorded.schemas:
+            names += [column.name for column in self.schema(fingerprint).columns]
+        target = self.get(name)
+        if target is not None and target.schema is not None:
+            names += [column.name for column in target.schema.columns]
+        if target is not None and target.schema is None and self._stream is not None:
+            names += self._of_log(name, self._stream)
+        return tuple(dict.fromkeys(names))
+
+    def _of_log(self, table: TableId, stream: StreamState) -> list[str]:
+        """The columns of a table as its rows are written, as of the record."""
+        state = stream[table]
+        if isinstance(state, Unknown) or state.schema is None:
+            return []
+        columns = [column.name for column in self.schema(state.schema).columns]
+        return list(self._transforms.naming.of(table, columns).values())
+
+    def _fingerprint(self, name: TableId, target: TargetSchema) -> str | None:
+        """The name of the target's schema, where that is its last one, too."""
+        before = self._since.get(name)
+        return before[1].schema if before is not None and before[0].schema == target.schema else None
+
+    def _described(self, target: TargetSchema, fingerprint: str) -> RoutedTarget:
+        transforms = {str(s): identity for s in target.sources if (identity := self._transforms.identity(s))}
+        dropped = {source: sorted(columns) for source, columns in sorted(target.dropped.items())}
+        sources = tuple(map(str, target.sources))
+        return RoutedTarget(sources, fingerprint, dropped, transforms, named=dict(target.named))

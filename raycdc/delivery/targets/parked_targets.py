@@ -1,0 +1,294 @@
+"""Targets that cannot have their share of an epoch: who is parked, who takes part, who is back. For the epoch loop.
+
+| a target | then |
+|---|---|
+| refuses its share (`TableRefusedError`), on whatever way to its commit | it is parked in that epoch's record, where \
+`Parks` says so; otherwise the error ends the run |
+| is parked | none of its source tables has rows in any target from the next epoch on, and nobody asks what it holds: \
+it may be deleted, and it and their other targets may have a part of the epoch that is in no record |
+| one of its source tables begins again | that one takes part again, and the target is emptied by the first of them |
+| refuses the new beginning, too | it is parked as of that |
+| has rows of several tables, told apart by keys alone, and new snapshots of all of these are asked for | it waits for \
+them as if it were parked, and is emptied once |
+
+*What if the process dies here?* Before the record of the epoch: its share is refused again. After it: the record says
+so, and the source is told again (`raycdc.source.tables.table_requests.refusals_of`).
+
+A whole source table waits, and not only its rows for one target: it can begin again in no other way.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from raycdc.config import PipelineOptions
+from raycdc.core.retry import RetryPolicy
+from raycdc.errors import ParkReason, TableRefusedError
+from raycdc.model import TableId
+from raycdc.model.evolution.effects import SchemaChangeBehavior
+from raycdc.segments.bad_rows import FAIL
+from raycdc.source.snapshot.log.stream_state import stream_of
+from raycdc.source.tables.table_life import Parked, ParkedPhase
+from raycdc.source.tables.table_requests import begins_again, goes_on, requests_of
+from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.state.opaque import positions_in
+from raycdc.state.parked import REPLACEABLE, WAYS_OUT, ParkedTarget, incarnation_of
+from raycdc.state.recovery import STEP_LAST, CommitVector
+from raycdc.state.store import CheckpointStore
+
+
+@dataclass(frozen=True, slots=True)
+class Parks:
+    """For which reasons a target is parked; for the others its error ends the run, as the user asked for that.
+
+    `tables` is ``pipeline.on_table_error``, `changes` says no to ``schema_change = "exception"``, and `values` to
+    ``on_bad_record = "fail"``.
+    """
+
+    tables: bool = True
+    changes: bool = True
+    values: bool = True
+
+    def __call__(self, reason: ParkReason) -> bool:
+        match reason:
+            case ParkReason.CHANGE:
+                return self.tables and self.changes
+            case ParkReason.VALUE:
+                return self.tables and self.values
+            case _:
+                return self.tables
+
+
+def parks_of(options: PipelineOptions) -> Parks:
+    """As the configuration has it."""
+    return Parks(
+        tables=options.on_table_error == "park",
+        changes=options.schema_change is not SchemaChangeBehavior.EXCEPTION,
+        values=options.on_bad_record != FAIL,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOutagePolicy:
+    """For a sink that is away, or whose disk is full: `place` is where it writes, for people; `tell` is told what is
+    waited for; `policy` says how long, for who has no minutes (None: as long as for everything).
+    """
+
+    place: str = ""
+    tell: Callable[[str], None] = lambda _: None
+    policy: RetryPolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingPolicy:
+    """How an epoch loop treats targets that refuse: `on_parked` is told of those that were parked, when the record
+    says so, and `on_bad_rows` of rows that an epoch leaves out, before it is committed, and of columns that it cannot
+    drop; `follows` says whether the configuration still selects a source table. `waiting` is for a sink that nothing
+    can be written to for now.
+    """
+
+    parks: Parks = field(default_factory=Parks)
+    on_parked: Callable[[Mapping[str, ParkedTarget]], None] = lambda _: None
+    on_bad_rows: Callable[[str], None] = lambda _: None
+    follows: Callable[[TableId], bool] = lambda _: True
+    waiting: SinkOutagePolicy = field(default_factory=SinkOutagePolicy)
+
+
+#: Nothing is parked: for who runs an epoch loop of their own.
+NOTHING = ParkingPolicy(Parks(tables=False))
+
+
+class ParkedTargets:
+    """See the module's docstring. Called by the thread that stages and the one that commits."""
+
+    def __init__(self, entries: Mapping[str, ParkedTarget], parks: Parks, *, can_replace: bool = False) -> None:
+        """`can_replace`: a new snapshot may take the place of whatever is at a target's."""
+        self._entries: Mapping[str, ParkedTarget] = dict(entries)
+        self._parks = parks
+        self._can_replace = can_replace
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"ParkedTargets({sorted(self._entries)})"
+
+    def owes_nothing(self, target: TableId) -> bool:
+        """Whether whatever `target` was is over, if it is still there: it is parked, and no table began it anew."""
+        entry = self._entries.get(str(target))
+        return entry is not None and not entry.begun
+
+    def reached(self, sources: Collection[TableId]) -> tuple[int, int]:
+        """How far a target of `sources` may be, whatever is recorded: it may have its share, or a part of it, of an
+        epoch in which another target of theirs was parked, or it was parked itself then.
+        """
+        names = {str(source) for source in sources}
+        epochs = [entry.epoch for entry in self._entries.values() if not names.isdisjoint(entry.sources)]
+        return max(epochs, default=0), STEP_LAST
+
+    @property
+    def entries(self) -> Mapping[str, ParkedTarget]:
+        """The entries for the next record; never changed in place."""
+        return self._entries
+
+    def takes_part(self, target: TableId, source: TableId, manifest: Manifest) -> bool:
+        """Whether rows of `source` in `manifest` are for `target`."""
+        entries = self._entries
+        if any(str(source) in entry.sources and entry.waits(source, manifest) for entry in entries.values()):
+            return False
+        entry = entries.get(str(target))
+        return entry is None or not entry.waits(source, manifest)
+
+    def begins(self, target: TableId, manifest: Manifest) -> bool:
+        """Whether a share of `target` is the first one since it was parked: whatever it was before is over."""
+        entry = self._entries.get(str(target))
+        return entry is not None and not entry.begun and manifest.epoch >= entry.epoch
+
+    def taking_part(
+        self, manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]
+    ) -> dict[TableId, tuple[TableId, ...]]:
+        """Of the `targets` of an epoch, known rows among them, those that get something, and of what."""
+        parts = {
+            target: tuple(source for source in sources if self.takes_part(target, source, manifest))
+            for target, sources in targets.items()
+        }
+        return {target: part for target, part in parts.items() if part}
+
+    def park(
+        self,
+        target: TableId,
+        sources: Iterable[TableId],
+        manifest: Manifest,
+        error: TableRefusedError,
+        held: CommitVector | None,
+        *,
+        anyway: bool = False,
+    ) -> None:
+        """`target` does without `manifest` and what follows; raises `error` where the user does not want that, unless
+        it is to be parked `anyway`. One that refused an earlier epoch meanwhile does without it from there.
+        """
+        if not anyway and not self._parks(error.reason):
+            raise error
+        sources = tuple(sources)
+        before = self._entries.get(str(target))
+        if before is not None and before.epoch < manifest.epoch and all(before.waits(s, manifest) for s in sources):
+            return
+
+        def text(every: Collection[str]) -> str:
+            return _told(target, every, manifest, error, can_replace=self._can_replace)
+
+        self._add(target, sources, manifest, held, error.reason, text)
+
+    def _add(
+        self,
+        target: TableId,
+        sources: Iterable[TableId],
+        manifest: Manifest,
+        held: CommitVector | None,
+        reason: ParkReason,
+        text: Callable[[Collection[str]], str],
+    ) -> None:
+        with self._lock:
+            before = self._entries.get(str(target))
+            numbers = {str(source): incarnation_of(source, manifest) or 0 for source in sources}
+            if before is not None:
+                known = before.sources
+                numbers = {name: max(number, known.get(name, 0)) for name, number in {**known, **numbers}.items()}
+            entry = ParkedTarget(
+                epoch=manifest.epoch,
+                held=None if held is None else held.place,
+                reason=reason,
+                text=text(sorted(numbers)),
+                since_ms=time.time_ns() // 1_000_000,
+                sources=numbers,
+                positions=positions_in(manifest.from_splits),
+            )
+            self._entries = {**self._entries, str(target): entry}
+
+    def begin_together(
+        self, target: TableId, sources: Iterable[TableId], manifest: Manifest, held: CommitVector | None
+    ) -> None:
+        """All `sources` of a merged `target` are to be read anew from `manifest` on, which empties it once."""
+        text = f"{target} is emptied, because new snapshots of its tables were asked for."
+        self._add(target, sources, manifest, held, ParkReason.GONE, lambda _: text)
+
+    def after(self, manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> None:
+        """`manifest` is about to be recorded: whoever took part again is parked no more."""
+        with self._lock:
+            left = {}
+            for name, entry in self._entries.items():
+                routed = targets.get(TableId.parse(name), ())
+                sources = {*map(TableId.parse, entry.sources), *routed}
+                still = entry.after(manifest, sources)
+                if still is not None and not (still.begun and all(_is_over(s, manifest) for s in still.sources)):
+                    left[name] = still
+            self._entries = left
+
+
+class FollowedSources:
+    """Which source tables still are, as of the newest manifest and the configuration (`selects`)."""
+
+    def __init__(self, store: CheckpointStore, selects: Callable[[TableId], bool]) -> None:
+        self._stream = stream_of(store.last_manifest())
+        self._selects = selects
+        self._requests = requests_of(store)
+
+    def __call__(self, source: TableId) -> bool:
+        """Whether its target must be what it was: rows of it go on from there."""
+        return self._selects(source) and (self._stream is None or source in self._stream.followed)
+
+    def is_asked_for(self, source: TableId) -> bool:
+        """Whether the user has decided what becomes of it at this start: no matter how its target is."""
+        return self._stream is not None and self._requests.acts_on(str(source), self._stream)
+
+    def begin_together(self, sources: Collection[TableId]) -> list[TableId]:
+        """Those of the merged `sources` that are to be read anew; none unless all are of which rows are to come."""
+        if (stream := self._stream) is None:
+            return []
+        again = [source for source in sources if begins_again(str(source), self._requests, stream)]
+        leaving = self._requests.of_leaving(stream)
+        staying = [source for source in sources if str(source) not in leaving and self._selects(source)]
+        others = {source for source in staying if goes_on(str(source), stream)}
+        return again if others <= set(again) else []
+
+
+def _is_over(source: str, manifest: Manifest) -> bool:
+    """Whether nobody follows the table any more; where it ever begins again, it does so by itself."""
+    stream = stream_of(manifest)
+    state = None if stream is None else stream.named(source)
+    return isinstance(state, Parked) and state.phase in (ParkedPhase.ENDED, ParkedPhase.REMOVED)
+
+
+def _told(
+    target: TableId, sources: Collection[str], manifest: Manifest, error: TableRefusedError, *, can_replace: bool
+) -> str:
+    """The text for people: the error, from where on nothing was written, and the way out."""
+    name = next(iter(sources), str(target))
+    # Most errors of a target begin with its name, and so does all that is said of a parked table.
+    why = _sentence(str(error).removeprefix(f"{target}: "))
+    many = f" {', '.join(sources)} go there and wait with it." if len(sources) > 1 else ""
+    way = error.way_out or WAYS_OUT[error.reason]
+    if STREAM_SPLIT_ID not in manifest.to_splits:
+        places = {
+            name: position.to_json().get("offset")
+            for name, position in sorted(positions_in(manifest.from_splits).items())
+        }
+        begin = ", ".join(f'"{name}" = {offset}' for name, offset in places.items())
+        tables = ", ".join(f"'{re.escape(source)}'" for source in sources or [name])
+        return (
+            f"{why} Nothing of {target} was written from epoch {manifest.epoch} on.{many} {way}. Its messages are "
+            f"still in the topic, and this pipeline does not go back to them: read them with a pipeline of its own, "
+            f'with pipeline.on_existing = "merge", source.format.include = [{tables}] and source.start = '
+            f'{{ mode = "offsets", offsets = {{ {begin} }} }}'
+        )
+    asked = "; ".join(f"raycdc tables resnapshot CONFIG {source}" for source in sources or [name])
+    if can_replace and not many and error.reason in REPLACEABLE and not error.way_out:
+        asked += f". Or have the new snapshot replace it, with all that is there: {asked} --replace"
+    return f"{why} Nothing of {target} was written from epoch {manifest.epoch} on.{many} {way}; then: {asked}"
+
+
+def _sentence(text: str) -> str:
+    """The words of a server with an end, so that the next sentence can begin behind them."""
+    return text if text.endswith((".", "!", "?")) else f"{text.removesuffix(';')}."

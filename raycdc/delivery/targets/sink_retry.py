@@ -1,0 +1,61 @@
+"""Patience with a sink that is away, has a lock for somebody else, or has a full disk: waiting loses nothing, and no
+table is to blame.
+
+The same for every sink: it says with `SinkUnavailableError`, or with the system's error of a disk, that the same may
+succeed later. Its verbs are asked again, from the beginning of their transaction; a commit whose outcome nobody heard
+is found in the target's record.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from raycdc.core.retry import POLICY, Outage, Retrier
+from raycdc.core.threads import Threads
+from raycdc.delivery.targets.parked_targets import SinkOutagePolicy
+from raycdc.errors import SinkError, SinkUnavailableError, SparkLostError, StateError, TableRefusedError
+from raycdc.sinks.lakes.unreachable import is_absent
+
+T = TypeVar("T")
+
+
+class SinkRetry:
+    """See the module's docstring. `stopping` ends the waiting. For any thread."""
+
+    def __init__(self, waiting: SinkOutagePolicy, stopping: threading.Event, threads: Threads) -> None:
+        self._place = waiting.place
+        #: For how long a sink is waited for, and how often it is asked meanwhile.
+        self.policy = waiting.policy or POLICY
+        self._patience = Retrier(tell=waiting.tell, stopping=stopping, threads=threads, policy=self.policy)
+
+    def __call__(self, act: Callable[[], T]) -> T:
+        """The result of `act`, which can be done again: it is tried again while the sink is away or its disk full.
+        `SinkError` with its place when that takes too long.
+        """
+        return self._patience(act, self._trouble)
+
+    def for_spark(self, act: Callable[[], T]) -> T:
+        """As calling it, for work of Spark's that is not the sink's: it is done again where its JVM is gone."""
+        return self._patience(act, _lost_spark)
+
+    def _trouble(self, cause: Exception) -> Outage | None:
+        """The trouble that waiting may end; None where it is another one."""
+        if isinstance(cause, SinkUnavailableError):
+            return sink_away(cause)
+        if isinstance(cause, StateError | TableRefusedError) or not is_absent(cause):
+            return None
+        at = f" ({self._place})" if self._place else ""
+        return Outage(f"The sink's disk{at} takes no more: {cause}", "make room there, or bring it back", SinkError)
+
+
+def sink_away(cause: SinkUnavailableError) -> Outage:
+    """The trouble of a sink that does not answer, or whose work Spark did not finish."""
+    if isinstance(cause, SparkLostError):
+        return Outage(f"Spark is waited for: {cause}", "see in its log, and in the machine's, why it ended", SinkError)
+    return Outage(f"The sink is waited for: {cause}", "see that it answers", SinkError)
+
+
+def _lost_spark(cause: Exception) -> Outage | None:
+    return sink_away(cause) if isinstance(cause, SparkLostError) else None

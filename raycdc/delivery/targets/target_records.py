@@ -1,0 +1,179 @@
+"""The epochs that targets say they hold of this pipeline, and whether this state can have written them.
+
+For the epoch loop: at its start, and before an epoch is written the first time. Targets are asked, never believed
+because of a record alone; those that remember nothing (a console) are left out where nothing depends on them. One that
+alone cannot say what it holds, while others answer, is parked before anything depends on it: it may hold any epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from raycdc.core.activity import Stage
+from raycdc.delivery.ports import EpochPorts
+from raycdc.delivery.record_keeper import slot_of, table_of
+from raycdc.delivery.targets.commit_planner import CommitPlanner
+from raycdc.delivery.targets.parked_targets import ParkedTargets
+from raycdc.delivery.targets.target_retry import TargetRetry
+from raycdc.errors import SinkError, TableRefusedError, TargetBlockedError, TargetDroppedError
+from raycdc.model import TableId
+from raycdc.sinks.api import Sink
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.recovery import (
+    STEP_LAST,
+    STEP_TOMBSTONE,
+    CommitVector,
+    Sealed,
+    ahead,
+    another_copy,
+    beyond,
+    shortfalls,
+)
+from raycdc.state.store import CheckpointStore
+
+
+class TargetRecords:
+    """See the module's docstring. Targets are named as commit records name them, known rows among them."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        sink: Sink,
+        ports: EpochPorts,
+        shares: CommitPlanner,
+        parked: ParkedTargets,
+        patience: TargetRetry,
+    ) -> None:
+        self._board = ports.board
+        self._patience = patience
+        self._parked = parked
+        self._store = store
+        self._sink = sink
+        self._known = ports.routing.known
+        self._shares = shares
+
+    def of(self, manifest: Manifest) -> dict[TableId, CommitVector | None]:
+        """The vector of each target that takes part in the epoch of `manifest`. A target that remembers nothing had its
+        rows when they became known rows.
+        """
+        targets = self._targets(manifest)
+        holds = {name: self._held_or_parked(name, targets, manifest) for name in targets if self._asks(name)}
+        targets = self._targets(manifest)
+        holds = {name: vector for name, vector in holds.items() if name in targets}
+        for name, sources in targets.items():
+            if name not in holds:
+                had = [holds.get(slot_of(source)) for source in sources]
+                holds[name] = None if None in had else min(vector for vector in had if vector is not None)
+        return holds
+
+    def check_record(
+        self, recorded: Mapping[str, tuple[int, int]], committed: int, newest: int
+    ) -> dict[TableId, tuple[TableRefusedError, CommitVector | None]]:
+        """The targets that lack what the record of `committed` says, with the reason, their own where they have one,
+        and what they hold. `SinkError` where one is ahead of it, or of the epochs sealed behind it. Nobody asks those
+        that are parked.
+        """
+        names = [name for name in map(TableId.parse, recorded) if not self._parked.owes_nothing(name)]
+        manifests = list(self._store.manifests(committed))
+        if committed:
+            last = self._store.manifest(committed)
+            after = replace(last, epoch=last.epoch + 1, from_splits=last.to_splits)
+        elif manifests:
+            after = manifests[0]
+        else:
+            return {}
+        parts = {name: self._sources_of(name) or (name,) for name in names}
+        odd: dict[TableId, TableRefusedError] = {}
+        holds = {name: self._held_or_parked(name, parts, after, odd) for name in names if self._asks(name)}
+        if refusal := beyond(holds, newest_epoch=newest):
+            raise SinkError(refusal.text)
+        later = {manifest.epoch: (manifest.generation, self._targets(manifest)) for manifest in manifests}
+        behind = {target: sources for _, targets in later.values() for target, sources in targets.items()}
+        new = [name for name in behind if name not in holds and self._asks(name)]
+        holds |= {name: self._held_or_parked(name, behind, after) for name in new}
+        reached = {name: self._parked.reached((*self._sources_of(name), *behind.get(name, ()))) for name in holds}
+        for name in filter(self._parked.owes_nothing, behind):
+            # It refused an earlier beginning, too, which it may have got a part of, and could not be barred from.
+            begins = min(epoch for epoch, (_, targets) in later.items() if name in targets)
+            reached[name] = max(reached.get(name, (0, 0)), (begins - 1, STEP_LAST))
+        most = {str(name): max(recorded.get(str(name), (0, 0)), vector) for name, vector in reached.items()}
+        if refusal := ahead(holds, recorded=most, sealed={epoch: Sealed(*one) for epoch, one in later.items()}):
+            raise SinkError(refusal.text)
+        lacking = shortfalls(holds, recorded=self.owed(recorded))
+        return {name: (odd.get(name) or TargetDroppedError(text), holds[name]) for name, text in lacking.items()}
+
+    def owed(self, recorded: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """The targets of a record that must still exist: those that begin again may be gone, as people were advised."""
+        return {name: v for name, v in recorded.items() if not self._parked.owes_nothing(TableId.parse(name))}
+
+    def check_ours(self, manifest: Manifest, recorded: Mapping[str, tuple[int, int]]) -> None:
+        """`SinkError` where somebody wrote the epoch's number before us, which has not been begun.
+
+        Targets that were written before are compared with the record at the start. One that is new to this state and
+        holds the epoch already would be skipped by the sink, as if it had been us.
+        """
+        targets = self._targets(manifest)
+        for target in targets:
+            if str(target) not in recorded and self._asks(target):
+                held = self._held_or_parked(target, targets, manifest)
+                if held is not None and held.epoch >= manifest.epoch:
+                    raise SinkError(another_copy(target, held.epoch))
+
+    def written(self, manifests: Iterable[Manifest]) -> list[TableId]:
+        """The targets of the epochs that hold any of this pipeline, while nothing is recorded; known rows are the
+        state's own, and where a tombstone is the last thing that a target holds, it has no rows.
+        """
+        targets = dict.fromkeys(target for manifest in manifests for target in self._targets(manifest))
+        asked = [target for target in targets if self._asks(target) and table_of(target) is None]
+        held = ((target, self._held_if_there(target)) for target in asked)
+        return [target for target, vector in held if vector is not None and vector.step != STEP_TOMBSTONE]
+
+    def _sources_of(self, target: TableId) -> tuple[TableId, ...]:
+        table = table_of(target)
+        return self._shares.sources_of(target) if table is None else (table,)
+
+    def _targets(self, manifest: Manifest) -> dict[TableId, tuple[TableId, ...]]:
+        return self._parked.taking_part(manifest, self._shares.targets(manifest))
+
+    def _asks(self, target: TableId) -> bool:
+        """Whether anybody remembers what the target holds."""
+        return self._sink.durable or table_of(target) is not None
+
+    def _held_or_parked(
+        self,
+        target: TableId,
+        targets: Mapping[TableId, Sequence[TableId]],
+        manifest: Manifest,
+        why_not: dict[TableId, TableRefusedError] | None = None,
+    ) -> CommitVector | None:
+        """`_held_if_there`; a target that alone does not answer is parked as of `manifest`. `targets` has the sources
+        of each, and is asked whether it answers where nobody else can be.
+        """
+        try:
+            return self.held(target, beside=targets)
+        except TargetBlockedError as error:
+            self._parked.park(target, targets[target], manifest, error, None)
+        except TableRefusedError as error:
+            if why_not is not None:
+                why_not[target] = error
+        return None
+
+    def _held_if_there(self, target: TableId) -> CommitVector | None:
+        """The vector of `target`; None where it cannot be asked, which its next write reports, too."""
+        try:
+            return self.held(target)
+        except TableRefusedError:
+            return None
+
+    def held(self, target: TableId, *, patient: bool = True, beside: Iterable[TableId] = ()) -> CommitVector | None:
+        """The vector of a target, or of the known rows of a table; asked once unless `patient`. `beside` are other
+        targets that may be asked whether they answer.
+        """
+        table = table_of(target)
+        if table is None:
+            with self._board.doing(Stage.LOOK, "waits to hear what the target holds", table=str(target)):
+                ask = partial(self._sink.committed, target)
+                return self._patience([target], ask, beside=beside) if patient else ask()
+        return self._known.committed(table) if self._known is not None else None

@@ -1,0 +1,165 @@
+"""Sealed epochs for people who bring their own sink: Arrow batches per table, and an acknowledgement.
+
+`Epoch` is what `Pipeline.epochs` gives; `Ledger` is below it, and below the data source for Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from raycdc.delivery.dead_letters import DeadLetters
+from raycdc.errors import StateError
+from raycdc.model import META_COLUMNS, TableId, TableSchema
+from raycdc.runtime.supervisor import Supervisor
+from raycdc.segments import read_segment
+from raycdc.segments.access import SegmentAccess
+from raycdc.segments.bad_rows import BadRecords, refused_missing, told_missing
+from raycdc.source.tables.table_requests import settle
+from raycdc.state.drivers.generations import OwnGeneration
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.store import CheckpointStore, CommitRecord
+
+_log = logging.getLogger(__name__)
+
+#: Longest one look for the next epoch takes.
+WAIT_S = 0.5
+
+
+@dataclass(eq=False, slots=True)
+class Epoch:
+    """One sealed epoch. `ack` it when its rows are safe; only then does the next one come.
+
+    `tables` maps every table the epoch touches to its schema. The number never changes and is never used again.
+    """
+
+    number: int
+    manifest: Manifest
+    tables: dict[TableId, TableSchema]
+    _ledger: Ledger
+    _access: SegmentAccess
+    acknowledged: bool = False
+
+    def batches(self, table: TableId) -> Iterator[pa.RecordBatch]:
+        """The table's changes in this epoch: its columns, then `META_COLUMNS`, with ``_op`` as text.
+
+        Segments come in the order of ``_seq``'s ranges; within one, rows are in log order.
+        """
+        columns = [*self.tables[table].arrow().names, *META_COLUMNS]
+        for segment in sorted(self.manifest.segments, key=lambda s: s.seq_base):
+            if segment.table == table:
+                yield from read_segment(segment, columns, access=self._access, symbols=True)
+
+    def ack(self) -> None:
+        """Record that the rows are safe: this epoch never comes again, and its segments may be deleted."""
+        if self.acknowledged:
+            return
+        self._ledger.acknowledge(self.number)
+        self.acknowledged = True
+
+
+class Ledger:
+    """The sealed epochs of a source side that runs, for one consumer: each stays until it is acknowledged.
+
+    Made by `raycdc.pipeline.Pipeline.ledger`. For one thread.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        supervisor: Supervisor,
+        records: BadRecords,
+        *,
+        access: Callable[[], SegmentAccess],
+        generation: Callable[[], OwnGeneration],
+        sealed_before: int = 0,
+    ) -> None:
+        """`sealed_before` is the last epoch that was sealed when this run began; one of them may be an earlier run's
+        final one. `records` says what becomes of rows that the source cannot give.
+        """
+        self.store = store
+        self._generation = generation
+        self._records = records
+        self._letters = DeadLetters(records, store)
+        self._letters.show(self.acknowledged)
+        self._letters.sweep(self.acknowledged)
+        self._sealed_before = sealed_before
+        self._supervisor = supervisor
+        self._access = access
+
+    @property
+    def acknowledged(self) -> int:
+        """The last epoch that is; 0 when none was."""
+        record = self.store.last_commit()
+        return record.epoch if record else 0
+
+    def next_after(self, epoch: int, *, wait_s: float = WAIT_S) -> Manifest | None:
+        """The first sealed epoch after `epoch`, its segments where they are now; None when there was none for so long.
+
+        Raises whatever ended the source side, and `DataError` for rows that the source cannot give.
+        """
+        manifest = next_manifest(self.store, self._supervisor, epoch, wait_s)
+        if manifest is None:
+            return None
+        # A consumer has no way to do without one table, so a row that it would lack in silence ends it.
+        for refused in refused_missing(manifest, self._records).values():
+            raise refused
+        for table, missing in told_missing(manifest, self._records).items():
+            _log.warning("%s: %d changes of epoch %d left out: %s", table, missing.count, manifest.epoch, missing.why)
+        self._letters.keep(manifest.epoch)
+        return replace(manifest, segments=self._access().placed(manifest.segments))
+
+    def acknowledge(self, epoch: int) -> None:
+        """Record that the rows of all epochs up to `epoch` are safe: they never come again."""
+        for manifest in self.store.manifests(self.acknowledged):
+            if manifest.epoch > epoch:
+                return
+            before = self.store.last_commit() or CommitRecord(0, 0, 0, {})
+            vectors = {**before.tables, **{str(table): (manifest.epoch, 0) for table in manifest.tables}}
+            now_ms = time.time_ns() // 1_000_000
+            # Whatever else is recorded stays so: an epoch that was read says nothing against it.
+            self.store.write_commit(
+                replace(
+                    before, epoch=manifest.epoch, generation=self._generation(), committed_ms=now_ms, tables=vectors
+                )
+            )
+            settle(self.store, manifest.epoch)
+            self._letters.show(manifest.epoch)
+            self._supervisor.epoch_committed(manifest.epoch)
+
+    def is_end(self, epoch: int) -> bool:
+        """Whether a sealed epoch is the last one of this run; False for 0, before the first."""
+        return epoch > self._sealed_before and self.store.manifest(epoch).final
+
+    def epochs(self) -> Iterator[Epoch]:
+        """Epochs after the last acknowledged one, in order, until the final one."""
+        after = self.acknowledged
+        while True:
+            manifest = self.next_after(after)
+            if manifest is None:
+                continue
+            tables = {table: self.store.schema(part.schema) for table, part in manifest.tables.items()}
+            epoch = Epoch(manifest.epoch, manifest, tables, self, self._access())
+            yield epoch
+            if not epoch.acknowledged:
+                raise StateError(
+                    f"Epoch {epoch.number} was not acknowledged; call ack() before asking for the next one."
+                )
+            after = manifest.epoch
+            if self.is_end(manifest.epoch):
+                return
+
+
+def next_manifest(store: CheckpointStore, supervisor: Supervisor, after: int, wait_s: float) -> Manifest | None:
+    """The first sealed epoch after `after`, or None when there was none for `wait_s`."""
+    epoch, _ = supervisor.next_sealed(after, wait_s=wait_s)
+    if epoch is None:
+        return None
+    manifest = store.manifest_after(after)
+    if manifest is None:
+        raise StateError(f"Epoch {epoch} was sealed, but its manifest is not in {store.place}. Is the folder shared?")
+    return manifest

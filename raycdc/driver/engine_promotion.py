@@ -1,0 +1,456 @@
+"""A run that begins in the driver's own process, and its hand-over to Ray and Spark once these are up.
+
+Ray and Spark take seconds to start, which a run of a small table does not last. So the source side begins as threads of
+the driver (`PromotableLauncher`), stage tasks run there too, and both engines start later, beside that work.
+
+The hand-over of the source side (`EnginePromotion`) is a restart of it within the run, nothing else: the coordinator
+and its readers end, a new generation fences whatever of them may be left, and the actors go on from the last manifest.
+That is what happens when a coordinator is lost. Rows that were read and not sealed are read again, so the hand-over
+waits for the end of an epoch; without a manifest there is none, because a start from "now" would be another one. The
+epoch loop goes on meanwhile. The data side needs no hand-over: a task gives the same files wherever it runs.
+
+*What if the process dies here?* Before the new generation: the next start goes on from the last manifest, as ever.
+After it: the same, because the generation says nothing but who may write. *What if Ray or Spark dies?* Before the
+hand-over nothing of the run depends on them: it goes on in its own process, says so, and they are started again. After
+it a lost Ray is started again as ever (`raycdc.pipeline`). *What if the run ends while they come up?* It does not wait:
+what was begun ends by itself (`raycdc.core.background_tasks`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from threading import Event, Lock
+from typing import Any, Protocol, assert_never
+
+from raycdc.config import PipelineConfig
+from raycdc.core import background_tasks
+from raycdc.core.failpoints import reach
+from raycdc.core.threads import THREADS, Threads
+from raycdc.errors import ClusterLostError, ConfigError, EngineNotStartedError, RaycdcError
+from raycdc.model.engines import EngineName
+from raycdc.observe.events import EnginesAtWork, EnginesPromoted, RunEvent, Warned
+from raycdc.runtime.coordinator.coordinator_host import CoordinatorStart
+from raycdc.runtime.launcher import CoordinatorHandle, Launcher, ReaderHandle
+from raycdc.runtime.reader.reader_worker import ReaderIdentity
+from raycdc.runtime.scaling import SeenNode
+from raycdc.source.protocol.api import NO_TABLES
+from raycdc.source.protocol.job_status import JobStatus
+from raycdc.state.store import CheckpointStore
+from raycdc.transform.resolved import needs_spark
+
+_log = logging.getLogger(__name__)
+
+#: Ray and Spark start when a run has lasted so long. Their start takes two cores for seconds, from the reading as well:
+#: two million rows are in a lake by then.
+START_AFTER_S = 5.0
+#: Where nothing is committed by then (hundreds of tables are made first), they start this much later at most.
+COMMIT_S = 10.0
+#: A run that ends by itself, and by its pace so far sooner than engines come up and are of use, is waited for so long.
+ENDS_SOON_S = 10.0
+#: Longest the hand-over waits for the end of an epoch. A table at rest has none, and loses nothing.
+EPOCH_S = 5.0
+#: How often it looks whether it has to wait any longer.
+LOOK_S = 0.2
+#: Engines that died or did not come up are started again after so long, then after twice as long, up to the second.
+AGAIN_S, AGAIN_MAX_S = 15.0, 600.0
+#: How often whoever ends the run looks whether a hand-over under way is done.
+CLOSING_LOOK_S = 0.02
+#: Stands in the warning that engines were lost, or did not come up; tests wait for it.
+STAYS = "The run goes on in its own process, and starts Ray and Spark again in"
+
+
+def begins_in_process(config: PipelineConfig, *, local: bool) -> bool:
+    """Whether a run on Ray and Spark may begin without them: both are this machine's alone, and no row needs Spark."""
+    if local or config.pipeline.engines != "auto" or config.ray.address != "local" or not config.spark.is_here:
+        return False
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        # It may be one that a run before left to its end, which is nobody's to go on with.
+        background_tasks.wait_for(background_tasks.now())
+        if ray.is_initialized():
+            return False
+    return not any(map(needs_spark, config.transformed().all))
+
+
+class RunBeginning(Enum):
+    """How a run begins."""
+
+    #: Everything is in this process, from its beginning to its end.
+    LOCAL = "local"
+    #: In this process, which hands over to Ray and Spark.
+    HERE = "here"
+    #: Once Ray and Spark are up.
+    ON_ENGINES = "on engines"
+
+    @classmethod
+    def of(cls, config: PipelineConfig, *, local: bool) -> RunBeginning:
+        if local:
+            return cls.LOCAL
+        return cls.HERE if begins_in_process(config, local=local) else cls.ON_ENGINES
+
+    def told(self, config: PipelineConfig) -> str:
+        """The first words of a run."""
+        match self:
+            case RunBeginning.LOCAL:
+                return f"starting: {EnginesAtWork()}"
+            case RunBeginning.HERE:
+                return f"starting: {EnginesAtWork(due_s=START_AFTER_S)}"
+            case RunBeginning.ON_ENGINES:
+                on_engines = EnginesAtWork(EngineName.RAY, EngineName.SPARK, from_bytes=config.spark_from_bytes)
+                return f"starting Ray and Spark: {on_engines}"
+            case other:
+                assert_never(other)
+
+
+class HasSession(Protocol):
+    """Tells the session that is up now, if one is (`raycdc.spark.lifecycle.SparkThread`)."""
+
+    @property
+    def now(self) -> Any: ...
+
+
+class Engine(Protocol):
+    """Something that starts beside the run (`raycdc.spark.lifecycle.SparkThread`)."""
+
+    def begin(self) -> Future[Any]:
+        """Start it, in a thread of its own, unless it is up: the future of its start."""
+
+    def warm_up(self) -> None:
+        """Let it get ready for its first work; it is up."""
+
+    def look(self) -> None:
+        """Raise a `RaycdcError` where it was up and is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginesNow:
+    """Who reads and who writes at a time of the run; `spark` is None without Spark."""
+
+    config: PipelineConfig
+    begins: RunBeginning
+    spark: HasSession | None
+
+    def now(self, read_by: EngineName) -> EnginesAtWork:
+        """Who writes now, and what is to come, while these read."""
+        up = self.spark is not None and self.spark.now is not None
+        due = self.begins is RunBeginning.HERE and read_by is EngineName.DRIVER
+        return EnginesAtWork(
+            read_by,
+            EngineName.SPARK if up else EngineName.DRIVER,
+            due_s=START_AFTER_S if due else None,
+            from_bytes=self.config.spark_from_bytes,
+        )
+
+
+class PromotableSource(Protocol):
+    """The source side that is handed over (`raycdc.runtime.supervisor.Supervisor`)."""
+
+    @property
+    def ending(self) -> bool: ...
+
+    def status(self, *, tables: bool) -> JobStatus | None: ...
+
+    def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]: ...
+
+    def start_over(self, recover: Callable[[], None]) -> None: ...
+
+    def fail(self, error: BaseException) -> None: ...
+
+
+class PromotableLauncher:
+    """`Launcher` of this process's threads (`local`), and from `hand_over` on of what `make` starts for so many
+    readers, with `beside`.
+
+    All that `make` starts lives and ends on one thread, because Ray's processes die with the thread that started them.
+    """
+
+    def __init__(
+        self, local: Launcher, make: Callable[[int], Launcher], beside: Engine, *, threads: Threads = THREADS
+    ) -> None:
+        self._local = self._acting = local
+        self._make, self._beside = make, beside
+        self._threads = threads
+        self._thread = threads.pool(1, "ray")
+        #: Guards the two below.
+        self._lock = Lock()
+        self._closed = Event()
+        self._made: Future[Launcher] | None = None
+
+    @property
+    def in_process(self) -> bool:
+        """Whether this process still reads."""
+        return self._acting is self._local
+
+    @property
+    def engine(self) -> EngineName:
+        return self._acting.engine
+
+    def prepare(self, readers: int) -> None:
+        """Start what takes over. Blocks until it is up; raises the error of its start, and what `look_ahead` does."""
+        session = self._beside.begin()
+        before = background_tasks.now()
+        with self._lock:
+            if self._closed.is_set():
+                raise RuntimeError("nobody would end it any more")
+            self._made = made = self._thread.submit(self._make_after, before, readers)
+        made.result()
+        while not session.done():
+            self.look_ahead()
+            self._threads.wait(self._closed, LOOK_S)
+        session.result()
+        self.look_ahead()
+        self._beside.warm_up()
+
+    def look_ahead(self) -> None:
+        """Raise a `RaycdcError` where what is to take over is gone."""
+        self._beside.look()
+        if self._made is not None:
+            self._made.result().look()
+
+    def discard(self) -> None:
+        """End what was to take over, if it is there; returns when it has ended."""
+        with self._lock:
+            made, self._made = self._made, None
+            if made is None or self._closed.is_set():
+                return
+            ended = self._thread.submit(_close_lost, made)
+        ended.result()
+
+    def hand_over(self) -> None:
+        """Whatever is started from now on is the other launcher's; called when nothing of the job runs."""
+        reach("in_hand_over")
+        assert self._made is not None, "it is prepared"
+        self._acting = self._made.result()
+
+    def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
+        return self._acting.start_coordinator(start)
+
+    def start_reader(
+        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
+    ) -> ReaderHandle:
+        return self._acting.start_reader(identity, coordinator, place=place)
+
+    def request_readers(self, count: int) -> None:
+        self._acting.request_readers(count)
+
+    def nodes(self) -> Sequence[SeenNode]:
+        return self._acting.nodes()
+
+    def avoid(self, node: str) -> None:
+        self._acting.avoid(node)
+
+    def look(self, owing: Collection[str] | None = None) -> None:
+        self._acting.look(owing)
+
+    def flights(self) -> Mapping[str, str]:
+        return self._acting.flights()
+
+    def sweep(self, needed: Collection[str]) -> None:
+        self._acting.sweep(needed)
+
+    def renew(self) -> bool:
+        return self._thread.submit(self._acting.renew).result()
+
+    def close(self) -> None:
+        """Returns when all has ended. What is being started is left to end by itself, because that takes seconds."""
+        self._local.close()
+        with self._lock:
+            self._closed.set()
+            # Nothing depended on one that did not take over.
+            ends = _close_lost if self.in_process else _close
+            ended = None if self._made is None else self._thread.submit(ends, self._made)
+            coming = self._made is not None and not self._made.done()
+        if ended is not None and coming:
+            background_tasks.leave(ended)
+        elif ended is not None:
+            ended.result()
+        self._thread.shutdown(wait=False)
+
+    def _make_after(self, before: Sequence[Future[Any]], readers: int) -> Launcher:
+        background_tasks.wait_for(before)
+        return self._make(readers)
+
+
+def _close_lost(made: Future[Launcher]) -> None:
+    """Whatever keeps it from ending keeps the next one from its start, which is told then."""
+    try:
+        _close(made)
+    except Exception:  # noqa: BLE001
+        _log.exception("what was to take over did not end")
+
+
+def _close(made: Future[Launcher]) -> None:
+    try:
+        launcher = made.result()
+    except Exception:  # noqa: BLE001 - told where it was waited for
+        return
+    launcher.close()
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionState:
+    """What a hand-over asks of the state: whether there is a place to go on from, and whether anything was committed.
+    `sweep` deletes what the readers before had not sealed; it is called while there are none.
+    """
+
+    has_manifest: Callable[[], bool]
+    has_commit: Callable[[], bool]
+    sweep: Callable[[], object]
+
+    @classmethod
+    def of(cls, store: CheckpointStore) -> PromotionState:
+        return cls(
+            has_manifest=lambda: store.last_manifest() is not None,
+            has_commit=lambda: store.last_commit() is not None,
+            sweep=store.sweep_spool,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EnginesDue:
+    """When engines are started: after so many seconds (None: `START_AFTER_S`), and somewhat later where the run is
+    about to end, as one does by itself once it has caught up.
+    """
+
+    after_s: float | None = None
+    ends_by_itself: bool = False
+
+
+class EnginePromotion:
+    """See the module's docstring: a thread beside one `side`, which starts the other half of `launcher`. `tell` hears,
+    from that thread, that the hand-over is done, and warnings. Engines are started when they are `due`.
+    """
+
+    def __init__(
+        self,
+        launcher: PromotableLauncher,
+        side: PromotableSource,
+        state: PromotionState,
+        *,
+        tell: Callable[[RunEvent], None],
+        due: EnginesDue = EnginesDue(),
+        threads: Threads = THREADS,
+    ) -> None:
+        self._launcher, self._side, self._state = launcher, side, state
+        self._due = due
+        self._tell = tell
+        self._threads = threads
+        self._begun_s = threads.now_s()
+        self._closed = Event()
+        #: Whether the source side's processes are being ended.
+        self._handing = False
+        threads.start(self._run, "hand-over")
+
+    def close(self) -> None:
+        """Nothing is handed over from now on. Returns when a hand-over under way is done, and waits for no engine."""
+        self._closed.set()
+        while self._handing:
+            self._threads.wait(Event(), CLOSING_LOOK_S)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - ends the run, told to every caller
+            if not self._closed.is_set():
+                self._side.fail(error)
+
+    def _work(self) -> None:
+        if self._threads.wait(self._closed, START_AFTER_S if self._due.after_s is None else self._due.after_s):
+            return
+        self._wait_until(self._state.has_commit, at_most_s=COMMIT_S)
+        if self._due.ends_by_itself:
+            self._wait_until(lambda: not self._ends_soon(), at_most_s=ENDS_SOON_S)
+        pause_s = AGAIN_S
+        while not (self._closed.is_set() or self._side.ending):
+            try:
+                self._prepare()
+            except Exception as error:
+                if isinstance(error, ConfigError) and not isinstance(error, EngineNotStartedError):
+                    raise  # It would come again at every start.
+                if self._closed.is_set() or self._side.ending:
+                    return
+                self._launcher.discard()
+                self._tell(Warned(f"{_first_line(error)} {STAYS} {pause_s:.0f} s."))
+                if self._threads.wait(self._closed, pause_s):
+                    return
+                pause_s = min(2 * pause_s, AGAIN_MAX_S)
+            else:
+                self._hand_over()
+                return
+
+    def _wait_until(self, condition: Callable[[], bool], *, at_most_s: float) -> None:
+        """Return when `condition` holds, so much later at most, and at once when this is closed."""
+        until_s = self._threads.now_s() + at_most_s
+        while not (self._closed.is_set() or condition()) and self._threads.now_s() < until_s:
+            self._threads.wait(self._closed, LOOK_S)
+
+    def _ends_soon(self) -> bool:
+        """Whether the snapshots are over, or will be within `ENDS_SOON_S` at their pace so far."""
+        status = self._side.status(tables=False)
+        counts = NO_TABLES if status is None else status.counts
+        if not counts.chunks_done:
+            return False
+        chunks = counts.chunks_done / (counts.chunks_done + counts.chunks_left)
+        done = min(chunks, 1 - counts.in_snapshot / counts.tables)
+        lasted_s = self._threads.now_s() - self._begun_s
+        return lasted_s * (1 - done) <= ENDS_SOON_S * done
+
+    def _prepare(self) -> None:
+        """Start what takes over, and wait for an epoch's end; raises what keeps it from taking over."""
+        status = self._side.status(tables=False)
+        self._launcher.prepare(max(1, len(status.readers) if status else 0))
+        reach("before_hand_over")
+        self._wait_for_epoch()
+        self._launcher.look_ahead()
+
+    def _hand_over(self) -> None:
+        self._handing = True
+        try:
+            # In this order: whoever closes looks at the first after it has set the second.
+            if self._closed.is_set() or self._side.ending:
+                return
+            self._side.start_over(self._recover)
+        finally:
+            self._handing = False
+        self._tell(EnginesPromoted(round(self._threads.now_s() - self._begun_s, 1)))
+        reach("after_hand_over")
+
+    def _recover(self) -> None:
+        """Nothing of the job runs now."""
+        self._state.sweep()
+        self._launcher.hand_over()
+
+    def _wait_for_epoch(self) -> None:
+        """Return right after an epoch was sealed; after `EPOCH_S` without one; when the run ends. Raises what
+        `PromotableLauncher.look_ahead` does.
+        """
+        newest = 0
+        while (epoch := self._side.next_sealed(newest, wait_s=0)[0]) is not None:
+            newest = epoch
+        has_manifest = self._state.has_manifest()
+        until_s = self._threads.now_s() + EPOCH_S
+        while not self._closed.is_set():
+            self._launcher.look_ahead()
+            epoch, final = self._side.next_sealed(newest, wait_s=LOOK_S)
+            # Nobody else seals, so that the state need not be asked again.
+            has_manifest = has_manifest or epoch is not None
+            waited = epoch is not None or self._threads.now_s() >= until_s
+            if final is not None or (waited and has_manifest):
+                return
+            if epoch is not None:
+                newest = epoch
+
+
+def _first_line(error: Exception) -> str:
+    """What happened, without advice for a run that ends."""
+    if isinstance(error, ClusterLostError):
+        return error.what
+    text = str(error).strip().partition("\n")[0]
+    return (
+        text if isinstance(error, RaycdcError) else f"Ray and Spark did not come up ({type(error).__name__}: {text})."
+    )

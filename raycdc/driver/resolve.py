@@ -1,0 +1,430 @@
+"""A run, resolved: everything that is decided about it before anything slow is started, asked and decided once.
+
+| command | with the `ResolvedRun` it |
+|---|---|
+| ``raycdc check`` | goes through `STEPS`, prints their findings, and asks more behind a refusal |
+| ``raycdc plan`` | shows the tables and their targets |
+| ``raycdc run`` | has `resolve` go through `STEPS` up to the first refusal, and calls `take_up` |
+
+| step of a run | because |
+|---|---|
+| what the state was made with is compared with the configuration | rows already written would not match |
+| tables that the configuration names are looked for | one that is misspelt would be ignored for ever |
+| the source is asked what it lacks, and whether its log reaches back | nothing else matters where it does not |
+| tables that are new, or were put back, are found | their rows are in no part of the log that is to come |
+| the origin of a full changelog is decided | sources are made so that they tell it, or known rows are kept |
+| tables that the source can follow no further are found | they are parked before anybody reads them |
+
+Nothing here writes but `take_up`, so a start that is refused leaves the state as it was. The questions that need no
+server come before (`raycdc.driver.startup_checks`). Blocks while the source answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import cache, cached_property, partial
+from typing import Any
+
+from raycdc.config import PipelineConfig
+from raycdc.config.changes import ConfigChangeClass
+from raycdc.config.checks import CheckResult
+from raycdc.driver.fitting import require_fitting, told
+from raycdc.driver.startup_checks import Start, require_known_rows
+from raycdc.errors import ConfigError, LogLostError, RaycdcError, SchemaError
+from raycdc.model import TableId
+from raycdc.model.evolution.effects import SchemaChangeBehavior
+from raycdc.model.evolution.events import SchemaChangeEvent
+from raycdc.model.rules.selector import TableSelector
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.segments.bad_rows import DEAD_LETTER, SKIP
+from raycdc.sinks.api import UPSERT
+from raycdc.source.connector import ReadStatement, Restart, Source, SourceContext, SourceTable
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.selection import SelectionChanges, TableSelection, changes_of, known_tables
+from raycdc.source.snapshot.log.stream_state import stream_of
+from raycdc.source.split import BackfillRows, StreamSplit
+from raycdc.source.tables.parking import LogStart, Refusal, Requests, TableRequest, with_requests
+from raycdc.source.tables.table_requests import all_again, ask, ask_to_begin_again, requests_of
+from raycdc.state.column_names import column_names
+from raycdc.state.configured import Difference, configured_keys, kept_texts, read_configured, write_configured
+from raycdc.state.full_changelog import FullBy, begun_with, keep_changelog
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.store import CheckpointStore
+from raycdc.transform import PlainResolver, TransformedTables, TransformResolver, TransformUse
+from raycdc.transform.masks import Masking
+from raycdc.transform.naming import Names, Naming
+from raycdc.transform.target_rules import TargetRules
+
+#: The type of source whose DDL statements stand in messages: all formats that have any are of MySQL's world.
+_STATEMENTS_OF = "mysql"
+#: Ends what is told of a log that does not reach back, where the tables are read again.
+ALL_AGAIN = "All tables are read again, as pipeline.on_log_lost says."
+
+_log = logging.getLogger(__name__)
+
+
+class OutputMode(Enum):
+    """Who takes the epochs of a run."""
+
+    #: The sink of the configuration.
+    SINK = auto()
+    #: Somebody by hand, who gets the rows that the sink of the configuration would get.
+    HAND_FOR_SINK = auto()
+    #: Somebody by hand; the configuration names no sink.
+    HAND = auto()
+
+    @property
+    def is_sink(self) -> bool:
+        return self is OutputMode.SINK
+
+    @property
+    def by_rules_of_sink(self) -> bool:
+        """Whether the source goes by what the sink of the configuration can hold."""
+        return self is not OutputMode.HAND
+
+
+@dataclass(frozen=True, slots=True)
+class LostLog:
+    """A log that no longer reaches back to the state, and where it is read from instead, as the configuration wants."""
+
+    text: str
+    restart: Restart
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """See the module's docstring. `store` is the state; None where there is none yet.
+
+    Each answer is asked for when it is first needed, and kept; one that was an error is asked for again. Of one thread.
+    """
+
+    start: Start
+    store: CheckpointStore | None
+    taker: OutputMode = OutputMode.SINK
+
+    @property
+    def config(self) -> PipelineConfig:
+        return self.start.config
+
+    @property
+    def app_id(self) -> str:
+        """Identity of the pipeline's commits in a sink; without a state there is none yet, so nothing is ours."""
+        return f"raycdc:{self.config.pipeline.name}:" if self.store is None else self.store.app_id
+
+    @cached_property
+    def last(self) -> Manifest | None:
+        """The epoch behind which the run goes on; None at a first start."""
+        return None if self.store is None else self.store.last_manifest()
+
+    @cached_property
+    def rules(self) -> TargetRules:
+        """Where tables go, and what targets can follow and hold: routes, transforms, masks and names."""
+        config = self.config
+        return TargetRules(
+            config.transformed(),
+            config.router(),
+            self.taker.by_rules_of_sink and config.sink.write == UPSERT,
+            config.pipeline.schema_changes_left_out,
+            config.pipeline.schema_change is SchemaChangeBehavior.IGNORE,
+            config.masked(),
+            Naming(
+                config.sink.names,
+                config.sink.invalid_names == "replace",
+                config.sink.write == UPSERT,
+                {} if self.store is None else column_names(self.store),
+            ),
+            parks=config.pipeline.on_table_error == "park",
+            lost_rows_again=config.pipeline.on_log_lost == "resnapshot",
+        )
+
+    @cached_property
+    def changed(self) -> tuple[Difference, ...]:
+        """The allowed differences from the configuration of the state. `ConfigError` with all others."""
+        if self.store is None:
+            return ()
+        return tuple(require_fitting(self.config, self.store, has_sink=self.taker.is_sink))
+
+    @cached_property
+    def source(self) -> Source[Any]:
+        """The source as it is asked before the origin of a full changelog is known."""
+        return self._source_maker(FullBy.NOTHING)()
+
+    @cached_property
+    def make_source(self) -> Callable[[], Source[Any]]:
+        """The factory of the source in every process of the run."""
+        return self._source_maker(self.full_by)
+
+    def _source_maker(self, full_by: FullBy) -> Callable[[], Source[Any]]:
+        config = self.config
+        context = SourceContext(
+            rules=replace(self.rules, keeps_rows=full_by is FullBy.KNOWN_ROWS),
+            hiding=Masking(config.masked(), config.state_key),
+            sink=config.sink.type if self.taker.by_rules_of_sink else "",
+            demands_before=full_by is FullBy.SOURCE,
+            read_statement=read_statement,
+        )
+        return partial(load_plugin(PluginGroup.SOURCES, config.source.type).create, config.source, context)
+
+    @cached_property
+    def selection(self) -> TableSelection | None:
+        """The existing tables among the selected ones; None for a source whose tables only reading tells."""
+        return self.source.selection()
+
+    @cached_property
+    def lost(self) -> LostLog | None:
+        """Where the log goes on, if it is lost and the configuration wants new snapshots then; None where it reaches
+        back. `SourceError` with what the source lacks, `LogLostError` for a log that ends the run.
+        """
+        last = self.last
+        try:
+            self.source.preflight(last)
+        except LogLostError as lost:
+            again = self.config.pipeline.on_log_lost == "resnapshot" and last is not None
+            restart = self.source.restart(last) if again and last is not None else None
+            if restart is None:
+                raise
+            return LostLog(str(lost), restart)
+        return None
+
+    @cached_property
+    def requests(self) -> Requests:
+        """The requests about tables that the run begins with, with those because of a log that is `lost`."""
+        asked = Requests() if self.store is None else requests_of(self.store)
+        if self.lost is None or self.last is None:
+            return asked
+        return all_again(asked, self.last, _log_start(self.lost.restart), self.lost.restart.tables)
+
+    @cached_property
+    def changes(self) -> SelectionChanges:
+        """The effect of the run on the selection. `ConfigError` for tables that cannot begin by themselves."""
+        selection = self.selection
+        if self.store is None or selection is None:
+            return SelectionChanges()
+        return _selection_changes(self, self.store, selection)
+
+    @cached_property
+    def full_by(self) -> FullBy:
+        """How the changelog becomes full, which holds from the first epoch on. `ConfigError` where rows were written
+        with another ``source.changelog``.
+        """
+        full = self.config.source.full_changelog
+        if self.store is not None:
+            begun = begun_with(self.store, full=full)
+            if self.last is not None:
+                return begun
+        if not full:
+            return FullBy.NOTHING
+        return FullBy.SOURCE if self.source.tells_before() else FullBy.KNOWN_ROWS
+
+    @cached_property
+    def refused(self) -> tuple[Refusal, ...]:
+        """Followed tables that the source can follow no further, which are parked; `SchemaError` where none is to
+        be.
+        """
+        stream = stream_of(self.last)
+        if stream is None:
+            return ()
+        refused = tuple(self.make_source().unfollowable(stream))
+        if refused and self.config.pipeline.on_table_error == "fail":
+            raise SchemaError("\n".join(refusal.reason for refusal in refused))
+        return refused
+
+    @cached_property
+    def tables(self) -> dict[TableId, SourceTable]:
+        """The tables that a run which starts now would capture; see `Source.tables`."""
+        return self.source.tables()
+
+    def require_as_begun(self) -> None:
+        """`ConfigError` where tables would be read in another way than they were begun with. A run asks that where it
+        opens the log, which has the documents of all tables at hand.
+        """
+        store, state = self.store, stream_of(self.last)
+        if store is not None and state is not None:
+            # Tables that are to be read anew are read in the way that is asked for now.
+            state = with_requests(state, self.requests)
+            state = state.only(filter(self.config.source.captures, state.followed))
+            split = StreamSplit.of(state, lambda fingerprint: SchemaDocument.from_json(store.document(fingerprint)))
+            self.source.require_as_begun(split)
+
+    def transformed(
+        self, resolver: TransformResolver | None = None, on_names: Callable[[TableId, Names], None] = lambda _, __: None
+    ) -> TransformedTables:
+        """What rows of tables become on their way to the sink; `resolver` is the one of expressions, if there is
+        Spark.
+        """
+        config, rules = self.config, self.rules
+        use = TransformUse(
+            rules.upsert,
+            self.start.no_merging,
+            config.source.order_column,
+            config.pipeline.on_bad_record in (SKIP, DEAD_LETTER),
+            config.sink.no_layout,
+            config.pipeline.on_existing == "merge",
+        )
+        return TransformedTables(
+            rules.transforms, resolver or PlainResolver(), use, rules.masks, rules.naming, on_names
+        )
+
+    def require_rows(self, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
+        """`ConfigError` unless the source can read these rows again. From any thread."""
+        source = self._source_maker(FullBy.NOTHING)().incremental()
+        if source is None:
+            raise ConfigError(
+                f"source.type: {self.config.source.type} keeps no rows that could be read again; messages that it "
+                "still has are read again by a pipeline with another pipeline.state and source.startup."
+            )
+        source.require_rows(table, document, again)
+
+
+def next_run(config: PipelineConfig) -> ResolvedRun:
+    """The run that would begin now, for a command that only looks at it."""
+    start = Start(config)
+    return ResolvedRun(start, start.store)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a start. `ask` gives what there is to say, good and bad, and may raise a `RaycdcError`: that is a
+    refusal, too.
+    """
+
+    name: str
+    ask: Callable[[ResolvedRun], Iterator[CheckResult]]
+
+    def results(self, run: ResolvedRun) -> list[CheckResult]:
+        """The findings, each with the error that a run would end with."""
+        found: list[CheckResult] = []
+        try:
+            # Findings before an error stay.
+            found.extend(self.ask(run))
+        except RaycdcError as error:
+            found.append(CheckResult(self.name, str(error), error=type(error)))
+        return found
+
+
+def _fitting(run: ResolvedRun) -> Iterator[CheckResult]:
+    """Whether the state was made with this configuration."""
+    for text in told(run.changed):
+        yield CheckResult("state", text, required=False)
+
+
+def _selected(run: ResolvedRun) -> Iterator[CheckResult]:
+    """A finding for each table that the configuration names and that does not and did not exist."""
+    if (selection := run.selection) is not None:
+        known = known_tables(run.last)
+        for table, text in zip(selection.missing(known), selection.misspelt(known), strict=True):
+            yield CheckResult(f"table {table}", text)
+
+
+def _begun(run: ResolvedRun) -> Iterator[CheckResult]:
+    """Whether the source can be read from where the state is, and what a start does to tables."""
+    lost, changes = run.lost, run.changes
+    _log.debug("full by %s; the source can follow %d tables no further", run.full_by, len(run.refused))
+    if lost is not None:
+        yield CheckResult("start", lost.text, ALL_AGAIN, required=False, error=LogLostError)
+    else:
+        place = "its present end" if run.last is None else "where the state is"
+        yield CheckResult("start", f"The source can be read from {place}.", ok=True)
+    for text in described(changes):
+        yield CheckResult("state", text, required=False)
+
+
+#: In the order of the module's docstring.
+FITTING, SELECTED, BEGUN = Step("state", _fitting), Step("tables", _selected), Step("start", _begun)
+STEPS = (FITTING, SELECTED, BEGUN)
+
+
+def resolve(
+    start: Start, store: CheckpointStore, *, warn: Callable[[str], None], taker: OutputMode = OutputMode.SINK
+) -> ResolvedRun:
+    """Go through `STEPS`: `warn` hears of what the start does, and the first refusal is raised. Changes nothing, and
+    blocks while the source answers.
+    """
+    run = ResolvedRun(start, store, taker)
+    for step in STEPS:
+        refused = []
+        for result in step.ask(run):
+            if result.required and not result.ok:
+                refused.append(result)
+            elif not result.ok:
+                warn(f"{result.text} {result.fix}".strip())
+        if refused:
+            raise refused[0].error("\n".join(result.text for result in refused))
+    for text in () if run.selection is None else run.selection.unmatched():
+        warn(text)
+    if run.full_by is FullBy.KNOWN_ROWS and taker.is_sink:
+        require_known_rows(start)
+    return run
+
+
+def take_up(run: ResolvedRun) -> None:
+    """Record in the state what the `run`, which `resolve` made, begins with: requests about tables, the origin of a
+    full changelog, the configuration. Under the lease; after a crash in between, the next start finishes it.
+    """
+    store, last, changes = run.store, run.last, run.changes
+    assert store is not None
+    if run.lost is not None and last is not None:
+        restart = run.lost.restart
+        ask_to_begin_again(store, last, _log_start(restart), restart.tables)
+    if changes.new or changes.back:
+        ask(store, [*changes.new, *changes.back], TableRequest.RESNAPSHOT)
+    if changes.made:
+        ask(store, changes.made, TableRequest.FOLLOW)
+    if last is None:
+        keep_changelog(store, run.full_by)
+    # Where the target is now is believed when it has shown what it holds (`raycdc.driver.fitting.proving_target`).
+    unproven = (ConfigChangeClass.PLACE, ConfigChangeClass.NEW_STATE)
+    places = {difference.key: difference.was for difference in run.changed if difference.change in unproven}
+    keys = read_configured(store) or {}
+    if last is None and not run.taker.is_sink:
+        # A start that sealed nothing was for a sink.
+        keys = {key: value for key, value in keys.items() if not key.startswith("sink.")}
+    write_configured(store, {**keys, **configured_keys(run.config, has_sink=run.taker.is_sink), **places})
+
+
+def described(changes: SelectionChanges) -> list[str]:
+    """The effect of this start on tables, for people."""
+    said = {
+        "selected and new to this pipeline: read with a snapshot while the others go on": changes.new,
+        "made since the last run: followed from then on, or read where the log does not have all of it": changes.made,
+        "selected again: read anew while the others go on": changes.back,
+        "not selected any more: ended, and the target keeps what it had": changes.left,
+    }
+    return [f"{', '.join(names)}: {text}." for text, names in said.items() if names]
+
+
+def read_statement(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:
+    """DDL in messages, read by the source that it is of; its parser takes a moment to load."""
+    return _reader_of_statements()(statement, default_db)
+
+
+@cache
+def _reader_of_statements() -> ReadStatement:
+    reader: ReadStatement = load_plugin(PluginGroup.SOURCES, _STATEMENTS_OF).read_statement()
+    return reader
+
+
+def _log_start(restart: Restart) -> LogStart:
+    return LogStart(restart.position, restart.ordinal)
+
+
+def _selection_changes(run: ResolvedRun, store: CheckpointStore, selection: TableSelection) -> SelectionChanges:
+    was, rules = read_configured(store) or {}, run.rules
+    patterns = kept_texts(was, "source.tables") or kept_texts(was, "source.collections")
+    #: The selection of the last start; None where the state does not say.
+    before = TableSelector(patterns, kept_texts(was, "source.exclude")) if patterns else None
+    changes = changes_of(selection, run.last, run.requests, run.config.source.captures)
+    every = [*selection.tables, *map(TableId.parse, known_tables(run.last))]
+    named = [name for name in changes.new if before is not None and not before.matches(TableId.parse(name))]
+    shared = {name: why for name in (*changes.back, *named) if (why := rules.shared(TableId.parse(name), every))}
+    if shared:
+        how = dict.fromkeys(named, "is selected now")
+        texts = (f"{selection.place}: {n} {how.get(n, 'was put back')}, but {why}." for n, why in shared.items())
+        raise ConfigError(*texts)
+    # A table that was selected before, and is new and merged with others, was created since, so the log has all of it.
+    new = [name for name in changes.new if not rules.shared(TableId.parse(name), every)]
+    made = [name for name in new if before is not None and name not in named]
+    return replace(changes, new=tuple(name for name in new if name not in made), made=tuple(made))

@@ -1,0 +1,250 @@
+"""The source side of a run: the values that its processes are made from, their launcher, and their supervisor."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from raycdc.config import PipelineConfig
+from raycdc.core import background_tasks
+from raycdc.core.terminal_text import printable_text
+from raycdc.delivery.outcomes import EpochStatistics
+from raycdc.delivery.targets.parked_targets import parks_of
+from raycdc.driver.consumer import next_manifest
+from raycdc.driver.engine_promotion import Engine, PromotableLauncher
+from raycdc.driver.resolve import ResolvedRun
+from raycdc.errors import ClusterLostError, ParkReason
+from raycdc.model.engines import EngineName
+from raycdc.observe.events import SchemaChanged
+from raycdc.observe.status.progress import ProgressReporter
+from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher, this_machine
+from raycdc.runtime.scaling import ReaderLimits
+from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
+from raycdc.segments.certificates import JobAuthority
+from raycdc.segments.copies import SegmentCopies
+from raycdc.source.protocol.coordinator import CoordinatorSettings
+from raycdc.source.snapshot.log.stream_state import stream_of
+from raycdc.source.tables.table_requests import refusals_of, settle
+from raycdc.spark.addresses import own_address
+from raycdc.state.drivers.driver_generation import DriverGeneration
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.parked import ParkedTarget
+from raycdc.state.store import CheckpointStore
+
+if TYPE_CHECKING:
+    from raycdc.runtime.ray.ray_spools import SpoolSettings
+from raycdc.storage.url import ObjectLocation, place_of
+
+
+class SourceSide:
+    """The epoch loop's way to the source side: a recovery precedes it, and then there is nobody to ask or to tell."""
+
+    def __init__(self, store: CheckpointStore, reporter: ProgressReporter) -> None:
+        self._store = store
+        self._reporter = reporter
+        self.supervisor: Supervisor | None = None
+        #: Whose readers each coordinator of this run has, by its generation.
+        self.readers: dict[int, EngineName] = {}
+
+    def next_sealed(self, after: int, wait_s: float) -> Manifest | None:
+        """The first sealed epoch after `after`, or None when there was none for `wait_s`."""
+        assert self.supervisor is not None
+        return next_manifest(self._store, self.supervisor, after, wait_s)
+
+    def committed(self, figures: EpochStatistics) -> None:
+        """The source side reads the record of what a recovery commits when it starts."""
+        if self.supervisor is not None:
+            settle(self._store, figures.epoch)
+            self.supervisor.epoch_committed(figures.epoch)
+            self._reporter.committed(figures)
+        for change in figures.schema_changes:
+            self._reporter.tell(SchemaChanged(change.table, change.target, figures.epoch, change.changes))
+
+    def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
+        """Targets were parked; without a supervisor the source side reads the record at its start.
+
+        A source with a log of tables parks them, too, and its status tells of each (`TableParked`); of those of any
+        other source this alone tells.
+        """
+        self._reporter.hearers.parked(entries)
+        if not self._has_log():
+            for name, entry in sorted(entries.items()):
+                # Most errors of a target begin with its name.
+                self._reporter.warning(f"{name} is parked: {entry.text.removeprefix(f'{name}: ')}")
+        if self.supervisor is not None:
+            self.supervisor.park_tables(refusals_of(entries))
+
+    def _has_log(self) -> bool:
+        return stream_of(self._store.last_manifest()) is not None
+
+
+def job_spec(resolved: ResolvedRun, store: CheckpointStore) -> JobSpec:
+    """The description from which every process of the run is made. Its token is new, so it is this run's alone."""
+    config, rules = resolved.config, resolved.rules
+    options = config.pipeline
+    return JobSpec(
+        state=store.place,
+        make_source=resolved.make_source,
+        refused=resolved.refused,
+        settings=CoordinatorSettings(
+            epoch_interval_s=options.epoch_interval.total_seconds(),
+            epoch_bytes_max=options.epoch_bytes_max,
+            reader_timeout_s=options.reader_timeout.total_seconds(),
+            progress_timeout_s=options.progress_timeout.total_seconds(),
+            paced=bool(config.source.pace),
+            epochs_per_hour=config.early_epochs_per_hour,
+        ),
+        until=resolved.start.until,
+        parking=parks_of(options)(ParkReason.CHANGE),
+        fetchers=config.readers.fetchers,
+        partitioned=rules.upsert,
+        masks=rules.masks,
+        token=secrets.token_urlsafe(24),
+        copies=copies_of(config, store),
+        authority=JobAuthority.new() if config.flies else None,
+    )
+
+
+def copies_of(config: PipelineConfig, store: CheckpointStore) -> SegmentCopies | None:
+    """The copies of the state's segments; None where there are none."""
+    if not config.pipeline.spool:
+        return None
+    place = place_of(config.pipeline.spool)
+    assert isinstance(place, ObjectLocation)
+    return SegmentCopies(place.below(store.checkpoint), config.storage.settings())
+
+
+def limits_of(config: PipelineConfig) -> ReaderLimits:
+    """How many readers there may be, and can have work."""
+    readers = config.readers
+    return ReaderLimits(readers.min, readers.max, config.source.readers_max, readers.cpus, config.source.pace)
+
+
+def new_launcher(
+    config: PipelineConfig, spec: JobSpec, store: CheckpointStore, *, local: bool, reporter: ProgressReporter
+) -> Launcher:
+    """The launcher of the run's processes. Ray's processes die with the thread that calls this."""
+    if local:
+        return LocalLauncher(spec)
+    # A run before may have left its Ray to its end: this one would take that for its own.
+    background_tasks.wait_for(background_tasks.now())
+    return _ray_launcher(config, spec, store, reporter)
+
+
+def handed_launcher(
+    config: PipelineConfig, spec: JobSpec, store: CheckpointStore, spark: Engine, *, reporter: ProgressReporter
+) -> PromotableLauncher:
+    """The launcher of a run that begins in this process, before there is a Ray; `spark` is started beside that."""
+    return PromotableLauncher(LocalLauncher(spec), partial(_ray_launcher, config, spec, store, reporter), spark)
+
+
+def _ray_launcher(
+    config: PipelineConfig,
+    spec: JobSpec,
+    store: CheckpointStore,
+    reporter: ProgressReporter,
+    readers: int | None = None,
+) -> Launcher:
+    """Ray, with the processes of so many `readers` (None: as many as there will be at first)."""
+    from raycdc.runtime.ray.ray_private import prepare
+
+    prepare(config.ray.address)
+    from raycdc.runtime.ray.ray_launcher import RayLauncher, RayListeners
+    from raycdc.runtime.ray.ray_nodes import ReaderNeeds
+
+    options = config.ray
+    limits, here = limits_of(config), [this_machine()]
+    if readers is None:
+        readers = limits.bounds(here)[0] if store.sealed_epochs() else limits.first(here)
+    needs = ReaderNeeds(config.readers.cpus, config.readers.resources, config.readers.labels)
+    alone = options.address == "local" and config.spark.is_here
+    listeners = RayListeners(reporter.warning, reporter.failed, partial(_end_process, reporter))
+    return RayLauncher(
+        spec,
+        address=options.address,
+        readers=readers,
+        spools=None if alone else _spools_of(config, spec, store),
+        listeners=listeners,
+        needs=needs,
+    )
+
+
+def _spools_of(config: PipelineConfig, spec: JobSpec, store: CheckpointStore) -> SpoolSettings:
+    """The settings of the spool servers; they keep the segments of epochs that no record names yet."""
+    from raycdc.runtime.ray.ray_spools import SpoolSettings
+
+    address = "" if config.spark.is_here else own_address(config.spark.master, config.spark.conf)
+    record = store.last_commit()
+    waiting = store.manifests(record.epoch if record else 0)
+    return SpoolSettings(
+        store.path,
+        store.checkpoint,
+        spec.token or "",
+        config.ray.spool,
+        spec.authority,
+        address,
+        owing=frozenset(segment.node for manifest in waiting for segment in manifest.segments),
+    )
+
+
+def _end_process(reporter: ProgressReporter, lost: ClusterLostError) -> None:
+    """Ray would do the same a little later, with words of its own and another exit code."""
+    try:
+        reporter.failed(lost)
+        sys.stderr.write(f"{printable_text(str(lost))}\n")
+        sys.stderr.flush()
+        reporter.hearers.exits(lost)
+    finally:
+        # Whatever a listener or standard error has against it.
+        os._exit(int(lost.exit_code))
+
+
+class Processes:
+    """Tells the processes of the source side. One that is `hidden` is no reader: who waits for readers waits for those
+    that may end without the driver.
+    """
+
+    def __init__(self, tell: Callable[[int, Sequence[int]], None], *, hidden: int | None = None) -> None:
+        self._tell, self._hidden = tell, hidden
+        self._told: tuple[int, tuple[int, ...]] | None = None
+
+    def __call__(self, enumerator: int, readers: Sequence[int]) -> None:
+        shown = (enumerator, tuple(pid for pid in readers if pid != self._hidden))
+        if shown != self._told:
+            self._told = shown
+            self._tell(*shown)
+
+
+def new_supervisor(
+    config: PipelineConfig,
+    launcher: Launcher,
+    store: CheckpointStore,
+    term: DriverGeneration,
+    reporter: ProgressReporter,
+    readers: dict[int, EngineName],
+) -> Supervisor:
+    """The supervisor of coordinator and readers, which starts them; `readers` gets whose they are, by generation."""
+    record = store.last_commit
+
+    def next_generation() -> int:
+        generation = term.for_coordinator()
+        readers[generation] = launcher.engine
+        return generation
+
+    # The driver reads by itself until it hands over.
+    hidden = os.getpid() if isinstance(launcher, PromotableLauncher) else None
+    return Supervisor(
+        launcher,
+        SupervisorSettings(
+            limits=limits_of(config),
+            next_generation=next_generation,
+            committed=lambda: commit.epoch if (commit := record()) else 0,
+            on_processes=Processes(reporter.processes, hidden=hidden),
+            on_warning=reporter.warning,
+            on_scaled=reporter.scaled,
+        ),
+    )

@@ -1,0 +1,52 @@
+"""A start whose source or sink is away: waited for where there is a state, refused at once where there is none.
+
+Somebody starts a pipeline for the first time and looks: a wrong host is best told now. A pipeline that has sealed an
+epoch was reached before, and is started again by a machine, perhaps with its servers: it waits as long as it would in
+the middle of the run (`raycdc.core.retry`), and says so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from raycdc.core.retry import Outage, Retrier
+from raycdc.delivery.targets.sink_retry import sink_away
+from raycdc.driver.leadership import Leadership, StoppedWaitingError
+from raycdc.errors import SinkUnavailableError
+from raycdc.runtime.restarts import source_away
+
+T = TypeVar("T")
+
+
+class StartRetry:
+    """See the module's docstring. `tell` hears of each waiting once, and of each warning of `act` once, however often
+    it is tried; `stopping` ends the waiting, and so does another driver that took the state of `tenure`.
+    """
+
+    def __init__(self, tenure: Leadership, tell: Callable[[str], None], stopping: threading.Event) -> None:
+        self._waits = tenure.store.last_manifest() is not None
+        self._tenure = tenure
+        self._stopping = stopping
+        self._tell = tell
+        self._told: set[str] = set()
+        self._patience = Retrier(tell=tell, stopping=stopping)
+
+    def __call__(self, act: Callable[[], T]) -> T:
+        """The result of `act`. `StoppedWaitingError` when the run was stopped while it waited."""
+        return self._patience(act, self._trouble) if self._waits else act()
+
+    def warning(self, text: str) -> None:
+        """For `act` to warn by."""
+        if text not in self._told:
+            self._told.add(text)
+            self._tell(text)
+
+    def _trouble(self, cause: Exception) -> Outage | None:
+        trouble = sink_away(cause) if isinstance(cause, SinkUnavailableError) else source_away(cause)
+        if trouble is not None:
+            self._tenure.require_held()
+            if self._stopping.is_set():
+                raise StoppedWaitingError from cause
+        return trouble

@@ -1,0 +1,519 @@
+"""One state written to another place, which may be used only when all of it is there.
+
+```
+meta.json says `copied_from`   nobody may go on from the new place
+files                          known rows, rows left out, segments that epochs wait for
+documents                      as of one moment
+meta.json says whose it is     the new place is a state
+```
+
+*What if the process dies here?* The old place is as it was, and the new one is refused by every command, with the one
+that goes on: the same copy again finds its own mark there, and writes everything anew.
+
+*What if two copies go to one place at once?* A lock keeps the second out where both are on one machine. Where no lock
+meets the other one, each has a mark of its own: the last one counts, and whoever finds another than its own ends.
+
+All documents of a state by their names, as they are at one moment, whether it is in a folder or on a store.
+
+Names are those of a state in a folder; on an object store two kinds have other ones (`on_store`). Signs of life are
+left out, because they say nothing but that somebody is there.
+
+A copy of a state while a run goes on: as of one moment, although nobody holds still.
+
+A state that goes to another place, and leaves a bar behind, so that it goes on from one of the two alone.
+
+| step | the old place | the new place |
+|---|---|---|
+| repeated behind a bar that a driver outran: no bar, before there is a lease | goes on | refused: not whole |
+| the move has the lease and a generation of its own | goes on, if this ends here | – |
+| mark, files, documents (as of a copy, above) | goes on, if this ends here | refused: not whole |
+| bar | refused: the state was moved | refused: not whole |
+| commands that were given meanwhile | refused | refused: not whole |
+| identity | refused | goes on |
+
+*What if the process dies here?* Before the bar the pipeline goes on from the old place, and the move may be made again;
+behind it the same command finishes it, and every other one says so.
+
+The bar is written under the move's own generation. A folder that several machines see cannot make that one step with
+the look at the generations: so the move looks once more, and takes the bar away where a driver was faster. A driver
+looks for a bar before and behind its claim, so one that the move's second look does not find is refused by the bar.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from raycdc.core.failpoints import reach
+from raycdc.errors import FencedError, StateError
+from raycdc.state.documents import DOCUMENTS
+from raycdc.state.drivers.driver_generation import DriverGeneration
+from raycdc.state.drivers.generations import Generations, OwnGeneration
+from raycdc.state.drivers.heartbeat import DriverHeartbeat
+from raycdc.state.drivers.holder import Holder
+from raycdc.state.files.folder import Lease, make_folder, sync_folder
+from raycdc.state.files.state_folder import StateFolder
+from raycdc.state.identity import NAME, StateIdentity, no_state, read_identity
+from raycdc.state.location import StateLocation, StateLock
+from raycdc.state.store import CheckpointStore
+from raycdc.storage import files
+from raycdc.storage.files import Access, AnyPath, any_path
+
+#: Folders of documents; all else below a state is of rows, or of processes.
+COMMANDS = "commands"
+_FOLDERS = ("generations", "epochs", "bases", "commits", "schemas", "documents", COMMANDS)
+_ROOTS = (NAME, "gen", *sorted(DOCUMENTS))
+
+#: In a folder, rows that are left out wait hidden among those that people find; in a store they are documents.
+LETTERS = "dead_letters"
+LOOKED_UP = "looked_up"
+#: What these are called on a store, where they have no file beside a document.
+_STORED = {LETTERS: "letters", LOOKED_UP: "joined"}
+
+
+def document_names(place: StateLocation, folder: StateFolder) -> list[str]:
+    """The names of all documents; in a folder, files may come and go meanwhile."""
+    names = [name for name in _ROOTS if folder.read(name) is not None]
+    names += [f"{name}/{file}" for name in _FOLDERS for file in folder.list(name) if not _is_pulse(file)]
+    names += [f"{LOOKED_UP}/{file}" for file in folder.list(LOOKED_UP) if file.endswith(".json")]
+    if place.on_store:
+        return names + [f"{LETTERS}/{file}" for file in folder.list(_STORED[LETTERS])]
+    letters = Path(place.work) / LETTERS
+    waiting = [entry.name for entry in os.scandir(letters)] if letters.is_dir() else []
+    return names + [f"{LETTERS}/{file}" for file in sorted(waiting) if file.startswith(".") and _is_whole(file)]
+
+
+def documents_of(place: StateLocation, folder: StateFolder) -> dict[str, bytes]:
+    """Every document with its content: on a store as of one moment, in a folder one after the other."""
+
+    def act() -> dict[str, bytes]:
+        documents = {name: folder.read(stored_name(place, name)) for name in document_names(place, folder)}
+        return {name: data for name, data in documents.items() if data is not None}
+
+    return folder.atomically(act)
+
+
+def put_documents(
+    place: StateLocation, folder: StateFolder, documents: Mapping[str, bytes], *, keeps: frozenset[str] = frozenset()
+) -> None:
+    """Make `documents` all that there are, but for those of the names that it `keeps`."""
+    folders = {name.partition("/")[0] for name in documents if "/" in name}
+    folder.create(*sorted({"epochs", "commits", "schemas", "spool"} | folders))
+
+    def act() -> None:
+        for name in document_names(place, folder):
+            if name not in documents and name not in keeps:
+                folder.delete(stored_name(place, name))
+        for name, data in documents.items():
+            if name not in keeps:
+                folder.write(stored_name(place, name), data)
+
+    folder.atomically(act)
+
+
+def stored_name(place: StateLocation, name: str) -> str:
+    """The name by which the storage of `place` knows a document."""
+    folder, _, file = name.partition("/")
+    if place.on_store and folder == LETTERS:
+        return f"{_STORED[LETTERS]}/{file}"
+    return name
+
+
+def require_readable(place: StateLocation) -> StateFolder:
+    """The documents of a state that is there. `StateError` where there is none, whatever bars it."""
+    folder = place.open()
+    if folder.read(NAME) is None and not folder.has_remains():
+        raise no_state(folder)
+    return folder
+
+
+def _is_pulse(file: str) -> bool:
+    return file.endswith(".pulse.json")
+
+
+def _is_whole(file: str) -> bool:
+    return not file.endswith((".tmp", ".part"))
+
+
+_KNOWN = "known"
+_SPOOL = "spool"
+#: Segments with what was looked up, as a store has them.
+_JOINED = "joined"
+
+
+class CopyLocation:
+    """A place with its documents and files. Files are called as in a folder: ``known/…``, ``spool/…`` and so on."""
+
+    def __init__(self, place: StateLocation) -> None:
+        self.place = place
+        self.folder: StateFolder = place.open()
+        self._access = Access(place.settings)
+
+    def __repr__(self) -> str:
+        return f"Side({str(self.place)!r})"
+
+    def documents(self) -> dict[str, bytes]:
+        """All but ``meta.json``, as of one moment where nobody writes them or the storage can tell."""
+        found = documents_of(self.place, self.folder)
+        return {name: data for name, data in found.items() if name != NAME}
+
+    def files(self, segments: Iterable[str] = ()) -> dict[str, tuple[object, ...] | None]:
+        """The files that are there, of `segments` those too, each with a value that changes with its content."""
+        names = [f"{_KNOWN}/{name}" for name in files.files_below(self.path(_KNOWN))]
+        names += [f"{LETTERS}/{name}" for name in files.names_in(self.path(LETTERS)) if not name.startswith(".")]
+        joined = files.names_in(self._below(_JOINED if self.place.on_store else LOOKED_UP))
+        names += [f"{LOOKED_UP}/{name}" for name in joined if not name.startswith(".") and not name.endswith(".json")]
+        names += [f"{_SPOOL}/{name}" for name in segments]
+        found = {name: files.identity(self.path(name)) for name in names}
+        return {name: identity for name, identity in found.items() if identity is not None}
+
+    def path(self, name: str) -> AnyPath:
+        """Where the file is."""
+        folder, _, rest = name.partition("/")
+        if folder == _SPOOL:
+            return self.place.work / name
+        if folder == LOOKED_UP and self.place.on_store:
+            return self._below(f"{_JOINED}/{rest}")
+        return self._below(name)
+
+    def _below(self, name: str) -> AnyPath:
+        return any_path(str(self.place.below(name)), self._access)
+
+    def is_empty(self) -> bool:
+        return not files.names_in(any_path(str(self.place.place), self._access))
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The size of a copy. `missing` are segments of epochs that wait which could not be copied."""
+
+    documents: int
+    document_bytes: int
+    files: int
+    file_bytes: int
+    missing: list[str]
+
+
+class Copy:
+    """See the module's docstring. `segments`: whether those go along; they stay where both have one work folder."""
+
+    def __init__(self, source: CopyLocation, target: CopyLocation, *, segments: bool) -> None:
+        self._source = source
+        self._target = target
+        self._segments = segments and source.place.work != target.place.work
+        self._identity = read_identity(source.folder)
+        self._there: dict[str, tuple[object, ...] | None] = {}
+        self._bytes: dict[str, int] = {}
+        self._documents: dict[str, bytes] = {}
+        self._missing: list[str] = []
+        self._mark: StateIdentity | None = None
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def begin(self) -> None:
+        """Mark the new place, and have it for this copy. `StateError` where something else is there, or another copy on
+        its way.
+        """
+        source, target = self._source, self._target
+        identity = self._identity
+        assert identity is not None
+        _require_apart(source.place, target.place)
+        if self._segments and target.place.on_store:
+            _require_work_apart(source.place, target.place)
+        at_ms = time.time_ns() // 1_000_000
+        mark = replace(identity, copied_from=str(source.place), at_ms=at_ms, copy=uuid.uuid4().hex)
+        if (there := read_identity(target.folder)) is None:
+            if not target.is_empty():
+                raise StateError(f"There is something in {target.place} already: name an empty place, or a new one.")
+            target.folder.require_usable()
+            target.folder.create(_SPOOL)
+            target.folder.create_once(NAME, mark.encoded())
+            there = read_identity(target.folder)
+        if there is None or (there.checkpoint, there.copied_from) != (mark.checkpoint, mark.copied_from):
+            pipeline = "somebody" if there is None else f"pipeline {there.pipeline!r}"
+            raise StateError(f"{target.place} has a state of {pipeline} already: name an empty place, or a new one.")
+        if not target.place.on_store:
+            self._held.enter_context(_lock(target.place))
+        if there.copy != mark.copy:
+            # Of a copy that did not end, or does not meet our lock.
+            target.folder.write(NAME, mark.encoded())
+        self._mark = mark
+        reach("after_marked")
+
+    def look(self) -> bool:
+        """Read the documents and copy the files; whether nothing changed meanwhile, so that both are of one moment."""
+        self._require_mine()
+        documents = self._source.documents()
+        segments = self._owed() if self._segments else set()
+        there = self._source.files(segments)
+        self._missing = sorted(segments - {name.partition("/")[2] for name in there})
+        self._write_files(there)
+        self._documents = documents
+        return self._source.documents() == documents and self._source.files(segments) == there
+
+    def write(self) -> Copied:
+        """Make the documents of the new place as they were at the last look, but for ``meta.json``."""
+        target, documents = self._target, self._documents
+
+        def act() -> None:
+            self._require_mine()
+            put_documents(target.place, target.folder, documents, keeps=frozenset({NAME}))
+
+        target.folder.atomically(act)
+        sizes = [self._bytes[name] for name in self._there]
+        return Copied(len(documents) + 1, sum(map(len, documents.values())), len(sizes), sum(sizes), self._missing)
+
+    def end(self) -> None:
+        """The new place is a state, which nobody has."""
+        identity, folder = self._identity, self._target.folder
+        assert identity is not None
+        self._require_mine()
+        generations = Generations(folder)
+        if newest := generations.newest():
+            generations.show(OwnGeneration(newest), replace(Holder.myself(), ended=True))
+
+        def act() -> None:
+            self._require_mine()
+            folder.write(NAME, replace(identity, moved_to="", copied_from="", at_ms=0, copy="").encoded())
+
+        folder.atomically(act)
+
+    def follow_commands(self) -> None:
+        """Copy the commands that were given since the documents were copied. Behind the bar, which whoever gives one
+        looks for after its file is there: so each of them is copied, or its giver knows that it may not be.
+        """
+        source, target = self._source.folder, self._target.folder
+        for file in source.list(COMMANDS):
+            name = f"{COMMANDS}/{file}"
+            if (data := source.read(name)) is not None:
+                target.create(COMMANDS)
+                target.create_once(name, data)
+
+    def _require_mine(self) -> None:
+        """`StateError` where another copy has the new place. One that goes on behind a bar has no mark of its own."""
+        if self._mark is None:
+            return
+        there = read_identity(self._target.folder)
+        if there is None or there.copy != self._mark.copy:
+            raise StateError(
+                f"Another copy to {self._target.place} began while this one was written there, so this one ends, and "
+                f"is not used. The state in {self._source.place} is as it was. Name another place for each copy."
+            )
+
+    def _owed(self) -> set[str]:
+        return CheckpointStore(self._source.place, create=False).needed_segments()
+
+    def _write_files(self, there: Mapping[str, tuple[object, ...] | None]) -> None:
+        if not self._there:
+            # Of a copy that did not end there may be any.
+            files.delete(self._target.path(name) for name in self._target.files() if name not in there)
+        files.delete(self._target.path(name) for name in self._there if name not in there)
+        parents: set[Path] = set()
+        for name, identity in there.items():
+            if name in self._there and self._there[name] == identity:
+                continue
+            target = self._target.path(name)
+            try:
+                if isinstance(target, Path):
+                    _make_private(target.parent, self._target.place.work)
+                self._bytes[name] = files.transfer(self._source.path(name), target)
+            except FileNotFoundError:
+                self._bytes[name] = 0  # It went meanwhile, which the next look finds.
+            except OSError as cause:
+                raise StateError(f"{target} cannot be written: {cause}.") from cause
+            parents |= {target.parent} if isinstance(target, Path) else set()
+        for parent in parents:
+            if parent.is_dir():
+                sync_folder(parent)
+        self._there = dict(there)
+
+
+def _make_private(folder: Path, work: Path) -> None:
+    """Make a folder of a state, and those that it is in, for this user alone."""
+    for one in reversed(folder.parents):
+        if one.is_relative_to(work):
+            make_folder(one)
+    make_folder(folder)
+
+
+def _lock(place: StateLocation) -> Lease:
+    """The lock of a copy to a folder, which ends with its process."""
+    lock = StateLock(place)
+    try:
+        return lock.take()
+    except StateError as cause:
+        if not (holder := lock.holder()):
+            raise
+        raise StateError(
+            f"process {holder} writes a copy to {place} already. Wait until it ended, or name another place."
+        ) from cause
+
+
+def _require_apart(source: StateLocation, target: StateLocation) -> None:
+    one, other = f"{source}/", f"{target}/"
+    if one.startswith(other) or other.startswith(one):
+        raise StateError(f"{target} is not apart from {source}, where the state is: name another place.")
+
+
+def _require_work_apart(source: StateLocation, target: StateLocation) -> None:
+    if target.work.resolve().is_relative_to(source.work.resolve()):
+        raise StateError(
+            f"The files that the state in {target} keeps on this machine would be in {target.work}, inside "
+            f"{source.work}, which the state leaves: set pipeline.work to a folder apart from it, and repeat the "
+            "command."
+        )
+
+
+def identity_there(side: CopyLocation) -> StateIdentity:
+    """Of the state on a side. `StateError` where there is none."""
+    identity = read_identity(side.folder)
+    if identity is None:
+        raise StateError(f"There is no raycdc state in {side.place}. Is pipeline.state right?")
+    return identity
+
+
+#: A look copies only files that are new, so that it takes less than the one before; one between two steps of the run is
+#: enough, and a look takes milliseconds.
+STILL_WITHIN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A copy in `place`. Its newest epoch that is known to be in the sink is `epoch`, since `committed_ms`."""
+
+    place: str
+    pipeline: str
+    epoch: int | None
+    committed_ms: int | None
+    copied: Copied
+
+
+def back_up(source: StateLocation, target: StateLocation) -> Backup:
+    """Copy the state at `source` to `target`, an empty place. `StateError` where that is no place for it, or the state
+    never holds still.
+    """
+    side = CopyLocation(source)
+    identity = identity_there(side)
+    if identity.barred:
+        raise StateError(identity.bar(str(source)))
+    with Copy(side, CopyLocation(target), segments=not target.on_store) as copy:
+        copied = _copied(source, copy)
+    record = CheckpointStore(target, create=False).last_commit()
+    return Backup(
+        str(target),
+        identity.pipeline,
+        None if record is None else record.epoch,
+        None if record is None else record.committed_ms,
+        copied,
+    )
+
+
+def _copied(source: StateLocation, copy: Copy) -> Copied:
+    """`copy`, made to its end."""
+    copy.begin()
+    until = time.monotonic() + STILL_WITHIN_S
+    while not copy.look():
+        if time.monotonic() > until:
+            raise StateError(
+                f"The state in {source} changed faster than it could be copied, for {STILL_WITHIN_S:.0f} s. Stop the "
+                f"pipeline, or raise pipeline.epoch_interval, and repeat the command."
+            )
+    copied = copy.write()
+    copy.end()
+    return copied
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A state that is in `place` now. `copied` is None where an earlier command had copied it."""
+
+    pipeline: str
+    before: str
+    place: str
+    copied: Copied | None
+
+
+def move(source: StateLocation, target: StateLocation) -> Moved:
+    """Take the state from `source` to `target`, an empty place, and bar `source`. Repeating it finishes it.
+
+    `StateError` where somebody has the state, or `target` is no place for it.
+    """
+    old = CopyLocation(source)
+    identity = identity_there(old)
+    if identity.copied_from or identity.moved_to not in ("", str(target)):
+        raise StateError(identity.bar(str(source)))
+    new = CopyLocation(target)
+    if identity.moved_to:
+        if _is_finished(old, new, identity):
+            return Moved(identity.pipeline, str(source), str(target), None)
+        # A driver was faster than the bar, and went on.
+        old.folder.write(NAME, replace(identity, moved_to="", at_ms=0).encoded())
+    with ExitStack() as stack:
+        store = CheckpointStore(source, create=False)
+        lease = store.lease()
+        stack.callback(lease.release)
+        term = DriverGeneration(store)
+        pulse = _pulse(store, term, lease)
+        stack.callback(pulse.close)
+        copy = stack.enter_context(Copy(old, new, segments=True))
+        copy.begin()
+        copy.look()  # Nobody writes there, so one is enough.
+        copied = copy.write()
+        reach("after_copied")
+        _bar(store, term, old, target)
+        reach("after_barred")
+        copy.follow_commands()
+        copy.end()
+        return Moved(identity.pipeline, str(source), str(target), copied)
+
+
+def _is_finished(old: CopyLocation, new: CopyLocation, identity: StateIdentity) -> bool:
+    """Whether a move that was barred is finished, by now at the latest; False where the copy is not the newest any
+    more.
+    """
+    there = read_identity(new.folder)
+    if there is None or there.checkpoint != identity.checkpoint:
+        raise StateError(
+            f"{identity.bar(str(old.place))} But the state is not in {new.place}: bring that place back. The "
+            f"copy in {old.place} is as it was when the state left it."
+        )
+    if not there.barred:
+        return True
+    if there.copied_from != str(old.place):
+        raise StateError(there.bar(str(new.place)))
+    if Generations(old.folder).newest() != Generations(new.folder).newest():
+        return False
+    copy = Copy(old, new, segments=True)
+    copy.follow_commands()
+    copy.end()
+    return True
+
+
+def _bar(store: CheckpointStore, term: DriverGeneration, old: CopyLocation, target: StateLocation) -> None:
+    """Nobody goes on from the old place. `FencedError` where a driver took over meanwhile: then it goes on there."""
+    identity = identity_there(old)
+    barred = replace(identity, moved_to=str(target), at_ms=time.time_ns() // 1_000_000)
+    store.documents.as_driver("the move", lambda: old.folder.write(NAME, barred.encoded()))
+    try:
+        store.generations.require_newest(term.generation(), "the move")
+    except FencedError:
+        old.folder.write(NAME, identity.encoded())
+        raise
+
+
+def _pulse(store: CheckpointStore, term: DriverGeneration, lease: Lease) -> DriverHeartbeat:
+    """Signs of life, so that a driver that waits on another machine goes on waiting while files are copied."""
+    return DriverHeartbeat(
+        store.generations, term.generation, lease=lambda: lease, on_lost=lambda _: None, lock=store.lock.file
+    )

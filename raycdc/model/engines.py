@@ -1,0 +1,72 @@
+"""Who reads and who writes: the driver's own process, Ray's actors, or Spark's tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+#: ``spark.from_bytes`` where it is not set: a job costs about 70 ms of a Python worker, as writing this much does.
+FROM_BYTES = 4 << 20
+
+
+class EngineName(StrEnum):
+    """The names are a promise to programs (`raycdc.observe.events`)."""
+
+    DRIVER = "driver"
+    RAY = "ray"
+    SPARK = "spark"
+
+
+#: Rows by who read or wrote them.
+RowsBy = Mapping[EngineName, int]
+
+_READERS = {EngineName.RAY: "Ray's readers", EngineName.DRIVER: "this process"}
+_WRITERS = {EngineName.SPARK: "Spark", EngineName.DRIVER: "this process"}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRows:
+    """Rows of epochs in the sink: those that a run `read`, by who did, and the `written` ones of all targets.
+
+    The two sums differ where rows go to several targets or to none, and where an earlier run had read them.
+    """
+
+    read: RowsBy = field(default_factory=dict)
+    written: RowsBy = field(default_factory=dict)
+
+    def __add__(self, other: EngineRows) -> EngineRows:
+        return EngineRows(_sum(self.read, other.read), _sum(self.written, other.written))
+
+    def __str__(self) -> str:
+        """For people; empty where there are none."""
+        parts = []
+        for verb, rows, names in (("read", self.read, _READERS), ("written", self.written, _WRITERS)):
+            if counts := [f"{rows[engine]:,} by {name}" for engine, name in names.items() if rows.get(engine)]:
+                parts.append(f"rows {verb}: {', '.join(counts)}")
+        return "; ".join(parts)
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        """The keys that programs read."""
+        return {
+            "rows_read_by": {str(engine): rows for engine, rows in self.read.items()},
+            "rows_written_by": {str(engine): rows for engine, rows in self.written.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Mapping[str, int]]) -> EngineRows:
+        """Inverse of `to_json`; engines that this version does not know are left out."""
+        known = {str(engine): engine for engine in EngineName}
+        read, written = (
+            {known[name]: rows for name, rows in data.get(key, {}).items() if name in known}
+            for key in ("rows_read_by", "rows_written_by")
+        )
+        return cls(read, written)
+
+
+NO_ENGINE_ROWS = EngineRows()
+
+
+def _sum(first: RowsBy, second: RowsBy) -> RowsBy:
+    return dict(Counter(first) + Counter(second))

@@ -1,0 +1,144 @@
+"""What becomes of a target when its source's table changes: behaviour by change by kind of target, as one table. Pure.
+
+`raycdc docs changes` is made of it (`raycdc.cli.pages.changes`), and `tests/epochs/test_epoch_behaviors.py` plays
+every cell into every sink. Who changes what a sink does changes this first.
+
+The behaviours are the five of Flink CDC. The table has the effects that readers of a target see; each sink carries them
+out in its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class SchemaChangeBehavior(StrEnum):
+    """The values of ``pipeline.schema_change``."""
+
+    EXCEPTION = "exception"
+    EVOLVE = "evolve"
+    TRY_EVOLVE = "try_evolve"
+    LENIENT = "lenient"
+    IGNORE = "ignore"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether columns of a target are renamed, moved and dropped as those of the source."""
+        return self in (SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE)
+
+
+class ChangeEffect(StrEnum):
+    """What a change does to a target."""
+
+    #: The target changes as the table did, and so do the rows that exist.
+    FOLLOWS = "follows"
+    #: The target stays as it is. Later rows have null in a column that went, and none in one that came.
+    STAYS = "stays"
+    #: The target keeps what it has and gets what is new.
+    BOTH = "keeps both"
+    #: The table is parked before a row of the new shape is written (under ``exception`` the run ends).
+    REFUSED = "refused"
+
+
+#: Targets, by ``sink.type`` and, of ``jdbc``, the kind of server.
+LAKES = ("delta", "iceberg")
+DATABASES = ("postgres", "mysql", "mongodb")
+FILES = ("parquet", "jsonl")
+TOPICS = ("kafka",)
+TARGETS = (*LAKES, *DATABASES, *FILES, *TOPICS)
+#: Those where names that differ in case only are one column, or are for most who read it.
+FOLDING = ("delta", "iceberg", "mysql")
+#: Those whose columns have places, which `evolve` keeps those of the source.
+PLACED = LAKES
+#: Those that have the columns of their rows, whatever rows before had.
+LOOSE = (*FILES, *TOPICS)
+
+Effects = tuple[ChangeEffect, ChangeEffect, ChangeEffect]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeKind:
+    """A kind of change, in words for people: what happened at the source, and what the rows get that exist in an upsert
+    target, under `evolve` and under `lenient`. `effects` are those under `evolve` (and ``try_evolve``), `lenient` and
+    `ignore`; `where` has the targets with others.
+    """
+
+    statement: str
+    effects: Effects
+    evolve_rows: str = "what they had"
+    lenient_rows: str = "what they had"
+    where: Mapping[str, Effects] = field(default_factory=dict)
+
+
+_FOLLOWS, _STAYS, _BOTH, _REFUSED = ChangeEffect.FOLLOWS, ChangeEffect.STAYS, ChangeEffect.BOTH, ChangeEffect.REFUSED
+_ALWAYS: Effects = (_FOLLOWS, _FOLLOWS, _FOLLOWS)
+_UNCHANGED: Effects = (_STAYS, _STAYS, _STAYS)
+_NEVER: Effects = (_REFUSED, _REFUSED, _REFUSED)
+#: Of rows that a format has no message for. Where it has one, the rows are said to go.
+_EMPTIED: Mapping[str, Effects] = {"kafka": _NEVER}
+_LOOSE: Mapping[str, Effects] = dict.fromkeys(LOOSE, _ALWAYS)
+
+CHANGES: Mapping[str, ChangeKind] = {
+    "add_column": ChangeKind(
+        "a column is added", (_FOLLOWS, _FOLLOWS, _STAYS), "its constant default, else null", "the same", _LOOSE
+    ),
+    "drop_column": ChangeKind(
+        "a column is dropped", (_FOLLOWS, _STAYS, _STAYS), "the others", "the column with what they had", _LOOSE
+    ),
+    "rename_column": ChangeKind(
+        "a column is renamed",
+        (_FOLLOWS, _BOTH, _STAYS),
+        "its values, under the new name",
+        "its values, under both names",
+        _LOOSE,
+    ),
+    "rename_case": ChangeKind(
+        "… to a name that differs in case only",
+        (_FOLLOWS, _BOTH, _STAYS),
+        "its values, under the new name",
+        "its values, under both names, or the new one where the two are one",
+        {**_LOOSE, **dict.fromkeys(FOLDING, _ALWAYS)},
+    ),
+    "wider_type": ChangeKind(
+        "a column gets a wider type (`INT` to `BIGINT`)",
+        (_FOLLOWS, _FOLLOWS, _REFUSED),
+        "the same values in that type",
+        "the same",
+        _LOOSE,
+    ),
+    "other_type": ChangeKind("a column gets another type, and the table is not read anew", _NEVER, where=_LOOSE),
+    "alter_column_position": ChangeKind(
+        "a column moves",
+        (_FOLLOWS, _STAYS, _STAYS),
+        where={**_LOOSE, **dict.fromkeys(DATABASES, _UNCHANGED)},
+    ),
+    "alter_primary_key": ChangeKind("the primary key is another one", _NEVER),
+    "alter_table_comment": ChangeKind("the table has another comment", _UNCHANGED),
+    "rename_table": ChangeKind("the table is renamed", _NEVER),
+    "truncate_table": ChangeKind("the table is emptied", _ALWAYS, "they go", "they go", _EMPTIED),
+    "drop_table": ChangeKind("the table is dropped, and made again as it was", _ALWAYS, "they go", "they go", _EMPTIED),
+    "begins_again": ChangeKind(
+        "the table is read anew, with other columns",
+        (_FOLLOWS, _BOTH, _STAYS),
+        "they go; columns that the source lost go, too",
+        "they go; columns that the source lost stay, with null",
+        {**_LOOSE, **_EMPTIED},
+    ),
+}
+
+
+def effect(target: str, behavior: SchemaChangeBehavior, change: str) -> ChangeEffect:
+    """What the change does to a target of this kind (`TARGETS`)."""
+    told = CHANGES[change]
+    evolve, lenient, ignore = told.where.get(target, told.effects)
+    match behavior:
+        case SchemaChangeBehavior.EXCEPTION:
+            return ChangeEffect.REFUSED
+        case SchemaChangeBehavior.LENIENT:
+            return lenient
+        case SchemaChangeBehavior.IGNORE:
+            return ignore
+        case SchemaChangeBehavior.EVOLVE | SchemaChangeBehavior.TRY_EVOLVE:
+            return evolve

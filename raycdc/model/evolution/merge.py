@@ -1,0 +1,128 @@
+"""The type and the schema that hold the rows of several tables: the one table of how types are merged. Pure.
+
+| types | become |
+|---|---|
+| the same type | itself; ENUM, SET, BIT and so on with other labels or sizes the larger of the two |
+| BOOLEAN, INT8 … INT64, YEAR (as INT16), BIT(n ≤ 63) (as INT64) | the wider integer |
+| UINT64 (and BIT(64)) with any other integer | DECIMAL(20, 0) |
+| DECIMAL with DECIMAL, an integer or UINT64 | digits before and after the point of either; STRING beyond 38 |
+| decimals of more than 38 digits, which are STRING, with each other | the same, and as long as it takes |
+| FLOAT32 with BOOLEAN, INT8, INT16, YEAR | FLOAT32 |
+| FLOAT32 or FLOAT64 with FLOAT64, INT32, INT64, BIT(n ≤ 63) | FLOAT64; an INT64 it cannot hold exactly is an error |
+| FLOAT32, FLOAT64 with DECIMAL, UINT64 | STRING |
+| DATE with DATETIME | DATETIME, at midnight |
+| DATETIME or DATE with TIMESTAMP | STRING: a reading of a clock is no instant |
+| two of DATETIME, TIMESTAMP, TIME of other precision | the larger precision |
+| STRING, ENUM, SET, JSON, TIME with each other | STRING |
+| BINARY with anything else | STRING; bytes that are no UTF-8 are an error |
+| anything else | STRING |
+
+Merging is associative, commutative and idempotent (tests prove it over all kinds), so the schema of many tables does
+not depend on the order in which they come. How values are turned is in `raycdc.segments.reading`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raycdc.errors import RulesRefusedError
+from raycdc.model import LogicalType, TableId, TableSchema, TypeKind
+from raycdc.model.types import DECIMAL_PRECISION_MAX, wide_decimal
+
+STRING = LogicalType(TypeKind.STRING)
+
+#: Each holds all values of those before it.
+_INTEGERS = (TypeKind.BOOLEAN, TypeKind.INT8, TypeKind.INT16, TypeKind.INT32, TypeKind.INT64)
+_DIGITS = {
+    TypeKind.BOOLEAN: 3,
+    TypeKind.INT8: 3,
+    TypeKind.INT16: 5,
+    TypeKind.INT32: 10,
+    TypeKind.INT64: 19,
+    TypeKind.UINT64: 20,
+}
+_FLOATS = (TypeKind.FLOAT32, TypeKind.FLOAT64)
+_IN_FLOAT32 = _INTEGERS[:3]
+
+
+def merge_types(one: LogicalType, other: LogicalType) -> LogicalType:
+    """The narrowest type for the values of both, as the module's table says."""
+    if one == other:
+        return one
+    if one.kind is other.kind:
+        return _same_kind(one, other)
+    one, other = _plain(one), _plain(other)
+    kinds = {one.kind, other.kind}
+    if kinds <= set(_INTEGERS):
+        return LogicalType(max(kinds, key=_INTEGERS.index))
+    if kinds <= {*_INTEGERS, *_FLOATS}:
+        narrow = TypeKind.FLOAT64 not in kinds and kinds <= {*_IN_FLOAT32, TypeKind.FLOAT32}
+        return LogicalType(TypeKind.FLOAT32 if narrow else TypeKind.FLOAT64)
+    if kinds == {TypeKind.UINT64}:
+        return LogicalType(TypeKind.UINT64)
+    if kinds <= {*_DIGITS, TypeKind.DECIMAL}:
+        return _decimal(one, other)
+    if kinds == {TypeKind.DATE, TypeKind.DATETIME}:
+        return LogicalType(TypeKind.DATETIME, fsp=max(one.fsp, other.fsp))
+    return STRING
+
+
+def merge_schemas(target: TableId, known: TableSchema, source: TableId, other: TableSchema) -> TableSchema:
+    """`known`, the columns of `target`, with what rows of `source` need: more columns and wider types, none less.
+
+    Columns are the same when their names differ in case alone. Raises `RulesRefusedError` when the keys differ.
+    """
+    if [name.casefold() for name in known.primary_key] != [name.casefold() for name in other.primary_key]:
+        raise RulesRefusedError(
+            f"{source} has the primary key ({', '.join(other.primary_key)}), and the tables routed to {target} before "
+            f"it ({', '.join(known.primary_key)}): merged rows need one key. Route it elsewhere, or change its key."
+        )
+    columns = list(known.columns)
+    places = {column.name.casefold(): index for index, column in enumerate(columns)}
+    for column in other.columns:
+        place = places.get(column.name.casefold())
+        if place is None:
+            columns.append(replace(column, nullable=True, default=None))
+            continue
+        here = columns[place]
+        nullable = here.nullable or column.nullable
+        columns[place] = replace(here, type=merge_types(here.type, column.type), nullable=nullable)
+    theirs = {column.name.casefold() for column in other.columns}
+    relaxed = (c if c.name.casefold() in theirs else replace(c, nullable=True) for c in columns)
+    return TableSchema(tuple(relaxed), known.primary_key)
+
+
+def _same_kind(one: LogicalType, other: LogicalType) -> LogicalType:
+    """Two types of one kind with other parameters, or other native names."""
+    if one.kind is TypeKind.DECIMAL:
+        return _decimal(one, other)
+    wide, others = wide_decimal(one), wide_decimal(other)
+    if wide is not None and others is not None:
+        scale = max(wide[1], others[1])
+        digits = max(wide[0] - wide[1], others[0] - others[1]) + scale
+        return LogicalType(TypeKind.STRING, precision=digits, scale=scale, native=f"decimal({digits},{scale})")
+    return LogicalType(one.kind, fsp=max(one.fsp, other.fsp), length=max(one.length, other.length))
+
+
+def _plain(logical: LogicalType) -> LogicalType:
+    """The type that a type which exists only in one source is treated as."""
+    match logical.kind:
+        case TypeKind.YEAR:
+            return LogicalType(TypeKind.INT16)
+        case TypeKind.BIT:
+            return LogicalType(TypeKind.INT64 if logical.length <= 63 else TypeKind.UINT64)
+        case _:
+            return logical
+
+
+def _decimal(one: LogicalType, other: LogicalType) -> LogicalType:
+    whole = max(_whole(one), _whole(other))
+    scale = max(one.scale, other.scale)
+    if whole + scale > DECIMAL_PRECISION_MAX:
+        return STRING
+    return LogicalType(TypeKind.DECIMAL, precision=whole + scale, scale=scale)
+
+
+def _whole(logical: LogicalType) -> int:
+    """Digits before the point."""
+    return logical.precision - logical.scale if logical.kind is TypeKind.DECIMAL else _DIGITS[logical.kind]

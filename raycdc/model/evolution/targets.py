@@ -1,0 +1,379 @@
+"""The share of each target table in an epoch of the source tables that are routed to it. Pure.
+
+Called by the epoch loop for each manifest, in order. A target that one source table goes to has that table's schema
+and takes its changes as they are, under its own name; where the table begins again with other columns, those that it
+has no more are dropped first, as if a statement had said so.
+
+A target of several tables has the merge of their schemas (`raycdc.model.evolution.merge`), which only grows:
+
+| a merged table | its target |
+|---|---|
+| comes, or gets a column that no other has | gets the columns it lacks, at the end, nullable |
+| has a column of a wider type | gets the type that holds both |
+| lacks a column of the others | its rows are null there |
+| drops a column | keeps it; rows written before keep their values, later ones have null |
+| renames a column | keeps it, and gets the new one with its values, in upsert targets; tables that have the old name \
+still write their values under both, so that nothing is lacking when they rename it, too |
+| … to one that the target has with other values | refused, in upsert targets: whose rows get which value? |
+| adds a column, with a constant default | gets the column with that default, in all rows that have no value |
+| … that the target has with the same default, or both without one | has it already |
+| … with another default, or that a table dropped before | refused, in upsert targets: whose rows get which value? |
+| is emptied, dropped or begins again | refused, in upsert targets: its rows are among the others' |
+| has another primary key | refused |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from raycdc.errors import RoutesRefusedError, RulesRefusedError
+from raycdc.model import Column, LogicalType, TableId, TableSchema
+from raycdc.model.evolution.apply import find_column
+from raycdc.model.evolution.events import (
+    AddColumnEvent,
+    AlterColumnTypeEvent,
+    AlterPrimaryKeyEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    RenameColumnEvent,
+    RenameTableEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+)
+from raycdc.model.evolution.merge import merge_schemas, merge_types
+from raycdc.model.rules.routes import Router
+from raycdc.model.types import wide_decimal
+
+#: The tables of an epoch: their schema in it, and the changes that led to that schema.
+Tables = Mapping[TableId, tuple[TableSchema, Sequence[SchemaChangeEvent]]]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSchema:
+    """A target table as it is after some epoch.
+
+    `sources` went into it so far. `schema` has its columns, each with the default it was added with, if any; None is
+    for a table of a state that knew no routes. `dropped` are the columns (in lower case) that a source, by its name,
+    does not have any more while the target keeps their values. `named` are columns (in lower case) that began with the
+    values of another one, which some source called so from then on.
+    """
+
+    sources: tuple[TableId, ...]
+    schema: TableSchema | None
+    dropped: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict)
+
+    def seen(self, source: TableId, own: TableSchema) -> tuple[TableSchema, TableSchema, Mapping[str, str]]:
+        """How rows of `source`, which have the columns `own`, become the target's: the columns that they have, with
+        other names of some; the target's, with the defaults that are for these rows; and the column of each other name.
+        """
+        assert self.schema is not None
+        gone = set(self.dropped_by(source))
+        for _ in self.named:
+            gone |= {new for new, old in self.named.items() if old in gone}
+        columns = (replace(c, default=None) if c.name.casefold() in gone else c for c in self.schema.columns)
+        both, names = _with_names(own, self.named)
+        return both, replace(self.schema, columns=tuple(columns)), names
+
+    def dropped_by(self, source: TableId) -> frozenset[str]:
+        """The columns that rows of `source` had once, and have no more."""
+        return self.dropped.get(str(source), frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEpoch:
+    """One target's share of an epoch: the tables it comes from, the schema in force, and what leads to that.
+
+    `beginning` are those of the tables that had nothing in the target before.
+    """
+
+    name: TableId
+    sources: tuple[TableId, ...]
+    schema: TableSchema
+    changes: tuple[SchemaChangeEvent, ...]
+    beginning: tuple[TableId, ...] = ()
+
+
+def target_of(
+    name: TableId,
+    sources: Sequence[TableId],
+    tables: Tables,
+    before: TargetSchema | None,
+    *,
+    upsert: bool,
+    had: Collection[str] = (),
+) -> tuple[TargetEpoch, TargetSchema]:
+    """The share of the target `name` in an epoch in which `sources` of its `tables` go there, and the target after
+    the epoch. Raises `RulesRefusedError` for what a merged target cannot follow; `upsert` ones cannot follow all.
+
+    `had` are the columns that it may have so far, whatever it was `before` (None: it begins), for tables that begin.
+    """
+    every = tuple(dict.fromkeys([*(before.sources if before else ()), *sources]))
+    if len(every) == 1:
+        return _alone(name, every[0], tables, before, had)
+    return _merged(name, sources, tables, before, upsert=upsert)
+
+
+def targets_of(
+    tables: Tables, known: Mapping[TableId, TargetSchema], router: Router, *, upsert: bool
+) -> list[tuple[TargetEpoch, TargetSchema]]:
+    """`target_of` for all targets of the `tables` of one epoch; they were `known` before."""
+    routed = routed_to(tables, router)
+    return [target_of(name, sources, tables, known.get(name), upsert=upsert) for name, sources in routed.items()]
+
+
+def routed_to(tables: Iterable[TableId], router: Router) -> dict[TableId, list[TableId]]:
+    """The targets of `tables`, each with those that go there."""
+    found: dict[TableId, list[TableId]] = {}
+    for source in tables:
+        for name in router.targets(source):
+            found.setdefault(name, []).append(source)
+    return found
+
+
+def emptied(share: TargetEpoch) -> TargetEpoch:
+    """`share`, and nothing of what is in its target already."""
+    first = TruncateTableEvent(share.name), CreateTableEvent(share.name, share.schema)
+    begins = CreateTableEvent, TruncateTableEvent, DropTableEvent
+    return replace(share, changes=(*first, *(change for change in share.changes if not isinstance(change, begins))))
+
+
+def changed_routes(known: Mapping[TableId, Collection[TableId]], router: Router) -> list[str]:
+    """Sentences on source tables that went elsewhere than `router` says; `known` has the sources of each target.
+
+    A target that a table's rows go to only from now on would lack all earlier ones.
+    """
+    before: dict[TableId, set[TableId]] = {}
+    for target, sources in known.items():
+        for source in sources:
+            before.setdefault(source, set()).add(target)
+    return [
+        f"{source} went to {_names(before[source])} so far, and would go to {_names(now)} from now on"
+        for source in sorted(before)
+        if (now := set(router.targets(source))) != before[source]
+    ]
+
+
+def _alone(
+    name: TableId, source: TableId, tables: Tables, before: TargetSchema | None, had: Collection[str]
+) -> tuple[TargetEpoch, TargetSchema]:
+    schema, changes = tables[source]
+    defaults = {c.name: c.default for c in before.schema.columns} if before and before.schema else {}
+    for event in changes:
+        match event:
+            case CreateTableEvent():
+                defaults = {}
+            case AddColumnEvent(_, column, _):
+                defaults[column.name] = column.default
+    changes = _losing(had, changes)
+    share = TargetEpoch(name, (source,), schema, tuple(replace(change, table=name) for change in changes))
+    if any(column.default != defaults.get(column.name) for column in schema.columns):
+        columns = tuple(replace(column, default=defaults.get(column.name)) for column in schema.columns)
+        return share, TargetSchema((source,), TableSchema(columns, schema.primary_key))
+    return share, TargetSchema((source,), schema)
+
+
+def _losing(had: Collection[str], changes: Sequence[SchemaChangeEvent]) -> list[SchemaChangeEvent]:
+    """`changes`, where a table that begins again drops the columns that it `had` and does not have then. The emptying
+    that comes right before its beginning stays there.
+    """
+    names = list(had)
+    told: list[SchemaChangeEvent] = []
+    for event in changes:
+        match event:
+            case AddColumnEvent(_, column, _):
+                names.append(column.name)
+            case DropColumnEvent(_, name):
+                names = [other for other in names if other.casefold() != name.casefold()]
+            case RenameColumnEvent(_, name, new_name):
+                names = [new_name if other.casefold() == name.casefold() else other for other in names]
+            case CreateTableEvent(table, schema):
+                lost = [DropColumnEvent(table, name) for name in names if find_column(schema, name) is None]
+                at = len(told) - 1 if told and isinstance(told[-1], TruncateTableEvent) else len(told)
+                told[at:at] = lost
+                names = [column.name for column in schema.columns]
+        told.append(event)
+    return told
+
+
+def _merged(
+    name: TableId, sources: Sequence[TableId], tables: Tables, before: TargetSchema | None, *, upsert: bool
+) -> tuple[TargetEpoch, TargetSchema]:
+    if before is not None and before.schema is None:
+        raise RoutesRefusedError(
+            f"route: {_names([*before.sources, *sources])} would all go to {name}, but the state does not say what "
+            f"columns that has. Read all of them anew with: raycdc tables resnapshot CONFIG {sources[0]}"
+        )
+    merger = _Merger(
+        name,
+        before.schema if before else None,
+        before.dropped if before else {},
+        before.named if before else {},
+        upsert,
+    )
+    known = before.sources if before else ()
+    for source in sources:
+        schema, changes = tables[source]
+        # Changes of a table before its first row here concern no row that is here.
+        merger.add(source, schema, changes if source in known else ())
+    assert merger.schema is not None
+    every = tuple(dict.fromkeys([*known, *sources]))
+    changes = (*merger.passed_on, *_steps(name, before, merger.schema, merger.named))
+    beginning = tuple(source for source in sources if source not in known)
+    share = TargetEpoch(name, tuple(sources), merger.schema, changes, beginning)
+    return share, TargetSchema(every, merger.schema, merger.dropped, merger.named)
+
+
+@dataclass(slots=True)
+class _Merger:
+    """A merged target while the tables of one epoch are added to it."""
+
+    name: TableId
+    schema: TableSchema | None
+    dropped: Mapping[str, frozenset[str]]
+    named: Mapping[str, str]
+    upsert: bool
+    passed_on: tuple[SchemaChangeEvent, ...] = ()
+
+    def add(self, source: TableId, schema: TableSchema, changes: Sequence[SchemaChangeEvent]) -> None:
+        added: dict[str, str | None] = {}
+        for event in changes:
+            match event:
+                case TruncateTableEvent() | DropTableEvent() if self.upsert:
+                    raise self._emptied(source)
+                case AlterPrimaryKeyEvent() | RenameTableEvent():
+                    # No sink follows these, and each says so in its own words.
+                    self.passed_on += (replace(event, table=self.name),)
+                case AddColumnEvent(_, column, _):
+                    self._check_added(source, column)
+                    added[column.name.casefold()] = column.default
+                case DropColumnEvent(_, gone):
+                    self._drop(source, gone)
+                case RenameColumnEvent(_, gone, new) if gone.casefold() != new.casefold():
+                    self._rename(source, gone.casefold(), new.casefold(), added)
+                    self._drop(source, gone)
+        if self.schema is None:
+            plain = tuple(replace(column, default=None) for column in schema.columns)
+            self.schema = TableSchema(plain, schema.primary_key)
+        else:
+            begun = {column for column in added if find_column(self.schema, column) is None}
+            before = self.schema
+            both, _ = _with_names(schema, self.named)
+            merged = merge_schemas(self.name, before, source, both)
+            names = [column.name.casefold() for column in merged.columns]
+            columns = (
+                replace(column, default=added[name]) if name in begun else self._as_named(source, before, column)
+                for name, column in zip(names, merged.columns, strict=True)
+            )
+            self.schema = TableSchema(tuple(columns), merged.primary_key)
+
+    def _rename(self, source: TableId, gone: str, new: str, added: dict[str, str | None]) -> None:
+        """The column `gone` is called `new`: the target gets it with the same values, or has it as that one already."""
+        if self.schema is None or not self.upsert:
+            return
+        if gone in added and find_column(self.schema, gone) is None:
+            added[new] = added.pop(gone)
+        elif find_column(self.schema, new) is None:
+            named = dict(self.named)
+            # A name that it had for a moment is none of the target's.
+            old = named.pop(gone, gone) if find_column(self.schema, gone) is None else gone
+            self.named = {**named, new: old}
+        elif self.named.get(new) != gone:
+            raise RulesRefusedError(
+                f"{source}: column {gone} was renamed to {new}, but {self.name}, where other tables are merged with "
+                f"it, has a column of that name with other values for the rows of {source.table}. Read all of them "
+                f"anew, which empties the target, with: raycdc tables resnapshot CONFIG {source}"
+            )
+
+    def _as_named(self, source: TableId, before: TableSchema, column: Column) -> Column:
+        """A column that is new, and begins with the values of another one, has that one's default and type."""
+        name = column.name.casefold()
+        old = _first_name(name, self.named, before)
+        if old is None or find_column(before, name) is not None:
+            return column
+        if _stored_as(merge_types(old.type, column.type)) != _stored_as(old.type):
+            raise RulesRefusedError(
+                f"{source}: column {old.name} was renamed to {column.name} and got another type, and rows of "
+                f"{self.name}, where other tables are merged with it, cannot have their values under both. Read all of "
+                f"them anew, which empties the target, with: raycdc tables resnapshot CONFIG {source}"
+            )
+        return replace(column, type=old.type, default=old.default)
+
+    def _drop(self, source: TableId, column: str) -> None:
+        known = self.dropped.get(str(source), frozenset())
+        self.dropped = {**self.dropped, str(source): known | {column.casefold()}}
+
+    def _check_added(self, source: TableId, column: Column) -> None:
+        """An added column that is there: rows of `source` must have in the target what they have at the source now."""
+        index = None if self.schema is None else find_column(self.schema, column.name)
+        if not self.upsert or self.schema is None or index is None:
+            return
+        known = self.schema.columns[index]
+        gone: frozenset[str] = frozenset().union(*self.dropped.values(), self.named)
+        if known.default == column.default and column.name.casefold() not in gone:
+            return
+        raise RulesRefusedError(
+            f"{source}: column {column.name} was added, but {self.name}, where other tables are merged with it, has a "
+            f"column of that name with other values for the rows of {source.table} (default {known.default}, here "
+            f"{column.default}, or dropped or renamed before). Read all of them anew, which empties the target, with: "
+            f"raycdc tables resnapshot CONFIG {source}"
+        )
+
+    def _emptied(self, source: TableId) -> RulesRefusedError:
+        return RulesRefusedError(
+            f"{source} was emptied, dropped or begins again, and its rows cannot be told from those of the other "
+            f"tables merged into {self.name}. Read all of them anew with: raycdc tables resnapshot CONFIG {source}"
+        )
+
+
+def _with_names(schema: TableSchema, named: Mapping[str, str]) -> tuple[TableSchema, Mapping[str, str]]:
+    """`schema` with the columns that `named` has as another name of one of its own, and the own one of each."""
+    own = {column.name.casefold(): column for column in schema.columns}
+    there = dict(own)
+    for _ in named:
+        there |= {new: there[old] for new, old in named.items() if new not in there and old in there}
+    names = {new: column.name for new, column in there.items() if new not in own}
+    more = (Column(new, there[new].type) for new in names)
+    return replace(schema, columns=(*schema.columns, *more)), names
+
+
+def _first_name(name: str, named: Mapping[str, str], before: TableSchema) -> Column | None:
+    """The column of a target as it was `before` whose values one called `name` begins with."""
+    for _ in named:
+        name = named.get(name, name)
+        if (index := find_column(before, name)) is not None:
+            return before.columns[index]
+    return None
+
+
+def _steps(
+    name: TableId, before: TargetSchema | None, schema: TableSchema, named: Mapping[str, str]
+) -> list[SchemaChangeEvent]:
+    """The changes that lead from the earlier target to `schema`."""
+    if before is None or before.schema is None:
+        return [CreateTableEvent(name, schema)]
+    steps: list[SchemaChangeEvent] = []
+    known = {column.name: column for column in before.schema.columns}
+    for column in schema.columns:
+        if column.name not in known:
+            old = _first_name(column.name.casefold(), named, before.schema)
+            if old is None:
+                steps.append(AddColumnEvent(name, column))
+            else:
+                steps.append(AddColumnEvent(name, replace(column, default=None), values_of=old.name))
+        elif _stored_as(known[column.name].type) != _stored_as(column.type):
+            steps.append(AlterColumnTypeEvent(name, column.name, column.type, column.nullable))
+    return steps
+
+
+def _stored_as(logical: LogicalType) -> tuple[pa.DataType, tuple[int, int] | None]:
+    """The type as a target stores it: a database has columns for decimals that are text here."""
+    return logical.arrow(), wide_decimal(logical)
+
+
+def _names(tables: Collection[TableId]) -> str:
+    return " and ".join(map(str, sorted(tables)))

@@ -1,0 +1,265 @@
+"""``[[transform]]``: its keys as values, and its projection taken apart into items. Pure.
+
+A projection is a list of items with commas between them, each an expression of Spark SQL:
+
+| item | gives |
+|---|---|
+| ``*`` | all columns of the table, also those that it gets later |
+| ``* EXCEPT (a, b)`` | all but these |
+| ``column``, ``column AS name`` | a column, under another name |
+| ``1 AS one``, ``'text' AS origin``, ``true AS new`` | a constant |
+| ``_db``, ``_table``, ``_op``, ``_seq``, ``_ts_ms``, ``_pos`` with ``AS name`` | where a row comes from |
+| any other ``expression AS name`` | a column that Spark computes |
+
+All but the last kind are *plain*: they need no Spark, and rows are only looked at differently
+(`raycdc.segments.reading`). Names are compared without regard to case, as Spark does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from raycdc.model.rules.layout import ANY_LAYOUT, TableLayout
+from raycdc.model.rules.lookup import Lookup
+from raycdc.model.rules.selector import NamePattern, check_pattern, plain_table
+from raycdc.model.table import TableId
+
+#: The column that says which rows are deleted, where ``deleted_column`` does not name another.
+DELETED_COLUMN = "is_deleted"
+
+_NAME = r"(?:[^\W\d]\w*|`(?:[^`]|``)+`)"
+_STAR = re.compile(rf"\*(?:\s+EXCEPT\s*\((?P<names>\s*{_NAME}\s*(?:,\s*{_NAME}\s*)*)\))?", re.IGNORECASE)
+_PLAIN = re.compile(
+    rf"(?:(?P<column>{_NAME})|(?P<number>\d{{1,9}})|'(?P<text>[^'\\]*)')(?:\s+(?:AS\s+)?(?P<name>{_NAME}))?",
+    re.IGNORECASE,
+)
+_ANY_NAME = re.compile(_NAME)
+#: Words that are no columns where they stand alone.
+_WORDS = frozenset({"null", "current_date", "current_timestamp", "current_user", "current_time", "user", "session_user",
+                    "localtimestamp"})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Star:
+    """``*``, but for the columns named."""
+
+    left_out: tuple[str, ...]
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """The column `column` of the table or of a row's origin, as `name`."""
+
+    column: str
+    name: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One value in all rows."""
+
+    value: int | str | bool
+    name: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """An expression that only Spark understands."""
+
+    sql: str
+    at: int
+
+
+Item = Star | Renamed | Constant | Expression
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transform:
+    """One ``[[transform]]``, for the tables that `table` names by a name or by a regular expression in full.
+
+    `udfs` are names and import paths of functions that its expressions use, `layout` is the target's, and `lookups` are
+    joined with rows of the result (a table may have lookups without a ``[[transform]]``). Raises ValueError for a
+    projection that is no list of items; the meaning of the items is found later, with a table's columns.
+    """
+
+    table: str
+    projection: str = "*"
+    filter: str = ""
+    primary_keys: tuple[str, ...] = ()
+    on_delete: Literal["delete", "soft"] = "delete"
+    deleted_column: str = DELETED_COLUMN
+    udfs: tuple[tuple[str, str], ...] = ()
+    layout: TableLayout = ANY_LAYOUT
+    lookups: tuple[Lookup, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_pattern(self.table)
+        items_of(self.projection)
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        return items_of(self.projection)
+
+    @property
+    def soft(self) -> bool:
+        return self.on_delete == "soft"
+
+    @property
+    def plain_table(self) -> TableId | None:
+        """The one table it names; None for a regular expression."""
+        return plain_table(self.table)
+
+    def pattern(self) -> NamePattern:
+        return NamePattern.of(self.table)
+
+    def identity(self) -> str:
+        """16 hex digits that change when the resulting rows would change, kept in commit records. The target's layout
+        is no part of it.
+        """
+        parts = [self.projection, self.filter, self.primary_keys, self.on_delete, self.udfs]
+        if self.soft:
+            parts.append(self.deleted_column)
+        if self.lookups:
+            parts.append([lookup.identity() for lookup in self.lookups])
+        return _hash(parts)
+
+
+def _hash(parts: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+#: The identity of a transform that leaves rows as they are.
+UNCHANGED = _hash(["*", "", (), "delete", ()])
+
+
+class Transforms:
+    """The transforms of a pipeline. The first one that matches a table is applied to it, with all
+    lookups that match.
+    """
+
+    def __init__(self, transforms: Sequence[Transform] = (), lookups: Sequence[Lookup] = ()) -> None:
+        self.all = tuple(transforms)
+        self.lookups = tuple(lookups)
+        self._patterns = [transform.pattern() for transform in self.all]
+        self._known: dict[TableId, Transform | None] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is any at all."""
+        return bool(self.all or self.lookups)
+
+    def of(self, table: TableId) -> Transform | None:
+        """The transform of `table`; None where its rows stay as they are."""
+        if table not in self._known:
+            index = self.index(table)
+            transform = None if index is None else self.all[index]
+            if lookups := tuple(one for one in self.lookups if one.pattern().match(table)):
+                transform = replace(transform or Transform(table=lookups[0].table), lookups=lookups)
+            self._known[table] = transform
+        return self._known[table]
+
+    def index(self, table: TableId) -> int | None:
+        """The number of the table's ``[[transform]]``; None where it has none."""
+        return next((i for i, pattern in enumerate(self._patterns) if pattern.match(table)), None)
+
+    def place(self, table: TableId) -> str:
+        """The place of the transform of `table` in the configuration, for messages."""
+        found, index = self.of(table), self.index(table)
+        assert found is not None, table
+        return found.lookups[0].place if index is None else f"transform[{index}]"
+
+
+def items_of(projection: str) -> tuple[Item, ...]:
+    """`projection` taken apart. ValueError with the character where that fails."""
+    items = tuple(_item(text, at) for text, at in _split(projection))
+    if sum(isinstance(item, Star) for item in items) > 1:
+        raise ValueError("* stands in it more than once")
+    return items
+
+
+def _item(text: str, at: int) -> Item:
+    if star := _STAR.fullmatch(text):
+        return Star(tuple(map(unquoted, _ANY_NAME.findall(star["names"] or ""))), at)
+    if text.startswith("*"):
+        raise ValueError(f"character {at + 1}: {text!r} is neither * nor * EXCEPT (column, …)")
+    matched = _PLAIN.fullmatch(text)
+    if matched is None or (matched["column"] or "").casefold() in _WORDS:
+        return Expression(text, at)
+    name = unquoted(matched["name"]) if matched["name"] else ""
+    if matched["column"] is None:
+        value: int | str = int(matched["number"]) if matched["number"] else matched["text"]
+        # Without a name Spark makes one of the expression; it tells what is wrong with that.
+        in_range = not isinstance(value, int) or value < 1 << 31
+        return Constant(value, name, at) if name and in_range else Expression(text, at)
+    if matched["column"].casefold() in ("true", "false"):
+        return Constant(matched["column"].casefold() == "true", name, at) if name else Expression(text, at)
+    column = unquoted(matched["column"])
+    return Renamed(column, name or column, at)
+
+
+def unquoted(name: str) -> str:
+    """An identifier without its backticks."""
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def quoted(name: str) -> str:
+    """An identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def check_balanced(text: str) -> None:
+    """ValueError where `text` is empty, or leaves a quote or bracket open."""
+    if len(list(_split(text, separator=""))) != 1:
+        raise ValueError("it is empty")
+
+
+def _split(text: str, separator: str = ",") -> Iterator[tuple[str, int]]:
+    """The parts between commas that are in no quotes and brackets, with where each begins."""
+    begin = at = 0
+    opened: list[tuple[str, int]] = []
+    while at < len(text):
+        character = text[at]
+        if character in "'\"`":
+            at = _closing(text, at)
+        elif text.startswith(("--", "/*"), at):
+            raise ValueError(f"character {at + 1}: comments cannot be in it")
+        elif character in "([":
+            opened.append((character, at))
+        elif character in ")]":
+            if not opened or opened.pop()[0] != {")": "(", "]": "["}[character]:
+                raise ValueError(f"character {at + 1}: nothing is open that {character} closes")
+        elif character == separator and not opened:
+            yield _stripped(text, begin, at)
+            begin = at + 1
+        at += 1
+    if opened:
+        raise ValueError(f"character {opened[-1][1] + 1}: {opened[-1][0]} is never closed")
+    yield _stripped(text, begin, len(text))
+
+
+def _stripped(text: str, begin: int, end: int) -> tuple[str, int]:
+    part = text[begin:end]
+    if not part.strip():
+        raise ValueError(f"character {begin + 1}: an expression is missing")
+    return part.strip(), begin + len(part) - len(part.lstrip())
+
+
+def _closing(text: str, at: int) -> int:
+    """Where the quote at `at` is closed. A backslash takes the next character's meaning, but in names and raw texts."""
+    quote = text[at]
+    raw = quote == "`" or re.search(r"\b[rR]$", text[:at]) is not None
+    place = at + 1
+    while place < len(text):
+        if text[place] == "\\" and not raw:
+            place += 1
+        elif text[place] == quote:
+            return place
+        place += 1
+    raise ValueError(f"character {at + 1}: {quote} is never closed")

@@ -1,0 +1,417 @@
+"""The lines of ``raycdc run --json`` as types, of which their JSON Schema is made (``raycdc docs lines``).
+
+`LINES_VERSION` stands in every line. It goes up when a key changes its meaning or goes away; new keys and new events
+come without, so that programs leave out what they do not know, and the schema that is printed allows keys beyond its
+own. `raycdc.observe.events.event_to_json` writes what is described here and nothing else, to which `check_line` holds
+it.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Literal, NotRequired
+
+from pydantic import ConfigDict, Field
+
+# Pydantic, which depends on this package, takes no other TypedDict before Python 3.12.
+from typing_extensions import TypedDict
+
+from raycdc.config.sections.observability import LogLevel
+from raycdc.core.terminal_text import printable_json
+from raycdc.observe.events import RunEvent, event_to_json, level_of
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic.json_schema import JsonSchemaValue
+
+LINES_VERSION = 1
+
+_CLOSED = ConfigDict(extra="forbid")
+
+
+_HOW_MUCH = Field(description="How much it matters.")
+
+
+class _Line(TypedDict):
+    """What every line has."""
+
+    __pydantic_config__ = _CLOSED  # type: ignore[misc]
+    version: Annotated[Literal[1], Field(description="Goes up when a key changes its meaning or goes away.")]
+    ts: Annotated[str, Field(description="When it was told: UTC, with milliseconds.")]
+    pipeline: Annotated[str | None, Field(description="Its name; null before the configuration is read.")]
+    level: NotRequired[
+        Annotated[Literal["debug", "info", "warning", "error"], Field(description="How much it matters.")]
+    ]
+
+
+class Pids(TypedDict):
+    """The processes of a run."""
+
+    __pydantic_config__ = _CLOSED  # type: ignore[misc]
+    driver: int
+    enumerator: int
+    readers: list[int]
+
+
+class StartedLine(_Line):
+    """The first line, and one for each set of processes after it."""
+
+    event: Literal["started"]
+    pids: Pids
+    read_by: Annotated[Literal["driver", "ray"], Field(description="Who reads from now on.")]
+    written_by: Annotated[Literal["driver", "spark"], Field(description="Who writes from now on.")]
+    engines_due_s: NotRequired[
+        Annotated[float, Field(description="Ray and Spark are started so long after the run began, and take over.")]
+    ]
+
+
+class RowsByEngine(TypedDict):
+    """Rows by who read and who wrote them: `driver`, `ray` or `spark`."""
+
+    rows_read_by: Annotated[dict[str, int], Field(description="In this run; none of epochs that an earlier one read.")]
+    rows_written_by: Annotated[dict[str, int], Field(description="Of all targets.")]
+
+
+class ParkedState(TypedDict):
+    """A table that is not followed, as the state has it."""
+
+    __pydantic_config__ = _CLOSED  # type: ignore[misc]
+    schema: str | None
+    announced: bool
+    incarnation: int
+    again: Annotated[bool, Field(description="Whether it begins again with a new snapshot, by itself.")]
+    phase: Annotated[str, Field(description="parked, paused, removed or ended")]
+    reason: str
+    position: Annotated[object, Field(description="The place in the log, in the source's own form.")]
+    ts_ms: int
+
+
+class SnapshotLineKeys(TypedDict):
+    """How far the snapshot of a table is, in all runs; nothing of a table without one."""
+
+    snapshot_rows: NotRequired[int]
+    snapshot_rows_estimated: NotRequired[int | None]
+    snapshot_bytes: NotRequired[int]
+    snapshot_percent: NotRequired[float | None]
+
+
+class BackfillLineKeys(TypedDict):
+    """How far a backfill of the table is, while one goes on."""
+
+    backfill_rows: NotRequired[Annotated[int, Field(description="Rows that were read again.")]]
+    backfill_chunks_done: NotRequired[int]
+    backfill_chunks_total: NotRequired[Annotated[int, Field(description="As far as is known; 0: not yet.")]]
+    backfill_percent: NotRequired[Annotated[float | None, Field(description="By chunks.")]]
+
+
+class TableLine(SnapshotLineKeys, BackfillLineKeys):
+    """One table. Further keys are figures of its source, such as `large_documents`."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    table: str
+    phase: Annotated[str, Field(description="snapshot, stream, resuming, parked, paused, removed or ended")]
+    chunks_done: int
+    chunks_total: Annotated[int, Field(description="Chunks that are known so far.")]
+    parked: NotRequired[ParkedState]
+    rows: Annotated[int, Field(description="Rows that this run sealed; an update is two.")]
+    lost_values: Annotated[int, Field(description="Values that the target cannot hold, in all runs.")]
+    rows_per_s: Annotated[int, Field(description="Since the look before.")]
+    bad_rows: NotRequired[Annotated[int, Field(description="Rows left out by pipeline.on_bad_record, in all runs.")]]
+
+
+class LagLine(TypedDict):
+    """Flink's lags, in milliseconds. The keys in camel case go with the next release."""
+
+    __pydantic_config__ = _CLOSED  # type: ignore[misc]
+    current_fetch_event_time_lag_ms: int | None
+    current_emit_event_time_lag_ms: int | None
+    source_idle_time_ms: int | None
+    pending_records: NotRequired[Annotated[int | None, Field(description="Of topics.")]]
+    watermark_lag_ms: NotRequired[Annotated[int | None, Field(description="Of topics.")]]
+    currentFetchEventTimeLag: Annotated[int | None, Field(deprecated=True)]
+    currentEmitEventTimeLag: Annotated[int | None, Field(deprecated=True)]
+    sourceIdleTime: Annotated[int | None, Field(deprecated=True)]
+    pendingRecords: NotRequired[Annotated[int | None, Field(deprecated=True)]]
+    watermarkLag: NotRequired[Annotated[int | None, Field(deprecated=True)]]
+
+
+class ReaderLine(TypedDict):
+    """One reader."""
+
+    __pydantic_config__ = _CLOSED  # type: ignore[misc]
+    subtask: int
+    pid: int
+    splits: list[str]
+    seconds: Annotated[dict[str, float], Field(description="Where its time went, since it began.")]
+    node: NotRequired[Annotated[str, Field(description="'state' is the node of the driver.")]]
+    sealing: NotRequired[Annotated[dict[str, int], Field(description="A cut that takes long: files and bytes.")]]
+    paused: NotRequired[Annotated[list[str], Field(description="Partitions that wait for slower ones.")]]
+
+
+class ProgressLine(_Line):
+    """How far the run is; `tables` are those of which there is news."""
+
+    event: Literal["progress"]
+    tables: list[TableLine]
+    lag_ms: Annotated[int | None, Field(description="Now minus the time up to which the source is in the sink.")]
+    lag: LagLine
+    readers: list[ReaderLine]
+    bottleneck: NotRequired[Annotated[str, Field(description="pace: source.rows_per_second or bytes_per_second.")]]
+
+
+class CommitLine(_Line, RowsByEngine):
+    """An epoch is in the sink."""
+
+    event: Literal["commit"]
+    epoch: int
+    tables: Annotated[dict[str, int], Field(description="Rows by table.")]
+    rows: int
+    seconds: float
+    staging_s: float
+    commit_s: float
+
+
+class ParkedLine(_Line):
+    """A table is not followed any more."""
+
+    event: Literal["parked"]
+    table: str
+    phase: str
+    again: bool
+    reason: str
+    position: object
+    ts_ms: int
+
+
+class StalledLine(_Line):
+    """Something has not moved for long (`standing`), or moves again."""
+
+    event: Literal["standing", "moving"]
+    stage: str
+    table: str
+    split: str
+    reader: int | None
+    doing: str
+    note: str
+    seconds: float
+    text: str
+
+
+class WarningLine(_Line):
+    """Harmless, and worth a look."""
+
+    event: Literal["warning"]
+    text: str
+
+
+class CommandLine(_Line):
+    """A command about a table was carried out, or refused."""
+
+    event: Literal["command"]
+    id: str
+    action: str
+    table: str
+    tables: list[str]
+    refused: bool
+    text: str
+
+
+class NewTableLine(_Line):
+    """A table that is followed without having been asked for."""
+
+    event: Literal["new_table"]
+    table: str
+    text: str
+
+
+#: The key `from` is a word of Python.
+_From = TypedDict("_From", {"from": Annotated[str, Field(description="The phase before.")]})
+
+
+class TablePhaseLine(_Line, _From):
+    """A table is in another phase; `to` is one of those of `progress`."""
+
+    event: Literal["table_phase"]
+    table: str
+    to: str
+
+
+class SnapshotDoneLine(_Line):
+    """All rows of a table's snapshot are in the sink."""
+
+    event: Literal["snapshot_done"]
+    table: str
+    rows: Annotated[int | None, Field(description="Rows that its chunks had, in all runs.")]
+
+
+class SnapshotsDoneLine(_Line):
+    """No table is in its snapshot any more."""
+
+    event: Literal["snapshots_done"]
+    tables: Annotated[int, Field(description="Tables whose snapshots this run finished.")]
+
+
+class SchemaChangedLine(_Line):
+    """An epoch with changes of a table's schema is in the sink, which follows as pipeline.schema_change says."""
+
+    event: Literal["schema_changed"]
+    table: str
+    target: str
+    epoch: int
+    changes: Annotated[list[str], Field(description="Such as add_column note; names only.")]
+
+
+class RecoveredLine(_Line):
+    """Sink and record are equal again, and reading goes on."""
+
+    event: Literal["recovered"]
+    after: Annotated[str, Field(description="killed, error, take_over, cluster or node.")]
+    epoch: Annotated[int, Field(description="The last epoch that the sink holds; 0: none.")]
+    replayed: Annotated[list[int], Field(description="Epochs that were sealed before, and are committed now.")]
+    dropped: Annotated[list[int], Field(description="Epochs whose rows were lost, and are read again.")]
+    text: str
+
+
+class EnginesPromotedLine(_Line):
+    """Ray's actors read from now on; before, the driver's process did."""
+
+    event: Literal["handed_over"]
+    after_s: Annotated[float, Field(description="Seconds since the run began to read.")]
+
+
+class ScalingLine(_Line):
+    """There should be so many readers."""
+
+    event: Literal["scaling"]
+    readers: int
+    waiting: int
+    nodes: dict[str, int]
+    reason: str
+
+
+#: The key `for` is a word of Python.
+_Waiting = TypedDict("_Waiting", {"for": Annotated[str, Field(description="Who has the pipeline.")]})
+
+
+class WaitingLine(_Line, _Waiting):
+    """A standby waits for its turn."""
+
+    event: Literal["waiting"]
+    state: str
+    at_most_s: NotRequired[float]
+
+
+class TookOverLine(_Line):
+    """A standby has the pipeline."""
+
+    event: Literal["took_over"]
+    reason: str
+    generation: int
+
+
+class EndLine(_Line, RowsByEngine):
+    """The last line of a run that did as it was told; the rows are those of all its epochs."""
+
+    event: Literal["caught_up", "stopped"]
+
+
+class LogLine(_Line):
+    """Something that a library logged; in a log file alone ([logging])."""
+
+    event: Literal["log"]
+    logger: str
+    text: str
+
+
+class StepLine(_Line):
+    """A step before `started`; in a log file alone ([logging])."""
+
+    event: Literal["starting"]
+    step: str
+
+
+class ErrorLine(_Line):
+    """The last line of a run that failed."""
+
+    event: Literal["error"]
+    error: Annotated[str, Field(description="The kind of the error.")]
+    text: str
+
+
+Line = Annotated[
+    StartedLine
+    | ProgressLine
+    | CommitLine
+    | ParkedLine
+    | StalledLine
+    | WarningLine
+    | CommandLine
+    | NewTableLine
+    | TablePhaseLine
+    | SnapshotDoneLine
+    | SnapshotsDoneLine
+    | SchemaChangedLine
+    | RecoveredLine
+    | EnginesPromotedLine
+    | ScalingLine
+    | WaitingLine
+    | TookOverLine
+    | EndLine
+    | ErrorLine
+    | LogLine
+    | StepLine,
+    Field(discriminator="event"),
+]
+
+
+def line_of(event: RunEvent, pipeline: str | None) -> str:
+    """An event as a line, without its end."""
+    return _line({**_head(level_of(event), pipeline), **event_to_json(event)})
+
+
+def log_line(level: LogLevel, pipeline: str, logger: str, text: str) -> str:
+    """The same of what a library logged."""
+    return _line({**_head(level, pipeline), "event": "log", "logger": logger, "text": text})
+
+
+def _head(level: LogLevel, pipeline: str | None) -> dict[str, str | int | None]:
+    return {"version": LINES_VERSION, "ts": now_text(), "pipeline": pipeline, "level": str(level)}
+
+
+def _line(document: JsonSchemaValue) -> str:
+    return printable_json(json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str))
+
+
+def now_text() -> str:
+    """The time as lines have it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def lines_schema() -> JsonSchemaValue:
+    """The JSON Schema of one line, which allows further keys: a later raycdc may write some."""
+    title = f"A line of raycdc run --json, version {LINES_VERSION}"
+    schema = _opened(_adapter().json_schema())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
+
+
+def _opened(schema: JsonSchemaValue) -> JsonSchemaValue:
+    """The schema of objects that may have further keys."""
+    parts = {name: {**part} for name, part in schema["$defs"].items()}
+    for part in parts.values():
+        if part.get("additionalProperties") is False:
+            del part["additionalProperties"]
+    return {**schema, "$defs": parts}
+
+
+def check_line(line: bytes | str) -> None:
+    """A ValueError (`pydantic.ValidationError`) where `line` is not as it is described, or has further keys."""
+    _adapter().validate_json(line, strict=True)
+
+
+@cache
+def _adapter() -> TypeAdapter[Line]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Line)

@@ -1,0 +1,73 @@
+"""The listeners of one run: each hears every event, one at a time, and an error in one is no other's.
+
+An error in a listener is a bug, or a user's own: it is reported once, by a warning with the listener's name that all
+listeners hear, and on standard error, because the listener that failed may be the one that shows warnings. The listener
+hears the next event all the same.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from raycdc.core.terminal_text import printable_text
+from raycdc.observe.events.run_events import Listener, RunEvent, Warned
+
+
+class Listeners:
+    """`listeners` by their names for people, in the order in which they hear. Any thread may call `tell` and `guard`; a
+    listener may call neither.
+    """
+
+    def __init__(self, listeners: Mapping[str, Listener]) -> None:
+        self._lock = threading.Lock()
+        self._listeners = dict(listeners)
+        #: The names of those whose error was reported.
+        self._failed: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"Listeners({', '.join(self._listeners)})"
+
+    def add(self, name: str, listener: Listener) -> None:
+        """The listener hears the events from now on, after those that were there before."""
+        with self._lock:
+            self._listeners[name] = listener
+
+    def tell(self, event: RunEvent) -> None:
+        """Call each listener with the event."""
+        with self._lock:
+            pending = deque([event])
+            while pending:
+                now = pending.popleft()
+                for name, listener in self._listeners.items():
+                    try:
+                        listener(now)
+                    except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+                        pending.extend(self._reported(name, listener, error))
+
+    def guard(self, name: str, call: Callable[[], object]) -> None:
+        """Make a call of the name, whose error is reported as one of a listener is."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+            for warning in self._reported(name, call, error):
+                self.tell(warning)
+
+    def _reported(self, name: str, listener: object, error: Exception) -> list[Warned]:
+        """The warning about the error, which is on standard error by then; none for the second of a listener."""
+        if name in self._failed:
+            return []
+        self._failed.add(name)
+        from raycdc.runtime.unexpected import unexpected  # Only here, because it loads Arrow.
+
+        text = (
+            f"The listener {name!r} of this run failed, and the run goes on without what it does with events: "
+            f"{unexpected(error, listener)} Its further errors are not reported."
+        )
+        # Standard error may be closed.
+        with suppress(OSError, ValueError):
+            print(printable_text(text), file=sys.stderr)  # noqa: T201 - the listener may be the one that shows warnings
+        return [Warned(text)]

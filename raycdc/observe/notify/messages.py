@@ -1,0 +1,276 @@
+"""A message about a run, and its body as types, of which the JSON Schema is made (``raycdc docs webhook``).
+
+`BODY_VERSION` stands in every body. It goes up when a key changes its meaning or goes away; new keys and new types come
+without. The envelope (`type`, `timestamp`, `data`) is that of Standard Webhooks 1.0.0.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+
+# Pydantic, which depends on this package, takes no other TypedDict before Python 3.12.
+from typing_extensions import TypedDict
+
+from raycdc.config.sections.notifications import NotificationKind
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic.json_schema import JsonSchemaValue
+
+BODY_VERSION = 1
+#: A text is cut behind so many characters: receivers have limits of their own.
+TEXT_MAX = 4000
+
+_CLOSED = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDoneNotification:
+    """All rows of a table's snapshot are in the target."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    table: str
+    rows: Annotated[int | None, Field(description="Rows that its chunks had, in all runs; null where nobody knows.")]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotsDoneNotification:
+    """No table of the pipeline is in its snapshot any more."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    tables: Annotated[int, Field(description="Tables that were read in this run.")]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChangedNotification:
+    """The targets of a table have followed a change of its schema."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    table: str
+    epoch: int
+    changes: Annotated[list[str], Field(description="Such as add_column note; names only.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TableParkedNotification:
+    """A table is not followed any more; the others go on."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    table: str
+    reason: str
+    remedy: Annotated[str, Field(description="The way out.")]
+    since_ms: Annotated[int, Field(description="The commit time of the change that parked it, since 1970.")]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsLeftOutNotification:
+    """`pipeline.on_bad_record` left rows out; at most one message per table in ten minutes."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    table: str
+    rows: Annotated[int, Field(description="Of this table, in all runs.")]
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionAtRiskNotification:
+    """The source deletes unread parts of its log soon."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    headroom_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredNotification:
+    """The pipeline works again."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    after: Annotated[
+        Literal["killed", "error", "take_over", "cluster", "node", "standing", "parked", "retention"],
+        Field(description="What it recovered from."),
+    ]
+    table: Annotated[str | None, Field(description="Of one table, where it is about one.")]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedWithErrorNotification:
+    """The run has ended with an error; nobody reads or writes until it is started again."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+    error: Annotated[str, Field(description="The kind of the error.")]
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class TestNotification:
+    """Nothing happened: somebody tries whether messages arrive (``raycdc notify test``)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+
+Data = (
+    SnapshotDoneNotification
+    | SnapshotsDoneNotification
+    | SchemaChangedNotification
+    | TableParkedNotification
+    | RowsLeftOutNotification
+    | RetentionAtRiskNotification
+    | RecoveredNotification
+    | EndedWithErrorNotification
+    | TestNotification
+)
+
+
+class _Body(TypedDict):
+    """What every message has."""
+
+    __pydantic_config__ = _CLOSED  # type: ignore[misc]
+    version: Annotated[Literal[1], Field(description="Goes up when a key changes its meaning or goes away.")]
+    id: Annotated[str, Field(description="The same whenever the same event is told again: a receiver drops repeats.")]
+    timestamp: Annotated[str, Field(description="When it happened: UTC, with milliseconds.")]
+    pipeline: Annotated[str, Field(description="Its name.")]
+    host: Annotated[str, Field(description="The machine that runs it.")]
+    text: Annotated[str, Field(description="The message for people.")]
+
+
+class SnapshotDoneBody(_Body):
+    """See `SnapshotDoneNotification`."""
+
+    type: Literal["snapshot_done"]
+    data: SnapshotDoneNotification
+
+
+class SnapshotsDoneBody(_Body):
+    """See `SnapshotsDoneNotification`."""
+
+    type: Literal["snapshots_done"]
+    data: SnapshotsDoneNotification
+
+
+class SchemaChangedBody(_Body):
+    """See `SchemaChangedNotification`."""
+
+    type: Literal["schema_changed"]
+    data: SchemaChangedNotification
+
+
+class TableParkedBody(_Body):
+    """See `TableParkedNotification`."""
+
+    type: Literal["table_parked"]
+    data: TableParkedNotification
+
+
+class RowsLeftOutBody(_Body):
+    """See `RowsLeftOutNotification`."""
+
+    type: Literal["rows_left_out"]
+    data: RowsLeftOutNotification
+
+
+class RetentionAtRiskBody(_Body):
+    """See `RetentionAtRiskNotification`."""
+
+    type: Literal["retention_at_risk"]
+    data: RetentionAtRiskNotification
+
+
+class RecoveredBody(_Body):
+    """See `RecoveredNotification`."""
+
+    type: Literal["recovered"]
+    data: RecoveredNotification
+
+
+class EndedWithErrorBody(_Body):
+    """See `EndedWithErrorNotification`."""
+
+    type: Literal["ended_with_error"]
+    data: EndedWithErrorNotification
+
+
+class TestBody(_Body):
+    """See `TestNotification`."""
+
+    type: Literal["test"]
+    data: TestNotification
+
+
+Body = Annotated[
+    SnapshotDoneBody
+    | SnapshotsDoneBody
+    | SchemaChangedBody
+    | TableParkedBody
+    | RowsLeftOutBody
+    | RetentionAtRiskBody
+    | RecoveredBody
+    | EndedWithErrorBody
+    | TestBody,
+    Field(discriminator="type"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. `happening` is None for one that only tries the way."""
+
+    id: str
+    happening: NotificationKind | None
+    at_ms: int
+    pipeline: str
+    host: str
+    text: str
+    data: Data
+
+    @property
+    def type(self) -> str:
+        return "test" if self.happening is None else str(self.happening)
+
+    def body(self) -> bytes:
+        """The bytes that are signed and sent: JSON in UTF-8."""
+        at = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        document = {
+            "version": BODY_VERSION,
+            "id": self.id,
+            "type": self.type,
+            "timestamp": at,
+            "pipeline": self.pipeline,
+            "host": self.host,
+            "text": self.text[:TEXT_MAX],
+            "data": asdict(self.data),
+        }
+        return json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def message_id(*parts: str | int) -> str:
+    """The id of the event that `parts` name: the same in every run and process."""
+    return f"msg_{sha256(json.dumps(parts).encode()).hexdigest()[:32]}"
+
+
+def body_schema() -> JsonSchemaValue:
+    """The JSON Schema of a body, which allows further keys: a later raycdc may write some."""
+    schema = _adapter().json_schema()
+    parts = {name: {**part} for name, part in schema["$defs"].items()}
+    for part in parts.values():
+        if part.get("additionalProperties") is False:
+            del part["additionalProperties"]
+    title = f"The body of a notification of raycdc, version {BODY_VERSION}"
+    return {**schema, "$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, "$defs": parts}
+
+
+def check_body(body: bytes | str) -> None:
+    """A ValueError (`pydantic.ValidationError`) where `body` is not as it is described, or has further keys."""
+    _adapter().validate_json(body, strict=True)
+
+
+@cache
+def _adapter() -> TypeAdapter[Body]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Body)

@@ -1,0 +1,161 @@
+"""The notifications of one run: hears its events on their way, and hands messages to receivers (`outbox`)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from raycdc.config import PipelineConfig
+from raycdc.config.sections.notifications import NotificationKind, NotifyOptions
+from raycdc.errors import ExitCode, RaycdcError
+from raycdc.observe.events import CaughtUp, Failed, RunEvent, Started, Stopped
+from raycdc.observe.notify.event_filter import EventFilter, PipelineInfo
+from raycdc.observe.notify.messages import Message, TestNotification, message_id
+from raycdc.observe.notify.outbox import FILE_NAME, DeliveryLimits, NotificationOutbox, NotificationReceiver, Sent
+from raycdc.observe.notify.receivers import CommandReceiver, Webhook
+from raycdc.observe.status import StatusKeeper
+from raycdc.state.location import state_of
+
+#: How often the source is asked how long it keeps its log, where somebody wants to be told; and in the first minute,
+#: while there is no answer: before the first epoch there is no place to ask about.
+ROOM_EVERY_S = 60.0
+FIRST_ROOM_EVERY_S = 5.0
+#: A process whose Ray is lost is ended by Ray about so soon, with another exit code.
+AT_ONCE_S = 1.0
+
+
+def receiver_of(options: NotifyOptions) -> NotificationReceiver:
+    """The receiver of one ``[[notify]]``."""
+    return CommandReceiver(options) if options.type == "command" else Webhook(options)
+
+
+def test_message(pipeline: str) -> Message:
+    """A message that only tries the way."""
+    host, now_ms = socket.gethostname(), _now_ms()
+    text = f"{pipeline}: this is a test of notifications; nothing happened"
+    return Message(
+        message_id(pipeline, host, now_ms, os.getpid()), None, now_ms, pipeline, host, text, TestNotification()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Addressee:
+    """One ``[[notify]]`` of a run."""
+
+    wants: frozenset[NotificationKind]
+    outbox: NotificationOutbox
+
+
+class Notifier:
+    """`listen` and `open` are for the run's threads, one at a time; `ended` or `failed` is called once, by whoever ends
+    the run, and waits for the longest `end_wait` at most. `warning` hears of what was not taken.
+    """
+
+    def __init__(self, config: PipelineConfig, keeper: StatusKeeper) -> None:
+        self._keeper = keeper
+        self._lock = threading.Lock()
+        self._warning: Callable[[str], None] = lambda _: None
+        self._log_kept_s: Callable[[], float | None] = lambda: None
+        place = state_of(config)
+        host = socket.gethostname()
+        run = f"{host} {os.getpid()} {time.time_ns()}"
+        self._news = EventFilter(PipelineInfo(config.pipeline.name, str(place), host, run))
+        self._closed = threading.Event()
+        self._watches = False
+        sent = Sent(place.work / FILE_NAME) if config.notifications else None
+        self._addressees = [] if sent is None else [self._addressee(each, sent) for each in config.notifications]
+
+    def __repr__(self) -> str:
+        return f"Notifier({self._addressees})"
+
+    def open(self, warning: Callable[[str], None], log_kept_s: Callable[[], float | None]) -> None:
+        """Before the first event. `log_kept_s` asks how long the source keeps what is unread of its log."""
+        self._warning = warning
+        self._log_kept_s = log_kept_s
+
+    def listen(self, event: RunEvent) -> None:
+        """An event of the run; returns at once."""
+        if self._addressees:
+            with self._lock:
+                self._put(self._news.heard(event, self._keeper.status, now_s=time.monotonic(), at_ms=_now_ms()))
+            if isinstance(event, Started):
+                self._watch()
+
+    def ended(self, *, stopped: bool) -> None:
+        """The run has ended in order, because it was `stopped` or is done; whatever was told is to be delivered."""
+        if self._addressees:
+            with self._lock:
+                end = Stopped() if stopped else CaughtUp()
+                self._put(self._news.heard(end, self._keeper.status, now_s=time.monotonic(), at_ms=_now_ms()))
+        self._close(float("inf"))
+
+    def failed_at_once(self, error: RaycdcError) -> None:
+        """The process ends with `error` in a moment, whatever it does: it waits for a second at most."""
+        self.failed(error, wait_s=AT_ONCE_S)
+
+    def failed(self, error: BaseException, *, wait_s: float = float("inf")) -> None:
+        """The run ends with `error`. An interrupt is none, and waits for nobody."""
+        if not isinstance(error, Exception):
+            self._close(0.0)
+            return
+        code = error.exit_code if isinstance(error, RaycdcError) else ExitCode.BUG
+        if self._addressees and not self._closed.is_set():
+            with self._lock:
+                self._put(self._news.ended(Failed.of(error), int(code), self._keeper.status, at_ms=_now_ms()))
+        self._close(wait_s)
+
+    def _close(self, wait_s: float) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        began_s = time.monotonic()
+        for each in self._addressees:
+            each.outbox.end()
+        for each in self._addressees:
+            each.outbox.wait(began_s + min(wait_s, each.outbox.limits.end_s))
+
+    def _addressee(self, options: NotifyOptions, sent: Sent) -> _Addressee:
+        limits = DeliveryLimits(options.retry_for.total_seconds(), options.end_wait.total_seconds())
+        outbox = NotificationOutbox(receiver_of(options), limits, sent, self._warn)
+        return _Addressee(frozenset(options.on or NotificationKind), outbox)
+
+    def _warn(self, text: str) -> None:
+        self._warning(text)
+
+    def _put(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            for each in self._addressees:
+                if message.happening in each.wants:
+                    each.outbox.put(message)
+
+    def _watch(self) -> None:
+        """Look in the background how long the source keeps its log, where somebody wants to know."""
+        if self._watches or not any(NotificationKind.RETENTION_AT_RISK in each.wants for each in self._addressees):
+            return
+        self._watches = True
+
+        def watch() -> None:
+            first_s, kept_s = ROOM_EVERY_S, None
+            while True:
+                # A source that is away is told of by those who need it.
+                with suppress(RaycdcError):
+                    kept_s = self._log_kept_s()
+                    with self._lock:
+                        self._put(self._news.room(kept_s, at_ms=_now_ms()))
+                pause_s = FIRST_ROOM_EVERY_S if kept_s is None and first_s > 0 else ROOM_EVERY_S
+                first_s -= pause_s
+                if self._closed.wait(pause_s):
+                    return
+
+        # A machine without room for a thread ends no run.
+        with suppress(RuntimeError):
+            threading.Thread(target=watch, name="notify room", daemon=True).start()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

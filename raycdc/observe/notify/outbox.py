@@ -1,0 +1,253 @@
+"""The messages of one receiver: in order, each tried again after pauses, never more than so many.
+
+A thread of its own sends them, so a receiver that hangs holds up nobody else. What the receiver has taken is remembered
+in a file beside the state, so that a later run does not tell the same event again; where the file is lost, it comes
+again with the same id.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from raycdc.config.sections.notifications import NotifyOptions
+from raycdc.errors import StateError
+from raycdc.observe.notify.messages import Message
+from raycdc.state.files.folder import LocalFolder
+
+#: Messages that wait for one receiver. Each is a few hundred bytes, and a run has few: so many mean that the receiver
+#: is away for long, and the newest ones say less than the first.
+WAITING_MAX = 1000
+#: Ids that are remembered of one receiver.
+SENT_MAX = 2000
+#: The pauses between tries double from the first to the last.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+
+FILE_VERSION = 1
+FILE_NAME = "notified.json"
+
+
+class NotSentError(Exception):
+    """A receiver did not take a message; the text says why, with nothing that is secret. Without `again` it never will.
+    `after_s` is when it asked to be tried again.
+    """
+
+    def __init__(self, text: str, *, again: bool = True, after_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.again = again
+        self.after_s = after_s
+
+
+class NotificationReceiver(Protocol):
+    """Takes one message at a time, in one thread."""
+
+    @property
+    def name(self) -> str:
+        """The receiver for people, without secrets."""
+
+    @property
+    def key(self) -> str:
+        """The receiver among all of any configuration, without secrets."""
+
+    def send(self, message: Message) -> None:
+        """Blocks for the receiver's timeout at most. `NotSentError` where it was not taken."""
+
+
+class OfOptions:
+    """A `NotificationReceiver` as one ``[[notify]]`` describes it, but for its `send`."""
+
+    def __init__(self, options: NotifyOptions) -> None:
+        self._options = options
+        self._timeout_s = options.timeout.total_seconds()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        return self._options.place
+
+    @property
+    def key(self) -> str:
+        return self._options.digest
+
+
+class Sent:
+    """The ids that receivers have taken, in a file, which is read when it is first asked: a driver that waits for
+    another one's state does not know by then what that one sends. Thread-safe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._ids: dict[str, list[str]] = {}
+        self._was_read = False
+
+    def __repr__(self) -> str:
+        return f"Sent({str(self._path)!r})"
+
+    def has(self, receiver: str, message: str) -> bool:
+        if not self._was_read:
+            with self._lock:
+                self._read()
+        return message in self._ids.get(receiver, ())
+
+    def add(self, receiver: str, message: str) -> None:
+        """A file that cannot be written costs nothing but a repeated message."""
+        with self._lock:
+            self._read()
+            self._ids[receiver] = [*self._ids.get(receiver, ()), message][-SENT_MAX:]
+            data = json.dumps({"version": FILE_VERSION, "sent": self._ids}).encode()
+            with suppress(StateError):
+                LocalFolder(self._path.parent).write(self._path.name, data)
+
+    def _read(self) -> None:
+        if self._was_read:
+            return
+        with suppress(OSError, ValueError, AttributeError, TypeError, KeyError):
+            document = json.loads(self._path.read_bytes())
+            if document["version"] == FILE_VERSION:
+                self._ids = {str(name): [str(one) for one in ids] for name, ids in document["sent"].items()}
+        self._was_read = True
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryLimits:
+    """How long a message is tried, and how long the end of a run waits for what is on its way, in seconds."""
+
+    retry_s: float
+    end_s: float
+
+
+class NotificationOutbox:
+    """See the module's docstring. `put` and `close` are for any thread; `warn` is called by the outbox's own thread
+    and, at the end, by that of `close`.
+    """
+
+    def __init__(
+        self,
+        receiver: NotificationReceiver,
+        limits: DeliveryLimits,
+        sent: Sent,
+        warn: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._receiver = receiver
+        self.limits = limits
+        self._sent = sent
+        self._warn = warn
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._waiting: deque[Message] = deque()
+        self._known: set[str] = set()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._dropped = 0
+
+    def __repr__(self) -> str:
+        return f"Outbox({self._receiver.name!r}, {len(self._waiting)} waiting)"
+
+    def put(self, message: Message) -> None:
+        """Take a message to send; returns at once. One that was sent, or waits, is dropped."""
+        with self._changed:
+            if message.id in self._known or self._sent.has(self._receiver.key, message.id):
+                return
+            if len(self._waiting) >= WAITING_MAX:
+                self._dropped += 1
+                return
+            self._known.add(message.id)
+            self._waiting.append(message)
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="notify", daemon=True)
+                # Where there is no room for a thread the next message tries again, and the end tells what waits.
+                with suppress(RuntimeError):
+                    thread.start()
+                    self._thread = thread
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """No more messages come: what waits is tried at once, without pauses."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def wait(self, until_s: float) -> None:
+        """Wait until everything was sent or given up, until `until_s` of the clock at most; then tell what was not."""
+        with self._changed:
+            while self._waiting and (left_s := until_s - self._clock()) > 0:
+                self._changed.wait(left_s)
+            left = [*self._waiting]
+            self._waiting.clear()
+            dropped = self._dropped
+        if left:
+            named = ", ".join(dict.fromkeys(message.type for message in left))
+            self._warn(
+                f"{self._receiver.name} has not taken everything before the end of the run; notifications that are "
+                f"dropped: {len(left)} ({named})."
+            )
+        if dropped:
+            self._warn(f"{dropped} notifications to {self._receiver.name} were dropped: {WAITING_MAX} waited already.")
+
+    def _work(self) -> None:
+        while (message := self._next()) is not None:
+            self._deliver(message)
+            with self._changed:
+                if self._is_next(message):
+                    self._waiting.popleft()
+                self._changed.notify_all()
+
+    def _next(self) -> Message | None:
+        """The next message, which stays in the queue while it is sent; None when no more come."""
+        with self._changed:
+            while not self._waiting:
+                if self._closing:
+                    return None
+                self._changed.wait()
+            return self._waiting[0]
+
+    def _deliver(self, message: Message) -> None:
+        """Send it, or tell why it is given up."""
+        began_s, pause_s = self._clock(), FIRST_PAUSE_S
+        while True:
+            try:
+                self._receiver.send(message)
+            except NotSentError as refused:
+                late = self._clock() - began_s + pause_s > self.limits.retry_s
+                if not refused.again or late or not self._pause(max(pause_s, refused.after_s), message):
+                    self._give_up(message, str(refused))
+                    return
+                pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+            except Exception as wrong:  # noqa: BLE001 - of the URL or this machine; its text may be secret
+                self._give_up(message, type(wrong).__name__)
+                return
+            else:
+                self._sent.add(self._receiver.key, message.id)
+                return
+
+    def _pause(self, seconds: float, message: Message) -> bool:
+        """Wait before the next try; False where the run has dropped the message. The end of the run cuts it short; from
+        then on there is a try each second.
+        """
+        with self._changed:
+            closing = self._closing
+            until_s = self._clock() + (FIRST_PAUSE_S if closing else min(seconds, LONGEST_PAUSE_S))
+            while self._is_next(message) and self._closing == closing and (left_s := until_s - self._clock()) > 0:
+                self._changed.wait(left_s)
+            return self._is_next(message)
+
+    def _is_next(self, message: Message) -> bool:
+        return bool(self._waiting) and self._waiting[0] is message
+
+    def _give_up(self, message: Message, why: str) -> None:
+        with self._changed:
+            if not self._is_next(message):
+                return  # The end of the run tells of it.
+        self._warn(f"The notification {message.type} was not taken by {self._receiver.name}, and is dropped: {why}.")

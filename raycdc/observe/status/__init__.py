@@ -1,0 +1,24 @@
+"""The status of a run: one frozen value, `RunStatus`, that one listener of the run's events keeps up to date.
+
+The terminal (`raycdc.cli.screens.progress`), ``status --json``, the control API and the web UI
+(`raycdc.observe.status.documents`), ``/metrics`` and notifications are views of it: functions of the value that keep
+nothing of it. `status` has the value and what an event makes of it, without clocks and threads; `keeper` has the
+listener; `speed` and `stages` are parts of the value.
+"""
+
+from raycdc.observe.status.keeper import StatusKeeper
+from raycdc.observe.status.stages import Bottleneck, Speed, Stages
+from raycdc.observe.status.status import CommitReport, KnownTable, Moment, RunMessage, RunProcess, RunStatus
+
+__all__ = [
+    "Bottleneck",
+    "CommitReport",
+    "KnownTable",
+    "Moment",
+    "RunMessage",
+    "RunProcess",
+    "RunStatus",
+    "Speed",
+    "Stages",
+    "StatusKeeper",
+]

@@ -1,0 +1,51 @@
+"""The listener that keeps the status of a run up to date."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from raycdc.observe.events import RunEvent
+from raycdc.observe.status.status import Moment, RunProcess, RunStatus
+
+
+class StatusKeeper:
+    """`listen` is called by one thread at a time, as the first of a run's listeners; everything else by any thread."""
+
+    def __init__(
+        self,
+        run: RunProcess,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._clock, self._wall_ms = clock, wall_ms
+        self._status = RunStatus(run, heard=self.now())
+        self._moved_s = self._status.heard.s
+
+    def __repr__(self) -> str:
+        return f"StatusKeeper({self._status.run.pipeline!r}, {self._status.step!r})"
+
+    @property
+    def status(self) -> RunStatus:
+        """The status after the newest event."""
+        return self._status
+
+    def now(self) -> Moment:
+        """The time by the clocks that the status is kept with."""
+        return Moment(self._clock(), self._wall_ms())
+
+    def listen(self, event: RunEvent) -> None:
+        """An event of the run."""
+        self._status = self._status.after(event, self.now())
+
+    def moved(self) -> None:
+        """The driver's work goes on, or the run has looked at its processes; no figure of the status changed."""
+        self._moved_s = self._clock()
+
+    def silent_s(self) -> float:
+        """For how long a run that reads and writes has neither looked at its processes nor said anything, and nothing
+        of its driver's work has moved, in seconds; 0 while it starts, waits or ends, which may take as long as it does.
+        """
+        status = self._status
+        return self._clock() - max(status.heard.s, self._moved_s) if status.step == "running" else 0.0

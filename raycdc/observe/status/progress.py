@@ -1,0 +1,424 @@
+"""The reporter of a running pipeline: statuses of its job and commits become the events of `raycdc.observe.events`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Protocol, TypeVar
+
+from raycdc.delivery.lag import Lag
+from raycdc.delivery.outcomes import EpochStatistics
+from raycdc.errors import RaycdcError
+from raycdc.model import TableId
+from raycdc.model.engines import EngineName
+from raycdc.observe.events import (
+    PACE,
+    CaughtUp,
+    Committed,
+    EnginesAtWork,
+    Failed,
+    Lags,
+    Listener,
+    Listeners,
+    PartitionLags,
+    ReaderFigures,
+    RunEvent,
+    RunProgress,
+    Scaling,
+    StandbyWaiting,
+    Started,
+    Starting,
+    Stopped,
+    TableFigures,
+    TableParked,
+    TookOver,
+    Warned,
+)
+from raycdc.observe.status import KnownTable, RunProcess, StatusKeeper
+from raycdc.runtime.scaling import Scaled
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
+from raycdc.source.protocol.metrics import PartitionMetrics
+from raycdc.source.tables.table_life import is_nothing
+from raycdc.state.parked import ParkedTarget
+
+#: Of at most so many tables a look asks each time, and the last look of a run tells all of them.
+TABLES_PER_LOOK = 100
+#: Asking for all tables takes at most this share of the time, however many there are. A look at the readers alone costs
+#: next to nothing, and is all that lag, warnings and the watchdog need.
+TABLES_SHARE = 0.1
+
+
+Figure = TypeVar("Figure")
+
+
+class StatusOf(Protocol):
+    """Asks for the status of the source side, with what is known of each table or without. None while there is none."""
+
+    def __call__(self, *, tables: bool) -> JobStatus | None: ...
+
+
+class PollListener(Protocol):
+    """Hears whether somebody is `asking` for statuses from now on."""
+
+    def __call__(self, *, asking: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressListeners:
+    """Whoever hears of what is no event. They are called by the thread that it happens in, and return at once; an error
+    in one is reported as one of a listener is, and is no other's.
+    """
+
+    listeners: Listeners
+    #: When statuses of the source side begin to be asked for, and when nobody asks any more.
+    on_asking: list[PollListener] = field(default_factory=list)
+    #: Every status of the source side that is looked at.
+    on_status: list[Callable[[JobStatus | None], None]] = field(default_factory=list)
+    #: Targets that have refused an epoch, by name, before that epoch is reported as committed.
+    on_parked: list[Callable[[Mapping[str, ParkedTarget]], None]] = field(default_factory=list)
+    #: The error with which the process ends at once, before it does.
+    on_exit: list[Callable[[RaycdcError], None]] = field(default_factory=list)
+    #: That the driver's work goes on, also where there is no source side to look at.
+    on_moved: list[Callable[[], None]] = field(default_factory=list)
+
+    def asking(self, *, asking: bool) -> None:
+        self._call(self.on_asking, asking=asking)
+
+    def status(self, status: JobStatus | None) -> None:
+        self._call(self.on_status, status)
+
+    def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
+        self._call(self.on_parked, entries)
+
+    def exits(self, error: RaycdcError) -> None:
+        self._call(self.on_exit, error)
+
+    def moved(self) -> None:
+        self._call(self.on_moved)
+
+    def _call(self, hearers: Sequence[Callable[..., None]], *values: object, **named: object) -> None:
+        for hear in hearers:
+            self.listeners.guard(getattr(hear, "__qualname__", repr(hear)), partial(hear, *values, **named))
+
+
+class TablesOfRun:
+    """Rows of each table since the run began, which more than one coordinator may have counted. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._statuses: dict[TableId, TableStatus] = {}
+        self._seen: dict[TableId, tuple[float, int]] = {}
+        #: Those that coordinators before this one counted.
+        self._before: dict[TableId, int] = {}
+        self._generation = 0
+        #: Those whose rate was told, which is another one when nothing comes any more.
+        self._moving: set[TableId] = set()
+        self._counts: Mapping[str, Mapping[str, int]] = {}
+        self._bad_rows: Mapping[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._statuses)
+
+    def look(
+        self,
+        status: JobStatus,
+        bad_rows: Mapping[str, int],
+        reported: Mapping[str, KnownTable],
+        *,
+        now_s: float,
+        every: bool = False,
+    ) -> tuple[TableFigures, ...]:
+        """The figures of those tables that are not as they were `reported` last, or of `every` table; by name. A line
+        of a table is made for these alone.
+        """
+        self._of_generation(status.generation)
+        counts = _counts_by_table(status.readers)
+        beside = _changed(self._counts, counts) | _changed(self._bad_rows, bad_rows)
+        self._counts, self._bad_rows = counts, bad_rows
+        again = self._moving | {table for table in map(TableId.parse, beside) if table in status.tables}
+        news = []
+        for table, now in status.tables.items():
+            if every or table in again or self._statuses.get(table) != now:
+                self._statuses[table] = now
+                figures = self._figures(table, now, now_s=now_s)
+                before = reported.get(figures.table)
+                if every or before is None or before.figures != figures:
+                    news.append(figures)
+        return tuple(sorted(news, key=lambda figures: figures.table))
+
+    def _of_generation(self, generation: int) -> None:
+        """A coordinator counts from its beginning on; one that carries out a command about a table is a new one."""
+        if generation != self._generation:
+            self._generation = generation
+            self._before = {table: rows for table, (_, rows) in self._seen.items()}
+            self._statuses = {}
+
+    def _figures(self, table: TableId, status: TableStatus, *, now_s: float) -> TableFigures:
+        name, progress = str(table), status.progress
+        rows = self._before.get(table, 0) + (status.rows or 0)
+        then_s, before = self._seen.get(table, (now_s, rows))
+        self._seen[table] = (now_s, rows)
+        rate = round((rows - before) / (now_s - then_s)) if now_s > then_s else 0
+        (self._moving.add if rate else self._moving.discard)(table)
+        return TableFigures(
+            table=name,
+            phase=progress.phase,
+            chunks_done=progress.chunks_done,
+            chunks_total=progress.chunks_total,
+            rows=rows,
+            rows_per_s=rate,
+            lost_values=status.lost_values or 0,
+            bad_rows=self._bad_rows.get(name),
+            source_counts=self._counts.get(name, {}),
+            parked=progress.parked,
+            begun=progress.begun,
+            amount=progress.amount,
+            backfill=progress.backfill,
+        )
+
+
+class LagsOfRun:
+    """FLIP-33's lags, from what readers tell and what was committed last. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._emit_lag_ms: int | None = None
+        self._ordinal: int | None = None
+        self._moved_s = time.monotonic()
+
+    def committed(self, figures: EpochStatistics) -> None:
+        if figures.watermark_ms is not None:
+            self._emit_lag_ms = max(0, figures.committed_ms - figures.watermark_ms)
+
+    def look(self, readers: Sequence[ReaderStatus], now_s: float) -> Lags | PartitionLags:
+        """The lags of the log, or those of all partitions together."""
+        partitions = [reader.metrics.partitions for reader in readers if reader.metrics.partitions is not None]
+        if partitions:
+            return _lags_of_partitions(partitions)
+        fetch_lag_ms = None
+        for reader in readers:
+            log = reader.metrics.log
+            if log is not None:
+                fetch_lag_ms = log.fetch_lag_ms
+                if log.ordinal != self._ordinal:
+                    self._ordinal, self._moved_s = log.ordinal, now_s
+        return Lags(fetch_lag_ms, self._emit_lag_ms, round((now_s - self._moved_s) * 1000))
+
+
+class ProgressReporter:
+    """Turns statuses and commits into events. The `keeper` of the run's status hears each first, and then `listeners`,
+    by their names; they are called from several threads, one at a time (`Listeners`).
+    """
+
+    def __init__(self, listeners: Mapping[str, Listener], keeper: StatusKeeper | None = None) -> None:
+        self._keeper = keeper or StatusKeeper(RunProcess.here())
+        self.listeners = Listeners({"status": self._keeper.listen, **listeners})
+        self.hearers = ProgressListeners(self.listeners)
+        self.hearers.on_moved.append(self._keeper.moved)
+        self._parked: dict[str, int] = {}
+        self._problems: dict[str, str] = {}
+        self._tables = TablesOfRun()
+        self._lags = LagsOfRun()
+        self._bad_rows: Mapping[str, int] = {}
+        self._lag = Lag()
+        #: Who reads and writes now, when these read.
+        self.engines: Callable[[EngineName], EnginesAtWork] = EnginesAtWork
+
+    def starting(self, step: str) -> None:
+        self.tell(Starting(step))
+
+    def waiting(self, holder: str, state: str, *, at_most_s: float | None = None) -> None:
+        self.tell(StandbyWaiting(holder, state, at_most_s))
+
+    def took_over(self, reason: str, generation: int) -> TookOver:
+        event = TookOver(reason, generation)
+        self.tell(event)
+        return event
+
+    def processes(self, enumerator: int, readers: Sequence[int]) -> None:
+        driver = self._keeper.status.run.pid
+        engine = EngineName.DRIVER if enumerator == driver else EngineName.RAY
+        self.tell(Started(driver, enumerator, tuple(readers), self.engines(engine)))
+
+    def scaled(self, scaled: Scaled) -> None:
+        self.tell(Scaling(scaled.readers, scaled.waiting, scaled.nodes, scaled.reason))
+
+    def warning(self, text: str) -> None:
+        self.tell(Warned(text))
+
+    def failed(self, error: RaycdcError) -> None:
+        self.tell(Failed.of(error))
+
+    def committed(self, figures: EpochStatistics) -> None:
+        self._lags.committed(figures)
+        self._bad_rows = figures.bad_rows
+        self._lag.committed(figures.epoch)
+        self.tell(
+            Committed(
+                figures.epoch,
+                figures.tables,
+                figures.rows,
+                staging_s=figures.staging_s,
+                commit_s=figures.commit_s,
+                engines=figures.engines,
+            )
+        )
+
+    def finished(self, *, stopped: bool) -> None:
+        engines = self._keeper.status.commits.engines
+        self.tell(Stopped(engines) if stopped else CaughtUp(engines))
+
+    def bad_rows(self, before: Mapping[str, int]) -> None:
+        """Rows of each table that earlier runs left out."""
+        self._bad_rows = before
+
+    @contextmanager
+    def watching(self, status: StatusOf, *, every_s: float) -> Iterator[None]:
+        """Report progress in the background while the block runs, and once more at its end."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            tables_at_s = 0.0
+            while not ended.wait(every_s):
+                begun_s = time.monotonic()
+                tables = begun_s >= tables_at_s
+                if not self._look_guarded(status, tables=tables):
+                    return
+                if tables and len(self._tables) > TABLES_PER_LOOK:
+                    now_s = time.monotonic()
+                    tables_at_s = now_s + (now_s - begun_s) / TABLES_SHARE
+
+        thread = threading.Thread(target=watch, name="progress", daemon=True)
+        self.hearers.asking(asking=True)
+        thread.start()
+        try:
+            yield
+            ended.set()
+            thread.join(timeout=5)
+            self._look_guarded(status, every=len(self._tables) <= TABLES_PER_LOOK)
+        finally:
+            ended.set()
+            thread.join(timeout=5)
+            self.hearers.asking(asking=False)
+
+    def _look_guarded(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
+        """`_look`, of which an error is reported like one of a listener, and ends nothing."""
+        goes_on = True
+
+        def look() -> None:
+            nonlocal goes_on
+            goes_on = self._look(status, tables=tables, every=every)
+
+        self.listeners.guard("progress", look)
+        return goes_on
+
+    def _look(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
+        """Report once, with what is known of tables or without; False when the job has failed, which the epoch loop
+        tells in its own words.
+        """
+        try:
+            now = status(tables=tables)
+        except RaycdcError:
+            self.hearers.asking(asking=False)
+            return False
+        self._keeper.moved()
+        self.hearers.status(now)
+        if now is not None:
+            self._tell_parked(now.tables)
+            self._tell_problems(now.problems)
+            self.tell(self._progress(now, every=every))
+        return True
+
+    def _tell_parked(self, tables: Mapping[TableId, TableStatus]) -> None:
+        begun = {table: now.progress.begun for table, now in tables.items() if now.progress.begun is not None}
+        for name, was in sorted((str(table), was) for table, was in begun.items()):
+            # Between two looks it was parked and began.
+            if self._parked.get(name, -1) < was.incarnation:
+                self._parked[name] = was.incarnation
+                self.tell(TableParked(name, was))
+        parked_now = {table: now.progress.parked for table, now in tables.items() if now.progress.parked is not None}
+        for name, parked in sorted((str(table), parked) for table, parked in parked_now.items()):
+            if parked.again:
+                continue  # It is told when it begins, or why it does not: until a look at it nobody knows.
+            # A name that no table was found under, and that nobody heard of, is nobody's concern.
+            unheard = is_nothing(parked) and name not in self._parked
+            if self._parked.get(name) != parked.incarnation and not unheard:
+                self._parked[name] = parked.incarnation
+                self.tell(TableParked(name, parked))
+
+    def _tell_problems(self, problems: Mapping[str, str]) -> None:
+        """Harmless notes of the source: a warning for each, and again when it went away and came back."""
+        for place, text in sorted(problems.items()):
+            if self._problems.get(place) != text:
+                self.warning(f"{place}: {text}")
+        self._problems = dict(problems)
+
+    def _progress(self, status: JobStatus, *, every: bool) -> RunProgress:
+        now_s = time.monotonic()
+        tables = self._changed_tables(status, now_s, every=every) if status.tables else ()
+        readers = tuple(map(_figures_of, status.readers))
+        now_ms = time.time_ns() // 1_000_000
+        self._lag.look(status, now_ms)
+        bottleneck = PACE if status.is_paced else ""
+        lags = self._lags.look(status.readers, now_s)
+        return RunProgress(tables, lags, readers, bottleneck, self._lag.behind_ms(now_ms), status)
+
+    def _changed_tables(self, status: JobStatus, now_s: float, *, every: bool) -> tuple[TableFigures, ...]:
+        known = self._keeper.status.tables.known
+        return self._tables.look(status, self._bad_rows, known, now_s=now_s, every=every)
+
+    def tell(self, event: RunEvent) -> None:
+        """Tell an event."""
+        self.listeners.tell(event)
+
+
+def _figures_of(reader: ReaderStatus) -> ReaderFigures:
+    partitions, process = reader.metrics.partitions, reader.process
+    return ReaderFigures(
+        reader.subtask,
+        reader.pid,
+        reader.splits,
+        process.seconds,
+        sealing=None if process.sealing is None else asdict(process.sealing),
+        paused=None if partitions is None else partitions.paused,
+        node=reader.node,
+    )
+
+
+def _counts_by_table(readers: Sequence[ReaderStatus]) -> Mapping[str, Mapping[str, int]]:
+    """The sources' figures about tables, in all readers since these began; without tables that have none."""
+    total: dict[str, Counter[str]] = {}
+    for reader in readers:
+        for name, counts in reader.process.source.items():
+            for table, count in counts.items():
+                if count:
+                    total.setdefault(table, Counter())[name] += count
+    return {table: dict(counts) for table, counts in total.items()}
+
+
+def _changed(before: Mapping[str, Figure], now: Mapping[str, Figure]) -> set[str]:
+    """The names by which two mappings differ."""
+    if before == now:
+        return set()
+    return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+
+
+def _lags_of_partitions(readers: Sequence[PartitionMetrics]) -> PartitionLags:
+    """Those of all readers together: the worst lag, how long nobody has read anything, what is still to be read."""
+
+    def known(of: Callable[[PartitionMetrics], int | None]) -> list[int]:
+        return [figure for figure in map(of, readers) if figure is not None]
+
+    pending = known(lambda metrics: metrics.pending_records)
+    return PartitionLags(
+        Lags(
+            fetch_ms=max(known(lambda metrics: metrics.fetch_lag_ms), default=None),
+            emit_ms=max(known(lambda metrics: metrics.emit_lag_ms), default=None),
+            idle_ms=min(known(lambda metrics: metrics.idle_ms), default=None),
+        ),
+        pending_records=sum(pending) if pending else None,
+        watermark_ms=max(known(lambda metrics: metrics.watermark_lag_ms), default=None),
+    )

@@ -1,0 +1,160 @@
+"""Which stage a run waits for: how busy each was in the last minute, of which the busiest holds the others up.
+
+| stage | is at work while |
+|---|---|
+| `source` | a reader waits for the server's rows |
+| `pace` | a reader waits because of `source.rows_per_second` or `bytes_per_second` |
+| `decode` | a reader makes batches of them (its CPU time) |
+| `hand_off` | a chunk was read, and waits for the log to come past it |
+| `bridge` | a reader writes segments |
+| `spark` | the driver has an epoch staged: the sink's tasks write its rows |
+| `commit` | the driver records an epoch in the sink |
+
+A share is the part of its time that a stage is at work, of all readers together. A pipeline that keeps up waits for
+nothing but changes, and has no bottleneck.
+
+How fast a count grows, in the memory of three numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Annotated
+
+from pydantic import Field
+
+from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
+
+WINDOW_S = 60.0
+#: Figures of so long are one of those that are remembered.
+BUCKET_S = 5.0
+
+#: For each stage what is waited for when it is the busiest, and what helps.
+WHY = {
+    "source": "readers wait for the source's server; more readers or fetchers ask it for more at once",
+    "pace": "readers keep to source.rows_per_second or bytes_per_second; raise it if the source can bear more",
+    "decode": "readers decode rows; more readers (readers.max) share that, where there are CPUs",
+    "hand_off": "chunks that were read wait until the log's reader has passed them",
+    "bridge": "readers write segments to their spool; look at the disk of it",
+    "spark": "the sink's tasks write the rows of epochs",
+    "commit": "the sink takes its time to record an epoch; a longer pipeline.epoch_interval has fewer of them",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The stage that the run waits for most."""
+
+    stage: Annotated[str, Field(description="source, pace, decode, hand_off, bridge, spark or commit")]
+    share: Annotated[float, Field(description="Its part of the time, 0 to 1.")]
+    why: str
+    shares: Annotated[Mapping[str, float], Field(description="Of every stage that is known.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """The seconds that stages were at work, of `passed_s` that went by; those of readers are of all of them."""
+
+    passed_s: float = 0.0
+    readers_s: float = 0.0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def plus(self, more: _Bucket) -> _Bucket:
+        """Both together."""
+        seconds = {stage: self.seconds.get(stage, 0.0) + s for stage, s in more.seconds.items()}
+        return _Bucket(self.passed_s + more.passed_s, self.readers_s + more.readers_s, {**self.seconds, **seconds})
+
+
+_Reader = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """How busy each stage was lately; the last bucket is that of now."""
+
+    _buckets: tuple[_Bucket, ...] = (_Bucket(),)
+    _before: Mapping[_Reader, ReaderStatus] = field(default_factory=dict)
+    _looked_s: float | None = None
+
+    def looked(self, status: JobStatus, *, now_s: float) -> Stages:
+        """The stages after a status of the source side; takes as long as there are readers."""
+        passed_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        buckets = self._buckets
+        if buckets[-1].passed_s >= BUCKET_S:
+            buckets = (*buckets, _Bucket())[-int(WINDOW_S / BUCKET_S) :]
+        bucket = buckets[-1].plus(_Bucket(passed_s, passed_s * len(status.readers)))
+        seen = {(status.generation, reader.subtask, reader.incarnation): reader for reader in status.readers}
+        for key, reader in seen.items():
+            if (before := self._before.get(key)) is not None:
+                more = stage_seconds(before.process.seconds, reader.process.seconds)
+                waited_s = {"hand_off": passed_s} if reader.metrics.waits else {}
+                bucket = bucket.plus(_Bucket(seconds={**more, **waited_s}))
+        return Stages((*buckets[:-1], bucket), seen, now_s)
+
+    def committed(self, *, staging_s: float, commit_s: float) -> Stages:
+        """The stages once another epoch is in the sink."""
+        bucket = self._buckets[-1].plus(_Bucket(seconds={"spark": staging_s, "commit": commit_s}))
+        return Stages((*self._buckets[:-1], bucket), self._before, self._looked_s)
+
+    def bottleneck(self) -> Bottleneck | None:
+        """The busiest stage of the last minute; None where too little is known."""
+        total = reduce(_Bucket.plus, self._buckets)
+        if total.passed_s < BUCKET_S or not total.readers_s:
+            return None
+        time_of = {stage: total.passed_s if stage in ("spark", "commit") else total.readers_s for stage in WHY}
+        shares = {stage: round(min(1.0, total.seconds.get(stage, 0.0) / time_of[stage]), 3) for stage in WHY}
+        stage = max(shares, key=lambda name: shares[name])
+        return Bottleneck(stage, shares[stage], WHY[stage], shares) if shares[stage] else None
+
+
+def stage_seconds(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    """The seconds of a reader by stage, between two looks at its stopwatch (`raycdc.runtime.reader.heartbeats`)."""
+
+    def more(name: str) -> float:
+        return max(0.0, now.get(name, 0.0) - before.get(name, 0.0))
+
+    read_cpu = more("chunk_read_cpu") + more("log_read_cpu")
+    paced = more("paced")
+    return {
+        "source": max(0.0, more("chunk_read") + more("log_read") - read_cpu - paced),
+        "pace": paced,
+        "decode": read_cpu,
+        "bridge": more("chunk_write") + more("log_write"),
+    }
+
+
+#: What was longer ago than about this hardly counts.
+MEMORY_S = 10.0
+#: Rows come in epochs: between two of them nothing happens, and nothing is slow.
+STEP_S = 1.0
+FADES_AFTER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """An average of the last seconds. `count` may start again from less, which is no growth."""
+
+    at_s: float
+    count: float
+    per_s: float | None = None
+
+    def after(self, count: float, *, now_s: float) -> Speed:
+        """The speed once the count is `count`; the same before `STEP_S` has passed."""
+        passed = now_s - self.at_s
+        if count < self.count:
+            return Speed(now_s, count, self.per_s)
+        if passed < STEP_S:
+            return self
+        rate, weight = (count - self.count) / passed, 1 - math.exp(-passed / MEMORY_S)
+        return Speed(now_s, count, rate if self.per_s is None else self.per_s + weight * (rate - self.per_s))
+
+    def now(self, now_s: float) -> float | None:
+        """Per second, lately; None while too little is known. It fades while nothing grows."""
+        if self.per_s is None:
+            return None
+        idle = now_s - self.at_s
+        faded = self.per_s * math.exp(-max(0.0, idle - FADES_AFTER_S) / (MEMORY_S / 4))
+        return faded if faded >= 0.05 else 0.0

@@ -1,0 +1,337 @@
+"""The status of a run as one frozen value, and what each event of the run makes of it.
+
+Pure: no clock, no thread. An event makes a new value that shares with the one before whatever did not change, so that a
+reader may keep a status for as long as it likes. The cost of an event follows what it brings, but for a copy of the
+references to all tables, which takes about a millisecond for a hundred thousand. Memory is one small record per table,
+and the last warnings and errors.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from raycdc.model.engines import NO_ENGINE_ROWS, EngineRows
+from raycdc.observe.events import (
+    CaughtUp,
+    Committed,
+    Failed,
+    Lags,
+    RunEvent,
+    RunProgress,
+    Scaling,
+    StageResumed,
+    StageStalled,
+    StandbyWaiting,
+    Started,
+    Starting,
+    Stopped,
+    TableFigures,
+    TableParked,
+    TablePhaseChanged,
+    TookOver,
+    Warned,
+)
+from raycdc.observe.status.stages import Speed, Stages
+from raycdc.source.tables.table_life import ParkedPhase, is_nothing
+
+if TYPE_CHECKING:
+    from raycdc.source.protocol.job_status import JobStatus
+
+#: So many warnings and errors are remembered.
+NOTES_MAX = 50
+#: The phases of a table of whose parking nobody needs to know any more.
+_FOLLOWED = ("snapshot", "stream", "resuming", "ended", "removed")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time: seconds of a clock that only grows, and milliseconds since 1970 in UTC."""
+
+    s: float = 0.0
+    ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunProcess:
+    """The process that runs a pipeline, and what the pipeline is called; `sink` is its type and place."""
+
+    pipeline: str
+    sink: str
+    local: bool
+    host: str
+    pid: int
+    started_ms: int
+
+    @classmethod
+    def here(cls, pipeline: str = "", sink: str = "", *, local: bool = False) -> RunProcess:
+        """The process that calls it, from now on."""
+        return cls(pipeline, sink, local, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """An epoch that is in the sink."""
+
+    epoch: int
+    at_ms: Annotated[
+        int | None,
+        Field(description="When it was recorded; null where the state alone answers and has forgotten that."),
+    ]
+    rows: Annotated[int | None, Field(description="Its rows: of the table, or of all tables.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunMessage:
+    """A warning or an error of the run."""
+
+    at_ms: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable:
+    """A table of the run: its newest figures, and how fast its rows, its chunks and those of its backfill are read."""
+
+    figures: TableFigures
+    rows: Speed
+    chunks: Speed
+    backfill: Speed | None = None
+
+    @classmethod
+    def first(cls, figures: TableFigures, now_s: float) -> KnownTable:
+        """The table when its first figures come."""
+        return cls(figures, Speed(now_s, figures.rows), Speed(now_s, figures.chunks_done))
+
+    def after(self, figures: TableFigures, now_s: float) -> KnownTable:
+        """The table with newer figures."""
+        before, backfill = self.figures, self._backfill(figures, now_s)
+        if (figures.rows, figures.chunks_done) == (before.rows, before.chunks_done):
+            return KnownTable(figures, self.rows, self.chunks, backfill)
+        rows, chunks = self.rows.after(figures.rows, now_s=now_s), self.chunks.after(figures.chunks_done, now_s=now_s)
+        return KnownTable(figures, rows, chunks, backfill)
+
+    def _backfill(self, figures: TableFigures, now_s: float) -> Speed | None:
+        if figures.backfill is None:
+            return None
+        done = figures.backfill.chunks_done
+        if self.backfill is None or done < self.backfill.count:
+            return Speed(now_s, done)
+        return self.backfill if done == self.backfill.count else self.backfill.after(done, now_s=now_s)
+
+    def snapshot_left_s(self, now_s: float) -> float | None:
+        """How long its snapshot will still take, in seconds: by rows where their number can be estimated, else by the
+        chunks that are known; None where nobody can say.
+        """
+        figures, about = self.figures, self.figures.rows_about
+        rate, left = self.chunks.now(now_s), figures.chunks_total - figures.chunks_done
+        if about and figures.amount is not None and (by_rows := self.rows.now(now_s)):
+            rate, left = by_rows, about - figures.amount.rows
+        return left / rate if rate and figures.phase == "snapshot" else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunTables:
+    """Every table of the run, and what all of them sum up to. A name that no table was found under is none."""
+
+    known: Mapping[str, KnownTable] = field(default_factory=dict)
+    #: Ascending.
+    names: tuple[str, ...] = ()
+    #: How many tables are in each phase.
+    phases: Mapping[str, int] = field(default_factory=dict)
+    rows_left_out: int = 0
+    values_lost: int = 0
+    #: Of the rows of all tables; None before the first figures.
+    rows: Speed | None = None
+    rows_read: int = 0
+
+    def after(self, tables: Sequence[TableFigures], now_s: float) -> RunTables:
+        """The tables with newer figures of some."""
+        if not tables and self.rows is not None:
+            return self
+        known, phases, new, dropped = dict(self.known), dict(self.phases), set[str](), set[str]()
+        left_out, lost, read = self.rows_left_out, self.values_lost, self.rows_read
+        for figures in tables:
+            name, before = figures.table, known.get(figures.table)
+            if before is not None:
+                phases[before.figures.phase] -= 1
+                left_out -= before.figures.bad_rows or 0
+                lost -= before.figures.lost_values
+            if figures.parked is not None and is_nothing(figures.parked):
+                dropped.update([] if known.pop(name, None) is None else [name])
+                continue
+            if before is None:
+                new.add(name)
+            else:
+                read += max(0, figures.rows - before.figures.rows)
+            known[name] = KnownTable.first(figures, now_s) if before is None else before.after(figures, now_s)
+            phases[figures.phase] = phases.get(figures.phase, 0) + 1
+            left_out += figures.bad_rows or 0
+            lost += figures.lost_values
+        rows = self.rows or Speed(now_s, 0)
+        return RunTables(
+            known,
+            tuple(sorted(known)) if new or dropped else self.names,
+            {phase: count for phase, count in phases.items() if count},
+            left_out,
+            lost,
+            rows if read == rows.count else rows.after(read, now_s=now_s),
+            read,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommits:
+    """What the run has committed; `seconds` is how long the last epoch took, `by_table` the last with rows of each, and
+    `engines` are who read and who wrote the rows.
+    """
+
+    count: int = 0
+    rows: int = 0
+    last: CommitReport | None = None
+    seconds: float = 0.0
+    by_table: Mapping[str, CommitReport] = field(default_factory=dict)
+    engines: EngineRows = NO_ENGINE_ROWS
+
+    def after(self, event: Committed, at_ms: int) -> RunCommits:
+        """The commits with one more."""
+        by_table = {name: CommitReport(event.epoch, at_ms, rows) for name, rows in event.tables.items() if rows}
+        return RunCommits(
+            self.count + 1,
+            self.rows + event.rows,
+            CommitReport(event.epoch, at_ms, event.rows),
+            event.seconds,
+            {**self.by_table, **by_table} if by_table else self.by_table,
+            self.engines + event.engines,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Notices:
+    """Warnings and errors: counted, and the newest remembered."""
+
+    #: Each with the parked table that it is about, or "".
+    _warnings: tuple[tuple[str, RunMessage], ...] = ()
+    errors: tuple[RunMessage, ...] = ()
+    warnings_count: int = 0
+    errors_count: int = 0
+
+    @property
+    def warnings(self) -> tuple[RunMessage, ...]:
+        """The newest, oldest first."""
+        return tuple(note for _, note in self._warnings)
+
+    def warned(self, text: str, at_ms: int, *, parked: str = "") -> Notices:
+        """The notices with one more warning: of a table that is `parked`, until it is followed again."""
+        warnings = (*self._warnings, (parked, RunMessage(at_ms, text)))[-NOTES_MAX:]
+        return replace(self, _warnings=warnings, warnings_count=self.warnings_count + 1)
+
+    def followed(self, table: str) -> Notices:
+        """The notices once the table is parked no more: what was said of that is over, and stays in the log."""
+        if all(parked != table for parked, _ in self._warnings):
+            return self
+        return replace(self, _warnings=tuple(each for each in self._warnings if each[0] != table))
+
+    def failed(self, text: str, at_ms: int) -> Notices:
+        """The notices with one more error."""
+        return replace(
+            self, errors=(*self.errors, RunMessage(at_ms, text))[-NOTES_MAX:], errors_count=self.errors_count + 1
+        )
+
+
+_NO_PROGRESS = RunProgress((), Lags(), ())
+_NO_STAGES = Stages()
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """See the module's docstring."""
+
+    run: RunProcess
+    #: What the run does: starting, running or ended; or, in words, the step of its start or what it waits for.
+    step: str = "starting"
+    #: How the run ended in order: "caught up" or "stopped"; empty before.
+    end: str = ""
+    #: The processes that were started last.
+    started: Started | None = None
+    #: Why there are as many readers as there are.
+    scaling: str = ""
+    tables: RunTables = RunTables()
+    #: The newest figures beside those of tables, and when they came.
+    progress: RunProgress = _NO_PROGRESS
+    progress_at: Moment | None = None
+    commits: RunCommits = RunCommits()
+    notices: Notices = Notices()
+    stages: Stages = _NO_STAGES
+    #: When the newest event came, or the run began.
+    heard: Moment = Moment()
+
+    @property
+    def job(self) -> JobStatus | None:
+        """The newest status of the source side."""
+        return self.progress.job
+
+    @property
+    def readers(self) -> int:
+        """How many readers there are."""
+        return len(self.progress.readers) or (0 if self.started is None else len(self.started.readers))
+
+    def behind_ms(self, now_s: float) -> int | None:
+        """Now minus the time up to which the source is in the sink; None while unknown."""
+        behind_ms, at = self.progress.behind_ms, self.progress_at
+        return None if behind_ms is None or at is None else round(behind_ms + (now_s - at.s) * 1000)
+
+    def after(self, event: RunEvent, now: Moment) -> RunStatus:
+        """The status once `event` has happened."""
+        return replace(self._after(event, now), heard=now)
+
+    def _after(self, event: RunEvent, now: Moment) -> RunStatus:
+        match event:
+            case Starting(step):
+                return replace(self, step=step)
+            case StandbyWaiting() | TookOver():
+                return replace(self, step=str(event))
+            case Started():
+                return replace(self, step="running", started=event, progress=replace(self.progress, readers=()))
+            case Scaling(reason=reason):
+                return replace(self, scaling=reason)
+            case CaughtUp() | Stopped():
+                return replace(self, step="ended", end="caught up" if isinstance(event, CaughtUp) else "stopped")
+            case RunProgress():
+                return self._progressed(event, now)
+            case Committed():
+                stages = self.stages.committed(staging_s=event.staging_s, commit_s=event.commit_s)
+                return replace(self, stages=stages, commits=self.commits.after(event, now.ms))
+            case _:
+                return replace(self, notices=self._noticed(event, now.ms))
+
+    def _progressed(self, event: RunProgress, now: Moment) -> RunStatus:
+        job = self.job if event.job is None else event.job
+        return replace(
+            self,
+            tables=self.tables.after(event.tables, now.s),
+            progress=replace(event, tables=(), job=job),
+            progress_at=now,
+            stages=self.stages if event.job is None else self.stages.looked(event.job, now_s=now.s),
+        )
+
+    def _noticed(self, event: RunEvent, at_ms: int) -> Notices:
+        match event:
+            case Warned(text):
+                return self.notices.warned(text, at_ms)
+            case StageStalled() | StageResumed():
+                return self.notices.warned(str(event), at_ms)
+            case TableParked(table, parked) if parked.phase is ParkedPhase.PARKED and not parked.again:
+                return self.notices.warned(f"{table} is parked: {parked.reason}", at_ms, parked=table)
+            case TablePhaseChanged(table, _, phase) if phase in _FOLLOWED:
+                return self.notices.followed(table)
+            case Failed(_, text):
+                return self.notices.failed(text, at_ms)
+            case _:
+                return self.notices

@@ -1,0 +1,321 @@
+"""Traces to a collector over OTLP/HTTP, with OpenTelemetry's own SDK: the one module that loads it.
+
+The SDK's batch processor queues the spans and sends them in the background, and its exporter tries again whatever may
+get better, for `traces.timeout` in all. Spans of a request that failed for good are dropped, which is a warning of the
+run once, and once more when the collector takes spans again.
+
+Sources: OpenTelemetry specification, "Trace SDK" (explicit times and parents, "Batching processor") and "OTLP" 1.x
+("OTLP/HTTP": which answers are tried again).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlsplit
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http import trace_exporter as otlp
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import Status, StatusCode, set_span_in_context
+from requests import PreparedRequest, Request, Response, Session
+from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase
+from requests.exceptions import ConnectionError as RequestsConnectionError
+from requests.exceptions import RequestException, SSLError, Timeout
+
+from raycdc.config.fields import Secret
+from raycdc.config.sections.observability import TracesOptions
+from raycdc.core.certificate_faults import TlsServer, certificate_fault
+from raycdc.core.secrets import newest
+from raycdc.observe.tracing.epoch_traces import Span
+
+#: Spans that wait: an epoch has up to a few hundred, and at most one epoch comes a second.
+SPANS_MAX = 20_000
+#: Of one request.
+BATCH_MAX = 1000
+#: How long a span waits for others at most.
+DELAY_MS = 1000
+#: The name of the thread that sends.
+THREAD = "raycdc traces"
+#: How long the end of a run waits for a collector that took nothing last.
+FAILING_WAIT_S = 1.0
+#: What is said of a request beside a user's own headers. They are given to the exporter, because it would rather take
+#: those of ``OTEL_EXPORTER_OTLP_HEADERS``, which nobody has checked: they may be meant for another collector.
+_OF_REQUESTS = {
+    "content-type": "application/x-protobuf",
+    "content-encoding": "gzip",
+    "user-agent": f"raycdc/{version('raycdc')}",
+}
+
+
+class OtlpTraces:
+    """The traces of one run on their way to a collector. `put` is called by one thread at a time, and returns at once.
+    `warn` is called by the thread that sends, and by that of `end`.
+    """
+
+    def __init__(self, options: TracesOptions, warn: Callable[[str], None]) -> None:
+        self._place, self._warn = options.place, warn
+        self._exporter = _Exporter(options, warn)
+        self._processor = BatchSpanProcessor(
+            self._exporter,
+            max_queue_size=SPANS_MAX,
+            schedule_delay_millis=DELAY_MS,
+            max_export_batch_size=BATCH_MAX,
+        )
+        provider = TracerProvider(sampler=ALWAYS_ON, resource=_resource(), shutdown_on_exit=False)
+        provider.add_span_processor(self._processor)
+        self._tracer = provider.get_tracer("raycdc", version("raycdc"))
+        self._spans = 0
+        self._ended = False
+
+    def __repr__(self) -> str:
+        return f"OtlpTraces({self._place!r}, {self._spans} spans)"
+
+    def put(self, trace: Span) -> None:
+        """Take a trace to send; nothing goes out where ``OTEL_SDK_DISABLED`` says so."""
+        if not self._ended:
+            # No span of somebody else's is the parent of one of ours.
+            self._add(trace, Context())
+
+    def end(self, wait_s: float) -> None:
+        """No more traces come: what waits is sent, for so long at most. Reports how many spans were lost."""
+        self._ended = True
+        # The processor would wait for as long as the exporter tries.
+        ending = threading.Thread(target=self._processor.shutdown, name="raycdc traces end", daemon=True)
+        ending.start()
+        ending.join(min(wait_s, FAILING_WAIT_S) if self._exporter.fails else wait_s)
+        lost = self._spans - self._exporter.ended()
+        if lost:
+            self._warn(f"traces: {_count(lost)} not sent to {self._place} before the end of the run.")
+
+    def _add(self, span: Span, parent: Context) -> None:
+        made = self._tracer.start_span(
+            span.name, context=parent, attributes=dict(span.attributes), start_time=span.began_ns
+        )
+        for event in span.events:
+            made.add_event(event.name, dict(event.attributes), event.at_ns)
+        if span.error:
+            made.set_attribute("error.type", span.error)
+            made.set_status(Status(StatusCode.ERROR, span.error))
+        inside = set_span_in_context(made, parent)
+        for child in span.children:
+            self._add(child, inside)
+        # One that is not recorded, as where the SDK is disabled, is never sent.
+        self._spans += made.is_recording()
+        made.end(span.ended_ns)
+
+
+class _Exporter(SpanExporter):
+    """OpenTelemetry's exporter, with the headers of now and with words about a collector that takes nothing. `export`
+    is called by the processor's thread.
+    """
+
+    def __init__(self, options: TracesOptions, warn: Callable[[str], None]) -> None:
+        self._place, self._warn = options.place, warn
+        self._wire = _Wire(options)
+        self._headers = _Headers(options.headers)
+        session = _Session()
+        # It also keeps requests from looking for a password in a file of the user's.
+        session.auth = self._headers
+        session.mount("http://", self._wire)
+        session.mount("https://", self._wire)
+        with _quiet_about_headers():
+            self._otlp = otlp.OTLPSpanExporter(
+                endpoint=options.url,
+                certificate_file=options.ca,
+                headers=_OF_REQUESTS,
+                timeout=options.timeout.total_seconds(),
+                compression=Compression.Gzip,
+                session=session,
+            )
+        self._lock = threading.Lock()
+        #: Spans that the collector has or whose loss was reported, and those that were dropped since.
+        self._accounted = self._dropped = 0
+        self._over = False
+        self.fails = False
+        # The warnings of the run say all of it, once. The same filter twice is one.
+        logging.getLogger(otlp.__name__).addFilter(_is_not_ours)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """See `SpanExporter.export`."""
+        # By its name its lines in libraries' logs are known.
+        threading.current_thread().name = THREAD
+        why = self._sent(spans)
+        with self._lock:
+            if self._over:
+                return SpanExportResult.FAILURE
+            failed, self.fails = self.fails, bool(why)
+            lost = self._dropped
+            if why:
+                self._dropped += len(spans)
+            else:
+                self._accounted += len(spans) + lost
+                self._dropped = 0
+        if why and not failed:
+            self._warn(f"traces: {self._place} does not take them: {why}. The run goes on without its traces.")
+        elif failed and not why:
+            self._warn(f"traces: {self._place} takes them again; {_count(lost)} dropped meanwhile.")
+        return SpanExportResult.FAILURE if why else SpanExportResult.SUCCESS
+
+    def ended(self) -> int:
+        """Nothing more is sent or reported. Returns how many spans the collector has, or were reported as lost."""
+        with self._lock:
+            self._over = True
+        self._otlp.shutdown()  # type: ignore[no-untyped-call]
+        return self._accounted
+
+    def _sent(self, spans: Sequence[ReadableSpan]) -> str:
+        """Why the spans were not taken; empty where they were."""
+        self._wire.forget()
+        if why := self._headers.read():
+            return why
+        # Some versions of the exporter let it pass.
+        with suppress(RequestException):
+            self._otlp.export(spans)
+        # The exporter takes a redirection for success, and an answer that lost its body for none.
+        return "" if self._wire.taken else self._wire.refusal()
+
+
+def _count(spans: int) -> str:
+    return "1 span was" if spans == 1 else f"{spans} spans were"
+
+
+class _Headers(AuthBase):
+    """Puts headers into a request."""
+
+    def __init__(self, headers: Mapping[str, Secret]) -> None:
+        self._headers = headers
+        self._texts: dict[str, str] = {}
+
+    def read(self) -> str:
+        """Read them again. Returns what is wrong with one that cannot be sent any more, which is not shown."""
+        self._texts = {name: newest(secret.reveal()) for name, secret in self._headers.items()}
+        for name, text in self._texts.items():
+            if not (text.isascii() and text.isprintable()):
+                return f"traces.headers: {name} is not printable ASCII any more"
+        return ""
+
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        request.headers.update(self._texts)
+        return request
+
+
+class _Session(Session):
+    """Takes no header of the environment from the exporter, not even to look whether it can be sent, and follows no
+    redirection: headers are for this collector alone.
+    """
+
+    def prepare_request(self, request: Request) -> PreparedRequest:
+        """See `Session.prepare_request`."""
+        request.headers = {name: value for name, value in request.headers.items() if name.lower() in _OF_REQUESTS}
+        return super().prepare_request(request)
+
+    def get_redirect_target(self, _: Response) -> str | None:
+        """See `Session.get_redirect_target`."""
+        return None
+
+
+class _NotSentError(RequestException):
+    """No error of a connection for the exporter, which would try again what gets no better soon."""
+
+
+class _Wire(HTTPAdapter):
+    """Remembers how a try ended, which the exporter keeps to its log."""
+
+    def __init__(self, options: TracesOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._tried = False
+        self._status: int | None = None
+        self._cause: Exception | None = None
+
+    def forget(self) -> None:
+        """A new try begins."""
+        self._tried = False
+        self._status = self._cause = None
+
+    @property
+    def taken(self) -> bool:
+        """Whether the collector has said so, even where the rest of its answer was lost."""
+        return self._status is not None and 200 <= self._status < 300
+
+    def send(self, request: PreparedRequest, *arguments: Any, **named: Any) -> Response:
+        """See `HTTPAdapter.send`."""
+        self.forget()
+        self._tried = True
+        # A proxy of the environment would see headers that are for this collector alone.
+        named["proxies"] = {}
+        if self._options.ca is not None:
+            # A variable of the environment would come before the session's own file (requests, `REQUESTS_CA_BUNDLE`).
+            named["verify"] = self._options.ca
+        try:
+            response = super().send(request, *arguments, **named)
+        except (SSLError, Timeout, OSError) as cause:
+            self._cause = cause
+            if isinstance(cause, RequestsConnectionError) and not isinstance(cause, SSLError | Timeout):
+                raise
+            raise _NotSentError from cause
+        self._status = response.status_code
+        return response
+
+    def refusal(self) -> str:
+        """Why the last try failed."""
+        if not self._tried:
+            # The exporter gave them up by itself, as it would each time.
+            return "they cannot be encoded, or are too large for a request"
+        status, cause = self._status, self._cause
+        if status is not None:
+            return f"it answers with {status}{', and no redirect is followed' if 300 <= status < 400 else ''}"
+        if isinstance(cause, Timeout):
+            return f"it did not answer within {self._options.timeout.total_seconds():g} s"
+        parts, ca = urlsplit(self._options.url), self._options.ca
+        if parts.scheme == "https":
+            server = TlsServer(parts.hostname or "", parts.port or 443, "traces.ca", "traces.endpoint", ca)
+            if fault := certificate_fault(server):
+                return fault.rstrip(".")
+        return "there is no connection to it"
+
+
+def _resource() -> Resource:
+    """Who sends; ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` say other things, and more."""
+    own = Resource(
+        {
+            "service.name": "raycdc",
+            "service.version": version("raycdc"),
+            "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
+            "host.name": socket.gethostname(),
+        }
+    )
+    return own.merge(OTELResourceDetector().detect())
+
+
+@contextmanager
+def _quiet_about_headers() -> Iterator[None]:
+    """Within it this thread logs nothing of variables with headers: the line would quote one that is mistyped."""
+    thread = threading.get_ident()
+
+    def is_of_others(_: logging.LogRecord) -> bool:
+        return threading.get_ident() != thread
+
+    logger = logging.getLogger("opentelemetry.util.re")
+    logger.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_of_others)
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    """Whether a line of the exporter is of somebody else's use of it."""
+    return record.threadName != THREAD

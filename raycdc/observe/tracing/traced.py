@@ -1,0 +1,68 @@
+"""The traces of one run: its epoch loop and its source side are heard, and a collector gets what comes of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from raycdc.config import PipelineConfig
+from raycdc.delivery.ports import EpochPorts
+from raycdc.observe.status.progress import ProgressReporter
+from raycdc.observe.tracing.epoch_traces import PARKED, EpochTraces
+from raycdc.observe.watch.run_reports import phases_at
+from raycdc.state.store import CheckpointStore
+
+ToldT = TypeVar("ToldT")
+
+
+@contextmanager
+def traced(
+    config: PipelineConfig, store: CheckpointStore, ports: EpochPorts, reporter: ProgressReporter
+) -> Iterator[EpochPorts]:
+    """`ports` that also tell a collector of each epoch, within the block; themselves without ``[traces]``."""
+    options = config.traces
+    if not options.endpoint:
+        yield ports
+        return
+    try:
+        from raycdc.observe.tracing.otlp import OtlpTraces  # Only here, because most runs are not traced.
+
+        sent = OtlpTraces(options, reporter.warning)
+    except Exception as wrong:  # noqa: BLE001 - of libraries, which read variables of their own
+        reporter.warning(f"traces: none is sent to {options.place}: {wrong}")
+        yield ports
+        return
+    record = store.last_commit()
+    phases = phases_at(store, record.epoch if record else 0)
+    traces = EpochTraces(
+        config.pipeline.name,
+        sent.put,
+        generation=ports.generation,
+        parked=[table for table, phase in phases.items() if phase == PARKED],
+        keeps=lambda: random.random() < options.sample_ratio,  # noqa: S311 - no secret
+    )
+    ports.board.on_part = traces.part
+    reporter.listeners.add("traces", traces.listen)
+    reporter.hearers.on_parked.append(traces.parked)
+    try:
+        yield replace(ports, on_committed=_then(traces.committed, ports.on_committed))
+    except BaseException as error:
+        traces.ended(type(error).__name__)
+        # Who interrupts a run waits for nobody.
+        sent.end(options.end_wait.total_seconds() if isinstance(error, Exception) else 0.0)
+        raise
+    traces.ended()
+    sent.end(options.end_wait.total_seconds())
+
+
+def _then(first: Callable[[ToldT], None], second: Callable[[ToldT], None]) -> Callable[[ToldT], None]:
+    """Both, one after the other."""
+
+    def both(value: ToldT) -> None:
+        first(value)
+        second(value)
+
+    return both

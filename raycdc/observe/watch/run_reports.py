@@ -1,0 +1,257 @@
+"""Tells of each table that goes into another phase, and of snapshots that are in the sink.
+
+A table is out of its snapshot when its last chunk is in an epoch, and its rows are in the target when the sink holds
+that one: until then the news waits. A driver that dies in between tells of it in its next run.
+
+Tables that a running pipeline follows although its state did not know them: each is told of, once.
+
+A source follows what its configuration selects without being asked: a table that is made, or renamed into a pattern.
+
+Tells of each recovery of a run that began, or went on, where something had ended in the middle.
+
+Tells people that an object store does not answer the driver, since when and until when it is asked again, and when
+it answers again. One look a second; nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from raycdc.core.threads import THREADS, Threads
+from raycdc.delivery.outcomes import Recovery
+from raycdc.errors import ExitCode, StateError
+from raycdc.observe.events import After, NewTable, Recovered, SnapshotDone, SnapshotsDone, TablePhaseChanged, TookOver
+from raycdc.source.protocol.job_status import JobStatus
+from raycdc.source.snapshot.log.stream_state import stream_of
+from raycdc.source.tables.table_life import ParkedPhase, phase_word
+from raycdc.state.drivers.holder import Holder
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.parked import ParkedTarget
+from raycdc.state.store import CheckpointStore, CommitRecord
+from raycdc.storage.silence import SILENCES, Silences
+
+SNAPSHOT = "snapshot"
+#: What a table is in whose snapshot was finished.
+_FOLLOWED = "stream"
+#: What a table is in that the state knows by name alone.
+_NEW = "new"
+_PARKED = "parked"
+
+PhaseEvent = TablePhaseChanged | SnapshotDone | SnapshotsDone
+
+
+class PhaseReporter:
+    """Hears each status of the source side. `phases` are those of the state's tables as the last commit left them; of
+    tables that are not among them the first status that has them says what they are. `refused` are tables of which a
+    target has refused rows by then.
+    """
+
+    def __init__(
+        self, phases: Mapping[str, str], tell: Callable[[PhaseEvent], None], refused: Collection[str] = ()
+    ) -> None:
+        self._phases = dict(phases)
+        #: Tables of which a target has refused rows: it lacks some of their snapshot until they begin again.
+        self._refused = {table for table in refused if self._phases.get(table) != SNAPSHOT}
+        self._tell = tell
+        #: Rows of snapshots that the sink may not hold yet, and the epoch whose commit says that it does.
+        self._waiting: dict[str, tuple[int, int | None]] = {}
+        self._done = 0
+
+    def __repr__(self) -> str:
+        return f"TableLives({len(self._phases)} tables, {len(self._waiting)} wait for their commit)"
+
+    def heard(self, status: JobStatus | None) -> None:
+        """For the thread that looks at statuses."""
+        if status is None:
+            return
+        for table, now in status.tables.items():
+            name, phase = str(table), now.progress.phase
+            before = self._phases.get(name)
+            if phase == before:
+                continue
+            self._phases[name] = phase
+            amount = now.progress.amount
+            # A table that nobody knew is told of as a new one (`NewTables`), and a first start would tell of all.
+            if before is not None:
+                self._tell(TablePhaseChanged(name, before, phase))
+            if phase == _FOLLOWED and before in (None, _NEW, SNAPSHOT) and amount is not None:
+                self._waiting[name] = _holding(status), amount.rows
+            elif phase == SNAPSHOT:
+                # It begins again before the news of the last one was out.
+                self._waiting.pop(name, None)
+                self._refused.discard(name)
+        idle = _is_idle(status)
+        self._tell_held(lambda epoch: idle or epoch <= status.committed, lambda: self._all_done(status))
+
+    def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
+        """Targets have refused rows of these tables; the statuses of the source side say so later, or never."""
+        for entry in entries.values():
+            self._refused.update(entry.sources)
+
+    def ended(self) -> None:
+        """The run has committed everything, and there is no status any more."""
+        self._tell_held(lambda _: True, lambda: SNAPSHOT not in self._phases.values())
+
+    def _tell_held(self, held: Callable[[int], bool], all_done: Callable[[], bool]) -> None:
+        for name in sorted(name for name, (epoch, _) in self._waiting.items() if held(epoch)):
+            _, rows = self._waiting.pop(name)
+            # Rows of a parked table may be missing in the target, however many epochs are committed.
+            if name not in self._refused and self._phases[name] != _PARKED:
+                self._done += 1
+                self._tell(SnapshotDone(name, rows))
+        if self._done and not self._waiting and all_done():
+            done, self._done = self._done, 0
+            self._tell(SnapshotsDone(done))
+
+    def _all_done(self, status: JobStatus) -> bool:
+        """Looked at after snapshots were done only: it takes the longer the more tables there are."""
+        return not status.counts.in_snapshot and SNAPSHOT not in self._phases.values()
+
+
+def _is_idle(status: JobStatus) -> bool:
+    """Whether everything that was read is in the sink."""
+    on_its_way = status.sealing is not None or status.sealed > status.committed
+    return not on_its_way and not any(reader.open_bytes for reader in status.readers)
+
+
+def _holding(status: JobStatus) -> int:
+    """The epoch that surely has what was read by now: the one behind what is sealed, or being sealed."""
+    return (status.sealed if status.sealing is None else status.sealing.epoch) + 1
+
+
+def refused_by_targets(record: CommitRecord | None) -> Collection[str]:
+    """The source tables of which a target has refused rows, as the last commit has it."""
+    return () if record is None else {table for entry in record.parked.values() for table in entry.sources}
+
+
+def phases_at(store: CheckpointStore, committed: int) -> dict[str, str]:
+    """The phase of each table that the epoch `committed`, the last one that is recorded, knows. What was sealed behind
+    it nobody was told of yet.
+    """
+    sealed = store.sealed_epochs()
+    if not committed or not sealed:
+        return {}
+    stream = stream_of(_manifest(store, committed if committed in sealed else sealed[-1]) or store.last_manifest())
+    return {} if stream is None else {str(table): phase_word(stream[table]) for table in stream.tables}
+
+
+def _manifest(store: CheckpointStore, epoch: int) -> Manifest | None:
+    """None where it cannot be read: only words hang on it, and a start complains of what it needs itself."""
+    try:
+        return store.manifest(epoch)
+    except StateError:
+        return None
+
+
+class NewTables:
+    """Hears each status of the source side. `known` are the tables of the state when the run began; at a first start
+    (None) those of the first status that has any, and a source whose tables come one after another tells of none.
+    """
+
+    def __init__(self, known: Iterable[str] | None, tell: Callable[[NewTable], None]) -> None:
+        self._known = None if known is None else set(known)
+        self._tell = tell
+
+    def __repr__(self) -> str:
+        return f"NewTables({len(self._known or ())} known)"
+
+    def heard(self, status: JobStatus | None) -> None:
+        """For the thread that looks at statuses."""
+        if status is None or not status.tables:
+            return
+        progress = {str(table): told.progress for table, told in status.tables.items()}
+        if self._known is None:
+            if any(reader.metrics.partitions is not None for reader in status.readers):
+                return
+            self._known = set(progress)
+        for name in sorted(progress.keys() - self._known):
+            parked = progress[name].parked
+            if parked is not None and (parked.again or parked.phase is ParkedPhase.ENDED):
+                continue  # Whether there is such a table, and one that can be followed, a look at the source will say.
+            self._known.add(name)
+            if parked is None:
+                self._tell(NewTable(name))
+
+
+#: Ends that nobody has to recover from.
+_IN_ORDER = (int(ExitCode.DONE), int(ExitCode.INTERRUPTED))
+
+
+class Recoveries:
+    """`began` and `went_on` are called when sink and record are equal again. That is told when there are processes that
+    read, because the first line of a run names these. `before` is that of the run's `Leadership`.
+    """
+
+    def __init__(self, before: Holder | TookOver | None, tell: Callable[[Recovered], None]) -> None:
+        self._cause = _cause(before)
+        self._tell = tell
+        self._waiting: list[Recovered] = []
+
+    def __repr__(self) -> str:
+        return f"Recoveries({self._cause}, {len(self._waiting)} to tell)"
+
+    def began(self, recovery: Recovery) -> None:
+        """The run's own start; told where the run before it did not end in order."""
+        if self._cause is not None:
+            after, why = self._cause
+            self._waiting.append(_recovered(after, why, recovery))
+
+    def went_on(self, after: After, why: str, recovery: Recovery) -> None:
+        """The run goes on after a loss."""
+        self._waiting.append(_recovered(after, why, recovery))
+
+    def heard(self, status: JobStatus | None) -> None:
+        """For the thread that looks at statuses."""
+        if status is not None:
+            while self._waiting:
+                self._tell(self._waiting.pop(0))
+
+
+def _recovered(after: After, why: str, recovery: Recovery) -> Recovered:
+    return Recovered(after, recovery.epoch, recovery.replayed, recovery.dropped, why.strip().rstrip("."))
+
+
+def _cause(before: Holder | TookOver | None) -> tuple[After, str] | None:
+    """What there is to recover from, and its words; None where the run before ended in order, or nobody can tell."""
+    match before:
+        case None:
+            return None
+        case TookOver(reason):
+            return "take_over", reason
+        case Holder(ended=False):
+            return "killed", f"{before}, which ran the pipeline last, did not say that it ended"
+        case Holder(end=end):
+            if end is None or end.exit_code in _IN_ORDER:
+                return None
+            return "error", f"the last run ended with exit code {end.exit_code} ({end.error})"
+
+
+LOOK_S = 1.0
+
+
+@contextmanager
+def watching_stores(
+    tell: Callable[[str], None], *, silences: Silences = SILENCES, threads: Threads = THREADS
+) -> Iterator[None]:
+    """Look while the block runs. `tell` is called by a thread of its own."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not threads.wait(ended, LOOK_S):
+            for text in silences.look(_time_of_day):
+                tell(text)
+
+    thread = threads.start(watch, "stores")
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(timeout=5)
+
+
+def _time_of_day(from_now_s: float) -> str:
+    """Of this machine's zone, as people read it on the screen."""
+    return time.strftime("%H:%M:%S", time.localtime(time.time() + from_now_s))

@@ -1,0 +1,1 @@
+"""The process of the coordinator: its mailbox, its calls, and blocking work off its lock."""

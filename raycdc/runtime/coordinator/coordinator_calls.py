@@ -1,0 +1,55 @@
+"""The calls of other processes to a coordinator, as coroutines: one that waits occupies no thread.
+
+An actor that runs each call in a thread of its own has as many as it was made with, and readers that wait for news
+would take all of them: with 500 readers and 128 threads a heartbeat waited for seconds. Only the actor imports this
+module, because asyncio costs a run in one process 30 ms at its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from raycdc.runtime.coordinator.coordinator_host import CoordinatorHost
+
+#: Threads that handle packets. They take turns for the coordinator's lock, so that more of them would only wait there.
+_PACKETS = 4
+#: Threads for the driver's calls, of which few are under way at once; some wait for an epoch.
+_OTHERS = 16
+
+
+class CoordinatorCalls:
+    """See the module's docstring. Its coroutines belong to one event loop."""
+
+    def __init__(self, host: CoordinatorHost) -> None:
+        self._host = host
+        self._packets = ThreadPoolExecutor(_PACKETS, thread_name_prefix="packets")
+        self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="calls")
+
+    async def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
+        """`raycdc.runtime.reader.coordinator_connection.CoordinatorClient`."""
+        loop, exchanges, news = asyncio.get_running_loop(), self._host.exchanges, asyncio.Event()
+
+        def woken() -> None:
+            loop.call_soon_threadsafe(news.set)
+
+        begin = partial(exchanges.begin, subtask_id, incarnation, packet, woken=woken if wait_s > 0 else None)
+        answer = await loop.run_in_executor(self._packets, begin)
+        if answer is not None:
+            return answer
+        with suppress(TimeoutError):
+            await asyncio.wait_for(news.wait(), wait_s)
+        return await loop.run_in_executor(self._packets, exchanges.end, subtask_id, incarnation, woken)
+
+    async def call(self, act: Callable[[CoordinatorHost], Any]) -> Any:
+        """Anything else that may take its time."""
+        return await asyncio.get_running_loop().run_in_executor(self._others, act, self._host)
+
+    def close(self) -> None:
+        """Threads end when their calls do."""
+        self._packets.shutdown(wait=False)
+        self._others.shutdown(wait=False)

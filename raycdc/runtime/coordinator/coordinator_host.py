@@ -1,0 +1,389 @@
+"""The mailbox around `SourceCoordinator`: one lock, one ticking thread, blocking calls from readers and driver.
+
+Runs inside the Ray actor, or in the driver's process with ``--local``; the same class either way. Blocking work of the
+enumerator (discovery, planning) is done by `BackgroundCalls` and comes back through the same lock. An error of any of
+them ends the job: every caller then gets the first.
+
+Blocking work of an enumerator: made off the coordinator's lock, with its result handled under it.
+
+A call is tried again while the source cannot be reached (`raycdc.core.retry`). Any other error ends the job.
+
+The readers' calls to a coordinator: what each says is handled at once, and an answer may wait for something to say.
+
+A call that waits is a callback in a table, not a thread, and only news for its own reader wake it: with a thousand
+readers, each of which has such a call open all the time, neither their number nor one of them costs the others time.
+`CoordinatorHost` holds the table; threads of its own process wait by `exchange`, and an actor's coroutines by
+`raycdc.runtime.coordinator.coordinator_calls`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from raycdc.core.activity import ActivityTracker, Stage
+from raycdc.core.retry import Retrier
+from raycdc.errors import FencedError, StateError
+from raycdc.runtime.restarts import source_away
+from raycdc.source.connector import Source
+from raycdc.source.protocol.api import EnumeratorStart
+from raycdc.source.protocol.coordination import Acknowledgements
+from raycdc.source.protocol.coordinator import (
+    CoordinatorEnvironment,
+    CoordinatorSettings,
+    RecoveryPoint,
+    SourceCoordinator,
+)
+from raycdc.source.protocol.job_status import JobStatus, SourceOutages
+from raycdc.source.protocol.live_readers import LiveReaders
+from raycdc.source.tables.parking import Refusal
+from raycdc.state.store import CheckpointStore
+
+
+class BackgroundCalls:
+    """A small pool of threads. `run` gets each handler, `fail` each error; both are called with the `lock` held."""
+
+    def __init__(
+        self,
+        lock: threading.Condition,
+        *,
+        run: Callable[[Callable[[], None]], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._lock = lock
+        self._run, self._fail = run, fail
+        # One plans, one may be about tables that are locked, and one is left for whatever is short.
+        self._pool = ThreadPoolExecutor(max_workers=3, thread_name_prefix="enumerator")
+        self._closing = threading.Event()
+        #: Questions that are under way.
+        self.board = ActivityTracker()
+        self._patience = Retrier(tell=self._tell, stopping=self._closing)
+        self._later: list[tuple[float, Callable[[], None]]] = []
+        #: How often a question to the source had to be asked again, and why last.
+        self.troubles = 0
+        self.trouble = ""
+
+    def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], after_s: float) -> None:
+        """`raycdc.source.protocol.coordination.CallAsync`; called with the lock held."""
+        if after_s > 0:
+            self._later.append((time.monotonic() + after_s, partial(self.call_async, call, handler, 0.0)))
+            return
+
+        def work() -> None:
+            try:
+                with self.board.doing(Stage.ASK, "waits for the source's answer to a question"):
+                    result = self._patience(call, source_away)
+            except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
+                with self._lock:
+                    self._fail(error)
+                return
+            with self._lock:
+                self._run(lambda: handler(result))
+
+        self._pool.submit(work)
+
+    def make_what_is_due(self) -> None:
+        """Make the calls that were put off until now; called with the lock held."""
+        now_s = time.monotonic()
+        due = [call for at_s, call in self._later if at_s <= now_s]
+        self._later = [entry for entry in self._later if entry[0] > now_s]
+        for call in due:
+            call()
+
+    def close(self) -> None:
+        """Calls under way end when they end; nobody waits for them."""
+        self._closing.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _tell(self, text: str) -> None:
+        """The source is waited for; whoever asks for the status hears of it."""
+        with self._lock:
+            self.troubles += 1
+            self.trouble = text
+
+
+class Exchanges:
+    """See the module's docstring. `lock` is the coordinator's; `receive` handles a packet with it held, or raises."""
+
+    def __init__(self, lock: threading.Condition, readers: LiveReaders, receive: Callable[[int, bytes], None]) -> None:
+        self._lock, self._readers, self._receive = lock, readers, receive
+        self._waiting: dict[int, list[Callable[[], None]]] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Exchanges(waiting={sum(map(len, self._waiting.values()))})"
+
+    def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
+        """`raycdc.runtime.reader.coordinator_connection.CoordinatorClient`: the calling thread waits."""
+        if wait_s <= 0:
+            answer = self.begin(subtask_id, incarnation, packet, woken=None)
+            assert answer is not None, "it does not wait"
+            return answer
+        woken = threading.Event()
+        answer = self.begin(subtask_id, incarnation, packet, woken=woken.set)
+        if answer is None:
+            woken.wait(wait_s)
+            answer = self.end(subtask_id, incarnation, woken.set)
+        return answer
+
+    def begin(
+        self, subtask_id: int, incarnation: int, packet: bytes, *, woken: Callable[[], None] | None
+    ) -> bytes | None:
+        """Handle the packet, and answer; None where there is nothing to say yet: `woken` is called once there is, by
+        any thread with the lock held, and `end` is the caller's to call then, or when it waits no more.
+        """
+        with self._lock:
+            self._receive(subtask_id, packet)
+            if woken is None or self._closed or self._readers.has_outgoing(subtask_id):
+                return self._answer(subtask_id, incarnation)
+            self._waiting.setdefault(subtask_id, []).append(woken)
+            return None
+
+    def end(self, subtask_id: int, incarnation: int, woken: Callable[[], None]) -> bytes:
+        """The answer to a call that waited, whatever there is to say now. `FencedError`: its sender was replaced."""
+        with self._lock:
+            waiting = self._waiting.get(subtask_id, [])
+            if woken in waiting:
+                waiting.remove(woken)
+            if not waiting:
+                self._waiting.pop(subtask_id, None)
+            return self._answer(subtask_id, incarnation)
+
+    def wake(self) -> None:
+        """Something happened: wake those who are told of it. Called with the lock held."""
+        for subtask_id in self._readers.take_told():
+            for woken in self._waiting.pop(subtask_id, ()):
+                woken()
+
+    def close(self) -> None:
+        """Nobody is told anything any more: wake all. Called with the lock held."""
+        self._closed = True
+        self.wake_all()
+
+    def wake_all(self) -> None:
+        """There is news for everybody. Called with the lock held."""
+        waiting, self._waiting = self._waiting, {}
+        for calls in waiting.values():
+            for woken in calls:
+                woken()
+
+    def _answer(self, subtask_id: int, incarnation: int) -> bytes:
+        answer = self._readers.outgoing(subtask_id, incarnation)
+        if answer is None:
+            raise FencedError(f"Reader {subtask_id}.{incarnation} was replaced.")
+        return answer
+
+
+#: How often timers are looked at.
+TICK_S = 0.02
+#: Work of the core that takes longer is no silence of the readers.
+BUSY_S = 0.1
+#: How often a coordinator looks whether there is a newer generation: one that seals nothing would not hear of it, and
+#: its readers would keep their connections beside the successor's.
+SUCCESSOR_LOOK_S = 5.0
+#: Longest the end of a run waits until the source has heard of the last commit.
+ACKNOWLEDGE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStart:
+    """Where a coordinator goes on: its generation and the last epoch the sink holds."""
+
+    generation: int
+    committed: int
+
+
+class CoordinatorHost:
+    """See the module's docstring. Every public method may be called from any thread."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        source: Source[Any],
+        *,
+        start: CoordinatorStart,
+        begin: EnumeratorStart,
+        settings: CoordinatorSettings,
+    ) -> None:
+        """`begin` is where the source's enumerator begins."""
+        #: Process the coordinator lives in.
+        self.pid = os.getpid()
+        self._condition = threading.Condition()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._closing = threading.Event()
+        self._calls = BackgroundCalls(self._condition, run=self._run, fail=self._fail)
+        self._acknowledgements = Acknowledgements(source.acknowledge, self._calls.call_async)
+        self._core = SourceCoordinator(
+            lambda context: source.create_enumerator(context, begin),
+            recovered=RecoveryPoint(start.generation, begin.last, start.committed, store.next_epoch()),
+            settings=settings,
+            surroundings=CoordinatorEnvironment(
+                store, self._calls.call_async, lambda: time.time_ns() // 1_000_000, self._acknowledgements
+            ),
+        )
+        for manifest in store.manifests(start.committed):
+            self._core.epochs.adopt(manifest)
+        self.exchanges = Exchanges(self._condition, self._core.readers, self._receive)
+        self._manifest_files = store.manifest_files
+        self._core.start()
+        _look_for_successor(self._calls, store, start.generation)
+        self._thread = threading.Thread(target=self._tick, name="coordinator", daemon=True)
+        self._thread.start()
+
+    def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
+        """`raycdc.runtime.reader.coordinator_connection.CoordinatorClient`."""
+        return self.exchanges.exchange(subtask_id, incarnation, packet, wait_s=wait_s)
+
+    def _receive(self, subtask_id: int, packet: bytes) -> None:
+        """Called with the lock held."""
+        self._check()
+        self._guarded(lambda: self._core.receive(subtask_id, packet, now_s=time.monotonic()))
+
+    def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
+        """The first sealed epoch after `after` (None: not yet) and the run's final epoch, once known."""
+        with self._condition:
+            deadline = time.monotonic() + wait_s
+            while True:
+                self._check()
+                if self._core.epochs.sealed_after(after) is not None or self._core.epochs.final is not None:
+                    break
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not self._condition.wait(left_s):
+                    break
+            return self._core.epochs.sealed_after(after), self._core.epochs.final
+
+    def epoch_committed(self, epoch: int) -> None:
+        with self._condition:
+            self._core.epoch_committed(epoch)
+            self._notify()
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        with self._condition:
+            self._guarded(lambda: self._core.park_tables(refusals))
+
+    def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None:
+        with self._condition:
+            self._guarded(lambda: self._core.reader_lost(subtask_id, incarnation, reason))
+
+    def take_lost(self) -> list[tuple[int, int, str]]:
+        with self._condition:
+            return self._core.readers.take_lost()
+
+    def retire(self, subtask_id: int) -> bool:
+        with self._condition:
+            retired = self._core.retire(subtask_id)
+            self._notify()
+            return retired
+
+    def status(self, *, tables: bool = True) -> JobStatus:
+        with self._condition:
+            self._check()
+            calls = self._calls
+            status = self._core.status(tables=tables)
+            troubles = SourceOutages(calls.troubles, calls.trouble)
+            return replace(status, troubles=troubles, standing=(*calls.board.standing(), *status.standing))
+
+    def stop(self) -> None:
+        """Seal what is there; the epoch after that is final."""
+        with self._condition:
+            self._core.stop()
+
+    def shutdown_readers(self, reason: str) -> None:
+        """The run is over: readers leave, and the source hears of the last commit, unless that takes too long: the next
+        start tells it.
+        """
+        with self._condition:
+            self._core.readers.shutdown(reason)
+            self._notify()
+            self._condition.wait_for(lambda: self._error is not None or self._acknowledgements.idle, ACKNOWLEDGE_S)
+
+    def close(self) -> None:
+        with self._condition:
+            self._closed = True
+            self.exchanges.close()
+            self._condition.notify_all()
+        self._closing.set()
+        self._thread.join(timeout=5)
+        self._calls.close()
+
+    def _tick(self) -> None:
+        while True:
+            with self._condition:
+                if self._closed:
+                    return
+                if self._error is None:
+                    self._calls.make_what_is_due()
+                    self._run(lambda: self._core.tick(now_s=time.monotonic()))
+                    if (base := self._manifest_files.take_due()) is not None:
+                        # Nobody waits for it: it is written beside the coordinator's work, in many small steps.
+                        self._calls.call_async(base, lambda _: None, 0.0)
+            # Not a wait on the condition: each packet would end it, and each tick wake everyone for nothing.
+            self._closing.wait(TICK_S)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Run `action` on the core; its error ends the job, except a fenced sender's, which is the sender's own."""
+        began_s = time.monotonic()
+        try:
+            action()
+        except FencedError:
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            self._was_busy(began_s)
+            self._notify()
+
+    def _run(self, action: Callable[[], object]) -> None:
+        """Run `action` on the core; wakes all callers unless it answers False: nothing happened."""
+        began_s = time.monotonic()
+        try:
+            if action() is False:
+                return
+        except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
+            self._fail(error)
+        finally:
+            self._was_busy(began_s)
+        self._notify()
+
+    def _was_busy(self, began_s: float) -> None:
+        """Note how long the core was: it may block on the disk (a manifest's sync), and nobody is heard meanwhile."""
+        took_s = time.monotonic() - began_s
+        if took_s > BUSY_S:
+            self._core.readers.was_busy(took_s)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self.exchanges.wake_all()
+        self._condition.notify_all()
+
+    def _notify(self) -> None:
+        """Wake whom it may concern: readers that are told something, and the driver, which waits for epochs."""
+        self.exchanges.wake()
+        self._condition.notify_all()
+
+    def _check(self) -> None:
+        error = self._error or self._core.failure
+        if error is not None:
+            raise error
+
+
+def _look_for_successor(calls: BackgroundCalls, store: CheckpointStore, own: int) -> None:
+    """End the job once another driver has taken over; called with the lock held, or before the thread runs."""
+
+    def look() -> None:
+        # A disk that fails now is for who needs it to tell.
+        with suppress(StateError):
+            if store.generations.newest() > own:
+                store.generations.require_newest(own, "the coordinator")
+
+    again = partial(_look_for_successor, calls, store, own)
+    calls.call_async(look, lambda _: again(), SUCCESSOR_LOOK_S)

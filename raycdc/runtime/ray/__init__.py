@@ -1,0 +1,1 @@
+"""Coordinator and readers as Ray actors."""

@@ -1,0 +1,205 @@
+"""Whether Ray's head is still there, and the driver's own node. Ray itself says nothing for a minute, and then ends the
+process from within (`ray_environment` has it wait longer).
+
+A thread of its own looks, because a call to Ray may wait for a head that is gone until Ray gives up; `ray_launcher`
+asks what it saw before and between its calls. A private Ray's processes are our children, so that their end is seen at
+once. Of a joined cluster, the head is asked for a connection now and then, and the raylet of this node keeps a
+connection of ours, which ends with it.
+
+Whether the raylet of a node answers. Ray gives a silent node up after half a minute, and chooses it for actors until
+then: a reader that waits for longer than it takes to start one asks, and goes elsewhere.
+
+A raylet is a gRPC server, and those send their settings at once (RFC 9113, 3.4). One that closes the connection instead
+(it may want TLS) is there as well. Each question has a thread of its own, because nobody may wait.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from threading import Event
+
+from raycdc.core.threads import THREADS, Threads
+from raycdc.errors import ClusterLostError
+
+#: How often a look is taken, and how long a joined cluster's head may be away: Ray starts no head again by itself.
+LOOK_EVERY_S = 0.5
+AWAY_MAX_S = 8.0
+_CONNECT_S = 1.0
+#: How long after the loss the run may take until it begins to leave; then some call to Ray is stuck.
+STUCK_S = 20.0
+
+
+class RayHead:
+    """One per launcher. `ended` names a process of this node that is gone, or is empty; in a `private` Ray there are no
+    others.
+    """
+
+    def __init__(
+        self, address: str, *, private: bool, ended: Callable[[], str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.address = address
+        self.private = private
+        #: Set once it is gone. It stays gone: what comes back under its address knows nothing of our actors.
+        self.lost: ClusterLostError | None = None
+        #: Whether it answered when it was asked last.
+        self.answering = True
+        self._ended = ended
+        self._clock = clock
+        self._seen_s = clock()
+        self._closed = Event()
+
+    def look(self) -> None:
+        """Raise `ClusterLostError` where the head is gone. Never blocks."""
+        if self.lost is not None:
+            raise ClusterLostError(self.lost.what, self.lost.advice)
+
+    def watch(
+        self,
+        on_lost: Callable[[ClusterLostError], None],
+        on_stuck: Callable[[ClusterLostError], None],
+        threads: Threads = THREADS,
+    ) -> None:
+        """Look from a thread of its own. There `on_lost` is called when the head is lost, and `on_stuck` when `close`
+        is not called for `STUCK_S` after that: nothing but the end of the process is left then.
+        """
+
+        def run() -> None:
+            while self.lost is None:
+                if threads.wait(self._closed, LOOK_EVERY_S):
+                    return
+                self.step()
+            on_lost(self.lost)
+            if not threads.wait(self._closed, STUCK_S):
+                on_stuck(self.lost)
+
+        threads.start(run, "ray-head")
+
+    def close(self) -> None:
+        """Nobody needs the head any more."""
+        self._closed.set()
+
+    def step(self) -> None:
+        """Look once. Blocks for a second at most."""
+        if gone := self._ended():
+            self.answering = False
+            self.lost = self._error(f"its process {gone} ended" if self.private else f"{gone} of this machine ended")
+            return
+        if self.private:
+            return
+        now_s = self._clock()
+        self.answering = self._answers()
+        if self.answering:
+            self._seen_s = now_s
+        elif now_s - self._seen_s >= AWAY_MAX_S:
+            self.lost = self._error(f"it has not answered for {AWAY_MAX_S:g} s")
+
+    def _answers(self) -> bool:
+        host, _, port = self.address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S):
+                return True
+        except OSError:
+            return False
+
+    def _error(self, what: str) -> ClusterLostError:
+        first = "" if self.private else 'Start the cluster again ("ray start --head" on its first node). '
+        return ClusterLostError(
+            f"Ray's head at {self.address} is gone: {what}.",
+            f"{first}Nothing that was sealed is lost: run the pipeline again, and it goes on from there.",
+        )
+
+
+class Raylet:
+    """The raylet of this node, to which `path` is a socket: an idle connection to it lives as long as it does."""
+
+    def __init__(self, path: str) -> None:
+        self._gone = False
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(_CONNECT_S)
+        try:
+            self._socket.connect(path)
+            self._socket.settimeout(0)
+        except OSError:
+            self._gone = True
+
+    def ended(self) -> str:
+        """Its name once it has ended."""
+        if not self._gone:
+            try:
+                self._gone = not self._socket.recv(1, socket.MSG_PEEK)
+            except OSError as error:
+                # It has nothing to say to us while it lives.
+                self._gone = not isinstance(error, BlockingIOError)
+        return "the raylet" if self._gone else ""
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+#: A raylet on a machine that is busy answers much sooner.
+ANSWER_S = 5.0
+#: How often a node is asked, at most, while somebody waits.
+ASK_EVERY_S = 3.0
+#: The preface of a client, and its settings, which are none.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000 04 00 00000000")
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether somebody answers there; blocks for `ANSWER_S` at most for each step."""
+    try:
+        connection = socket.create_connection((host, port), timeout=ANSWER_S)
+    except ConnectionResetError:
+        return True
+    except OSError:
+        return False
+    with connection:
+        try:
+            connection.sendall(_HELLO)
+            connection.recv(1)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+    return True
+
+
+class RayletQuestions:
+    """One question to a node at a time, and not all the time. Called by the supervisor's thread."""
+
+    def __init__(self, ask: Callable[[str, int], bool] = answers, threads: Threads = THREADS) -> None:
+        self._ask = ask
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._asked: set[str] = set()
+        self._again_s: dict[str, float] = {}
+        self._silent: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"RayletQuestions({sorted(self._asked)})"
+
+    def ask(self, node_id: str, host: str, port: int) -> None:
+        """Returns at once; `take_silent` tells."""
+        now_s = self._threads.now_s()
+        with self._lock:
+            self._again_s = {node: at_s for node, at_s in self._again_s.items() if at_s > now_s}
+            if node_id in self._asked or node_id in self._again_s:
+                return
+            self._asked.add(node_id)
+            self._again_s[node_id] = now_s + ASK_EVERY_S
+        self._threads.start(lambda: self._wait_for(node_id, host, port), "raylet")
+
+    def take_silent(self) -> set[str]:
+        """Nodes that were asked and did not answer; each question is told once."""
+        with self._lock:
+            silent, self._silent = self._silent, set()
+        return silent
+
+    def _wait_for(self, node_id: str, host: str, port: int) -> None:
+        there = self._ask(host, port)
+        with self._lock:
+            self._asked.discard(node_id)
+            if not there:
+                self._silent.add(node_id)

@@ -1,0 +1,342 @@
+"""Coordinator and readers as Ray actors.
+
+Readers reach the coordinator by name, not by handle, and a call that fails is not repeated by Ray (measured: it ran
+in-flight calls twice); `raycdc.source.protocol.link` repeats what must be. The coordinator lives on the driver's node,
+where the state is. Readers of a cluster that was joined take CPUs of their nodes, and Ray chooses these: a reader that
+finds none waits, and what it needs is what Ray's autoscaler sees, for each pipeline of the cluster alike. Once it has a
+process, its node gets a spool server (`raycdc.runtime.ray.ray_spools`), and the reader begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+from raycdc.core.startup_tuning import collect_seldom, without_pandas
+from raycdc.errors import ClusterLostError, RaycdcError, StateError
+from raycdc.model.engines import EngineName
+from raycdc.runtime.coordinator.coordinator_calls import CoordinatorCalls
+from raycdc.runtime.coordinator.coordinator_host import CoordinatorStart
+from raycdc.runtime.launcher import (
+    CoordinatorHandle,
+    CoordinatorLostError,
+    JobSpec,
+    ReaderHandle,
+    host_from,
+    this_machine,
+    warm_up,
+    worker_from,
+)
+from raycdc.runtime.ray.ray_actors import COROUTINES, Needs, actor_class, last_line, plain_error
+from raycdc.runtime.ray.ray_head import RayHead
+from raycdc.runtime.ray.ray_nodes import RayNodes, ReaderNeeds
+from raycdc.runtime.ray.ray_readers import RayReaders
+from raycdc.runtime.ray.ray_spools import RaySpools, SpoolSettings
+from raycdc.runtime.ray.ray_start import head_of_ray, start_ray
+from raycdc.runtime.reader.reader_worker import ReaderIdentity
+from raycdc.runtime.scaling import SeenNode
+from raycdc.segments.access import SpoolAddress
+from raycdc.source.protocol.job_status import JobStatus
+from raycdc.source.tables.parking import Refusal
+
+#: A coordinator that does not answer for so long (beyond the wait a call asked for) counts as gone.
+ANSWER_TIMEOUT_S = 15.0
+#: How often a call that waits looks whether Ray's head is still there.
+LOOK_S = 1.0
+#: A coordinator's process that is not up after so long counts as gone too; a busy machine takes tens of seconds.
+START_TIMEOUT_S = 120.0
+
+
+class SplitEnumerator:
+    """`CoordinatorHost` in an actor, whose process is there before its work begins.
+
+    The name is what Ray's state and a process list show: the actor that has the source's enumerator. All its methods
+    are coroutines, so that calls which wait take no threads.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        without_pandas()
+        collect_seldom()
+        self._spec = spec
+        self._calls: CoordinatorCalls | None = None
+
+    async def begin(self, start: CoordinatorStart) -> int:
+        """Coordinate from `start` on; called once, before everything else. Returns the process id."""
+        host = await asyncio.get_running_loop().run_in_executor(None, host_from, self._spec, start)
+        self._calls = CoordinatorCalls(host)
+        return os.getpid()
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+    async def exchange(self, subtask_id: int, incarnation: int, packet: bytes, wait_s: float) -> bytes:
+        assert self._calls is not None, "it has begun"
+        return await self._calls.exchange(subtask_id, incarnation, packet, wait_s=wait_s)
+
+    async def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert self._calls is not None, "it has begun"
+        return await self._calls.call(lambda host: getattr(host, method)(*args, **kwargs))
+
+
+class SourceReader:
+    """`ReaderWorker` in an actor, whose process is there before its work begins; named as Ray's state shows it."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        without_pandas()
+        self._spec = spec
+
+    def where(self) -> str:
+        """The Ray node that it is on."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def warm_up(self) -> None:
+        """Called before `run`, which may have to wait for something."""
+        warm_up(self._spec)
+
+    def run(self, identity: ReaderIdentity, coordinator: str, namespace: str, spool: SpoolAddress | None) -> None:
+        """Be reader `identity` to its end; called once."""
+        actor = ray.get_actor(coordinator, namespace=namespace)
+        worker_from(self._spec, identity, RayCoordinator(actor, pid=0), spool=spool).run()
+
+
+class RayCoordinator:
+    """Handle of a `SplitEnumerator`: blocking calls, with the actor's errors as they were raised."""
+
+    def __init__(self, actor: Any, *, pid: int, head: RayHead | None = None) -> None:
+        """`head` is looked at while a call waits; readers, which end with it anyway, have none."""
+        self.actor = actor
+        self.pid = pid
+        self._head = head
+
+    def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
+        called = self.actor.exchange.remote(subtask_id, incarnation, packet, wait_s)
+        answered: bytes = self._answer("exchange", called, ANSWER_TIMEOUT_S + wait_s)
+        return answered
+
+    def next_sealed(self, after: int, *, wait_s: float) -> tuple[int | None, int | None]:
+        epoch, final = self._call("next_sealed", after, wait_s=wait_s)
+        return epoch, final
+
+    def epoch_committed(self, epoch: int) -> None:
+        self._call("epoch_committed", epoch)
+
+    def park_tables(self, refusals: Sequence[Refusal]) -> None:
+        self._call("park_tables", refusals)
+
+    def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None:
+        self._call("reader_lost", subtask_id, incarnation, reason)
+
+    def take_lost(self) -> list[tuple[int, int, str]]:
+        lost: list[tuple[int, int, str]] = self._call("take_lost")
+        return lost
+
+    def retire(self, subtask_id: int) -> bool:
+        return bool(self._call("retire", subtask_id))
+
+    def status(self, *, tables: bool) -> JobStatus:
+        status: JobStatus = self._call("status", tables=tables)
+        return status
+
+    def stop(self) -> None:
+        self._call("stop")
+
+    def shutdown_readers(self, reason: str) -> None:
+        self._call("shutdown_readers", reason)
+
+    def close(self) -> None:
+        """Returns when the process is gone, or does not end: nothing of it must come after what follows."""
+        ray.kill(self.actor)
+        if self._head is not None and self._head.lost is not None:
+            return  # Nobody carries the order out; it ends with its raylet, and its generation is fenced.
+        with suppress(RayActorError, GetTimeoutError):
+            ray.get(self.actor.pid.remote(), timeout=ANSWER_TIMEOUT_S)
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        timeout_s = ANSWER_TIMEOUT_S + float(kwargs.get("wait_s", 0.0))
+        return self._answer(method, self.actor.call.remote(method, args, kwargs), timeout_s)
+
+    def _answer(self, method: str, called: Any, timeout_s: float) -> Any:
+        try:
+            return answer(self._head, called, timeout_s)
+        except RaycdcError as error:
+            raise plain_error(error) from None
+        except (RayActorError, GetTimeoutError) as cause:
+            raise CoordinatorLostError(f"{method}: {type(cause).__name__}") from cause
+
+
+@dataclass(frozen=True, slots=True)
+class RayListeners:
+    """Who is told, from any thread: `warn` of what the user should know, `lost` that a joined cluster's head is gone,
+    and the run with it, which takes its time to end; `stuck` that the run does not end, because some call waits for
+    Ray: it must end the process.
+    """
+
+    warn: Callable[[str], None]
+    lost: Callable[[ClusterLostError], None]
+    stuck: Callable[[ClusterLostError], None]
+
+
+class RayLauncher:
+    """Starts a private Ray (``address = "local"``) or joins one; the job's actors have a namespace of their own.
+
+    `readers` is how many are about to be started. `spools` is None where no process of another node has to reach a
+    segment. `needs` are what a reader takes of a node in a cluster that was joined.
+    """
+
+    engine = EngineName.RAY
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        *,
+        address: str,
+        readers: int,
+        spools: SpoolSettings | None,
+        listeners: RayListeners,
+        needs: ReaderNeeds | None = None,
+    ) -> None:
+        self._spec = spec
+        self._address = address
+        self._needs = (needs or ReaderNeeds()) if self._joined else ReaderNeeds(cpus=0.0)
+        self._spool_settings = spools
+        self._listeners = listeners
+        self._begin(readers)
+
+    def _begin(self, readers: int) -> None:
+        """Start or join Ray, and what the first coordinator and `readers` readers need."""
+        self._namespace = f"raycdc-{uuid.uuid4().hex}"
+        self._count = 0
+        self._owned = not ray.is_initialized()
+        #: Processes that start while Spark does, for the first coordinator and readers of a private Ray.
+        self._prepared: list[Any] = []
+        if self._owned:
+            start_ray(self._address, workers=1 + readers)
+        self._head = head_of_ray(private=self._owned and not self._joined)
+        self._head.watch(self._listeners.lost if self._joined else lambda _: None, self._listeners.stuck)
+        try:
+            self._spools: RaySpools | None = None
+            if (spools := self._spool_settings) is not None:
+                own, warn = str(ray.get_runtime_context().get_node_id()), self._listeners.warn
+                nodes = RayNodes(self._needs, own=own, network=spools.authority is not None, warn=warn)
+                self._spools = RaySpools(spools, nodes, warn=warn, look=self._head.look)
+            self._readers = RayReaders(self._new_reader, self._run, self._spools)
+            if self._spools is None:
+                self._prepared = [self._new_coordinator()]
+                self._readers.prepare(readers)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _joined(self) -> bool:
+        return self._address != "local"
+
+    def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
+        actor = self._prepared.pop() if self._prepared else self._new_coordinator()
+        try:
+            pid = answer(self._head, actor.begin.remote(start), START_TIMEOUT_S)
+        except RaycdcError as error:
+            raise plain_error(error) from None
+        except GetTimeoutError as cause:
+            ray.kill(actor)
+            raise CoordinatorLostError(f"its process did not start within {START_TIMEOUT_S:g} s") from cause
+        except RayActorError as cause:
+            ray.kill(actor)
+            raise error_of_begin(cause) from cause
+        return RayCoordinator(actor, pid=pid, head=self._head)
+
+    def start_reader(
+        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
+    ) -> ReaderHandle:
+        return self._readers.start(identity, place)
+
+    def request_readers(self, count: int) -> None:
+        """Those that were prepared beyond it end."""
+        self._readers.keep_prepared(count)
+
+    def nodes(self) -> Sequence[SeenNode]:
+        if self._spools is None:
+            return [this_machine()]
+        if not self._joined:
+            # Its CPUs are made up (`raycdc.runtime.ray.ray_start`).
+            return [replace(this_machine(), name=node.name, label=node.label) for node in self._spools.nodes.seen()]
+        return self._spools.nodes.seen()
+
+    def avoid(self, node: str) -> None:
+        if self._spools is not None and node:
+            self._spools.nodes.avoid(node)
+            self._readers.choose_again()
+
+    def look(self, owing: Collection[str] | None = None) -> None:
+        self._head.look()
+        # Asking for the nodes waits for the head, if that is away.
+        if self._spools is None or not self._head.answering:
+            return
+        self._spools.nodes.look()
+        used = self._readers.look()
+        self._spools.look()
+        if owing is not None:
+            self._spools.give_back(used=used, owing=owing, waiting=bool(self._readers.waiting))
+
+    def flights(self) -> Mapping[str, str]:
+        return self._spools.flights() if self._spools is not None else {}
+
+    def sweep(self, needed: Collection[str]) -> None:
+        if self._spools is not None:
+            self._spools.sweep(needed)
+
+    def renew(self) -> bool:
+        if not self._head.private:
+            return False
+        self.close()
+        self._begin(readers=0)
+        return True
+
+    def close(self) -> None:
+        self._head.close()
+        if self._owned:
+            ray.shutdown()
+
+    def _new_coordinator(self) -> Any:
+        self._count += 1
+        node = self._spools.own if self._spools else None
+        name, namespace = self._coordinator_name(), self._namespace
+        made = actor_class(SplitEnumerator, node_id=node, concurrency=COROUTINES, name=name, namespace=namespace)
+        return made.remote(self._spec)
+
+    def _new_reader(self, place: str) -> tuple[Any, Any]:
+        needs, labels = self._needs, {} if self._spools is None or place else self._spools.nodes.selector()
+        taken = Needs(needs.cpus, resources=needs.resources, labels=labels, spread=self._joined and not place)
+        actor = actor_class(SourceReader, needs=taken, node_id=place or None).remote(self._spec)
+        where = actor.where.remote()
+        actor.warm_up.remote()  # Its error is the run's as well.
+        return actor, where
+
+    def _run(self, actor: Any, identity: ReaderIdentity, spool: SpoolAddress | None) -> Any:
+        return actor.run.remote(identity, self._coordinator_name(), self._namespace, spool)
+
+    def _coordinator_name(self) -> str:
+        return f"coordinator-{self._count}"
+
+
+def answer(head: RayHead | None, reference: Any, timeout_s: float) -> Any:
+    """The result of a call. Without Ray's `head` an answer may never come, nor the news that none will."""
+    while head is not None and timeout_s > LOOK_S and not ray.wait([reference], timeout=LOOK_S)[0]:
+        head.look()
+        timeout_s -= LOOK_S
+    return ray.get(reference, timeout=timeout_s)
+
+
+def error_of_begin(cause: RayActorError) -> StateError | CoordinatorLostError:
+    """Why a coordinator did not begin: its class cannot be made here at all, or its process ended, as any may."""
+    if cause.actor_init_failed:
+        return StateError(f"The coordinator did not start: {last_line(cause)}")
+    return CoordinatorLostError(f"its process ended while it began: {last_line(cause)}")

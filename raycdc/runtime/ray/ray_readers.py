@@ -1,0 +1,234 @@
+"""Readers of a Ray cluster, from the actor that waits for room to the call that is its work.
+
+| a reader | is |
+|---|---|
+| waits | an actor without a process; started anew elsewhere when the node meant for it does not answer |
+| has a place | a process, whose node's spool server is being started |
+| runs | at work until its call returns, which says how it ended |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+import ray
+from ray.exceptions import RayError
+
+from raycdc.errors import FencedError, RaycdcError
+from raycdc.runtime.ray.ray_actors import last_line, plain_error
+from raycdc.runtime.ray.ray_head import RayletQuestions
+from raycdc.runtime.ray.ray_spools import RaySpools
+from raycdc.runtime.reader.reader_worker import ReaderIdentity
+from raycdc.runtime.restarts import ProcessEnd
+from raycdc.segments.access import SpoolAddress
+
+#: Longest a reader waits for the node that is meant for it, before it may go anywhere.
+PLACE_S = 10.0
+#: A reader that has waited for so long asks the nodes that Ray may have chosen for it whether they are there.
+ASKS_AFTER_S = 3.0
+#: Longest a reader that has a place waits for its node's spool server.
+SPOOL_S = 60.0
+
+#: Spool servers are started ahead of readers on so many nodes for each that waits.
+EXPECTED_MAX = 2
+
+#: How long an answer to the question which calls have ended stays good. The supervisor looks less often, in two steps.
+ANSWERED_S = 0.1
+
+#: Makes an actor for the node that it is given, or for any, with its answer to the question where it is.
+New = Callable[[str], tuple[Any, Any]]
+#: Calls an actor that is to be this reader, and write to this spool.
+Run = Callable[[Any, ReaderIdentity, SpoolAddress | None], Any]
+#: Which of these calls have ended.
+Wait = Callable[[list[Any]], Iterable[Any]]
+
+
+def ended_calls(calls: list[Any]) -> Iterable[Any]:
+    """As Ray knows it now."""
+    return ray.wait(calls, num_returns=len(calls), timeout=0)[0] if calls else ()
+
+
+class FinishedCalls:
+    """Which of the readers' calls have ended: Ray is asked about all at once, however many readers ask.
+
+    Called by the supervisor's thread.
+    """
+
+    def __init__(self, *, wait: Wait = ended_calls, clock: Callable[[], float] = time.monotonic) -> None:
+        #: Readers somebody still has a handle of; Ray ends an actor that nobody has and that has nothing left to do.
+        self.readers: WeakSet[RayReader] = WeakSet()
+        self._wait = wait
+        self._clock = clock
+        self._ended: frozenset[Any] = frozenset()
+        self._until_s = float("-inf")
+
+    def __contains__(self, call: Any) -> bool:
+        if (now_s := self._clock()) >= self._until_s:
+            self._ended = frozenset(self._wait([reader.call for reader in list(self.readers)]))
+            self._until_s = now_s + ANSWERED_S
+        return call in self._ended
+
+
+class RayReader:
+    """Handle of a `SourceReader`; `answered` asks Ray for all of them."""
+
+    def __init__(self, identity: ReaderIdentity, actor: Any, where: Any, answered: FinishedCalls) -> None:
+        self.identity = identity
+        self._answered = answered
+        answered.readers.add(self)
+        self.node = ""
+        #: The node that it is meant for, if any.
+        self.place = ""
+        self._run: Any = None
+        self.wait_with(actor, where)
+
+    @property
+    def placed(self) -> bool:
+        return bool(self.node) or self._run is not None
+
+    @property
+    def call(self) -> Any:
+        """The call that it is at."""
+        return self._where if self._run is None else self._run
+
+    @property
+    def waits_s(self) -> float:
+        """Since when it has been what it is, a reader that waits or one that has a place; 0.0 once it runs."""
+        return 0.0 if self._run is not None else time.monotonic() - self._since_s
+
+    def wait_with(self, actor: Any, where: Any) -> None:
+        """Wait for `actor` to have a process, in place of the one before; `where` is its first answer."""
+        self._actor, self._where, self._since_s = actor, where, time.monotonic()
+
+    def take_place(self) -> str:
+        """The node, once the actor has a process; empty before."""
+        if not self.node and self._where in self._answered:
+            with suppress(RayError):  # `ended` tells.
+                self.node, self._since_s = ray.get(self._where), time.monotonic()
+        return self.node
+
+    def begin(self, run: Run, spool: SpoolAddress | None) -> None:
+        """Be at work, and write to `spool`."""
+        self._run = run(self._actor, self.identity, spool)
+
+    @property
+    def begun(self) -> bool:
+        return self._run is not None
+
+    def ended(self) -> ProcessEnd | None:
+        if self.call not in self._answered:
+            return self._stuck()
+        try:
+            ray.get(self.call)
+        except FencedError:
+            return ProcessEnd("fenced")
+        except RaycdcError as error:
+            plain = plain_error(error)
+            return ProcessEnd.of(plain, last_line(plain))
+        except RayError as error:
+            return ProcessEnd(last_line(error))
+        return ProcessEnd("left") if self._run is not None else self._stuck()
+
+    def _stuck(self) -> ProcessEnd | None:
+        if self.node and self._run is None and self.waits_s > SPOOL_S:
+            return ProcessEnd(f"no spool server on its node within {SPOOL_S:g} s")
+        return None
+
+    def kill(self) -> None:
+        ray.kill(self._actor)
+
+
+class RayReaders:
+    """See the module's docstring. Without `spools` Ray has one node, and every reader begins at once.
+
+    Called by the supervisor's thread.
+    """
+
+    def __init__(self, new: New, run: Run, spools: RaySpools | None) -> None:
+        self._new, self._run = new, run
+        self._spools = spools
+        self._questions = RayletQuestions()
+        self._answered = FinishedCalls()
+        #: Processes that start while Spark does.
+        self._prepared: list[tuple[Any, Any]] = []
+        #: How many readers had no place at the last look.
+        self.waiting = 0
+
+    def __repr__(self) -> str:
+        return f"RayReaders({len(self._answered.readers)}, {len(self._prepared)} prepared)"
+
+    def prepare(self, count: int) -> None:
+        """These will be wanted soon."""
+        self._prepared = [self._new("") for _ in range(count)]
+
+    def keep_prepared(self, count: int) -> None:
+        """No more than so many will be wanted."""
+        while len(self._prepared) > count:
+            ray.kill(self._prepared.pop()[0])
+
+    def start(self, identity: ReaderIdentity, place: str) -> RayReader:
+        """Another reader; `place` is the node it is meant for, or empty."""
+        actor, where = self._prepared.pop() if self._prepared else self._new(place)
+        reader = RayReader(identity, actor, where, self._answered)
+        reader.place = place
+        if self._spools is None:
+            reader.begin(self._run, None)
+        return reader
+
+    def choose_again(self) -> None:
+        """A node is of no use any more, which Ray may have chosen already for a reader, and waits for its answer."""
+        for reader in list(self._answered.readers):
+            if not reader.placed and reader.ended() is None:
+                self._start_anew(reader)
+
+    def look(self) -> set[str]:
+        """See to what readers need that do not run yet. Returns the nodes that have readers, or may have some soon."""
+        readers = [reader for reader in list(self._answered.readers) if reader.ended() is None]
+        if self._spools is None:
+            return set()
+        for reader in readers:
+            if not reader.begun:
+                self._help(reader, self._spools)
+        self._leave_silent(readers, self._spools)
+        waiting = sum(not reader.placed for reader in readers)
+        room = self._spools.nodes.with_room() if waiting else []
+        if len(room) <= EXPECTED_MAX * waiting:
+            # Ray is about to choose some of them; their servers take as long to start as the readers.
+            for node in room:
+                self._spools.want(node)
+        self.waiting = waiting
+        return {*(reader.node for reader in readers), *room}
+
+    def _leave_silent(self, readers: list[RayReader], spools: RaySpools) -> None:
+        """Readers that wait wait for no node that is silent, and for every one that no longer is."""
+        late = [reader for reader in readers if not reader.placed and reader.waits_s > ASKS_AFTER_S]
+        nodes = spools.nodes
+        for node in {*(nodes.with_room() if late else ()), *(reader.place for reader in late)}:
+            if (raylet := nodes.raylet(node)) is not None:
+                self._questions.ask(node, *raylet)
+        silent = [node for node in self._questions.take_silent() if nodes.does_not_answer(node)]
+        if silent or nodes.take_again():
+            self.choose_again()
+
+    def _help(self, reader: RayReader, spools: RaySpools) -> None:
+        if not (node := reader.take_place()):
+            if reader.place and reader.waits_s > PLACE_S:
+                self._start_anew(reader)
+            return
+        if not spools.nodes.may_have_readers(node):
+            # It came after the reader was started, and Ray did not know that it is of no use.
+            self._start_anew(reader)
+            return
+        spools.want(node)
+        if (spool := spools.addresses().get(node)) is not None:
+            reader.begin(self._run, spool)
+
+    def _start_anew(self, reader: RayReader) -> None:
+        """Another actor waits in the reader's place, wherever there is room. Nobody has heard of the one before."""
+        reader.kill()
+        reader.place = reader.node = ""
+        reader.wait_with(*self._new(""))

@@ -1,0 +1,260 @@
+"""One spool server per Ray node that has readers: started, watched, replaced, and ended.
+
+A private Ray (``address = "local"``) has one node and needs none. In a cluster that was joined, the driver's node has
+one for the state's spool, and any other while it has readers, or segments that the sink does not hold. A server has no
+state but its files: one that ended is started again on the same port, so that what readers have told about their
+segments stays true; when its node is gone, its readers end with it and its segments are gone until it comes back.
+
+A node on another machine is reached over the network, which Flight must have been told to listen on
+(``ray.flight``); otherwise readers stay on the driver's machine. Then connections are encrypted.
+
+A cluster that scales takes nodes away that nobody uses. Ray's autoscalers keep a node that has any actor; an older one
+takes it if its actors hold no resource. So a server holds one while it is needed, and ends then.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from raycdc.errors import ClusterNotStartedError
+from raycdc.runtime.ray.ray_actors import CONCURRENCY, Needs, actor_class, last_line
+from raycdc.runtime.ray.ray_nodes import RayNodes
+from raycdc.runtime.ray.ray_private import machine_address
+from raycdc.runtime.restarts import ProcessEnd, RestartBudget
+from raycdc.runtime.spools import SpoolServer, spool_folder
+from raycdc.segments.access import SpoolAddress
+from raycdc.segments.certificates import JobAuthority, ServerIdentity
+from raycdc.state.manifests.manifest import STATE_NODE
+
+#: A server that nobody needs any more lives on for so long: deletes of the last segments are on their way.
+LINGER_S = 5.0
+#: And for so long while readers wait: Ray may have chosen its node for one whose process takes its time to start.
+EXPECTING_S = 60.0
+#: What it holds of its node meanwhile; every node has so much.
+HELD = Needs(memory_bytes=1 << 20)
+#: How long a start waits for the servers of the nodes that are there; a later one is used once it is up.
+START_S = 60.0
+#: Readers on other nodes wait for their server this long; busy machines take tens of seconds to start a process.
+CALL_TIMEOUT_S = 30.0
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSettings:
+    """Where other nodes keep segments (see `spool_folder`). With an `authority` Flight listens beyond this machine: on
+    `address` at the driver's node, where that is given.
+    """
+
+    state: Path
+    checkpoint: str
+    token: str = field(repr=False)
+    folder: str = ""
+    authority: JobAuthority | None = None
+    address: str = ""
+    #: Spools, by name, with segments of epochs that the sink does not hold: their servers are needed at once.
+    owing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Segments that were needed when the run began; spools that were `used` since then have others, too."""
+
+    needed: frozenset[str]
+    used: frozenset[str]
+
+
+class SpoolActor:
+    """`SpoolServer` in an actor."""
+
+    def __init__(
+        self,
+        settings: SpoolSettings,
+        *,
+        host: str,
+        port: int,
+        own: bool = False,
+        identity: ServerIdentity | None = None,
+        sweep: Sweep | None = None,
+    ) -> None:
+        """`own`: it is the driver's node. `sweep` says what may be deleted before anybody writes."""
+        folder = settings.state / "spool" if own else spool_folder(settings.folder, settings.checkpoint)
+        name = STATE_NODE if own else None
+        self._server = SpoolServer(folder, name=name, token=settings.token, host=host, port=port, identity=identity)
+        if sweep is not None and self._server.address.node not in sweep.used:
+            self._server.sweep(sweep.needed)
+
+    def address(self) -> tuple[SpoolAddress, int]:
+        return self._server.address, self._server.port
+
+    def sweep(self, needed: Collection[str]) -> int:
+        return self._server.sweep(needed)
+
+    def wait(self) -> None:
+        """Never returns: the call ends when the process does."""
+        threading.Event().wait()
+
+
+@dataclass(slots=True)
+class _Server:
+    """A node's server; `address` is None until it is up. One that ended is started again at `again_s`."""
+
+    actor: Any
+    starting: Any
+    life: Any
+    address: SpoolAddress | None = None
+    port: int = 0
+    again_s: float | None = None
+    #: Since when nobody needs it.
+    idle_s: float | None = None
+
+
+class RaySpools:
+    """See the module's docstring. Called by the supervisor's thread; `flights` and `addresses` from any."""
+
+    def __init__(
+        self, settings: SpoolSettings, nodes: RayNodes, *, warn: Callable[[str], None], look: Callable[[], None]
+    ) -> None:
+        """`look` raises what ends the wait for the first servers."""
+        self._settings = settings
+        self.nodes = nodes
+        self._warn = warn
+        self._own = ray.get_runtime_context().get_node_id()
+        self._servers: dict[str, _Server] = {}
+        self._budgets: dict[str, RestartBudget] = {}
+        self._wanted = {self._own}
+        self._sweep: Sweep | None = None
+        self._lock = threading.Lock()
+        if settings.owing - {STATE_NODE}:
+            # Nobody but its server knows the name of a node's spool.
+            self._wanted.update(nodes.hosts())
+        deadline = time.monotonic() + START_S
+        self.look()
+        while time.monotonic() < deadline and any(s.address is None for s in self._servers.values()):
+            ray.wait([s.starting for s in self._servers.values() if s.address is None], timeout=0.5)
+            look()
+            self.look()
+        if self._own not in self.addresses():
+            raise ClusterNotStartedError(
+                f"Ray has started no spool server on the driver's node within {START_S:g} s (Ray's node "
+                f"{self._own}). See with `ray status` whether that node has memory free, and with `uptime` whether its "
+                "machine is overloaded; then start the run again, which goes on from what was sealed."
+            )
+
+    def __repr__(self) -> str:
+        return f"RaySpools({self.addresses()})"
+
+    @property
+    def own(self) -> str:
+        """The driver's Ray node."""
+        return str(self._own)
+
+    def addresses(self) -> dict[str, SpoolAddress]:
+        """The spool of each Ray node that may have readers now; the driver's own comes first."""
+        with self._lock:
+            ready = {node: s.address for node, s in self._servers.items() if s.address is not None}
+        return dict(sorted(ready.items(), key=lambda entry: entry[0] != self._own))
+
+    def flights(self) -> dict[str, str]:
+        """Flight endpoint by the name of the spool."""
+        return {address.node: address.flight for address in self.addresses().values()}
+
+    def sweep(self, needed: Collection[str]) -> None:
+        """Have the other nodes delete what nothing refers to, those that get a server later as well."""
+        with self._lock:
+            used = frozenset(s.address.node for s in self._servers.values() if s.address is not None)
+            self._sweep = Sweep(frozenset(needed), used)
+            actors = [s.actor for node, s in self._servers.items() if s.address is not None and node != self._own]
+        try:
+            ray.get([actor.sweep.remote(set(needed)) for actor in actors], timeout=CALL_TIMEOUT_S)
+        except (RayActorError, GetTimeoutError):
+            return  # Its node is gone or busy; the next start sweeps.
+
+    def want(self, node: str) -> None:
+        """The node has a reader: it needs a server from now on."""
+        self._wanted.add(node)
+
+    def look(self) -> None:
+        """Start servers on nodes that need one, and again where one ended; forget nodes that are gone."""
+        hosts = self.nodes.hosts()
+        with self._lock:
+            for node in [n for n in self._servers if n not in hosts]:
+                del self._servers[node]
+            self._wanted &= {*hosts, self._own}
+            for node, host in hosts.items():
+                if node in self._wanted:
+                    self._look_at(node, host)
+
+    def give_back(self, *, used: Collection[str], owing: Collection[str], waiting: bool = False) -> None:
+        """End servers of nodes that have no reader (`used` have) and whose segments nobody needs: `owing` are the
+        spools of those that somebody does. `waiting`: some readers have no place yet.
+        """
+        now_s, linger_s = time.monotonic(), EXPECTING_S if waiting else LINGER_S
+        with self._lock:
+            for node, server in list(self._servers.items()):
+                needed = node == self._own or node in used or server.address is None or server.address.node in owing
+                if needed:
+                    server.idle_s = None
+                elif server.idle_s is None:
+                    server.idle_s = now_s
+                elif now_s - server.idle_s >= linger_s:
+                    ray.kill(server.actor)
+                    del self._servers[node]
+                    self._wanted.discard(node)
+
+    def _look_at(self, node: str, host: str) -> None:
+        server = self._servers.get(node)
+        if server is None:
+            self._servers[node] = self._start(node, host, port=0)
+        elif server.again_s is not None:
+            if server.again_s <= time.monotonic():
+                self._servers[node] = self._start(node, host, port=server.port)
+        elif ray.wait([server.life], timeout=0)[0]:
+            self._on_ended(node, server)
+        elif server.address is None and ray.wait([server.starting], timeout=0)[0]:
+            # Ended just now: the next look sees that.
+            with suppress(RayError):
+                server.address, server.port = ray.get(server.starting)
+                if self._sweep is not None:
+                    self._sweep = replace(self._sweep, used=self._sweep.used | {server.address.node})
+
+    def _on_ended(self, node: str, server: _Server) -> None:
+        try:
+            ray.get(server.life)
+            text = "it returned"
+        except RayError as error:
+            text = last_line(error)
+        if server.address is None:
+            server.port = 0  # It never came up; its port may be why.
+        server.address = None
+        budget, now_s = self._budgets.setdefault(node, RestartBudget()), time.monotonic()
+        pause_s = budget.pause_after(ProcessEnd(text), now_s)
+        if pause_s is None:
+            self._warn(f"The spool server of Ray node {node[:12]} does not start; the node gets no readers. {text}")
+            server.again_s = math.inf
+        else:
+            server.again_s = now_s + pause_s
+
+    def _start(self, node: str, host: str, *, port: int) -> _Server:
+        own = node == self._own
+        # A private Ray is on loopback only; whoever fetches from its node over the network needs another address.
+        reached = machine_address() if host == LOOPBACK else host
+        if own and self._settings.address:
+            reached = self._settings.address
+        authority = self._settings.authority
+        listen, identity = (reached, authority.identity(reached)) if authority else (LOOPBACK, None)
+        sweep = None if own else self._sweep
+        actor = actor_class(SpoolActor, needs=HELD, node_id=node, concurrency=CONCURRENCY).remote(
+            self._settings, own=own, host=listen, port=port, identity=identity, sweep=sweep
+        )
+        self._budgets.setdefault(node, RestartBudget()).started(time.monotonic())
+        return _Server(actor, actor.address.remote(), actor.wait.remote(), port=port)

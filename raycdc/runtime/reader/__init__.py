@@ -1,0 +1,1 @@
+"""The process of a reader: threads, fetchers, output, heartbeats."""

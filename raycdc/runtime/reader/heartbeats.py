@@ -1,0 +1,120 @@
+"""When a reader tells the coordinator how it is, and with which figures.
+
+Where a reader's time goes: seconds and CPU-seconds of its threads by what they do.
+
+| name | is |
+|---|---|
+| `chunk_read` | waiting for a chunk's rows and decoding them (their CPU time is the decoding) |
+| `chunk_write` | writing a chunk's segments |
+| `log_read` | waiting for the log and decoding it |
+| `log_write` | writing the open epoch's segments, and finishing them at the cut |
+| `paced` | waiting because of `source.rows_per_second` or `bytes_per_second`; part of the reading times too |
+| `process_cpu` | all CPU time of the process, whoever used it (no `_cpu` beside it) |
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from raycdc.core.activity import ActivityTracker
+from raycdc.source.protocol.api import SourceReader
+from raycdc.source.protocol.metrics import CutProgress, ProcessMetrics
+from raycdc.source.protocol.rate_budget import RateDemand
+from raycdc.source.protocol.source_event import Heartbeat
+
+
+class Stopwatch:
+    """Sums per name, of as many threads as have it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        """Count the block's time, and the thread's CPU time under ``NAME_cpu``."""
+        wall, cpu = time.perf_counter(), time.thread_time()
+        try:
+            yield
+        finally:
+            self._add(name, time.perf_counter() - wall)
+            self._add(f"{name}_cpu", time.thread_time() - cpu)
+
+    def seconds(self) -> dict[str, float]:
+        """The sums so far, to a millisecond."""
+        with self._lock:
+            seconds = {**self._seconds, "process_cpu": time.process_time()}
+        return {name: round(value, 3) for name, value in seconds.items()}
+
+    def _add(self, name: str, seconds: float) -> None:
+        with self._lock:
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+
+#: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives and how much it has
+#: read. News that decide about sealing are told at once; each call costs both sides about a millisecond.
+HEARTBEAT_S = 0.25
+#: The longest pause between two, which a coordinator that is asked by very many readers leads to: it takes a reader for
+#: dead after four times as long.
+HEARTBEAT_MAX_S = 2.5
+#: A reader is in a call for a heartbeat for at most a tenth of its time.
+_PAUSES_PER_CALL = 10
+
+
+def pause_s(took_s: float) -> float:
+    """How long to wait after a heartbeat whose call took so long: the more readers ask, the less often each does."""
+    return min(max(HEARTBEAT_S, took_s * _PAUSES_PER_CALL), HEARTBEAT_MAX_S)
+
+
+class Heartbeats:
+    """See the module's docstring. `statistics` are the source's own, `demand` is the one of its budget. Owned by the
+    reader's thread.
+    """
+
+    def __init__(
+        self,
+        stopwatch: Stopwatch,
+        board: ActivityTracker,
+        statistics: Callable[[], Mapping[str, Mapping[str, int]]],
+        demand: Callable[[], RateDemand | None],
+    ) -> None:
+        self._board = board
+        self._demand = demand
+        self._stopwatch = stopwatch
+        self._statistics = statistics
+        self._told = Heartbeat()
+        self._told_matters: tuple[bool, bool] | None = None
+        #: When the next one is due even if nothing has changed.
+        self.due_s = 0.0
+
+    def of(self, reader: SourceReader, *, now_s: float) -> Heartbeat | None:
+        """The heartbeat to send now; None while none is due and nothing changed that decides about sealing."""
+        matters = reader.seal_matters
+        if now_s < self.due_s and matters == self._told_matters:
+            return None
+        board = self._board
+        process = ProcessMetrics(
+            self._stopwatch.seconds(), self._statistics(), standing=board.standing(), moves=board.moves
+        )
+        self._told_matters = matters
+        self._told = replace(reader.heartbeat(), process=process, pace=self._demand())
+        self.due_s = now_s + HEARTBEAT_S
+        return self._told
+
+    def took(self, seconds: float, *, now_s: float) -> None:
+        """The call that the last one left with took so long."""
+        self.due_s = max(self.due_s, now_s + pause_s(seconds))
+
+    def of_cut(self, progress: CutProgress, *, now_s: float) -> Heartbeat | None:
+        """The same in the middle of a cut, which may take minutes on a slow disk.
+
+        It repeats the figures that were told last, and adds the cut's progress.
+        """
+        if now_s < self.due_s:
+            return None
+        self.due_s = now_s + HEARTBEAT_S
+        return replace(self._told, process=replace(self._told.process, sealing=progress))

@@ -1,0 +1,147 @@
+"""Fetchers that keep to the source's pace: they wait ahead of a fetch until what the last ones brought is paid for.
+
+A log's fetcher gives its thread back after `TURN_S`, with nothing, so that changes of its splits and the end are seen
+meanwhile; its connection is simply not read. A chunk's waits inside of the chunk.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+
+from raycdc.core.activity import resting
+from raycdc.errors import SourceError
+from raycdc.model.rules.rate_limit import RateLimit
+from raycdc.runtime.reader.heartbeats import Stopwatch
+from raycdc.source.protocol.rate_budget import Lane, RateDemand
+from raycdc.source.reader.reader_quota import ReaderRateLimiter
+from raycdc.source.reader.records import RecordsWithSplitIds
+from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsChange
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.reader.reading import ChunkReader, HighWatermark
+from raycdc.source.split import OpenedAt, SnapshotSplit
+
+ItemT = TypeVar("ItemT")
+SplitT = TypeVar("SplitT", bound=FetchedSplit)
+
+#: Longest that a thread waits for the pace before it looks at what else there is.
+TURN_S = 0.1
+
+
+class ProcessRateLimiter:
+    """`ReaderRateLimiter` for the threads of a reader's process. Every method may be called from any thread."""
+
+    def __init__(self, pace: RateLimit, stopwatch: Stopwatch, *, reached_s: Callable[[], float]) -> None:
+        """`reached_s`: when the newest call began that the coordinator has answered."""
+        self._core = ReaderRateLimiter(pace, time.monotonic)
+        self._pace = pace
+        self._stopwatch = stopwatch
+        self._reached_s = reached_s
+        self._changed = threading.Condition()
+
+    def __repr__(self) -> str:
+        return f"ProcessRateLimiter({self._core!r})"
+
+    def grant(self, number: int, shares: Mapping[str, int], lease_s: float) -> None:
+        """Keep to these shares from here on."""
+        with self._changed:
+            self._core.reached(self._reached_s())
+            self._core.grant(number, shares, lease_s)
+            self._changed.notify_all()
+
+    def demand(self) -> RateDemand:
+        """The figures for the coordinator."""
+        with self._changed:
+            return self._core.demand()
+
+    def wait(self, lane: Lane) -> bool:
+        """Wait until the lane may fetch, but no longer than `TURN_S`; whether it may."""
+        with self._changed:
+            self._core.reached(self._reached_s())
+            wait_s = self._core.free_in_s(lane)
+            if wait_s <= 0:
+                return True
+            began_s = time.monotonic()
+            with self._stopwatch.running("paced"):
+                self._changed.wait(min(wait_s, TURN_S))
+            self._core.held(lane, time.monotonic() - began_s)
+            self._core.reached(self._reached_s())
+            return self._core.free_in_s(lane) <= 0
+
+    def fetched(self, lane: Lane, *, rows: int | None, size: int) -> None:
+        """A fetch brought so many rows (None: nobody knows) and bytes."""
+        if rows is None and self._pace.rows_per_s is not None:
+            raise SourceError(
+                "source.rows_per_second: this source does not say how many rows its fetches bring. Use "
+                "source.bytes_per_second, or have its reader name them (RecordsWithSplitIds.rows)."
+            )
+        with self._changed:
+            self._core.fetched(lane, rows=rows or 0, size=size)
+
+
+class RateLimitedSplits(Generic[SplitT, ItemT]):
+    """A `SplitReader` that keeps to the pace."""
+
+    def __init__(self, reader: SplitReader[SplitT, ItemT], gate: ProcessRateLimiter) -> None:
+        self._reader = reader
+        self._gate = gate
+
+    def fetch(self) -> RecordsWithSplitIds[ItemT] | None:
+        if not self._gate.wait(Lane.LOG):
+            return None
+        fetch = self._reader.fetch()
+        if fetch is not None:
+            self._gate.fetched(Lane.LOG, rows=fetch.rows, size=fetch.bytes)
+        return fetch
+
+    def handle_splits_changes(self, change: SplitsChange[SplitT]) -> None:
+        self._reader.handle_splits_changes(change)
+
+    def wake_up(self) -> None:
+        self._reader.wake_up()
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class RateLimitedChunks:
+    """A `ChunkReader` that keeps to the pace."""
+
+    def __init__(self, reader: ChunkReader, gate: ProcessRateLimiter) -> None:
+        self._reader = reader
+        self._gate = gate
+        self._woken = threading.Event()
+
+    def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
+        self._wait()
+        for batch in self._reader.read(split, opened_at=opened_at, document=document):
+            self._gate.fetched(Lane.CHUNKS, rows=batch.num_rows, size=batch.nbytes)
+            yield batch
+            self._wait()
+
+    def high_watermark(self) -> HighWatermark:
+        return self._reader.high_watermark()
+
+    def log_end(self, opened_at: OpenedAt) -> HighWatermark:
+        return self._reader.log_end(opened_at)
+
+    def wake_up(self) -> None:
+        self._woken.set()
+        self._reader.wake_up()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _wait(self) -> None:
+        with resting():
+            while not self._woken.is_set() and not self._gate.wait(Lane.CHUNKS):
+                continue
+
+
+def gate_of(pace: RateLimit, stopwatch: Stopwatch, *, reached_s: Callable[[], float]) -> ProcessRateLimiter | None:
+    """The gate of a reader of a source that is read at this pace; None where it is read as fast as can be."""
+    return ProcessRateLimiter(pace, stopwatch, reached_s=reached_s) if pace else None

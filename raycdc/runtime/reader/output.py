@@ -1,0 +1,254 @@
+"""A reader's output: the segments of the open epoch, written as rows arrive, finished at the cut.
+
+Files are synced one by one, those that are full as soon as they are: what a cut has left to sync is bounded by the
+number of open files, whatever the transaction's size. `on_progress` is told after each file of a cut.
+
+Where the sink takes changes by key, a table of which the epoch before had much is cut into hash partitions
+(`raycdc.segments.partitions`): one segment or more for each.
+
+The segments of the open epoch: those being written, those that are full, and the chunks that were published into it.
+
+`_seq` within an epoch: the decoder numbers all log rows of its connection in one run, emitted or not. The base of an
+epoch's log segments maps the smallest number in it to the first of the epoch's counter; rows that were held since
+earlier epochs have smaller numbers than the others, and so keep their true order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import PurePath
+from typing import Protocol
+
+import pyarrow as pa
+
+from raycdc.errors import DataError, StateError
+from raycdc.model import TableId
+from raycdc.model.rules.mask import Masks
+from raycdc.runtime.reader.heartbeats import Stopwatch
+from raycdc.runtime.reader.held_file import HeldRowsFile
+from raycdc.segments import SegmentContents, SegmentWriter, SpoolAddress, delete_there, partitions_for, split_by_key
+from raycdc.segments.access import SegmentAccess
+from raycdc.segments.writing import SUFFIX_OPEN
+from raycdc.source.protocol.metrics import CutProgress
+from raycdc.source.snapshot.handoff.hand_off import LogRows
+from raycdc.source.snapshot.log.log_rows import SpilledRows
+from raycdc.state.manifests.manifest import SEQ_COUNTER_BITS, Segment, seq_base
+from raycdc.transform.masks import masked
+
+#: A table's rows of one epoch go on in a new segment beyond this, so that several tasks can share them.
+SEGMENT_BYTES_MAX = 64 << 20
+
+
+class OpenSegment(Protocol):
+    """A segment being written (`raycdc.segments.SegmentWriter`, or the simulation's in memory)."""
+
+    rows: int
+
+    @property
+    def bytes(self) -> int: ...
+
+    def append(self, batch: pa.RecordBatch) -> None: ...
+
+    def finish(self, *, seq_base: int = 0) -> Segment: ...
+
+    def abort(self) -> None: ...
+
+
+class EpochSegmentFiles:
+    """See the module's docstring. A cut ends it; the next epoch has an object of its own. Owned by the reader's thread.
+
+    `partitions` are the hash partitions of each table with rows: as many all epoch long, or changes of one key would be
+    in two of them.
+    """
+
+    def __init__(self) -> None:
+        self.partitions: dict[TableId, int] = {}
+        self._writers: dict[tuple[TableId, int], OpenSegment] = {}
+        self._full: list[Segment] = []
+        self._published: list[Segment] = []
+        self._finished_bytes = 0
+        self._seqs: tuple[int, int] | None = None
+
+    def __repr__(self) -> str:
+        return f"OpenEpoch({len(self._writers)} files, {self.bytes} bytes, {len(self._published)} chunks)"
+
+    @property
+    def bytes(self) -> int:
+        return self._finished_bytes + sum(writer.bytes for writer in self._writers.values())
+
+    def number(self, batch: pa.RecordBatch) -> None:
+        """Rows with the numbers of `batch`, which ascend, are part of the epoch."""
+        first, last = batch.column("_seq")[0].as_py(), batch.column("_seq")[-1].as_py()
+        known = self._seqs or (first, last)
+        self._seqs = (min(first, known[0]), max(last, known[1]))
+
+    def log_writer(self, table: TableId, partition: int, open_segment: Callable[[], OpenSegment]) -> OpenSegment:
+        """Where the next rows of the log go. A full segment is finished, and another one is opened."""
+        writer = self._writers.get((table, partition))
+        if writer is not None and writer.bytes >= SEGMENT_BYTES_MAX:
+            segment = self._writers.pop((table, partition)).finish()
+            self._full.append(segment)
+            self._finished_bytes += segment.bytes
+            writer = None
+        if writer is None:
+            writer = self._writers[table, partition] = open_segment()
+        return writer
+
+    def publish(self, segments: Sequence[Segment]) -> None:
+        """Finished segments of chunks are part of the epoch."""
+        self._published += segments
+        self._finished_bytes += sum(segment.bytes for segment in segments)
+
+    def finish_log(self, epoch: int, on_progress: Callable[[CutProgress], None]) -> list[Segment]:
+        """The segments of the log, durable on disk. Blocks for as long as the disk takes."""
+        first, last = self._seqs or (0, 0)
+        if last - first >= 1 << SEQ_COUNTER_BITS:
+            raise DataError(
+                f"Epoch {epoch} spans {last - first} rows of the log, held ones included; at most "
+                f"{1 << SEQ_COUNTER_BITS} fit one. Read the snapshot in smaller chunks (source.snapshot.chunk_rows)."
+            )
+        base = seq_base(epoch, log=True) - first
+        log = [dataclasses.replace(segment, seq_base=base) for segment in self._full]
+        writers = [writer for writer in self._writers.values() if writer.rows]
+        for number, writer in enumerate(writers, start=1):
+            log.append(writer.finish(seq_base=base))
+            on_progress(CutProgress(epoch, number, len(writers), sum(segment.bytes for segment in log)))
+        return log
+
+    def snapshot_segments(self, epoch: int) -> Iterator[Segment]:
+        """The published segments, with their rows numbered through."""
+        rows = 0
+        for segment in self._published:
+            yield dataclasses.replace(segment, seq_base=seq_base(epoch, log=False, offset=rows))
+            rows += segment.rows
+
+    def abort(self) -> list[Segment]:
+        """Delete what is unfinished; the full segments are returned, which nobody needs either."""
+        for writer in self._writers.values():
+            writer.abort()
+        return self._full
+
+
+def segment_name(prefix: str) -> str:
+    """A name no other reader, incarnation or generation uses."""
+    return f"{prefix}-{uuid.uuid4().hex}.arrow"
+
+
+class EpochOutput:
+    """See the module's docstring and `raycdc.source.protocol.api.ReaderOutput`. Owned by the reader's thread."""
+
+    def __init__(
+        self,
+        spool: SpoolAddress,
+        stopwatch: Stopwatch | None = None,
+        *,
+        partitioned: bool = False,
+        masks: Masks | None = None,
+        on_progress: Callable[[CutProgress], None] = lambda _: None,
+        access: SegmentAccess | None = None,
+    ) -> None:
+        """`partitioned`: the sink wants each key's changes in order, and nothing of the order between keys. Columns
+        that `masks` names are hidden before their rows are written.
+        """
+        self._spool = spool
+        self._masks = masks or Masks()
+        self._stopwatch = stopwatch or Stopwatch()
+        self._partitioned = partitioned
+        #: Bytes of log rows in the epoch before, by which tables are cut into partitions.
+        self._volumes: Counter[TableId] = Counter()
+        self._open = EpochSegmentFiles()
+        self._on_progress = on_progress
+        self._access = access or SegmentAccess(spool.node)
+
+    def __repr__(self) -> str:
+        return f"EpochOutput({self._open!r})"
+
+    @property
+    def open_bytes(self) -> int:
+        return self._open.bytes
+
+    def collect(
+        self,
+        table: TableId,
+        *,
+        fingerprint: str,
+        batch: pa.RecordBatch,
+        split_id: str,
+        key: Sequence[str] = (),
+    ) -> None:
+        with self._stopwatch.running("log_write"):
+            batch = self._masked(batch, table, key)
+            for partition, part in split_by_key(batch, key, self._partitions_of(table, key)):
+                contents = SegmentContents(table, fingerprint, split_id, "log", partition)
+                self._open.log_writer(table, partition, partial(self._writer, contents)).append(part)
+        self._open.number(batch)
+
+    def _masked(self, batch: pa.RecordBatch, table: TableId, key: Sequence[str]) -> pa.RecordBatch:
+        if not self._masks:
+            return batch
+        self._masks.check_key(table, key)
+        return masked(batch, table, self._masks)
+
+    def _partitions_of(self, table: TableId, key: Sequence[str]) -> int:
+        partitions = self._open.partitions
+        if table not in partitions:
+            partitions[table] = partitions_for(self._volumes[table]) if key and self._partitioned else 1
+        return partitions[table]
+
+    def publish(self, segments: Sequence[Segment]) -> None:
+        self._open.publish(segments)
+
+    def spill(self, rows: Sequence[LogRows]) -> SpilledRows:
+        hidden = [dataclasses.replace(part, batch=self._masked(part.batch, part.table, ())) for part in rows]
+        with self._stopwatch.running("log_write"):
+            return HeldRowsFile(self._spool.folder / f"{segment_name('held')}{SUFFIX_OPEN}", hidden)
+
+    def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[Segment, ...]:
+        writer: OpenSegment | None = None
+        for part in rows:
+            writer = writer or self._writer(SegmentContents(part.table, fingerprint, split_id, "delta"))
+            # Chunks are masked before these are folded into them, by the key, which is not masked.
+            writer.append(self._masked(part.batch, part.table, ()))
+        assert writer is not None, "a delta without rows"
+        return (writer.finish(),)
+
+    def cut(self, epoch: int) -> tuple[Segment, ...]:
+        ended = self._open
+        with self._stopwatch.running("log_write"):
+            log = ended.finish_log(epoch, self._on_progress)
+        self._open = EpochSegmentFiles()
+        self._volumes = Counter()
+        for segment in log:
+            self._volumes[segment.table] += segment.bytes
+        return (*ended.snapshot_segments(epoch), *log)
+
+    def release(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            (self._spool.folder / PurePath(path).name).unlink(missing_ok=True)
+
+    def discard(self, segments: Sequence[Segment]) -> None:
+        self.release([segment.path for segment in segments if self._access.is_own(segment)])
+        there = [segment for segment in segments if not self._access.is_own(segment) and segment.flight]
+        if there:
+            # In a thread of its own: a node that is gone lets one wait.
+            threading.Thread(target=_delete_there, args=(there, self._access), name="discard", daemon=True).start()
+
+    def close(self) -> None:
+        """Delete what is unfinished: it belongs to no epoch."""
+        self.release([segment.path for segment in self._open.abort()])
+
+    def _writer(self, contents: SegmentContents) -> OpenSegment:
+        return SegmentWriter(self._spool, contents, name=segment_name(contents.kind))
+
+
+def _delete_there(segments: Sequence[Segment], access: SegmentAccess) -> None:
+    """Segments that a node refuses to delete are swept by its next start."""
+    for segment in segments:
+        with suppress(StateError):
+            delete_there(segment, access)

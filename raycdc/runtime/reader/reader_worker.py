@@ -1,0 +1,277 @@
+"""A reader incarnation: the source's plain reader with threads for the connector and the coordinator.
+
+| thread | does |
+|---|---|
+| main (`run`) | handles messages, polls the reader, heartbeats; the only one that touches the reader |
+| receiver | a long call to the coordinator, always one under way |
+| log fetcher, chunk fetchers | block on the source |
+
+The main thread waits for `SourceReader.is_available` when there is nothing to do: fetchers and the receiver say so when
+there is, and it wakes by itself for the next heartbeat or at the time that the reader named. An error in the reader is
+reported as `ReaderFailed` when naming it helps the user, and ends the worker in any case, as an `UnexpectedError` where
+it has no name; being fenced ends it silently: its successor is at work.
+
+Fetchers with their time counted: `raycdc.source.reader.source_reader_base.FetcherThreads` of a reader's process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from raycdc.core.activity import ActivityTracker, Stage
+from raycdc.errors import FencedError, RaycdcError
+from raycdc.model.rules.mask import Masks
+from raycdc.runtime.reader.chunk_fetcher import ChunkFiles, ChunkSplitReader, FetchedChunks
+from raycdc.runtime.reader.coordinator_connection import CoordinatorClient, CoordinatorConnection
+from raycdc.runtime.reader.heartbeats import Heartbeats, Stopwatch
+from raycdc.runtime.reader.limited_fetchers import ProcessRateLimiter, RateLimitedChunks, RateLimitedSplits, gate_of
+from raycdc.runtime.reader.output import EpochOutput
+from raycdc.runtime.unexpected import unexpected
+from raycdc.segments.access import SegmentAccess, SpoolAddress
+from raycdc.source.connector import Source
+from raycdc.source.protocol.api import ChunkSource, InputStatus
+from raycdc.source.protocol.link import Link, SenderIdentity
+from raycdc.source.protocol.metrics import CutProgress
+from raycdc.source.protocol.source_event import RateQuotas, ReaderFailed, ReaderRegistration, Shutdown
+from raycdc.source.reader.availability import Availability
+from raycdc.source.reader.fetcher_manager import FetcherManager, SplitFetcherManager, ThreadingModel
+from raycdc.source.reader.records import RecordsWithSplitIds
+from raycdc.source.reader.source_reader_base import ReaderContext
+from raycdc.source.reader.split_reader import FetchedSplit, SplitReader, SplitsChange
+from raycdc.source.snapshot.reader.reading import ChunkReader
+
+ItemT = TypeVar("ItemT")
+SplitT = TypeVar("SplitT", bound=FetchedSplit)
+OpenedT = TypeVar("OpenedT")
+
+
+class TimedThreads:
+    """See the module's docstring. All that is fetched passes the `gate`, where there is one."""
+
+    def __init__(
+        self,
+        *,
+        availability: Availability,
+        stopwatch: Stopwatch,
+        board: ActivityTracker,
+        chunk_files: ChunkFiles,
+        gate: ProcessRateLimiter | None,
+    ) -> None:
+        self._gate = gate
+        self._board = board
+        self._availability = availability
+        self._stopwatch = stopwatch
+        self._chunk_files = chunk_files
+
+    def start(
+        self, open_reader: Callable[[], SplitReader[SplitT, ItemT]], *, name: str, threading: ThreadingModel
+    ) -> FetcherManager[SplitT, ItemT]:
+        return SplitFetcherManager(
+            lambda: _TimedReader(self._paced(self._opened(open_reader)), self._stopwatch, self._board, name),
+            threading=threading,
+            name=name,
+            notify=self._availability.notify,
+        )
+
+    def chunks(self, open_chunks: Callable[[], ChunkReader], *, threading: ThreadingModel) -> ChunkSource:
+        files = self._chunk_files  # It counts the time of reading and of writing itself.
+        fetchers = SplitFetcherManager(
+            lambda: ChunkSplitReader(partial(self._opened_chunks, open_chunks), files),
+            threading=threading,
+            name="chunk-fetcher",
+            notify=self._availability.notify,
+        )
+        return FetchedChunks(fetchers, files)
+
+    def _opened(self, open_reader: Callable[[], OpenedT]) -> OpenedT:
+        """In the fetcher's thread."""
+        with self._board.doing(Stage.OPEN, "waits for the server to let it in"):
+            return open_reader()
+
+    def _opened_chunks(self, open_chunks: Callable[[], ChunkReader]) -> ChunkReader:
+        reader = self._opened(open_chunks)
+        return reader if self._gate is None else RateLimitedChunks(reader, self._gate)
+
+    def _paced(self, reader: SplitReader[SplitT, ItemT]) -> SplitReader[SplitT, ItemT]:
+        return reader if self._gate is None else RateLimitedSplits(reader, self._gate)
+
+
+class _TimedReader(Generic[SplitT, ItemT]):
+    """A `SplitReader` with the time of its fetches counted under `name`."""
+
+    def __init__(
+        self, reader: SplitReader[SplitT, ItemT], stopwatch: Stopwatch, board: ActivityTracker, name: str
+    ) -> None:
+        self._reader = reader
+        self._work = board.lasting(Stage.LOG, "fetches and decodes")
+        self._stopwatch = stopwatch
+        self._name = name
+
+    def fetch(self) -> RecordsWithSplitIds[ItemT] | None:
+        with self._stopwatch.running(self._name), self._work.turn():
+            return self._reader.fetch()
+
+    def handle_splits_changes(self, change: SplitsChange[SplitT]) -> None:
+        self._reader.handle_splits_changes(change)
+
+    def wake_up(self) -> None:
+        self._reader.wake_up()
+
+    def close(self) -> None:
+        self._work.close()
+        self._reader.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderIdentity:
+    """Which incarnation of which reader this is."""
+
+    subtask_id: int
+    generation: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSettings:
+    """The settings that all readers of a job share. Picklable.
+
+    `access` is how the reader reaches segments of other nodes, `epoch_bytes_max` how much an epoch may hold before the
+    reader asks for its end, `fetchers` how many threads of one reader may read a split each. Without `parking` a table
+    that cannot be followed ends the run. `partitioned`: the sink takes each key's changes in order, and nothing of the
+    order between keys. `masks` are what readers hide of columns; they hold keys.
+    """
+
+    access: SegmentAccess
+    epoch_bytes_max: int
+    fetchers: int = 1
+    parking: bool = True
+    partitioned: bool = False
+    masks: Masks = field(default_factory=Masks, repr=False)
+
+
+class ReaderWorker:
+    """See the module's docstring. `run` blocks until the worker is told to leave, fenced, or failed."""
+
+    def __init__(
+        self,
+        identity: ReaderIdentity,
+        *,
+        source: Source[Any],
+        coordinator: CoordinatorClient,
+        spool: SpoolAddress,
+        settings: ReaderSettings,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._identity = identity
+        self._source = source
+        self._spool = spool
+        self._now_s = now_s
+        availability, stopwatch, masks = Availability(), Stopwatch(), settings.masks
+        board = ActivityTracker()
+        link = Link(SenderIdentity(identity.generation, identity.incarnation))
+        self._connection = CoordinatorConnection(coordinator, identity.subtask_id, link, notify=availability.notify)
+        connection = self._connection
+        gate = gate_of(source.config.pace, stopwatch, reached_s=lambda: connection.reached_s)
+        self._gate = gate
+        self._heartbeats = Heartbeats(
+            stopwatch, board, source.statistics, lambda: None if gate is None else gate.demand()
+        )
+        output = EpochOutput(
+            spool,
+            stopwatch,
+            partitioned=settings.partitioned,
+            masks=masks,
+            on_progress=self._tell_progress,
+            access=settings.access,
+        )
+        files = ChunkFiles(spool, stopwatch=stopwatch, board=board, access=settings.access, masks=masks)
+        self._reader = source.create_reader(
+            ReaderContext(
+                output,
+                send=self._connection.send,
+                availability=availability,
+                now_s=now_s,
+                epoch_bytes_max=settings.epoch_bytes_max,
+                threads=TimedThreads(
+                    availability=availability, stopwatch=stopwatch, board=board, chunk_files=files, gate=gate
+                ),
+                parking=settings.parking,
+                fetchers=settings.fetchers,
+            )
+        )
+
+    def __repr__(self) -> str:
+        return f"ReaderWorker({self._identity}, {self._connection!r}, {self._reader!r})"
+
+    def run(self) -> None:
+        """The reader's life. Raises what ended it, if that was an error other than being fenced."""
+        self._connection.send(ReaderRegistration(self._spool.node, os.getpid(), self._spool.flight))
+        self._connection.open()
+        try:
+            while self._step():
+                continue
+        except FencedError:
+            return
+        except RaycdcError as error:
+            self._report(error)
+            raise
+        except Exception as error:
+            raise unexpected(error, self._source) from error
+        finally:
+            # The receiver leaves too: a reader that works no more must not be heard any more.
+            self._connection.end("ended")
+            self._reader.close()
+
+    def close(self) -> None:
+        """Make `run` return soon; callable from any thread."""
+        self._connection.end("closed")
+
+    def _step(self) -> bool:
+        """Handle what came, do one piece of work, say what there is to say, and wait if there is nothing to do.
+
+        False: the reader is to leave.
+        """
+        available = self._reader.is_available
+        available.begin()
+        messages = self._connection.take()
+        if messages is None:
+            return False
+        for message in messages:
+            match message:
+                case Shutdown():
+                    return False
+                case RateQuotas(number, shares, lease_s):
+                    assert self._gate is not None, "the coordinator and the reader have the same configuration"
+                    self._gate.grant(number, shares, lease_s)
+                case _:
+                    self._reader.handle(message)
+        status = self._reader.poll_next()
+        heartbeat = self._heartbeats.of(self._reader, now_s=self._now_s())
+        if heartbeat is not None:
+            self._connection.send(heartbeat)
+        called_s = self._now_s()
+        self._connection.flush()
+        if heartbeat is not None:
+            now_s = self._now_s()
+            self._heartbeats.took(now_s - called_s, now_s=now_s)
+        if status is not InputStatus.MORE_AVAILABLE:
+            available.wait(now_s=self._now_s(), until_s=self._heartbeats.due_s)
+        return True
+
+    def _tell_progress(self, progress: CutProgress) -> None:
+        """In the middle of a cut."""
+        heartbeat = self._heartbeats.of_cut(progress, now_s=self._now_s())
+        if heartbeat is not None:
+            self._connection.send(heartbeat)
+            self._connection.flush()
+
+    def _report(self, error: RaycdcError) -> None:
+        """Tell the coordinator why, unless trying again may help: then a new incarnation does, after a pause."""
+        if not error.retryable:
+            self._connection.send(ReaderFailed(type(error).__name__, str(error)))
+            self._connection.flush()

@@ -1,0 +1,138 @@
+"""One folder for everything that is downloaded or prepared once: server binaries, initialised data folders, jars.
+
+Called by the server classes and by ``make setup``. *Invariant*: an entry either exists complete or not at all; it is
+built beside its final name under a lock and renamed, so that several processes may ask for it at once and a killed
+build leaves nothing that looks finished.
+
+Jars by coordinates with classifiers (a project's tests, say), through the Ivy inside Spark; Spark's own way to it
+takes none.
+
+A coordinate is ``group:name:version`` or ``group:name:version:classifier``; with ``+`` at its end the jars that it
+depends on come, too. Each jar must have its hash of `raycdc.spark.artifacts`; ``python -m raycdc.sandbox.cache
+COORDINATES…`` prints the lines for that file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import file_digest
+from pathlib import Path
+
+from raycdc.core.trusted_files import user_cache
+from raycdc.spark.artifacts import ArtifactError, java_command, verify
+
+
+def cache_dir() -> Path:
+    """The cache folder: ``$RAYCDC_CACHE``, else ``$XDG_CACHE_HOME/raycdc``, else ``~/.cache/raycdc``; made."""
+    configured = os.environ.get("RAYCDC_CACHE")
+    folder = Path(configured) if configured else user_cache()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Hold the cache's lock called `name`; blocks while another process holds it, freed by the kernel at exit."""
+    path = cache_dir() / f"{name}.lock"
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def build_once(name: str, build: Callable[[Path], None]) -> Path:
+    """The folder `name` of the cache, built by ``build(folder)`` if it is not there. Blocks while others build it."""
+    final = cache_dir() / name
+    if final.is_dir():
+        return final
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with locked(name.replace("/", "-")):
+        if final.is_dir():
+            return final
+        partial = final.with_name(final.name + ".partial")
+        if partial.exists():
+            shutil.rmtree(partial)
+        partial.mkdir()
+        build(partial)
+        partial.rename(final)
+    return final
+
+
+_TIMEOUT_S = 900
+_LOG_LINES = 25
+
+
+def fetch_exactly(into: Path, coordinates: Sequence[str]) -> list[Path]:
+    """Put these jars into the folder `into`. Downloads; blocks up to minutes. `ArtifactError` when one cannot be had,
+    or is another one than it should be.
+    """
+    jars = _retrieved(into, coordinates)
+    verify(jars)
+    return jars
+
+
+def _retrieved(into: Path, coordinates: Sequence[str]) -> list[Path]:
+    import pyspark
+
+    spark = Path(pyspark.__file__).with_name("jars")
+    with tempfile.TemporaryDirectory(prefix="raycdc-ivy-") as scratch:
+        described = Path(scratch, "ivy.xml")
+        described.write_text(_described(coordinates))
+        command = [java_command(), f"-Duser.home={scratch}", "-cp", f"{spark}/*", "org.apache.ivy.Main"]
+        custom = os.environ.get("RAYCDC_IVY_SETTINGS")
+        command += ["-settings", custom] if custom else []
+        name = "[organisation]_[artifact]-[revision](-[classifier]).[ext]"
+        done = subprocess.run(
+            [*command, "-ivy", str(described), "-retrieve", f"{into}/{name}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=_TIMEOUT_S,
+        )
+    jars = sorted(into.glob("*.jar"))
+    if done.returncode != 0 or not jars:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-_LOG_LINES:])
+        raise ArtifactError(f"{', '.join(coordinates)} could not be fetched. The resolver said:\n{tail}")
+    return jars
+
+
+def _described(coordinates: Sequence[str]) -> str:
+    """The coordinates as a module of Ivy's that depends on them."""
+    classifiers: dict[tuple[str, str, str], list[str]] = {}
+    whole: set[tuple[str, str, str]] = set()
+    for text in coordinates:
+        group, name, version, *classifier = text.removesuffix("+").split(":")
+        classifiers.setdefault((group, name, version), []).extend(classifier or [""])
+        whole |= {(group, name, version)} if text.endswith("+") else set()
+    lines = ['<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">']
+    lines.append('<info organisation="raycdc" module="jars"/><configurations><conf name="default"/></configurations>')
+    lines.append("<dependencies>")
+    for module, wanted in classifiers.items():
+        group, name, version = module
+        conf = "default->default" if module in whole else "default->master"
+        lines.append(f'<dependency org="{group}" name="{name}" rev="{version}" conf="{conf}">')
+        for one in wanted:
+            classified = f' m:classifier="{one}"' if one else ""
+            lines.append(f'<artifact name="{name}" type="jar" ext="jar"{classified}/>')
+        lines.append("</dependency>")
+    return "\n".join([*lines, "</dependencies></ivy-module>"])
+
+
+def main(coordinates: Sequence[str]) -> int:
+    """Print the hashes of the jars, as ``artifacts.lock`` has them."""
+    with tempfile.TemporaryDirectory(prefix="raycdc-jars-") as folder:
+        for jar in _retrieved(Path(folder), coordinates):
+            with jar.open("rb") as file:
+                print(f"{file_digest(file, 'sha256').hexdigest()}  {jar.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

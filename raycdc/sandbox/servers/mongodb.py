@@ -1,0 +1,213 @@
+"""A private MongoDB: an emulated replica set of one node (`MongoReplicaSet.java` over mongo-java-server); no root.
+
+No registry carries MongoDB's own server. Its stand-in was written from MongoDB's documentation: commands,
+sessions, transactions, change streams with resume tokens and images, `splitVector`, reads by index bounds and as of a
+cluster time, validators, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows
+no users (any password will do by ``authMechanism=PLAIN``, but for users who were given one), TLS, elections, sharding
+or isolation: writes of a transaction are seen at once, and two transactions conflict, and end by their age, only once
+somebody has set ``transactionLifetimeLimitSeconds``.
+Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set, `mongodb_choice.mongodb_for_tests` gives that one instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from raycdc.sandbox.cache import build_once
+from raycdc.sandbox.servers.private import PrivateServer, ServerError, fresh_name
+from raycdc.spark.artifacts import fetch, java_command
+
+if TYPE_CHECKING:
+    import pymongo
+
+#: The versions that the emulation can pretend to be: `hello`, `buildInfo`, and its commands and options.
+VERSIONS = ("4.4", "5.0", "6.0", "7.0", "8.0")
+_SOURCE = Path(__file__).with_name("MongoReplicaSet.java")
+_EMULATION = "de.bwaldvogel:mongo-java-server:1.47.0"
+#: A compiler that needs no JDK: what runs Spark has a JRE at least.
+_COMPILER = "org.eclipse.jdt:ecj:3.38.0"
+_START_TIMEOUT_S = 300.0
+
+
+class MongoDb:
+    """A replica set that tests may use, private or not. `uri` has no database in it."""
+
+    uri: str
+    #: Whether it is ours to stop, kill and make fail.
+    private: ClassVar[bool] = False
+    #: Whether it holds moments before the year 1 and after 9999.
+    far_dates: ClassVar[bool] = True
+    #: Ends the names of databases.
+    _mark = ""
+
+    @property
+    def running(self) -> bool:
+        """Whether it can be asked."""
+        return True
+
+    def client(self, **options: Any) -> pymongo.MongoClient[dict[str, Any]]:
+        """A new client, to be closed by the caller (``with server.client() as client:``)."""
+        import pymongo
+
+        return pymongo.MongoClient(self.uri, tz_aware=True, **options)
+
+    def find(self, database: str, collection: str, query: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """All documents that match, in order of ``_id``."""
+        with self.client() as client:
+            return list(client[database][collection].find(dict(query or {})).sort("_id", 1))
+
+    def answers(self) -> bool:
+        """Whether it is there."""
+        from pymongo.errors import PyMongoError
+
+        try:
+            with self.client(serverSelectionTimeoutMS=500) as client:
+                client.admin.command("hello")
+        except PyMongoError:
+            return False
+        return True
+
+    def drop(self, *databases: str) -> None:
+        """Drop databases, those there are."""
+        with self.client(serverSelectionTimeoutMS=5000) as client:
+            for name in databases:
+                client.drop_database(name)
+
+    @contextmanager
+    def fresh_database(self, prefix: str = "t") -> Iterator[str]:
+        """Name of a database nobody else uses, dropped afterwards if the server still runs.
+
+        So are all whose names begin with it and an underscore.
+        """
+        name = f"{fresh_name(prefix)}{self._mark}"
+        try:
+            yield name
+        finally:
+            if self.running:
+                with self.client(serverSelectionTimeoutMS=5000) as client:
+                    beside = [other for other in client.list_database_names() if other.startswith(f"{name}_")]
+                self.drop(name, *beside)
+
+
+class ExternalMongoDb(MongoDb):
+    """The replica set that ``RAYCDC_TEST_MONGODB_URI`` names."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        # Others may run tests on it, from other machines.
+        self._mark = f"_{secrets.token_hex(3)}"
+
+
+class MongoDbServer(PrivateServer, MongoDb):
+    """The emulated replica set. ``with MongoDbServer(version="6.0") as mongodb:``"""
+
+    flavor = "mongodb"
+    private = True
+
+    def __init__(self, *, version: str = "7.0", port: int | None = None) -> None:
+        assert version in VERSIONS, version
+        super().__init__(port=port)
+        self.version = version
+
+    @property
+    def uri(self) -> str:  # type: ignore[override]
+        """Where clients find it."""
+        return f"mongodb://{self.host}:{self.port}/?replicaSet=rs0"
+
+    @property
+    def log(self) -> Path:
+        """The server's output."""
+        return self.folder / "out.log"
+
+    def prepare(self) -> None:
+        """Download the jars and compile the emulation, once per machine. May take a minute; later calls are free."""
+        _home()
+
+    def _launch(self) -> None:
+        command = _java("MongoReplicaSet", str(self.port), self.host, options=[f"-Dmongo.version={self.version}"])
+        self._run(command, self.answers, name="MongoDB", logs=[self.log], timeout_s=_START_TIMEOUT_S)
+
+    # -- what only an emulation does
+
+    def set_password(self, user: str, password: str) -> None:
+        """The password that `user` needs by ``authMechanism=PLAIN`` from now on; connections that logged in so end."""
+        with self.client() as client:
+            client.admin.command({"updateUser": user, "pwd": password})
+
+    def fail(self, commands: Sequence[str], *, times: int = 1, **what: Any) -> None:
+        """Let the next `times` calls of `commands` fail (-1: all, until `unfail`). `what` as in MongoDB's fail point
+        `failCommand`: ``errorCode=``, ``errorLabels=``, ``closeConnection=True``, ``blockTimeMS=``, ``namespace=``.
+        """
+        mode: Any = "alwaysOn" if times < 0 else {"times": times}
+        with self.client() as client:
+            client.admin.command(
+                {"configureFailPoint": "failCommand", "mode": mode, "data": {"failCommands": list(commands), **what}}
+            )
+
+    def deny(self, namespace: str, commands: Sequence[str]) -> None:
+        """Answer `commands` on a collection as a server does whose user may not do that (code 13), until `unfail`."""
+        with self.client() as client:
+            data = {"namespace": namespace, "commands": list(commands)}
+            client.admin.command({"configureFailPoint": "denyCommands", "mode": "alwaysOn", "data": data})
+
+    def unfail(self) -> None:
+        """End what `fail`, `hide` and `deny` began."""
+        with self.client() as client:
+            for name in ("failCommand", "hideDocuments", "denyCommands"):
+                client.admin.command({"configureFailPoint": name, "mode": "off"})
+
+    def hide(self, namespace: str, *, times: int) -> None:
+        """Let the next `times` queries by `_id` find nothing in a collection (-1: all, until `unfail`), and change
+        streams no documents of updates until then.
+        """
+        mode: Any = "alwaysOn" if times < 0 else {"times": times}
+        with self.client() as client:
+            client.admin.command(
+                {"configureFailPoint": "hideDocuments", "mode": mode, "data": {"namespace": namespace}}
+            )
+
+    def keep_history(self, seconds: int) -> None:
+        """How long reads as of a cluster time find it (``minSnapshotHistoryWindowInSeconds``, 300 at first)."""
+        with self.client() as client:
+            client.admin.command({"setParameter": 1, "minSnapshotHistoryWindowInSeconds": seconds})
+
+    def truncate_log(self, keep: int = 0) -> None:
+        """Forget all but the last `keep` entries of the log: change streams from before are lost history."""
+        with self.client() as client:
+            client.admin.command({"truncateLog": keep})
+
+
+def _java(*arguments: str, options: Sequence[str] = ()) -> list[str]:
+    memory = ["-Xms32m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    home = _home()
+    return [java_command(), *memory, *options, "-cp", f"{home}/*:{home}/classes", *arguments]
+
+
+def _home() -> Path:
+    """The jars and the compiled emulation; a changed source is another one."""
+    digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
+    return build_once(f"mongodb-{_EMULATION.rsplit(':', 1)[1]}-{digest}", _build)
+
+
+def _build(folder: Path) -> None:
+    jars = fetch(folder, [_EMULATION, _COMPILER], complete=True)
+    (compiler,) = [jar for jar in jars if "ecj-" in jar.name]
+    class_path = os.pathsep.join(map(str, jars))
+    options = ["-17", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", class_path, "-d", str(folder / "classes")]
+    done = subprocess.run(
+        [java_command(), "-jar", str(compiler), *options, str(_SOURCE)],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode != 0:
+        raise ServerError(f"{_SOURCE.name} could not be compiled:\n{(done.stdout + done.stderr)[-3000:]}")
+    compiler.unlink()

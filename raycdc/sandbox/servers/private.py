@@ -1,0 +1,279 @@
+"""The base of every private server: a process and a temporary folder that live as long as their owner.
+
+*Invariant*: a server listens on 127.0.0.1 alone, keeps all its files in one temporary folder, and both are gone when
+the object is closed or its process ends. Data survives ``stop``/``kill`` followed by ``start``.
+
+Starting, watching and ending one server process; free ports; and the errors that show the server's own log.
+
+Called by `server.DatabaseServer`. *Invariant*: no server outlives the process that started it (see `guard`).
+
+Archives of server binaries, unpacked into the folder of a cache entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from signal import SIGKILL, Signals
+from typing import IO, ClassVar, Literal, Self
+
+from raycdc.errors import RaycdcError
+
+_LOG_LINES = 20
+_POLL_S = 0.02
+_names = itertools.count(1)
+
+
+class ServerError(RaycdcError):
+    """A test server could not be installed, started or stopped; the text ends with the tail of its log."""
+
+
+def fresh_name(prefix: str) -> str:
+    """A name that no other call on this machine returns, for a database, topic or folder of any server.
+
+    One row of numbers for all kinds: a sink names its database after its source's, and must not meet one of its own.
+    """
+    return f"{prefix}{os.getpid()}_{next(_names)}"
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A free TCP port of the loopback interface, which the kernel gives to nobody else while the block runs. Whoever
+    asks for it by its number and with ``SO_REUSEADDR`` gets it, again and again: a socket that is bound and does not
+    listen keeps it.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        yield port
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str) -> None:
+    """Poll `condition` until it holds; `ServerError` naming `what` when it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ServerError(f"{what} did not happen within {timeout_s:g} s")
+        time.sleep(_POLL_S)
+
+
+def log_tail(path: Path) -> str:
+    """The last lines of a log file, or a word that there is none."""
+    if not path.exists():
+        return f"({path} was not written)"
+    return "\n".join(path.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+
+
+class GuardedProcess:
+    """A running server under its guard. Not restartable: a new start is a new object."""
+
+    def __init__(
+        self, command: Sequence[str], *, log: Path, folder: Path | None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        guard = Path(__file__).with_name("guard.py")
+        with log.open("ab") as output:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(guard), str(folder) if folder else "-", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
+            )
+        assert self._guard.stdout is not None
+        first = self._guard.stdout.readline().strip()
+        if not first:
+            raise ServerError(f"{command[0]} could not be started:\n{log_tail(log)}")
+        self.pid = int(first)
+
+    @property
+    def running(self) -> bool:
+        """Whether the server process still lives (a stopped, SIGSTOPped one does)."""
+        return self._guard.poll() is None
+
+    def send(self, number: Signals) -> None:
+        """Send a signal to the server, if it still lives."""
+        if self.running:
+            os.kill(self.pid, number)
+
+    def end(self, number: Signals, *, timeout_s: float = 30.0) -> None:
+        """Send `number`, wait for the end, and release the guard. SIGKILL follows when it takes too long."""
+        self.send(number)
+        try:
+            self._guard.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.send(SIGKILL)
+            self._guard.wait(timeout_s)
+        for stream in (self._guard.stdin, self._guard.stdout):
+            if stream is not None:
+                stream.close()
+
+
+_START_TRIES = 3
+#: Of a folder's path, so that sockets in it have a name that the kernel takes: it keeps 108 bytes (unix(7)).
+_PATH_MAX = 85
+
+
+class PrivateServer(ABC):
+    """``with Server() as server:`` starts it and removes it with its files."""
+
+    flavor: ClassVar[str]
+    #: What the server says of a port that another process has.
+    taken: ClassVar[str] = "Address already in use"
+    host = "127.0.0.1"
+
+    def __init__(self, *, port: int | None = None) -> None:
+        self.folder = _new_folder(f"raycdc-{self.flavor}-")
+        self._fixed_port = port
+        self.port = port or 0
+        self._process: GuardedProcess | None = None
+        self._owner_pid = os.getpid()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = f"pid {self._process.pid}" if self._process and self._process.running else "stopped"
+        return f"{type(self).__name__}({self.host}:{self.port}, {state}, {self.folder})"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        if self._process is None or not self._process.running:
+            raise ServerError(f"{self!r} is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the server's process lives."""
+        return self._process is not None and self._process.running
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Download and initialise whatever a start needs, once per machine. May take a minute; later calls are free."""
+
+    def start(self) -> Self:
+        """Start (again) on the same ports, and on the same data where it keeps any; returns when the server answers."""
+        if self.running:
+            return self
+        for attempt in range(1, _START_TRIES + 1):
+            self._choose_ports()
+            try:
+                self._launch()
+            except ServerError as error:
+                if self.taken not in str(error) or self._fixed_port is not None or attempt == _START_TRIES:
+                    raise
+                # Another process was quicker to bind a free port.
+                self._forget_ports()
+            else:
+                break
+        return self
+
+    def stop(self) -> None:
+        """Shut down in order (SIGTERM); the data stays."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End with SIGKILL, as a crash does; the data stays, and `start` recovers it."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill the server and remove its files. May be called more than once."""
+        self._end(signal.SIGKILL)
+        if self.folder.exists() and os.getpid() == self._owner_pid:
+            shutil.rmtree(self.folder)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.end(number)
+            self._process = None
+
+    @abstractmethod
+    def _launch(self) -> None:
+        """Run the server (`_run`) on its ports."""
+
+    def _choose_ports(self) -> None:
+        """Those it has not had yet."""
+        self.port = self.port or free_port()
+
+    def _forget_ports(self) -> None:
+        self.port = 0
+
+    def _listens(self) -> bool:
+        """Whether somebody takes connections at `port`."""
+        with socket.socket() as probe:
+            return probe.connect_ex((self.host, self.port)) == 0
+
+    def _run(
+        self,
+        command: Sequence[str],
+        is_ready: Callable[[], bool],
+        *,
+        name: str,
+        logs: Sequence[Path],
+        timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the process and return once it is ready. It prints to the last of `logs`; the ends of all are told
+        where it ends or is not ready in time. Output of an earlier run does not count for this one.
+        """
+        for log in logs:
+            log.unlink(missing_ok=True)
+        process = GuardedProcess(command, log=logs[-1], folder=self.folder, environment=environment)
+        self._process = process
+        try:
+            wait_until(lambda: not process.running or is_ready(), timeout_s=timeout_s, what=f"start of {name}")
+            if not process.running:
+                raise ServerError(f"{name} ended at its start")
+        except ServerError as error:
+            self.kill()
+            raise ServerError("\n".join([f"{error}:", *map(log_tail, logs)])) from error
+
+
+def _new_folder(prefix: str) -> Path:
+    """A new temporary folder, where ``TMPDIR`` says, unless sockets could not be there."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    if len(os.fsencode(folder)) <= _PATH_MAX:
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+
+
+def unpack_tar(packed: IO[bytes], folder: Path, *, compression: Literal["gz", "xz"]) -> None:
+    """Put the files of a compressed tar archive into `folder`, with their modes and links."""
+    mode: Literal["r|gz", "r|xz"] = "r|gz" if compression == "gz" else "r|xz"
+    archive = tarfile.open(fileobj=packed, mode=mode)  # noqa: SIM115
+    # Debian 12's Python is older than the filters.
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(folder, filter="data")
+    else:
+        archive.extractall(folder)
+    archive.close()

@@ -1,0 +1,184 @@
+"""What a pipeline of the demo writes to, read by others' libraries: folders here, or a trial server.
+
+A target says its section of the configuration, where its tables are, how people look at them, and which rows a table of
+the shop has there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+
+from raycdc.model import TableId
+from raycdc.sandbox.compare import read_changelog, read_delta
+from raycdc.sandbox.trials.databases import MySqlSandbox, PostgresSandbox
+from raycdc.sandbox.trials.kafka import KafkaSandbox
+from raycdc.sandbox.trials.kinds import new_trial
+from raycdc.sandbox.trials.mongodb import MongoDbSandbox
+from raycdc.sandbox.trials.trial import COMPARED, DATABASE
+from raycdc.storage.settings import LIKE_ANYBODY
+
+#: The table that people are shown.
+SHOWN = "orders"
+
+
+class SandboxTarget(AbstractContextManager["SandboxTarget"], ABC):
+    """See the module's docstring. The block starts what has to be started, and ends it."""
+
+    #: Whether it goes with the block.
+    is_server = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @property
+    @abstractmethod
+    def keys(self) -> Mapping[str, str]:
+        """Keys of ``[sink]``."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """Where the tables are, for people."""
+
+    @property
+    @abstractmethod
+    def look(self) -> str:
+        """Python that prints a few rows."""
+
+    @abstractmethod
+    def held(self, table: str) -> dict[int, str]:
+        """The rows of a table of the shop, as `raycdc.sandbox.trials.SandboxSourceServer.held` has them."""
+
+
+class SandboxFolder(SandboxTarget):
+    """Tables in a folder: `kind` is delta, iceberg, parquet or jsonl."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self._kind = kind
+        self._folder = folder
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        return {"type": self._kind, "path": f"./{self._folder}"}
+
+    @property
+    def where(self) -> str:
+        return f"in ./{self._folder / DATABASE}, a folder for each table"
+
+    @property
+    def look(self) -> str:
+        place = self._folder / DATABASE / SHOWN
+        return _LOOKS[self._kind].format(place=place)
+
+    def held(self, table: str) -> dict[int, str]:
+        place, column = self._folder / DATABASE / table, COMPARED[table]
+        match self._kind:
+            case "delta":
+                return _held(read_delta(place), column)
+            case "iceberg":
+                from raycdc.verify.targets.iceberg import Warehouse
+
+                warehouse = Warehouse("hadoop", "raycdc", str(self._folder), "", {}, LIKE_ANYBODY)
+                return _held(warehouse.table(TableId(DATABASE, table)).scan().to_arrow(), column)
+            case _:
+                return _folded(place, self._kind, column)
+
+
+class SandboxServerTarget(SandboxTarget):
+    """A trial server: `kind` is one of `SERVERS`."""
+
+    is_server = True
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._trial = new_trial(kind)
+
+    def __enter__(self) -> Self:
+        self._trial.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._trial.__exit__()
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        return self._trial.as_sink
+
+    @property
+    def where(self) -> str:
+        return f"in {self._kind}, at {self._trial.url}"
+
+    @property
+    def look(self) -> str:
+        return self._trial.look(DATABASE, SHOWN)
+
+    def held(self, table: str) -> dict[int, str]:
+        match self._trial:
+            case KafkaSandbox() as kafka:
+                return kafka.written(table)
+            case MySqlSandbox() | PostgresSandbox() | MongoDbSandbox() as database:
+                return database.held(table)
+            case _:
+                raise AssertionError(f"{self._trial!r} is no target of the demo")
+
+
+#: The server of a sink, by the names that people type.
+SERVERS = ("postgres", "mysql", "mariadb", "mongodb", "kafka")
+FOLDERS = ("delta", "iceberg", "parquet", "jsonl")
+
+_LOOKS: Mapping[str, str] = {
+    # Not `to_pyarrow_table`: a process that called it and ends at once is aborted as often as not, by a thread that
+    # Arrow has left behind.
+    "delta": """from deltalake import DeltaTable, QueryBuilder
+from pyarrow import table
+lake = QueryBuilder().register("orders", DeltaTable("{place}"))
+rows = lake.execute("SELECT * FROM orders LIMIT 5").read_all()
+print(*table(rows).to_pylist(), sep="\\n")""",
+    "iceberg": """from pathlib import Path
+from pyiceberg.table import StaticTable
+versions = Path("{place}/metadata").glob("v*.metadata.json")
+newest = max(versions, key=lambda path: (len(path.name), path.name))
+rows = StaticTable.from_metadata(str(newest)).scan(limit=5).to_arrow()
+print(*rows.to_pylist(), sep="\\n")""",
+    "parquet": """from pyarrow.dataset import dataset
+rows = dataset("{place}", format="parquet").head(5)
+print(*rows.to_pylist(), sep="\\n")""",
+    "jsonl": """from pathlib import Path
+files = sorted(Path("{place}").glob("*.jsonl"))
+lines = [line for file in files for line in file.open()]
+print(*lines[:5], sep="")""",
+}
+
+
+def new_target(kind: str, folder: Path) -> SandboxTarget:
+    """A target of `FOLDERS` or `SERVERS`, not started."""
+    return SandboxFolder(kind, folder) if kind in FOLDERS else SandboxServerTarget(kind)
+
+
+def _held(table: pa.Table, column: str) -> dict[int, str]:
+    if not table.num_rows:
+        return {}
+    key = "id" if "id" in table.column_names else "_id"
+    pairs: Iterable[tuple[int, object]] = zip(table[key].to_pylist(), table[column].to_pylist(), strict=True)
+    return {int(number): str(value) for number, value in pairs}
+
+
+def _folded(place: Path, kind: str, column: str) -> dict[int, str]:
+    """What a changelog adds up to."""
+    held: dict[int, str] = {}
+    for row in sorted(read_changelog(place, kind), key=lambda each: int(each["_seq"])):
+        number = int(row["id"] if "id" in row else row["_id"])
+        if row["_op"] in ("+I", "+U"):
+            held[number] = str(row[column])
+        else:
+            held.pop(number, None)
+    return held

@@ -1,0 +1,32 @@
+"""The bridge: changelog rows from readers to sink tasks as Arrow IPC segments, mapped on the same node or by Flight.
+
+Readers import `SegmentWriter` from here: nothing in this package imports Ray or Spark.
+"""
+
+from __future__ import annotations
+
+from raycdc.segments.access import ANYWHERE, HERE, SegmentAccess, SpoolAddress
+from raycdc.segments.partitions import partitions_for, split_by_key
+from raycdc.segments.reading import delete_there, read_segment, segment_schema, verify_segments
+from raycdc.segments.tasks import StageTask, TaskLog, TaskRunner, ThreadTaskRunner, run_in_process
+from raycdc.segments.writing import SegmentContents, SegmentWriter
+
+__all__ = [
+    "ANYWHERE",
+    "HERE",
+    "SegmentAccess",
+    "SegmentContents",
+    "SegmentWriter",
+    "SpoolAddress",
+    "StageTask",
+    "TaskLog",
+    "TaskRunner",
+    "ThreadTaskRunner",
+    "delete_there",
+    "partitions_for",
+    "read_segment",
+    "run_in_process",
+    "segment_schema",
+    "split_by_key",
+    "verify_segments",
+]

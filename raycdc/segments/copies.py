@@ -1,0 +1,106 @@
+"""Copies of segments on an object store (``pipeline.spool``), for the day on which the node that has them is lost.
+
+A segment is read where it was written, as ever. A reader hands in a copy before anybody hears of the segment, and a
+driver that recovers takes from the store whatever the nodes do not have any more. So each segment that a manifest names
+survives any node. A copy that is missing, or is not what its segment says, is none: then the rows are gone, as without
+copies, and recovery reads them again. Nothing but time is lost with a copy, so deleting them needs no fence.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from raycdc.errors import SpoolError
+from raycdc.segments.access import SegmentAccess
+from raycdc.state.files.folder import sync_folder
+from raycdc.state.manifests.manifest import STATE_NODE, Manifest, Segment
+from raycdc.storage.api import Stored, StoreError
+from raycdc.storage.object_store import ObjectStore
+from raycdc.storage.settings import StorageSettings
+from raycdc.storage.url import ObjectLocation
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCopies:
+    """Those of one state, below `place`. Picklable; any process of the run has it. Methods block on the network."""
+
+    place: ObjectLocation
+    settings: StorageSettings
+
+    def put(self, path: Path) -> None:
+        """Hand in the copy of a finished segment's file. `SpoolError` where the store does not take it."""
+        try:
+            _store(self).put_file(path.name, path)
+        except StoreError as cause:
+            raise SpoolError(f"{cause} It is the copy of a segment (pipeline.spool).") from cause
+
+    def restored(self, manifest: Manifest, spool: Path, access: SegmentAccess) -> Manifest:
+        """`manifest`, where segments that no node has are those of `spool`, the state's own: their copies are there
+        from now on. A segment without a copy stays as it is.
+        """
+        return replace(manifest, segments=tuple(self._restored(manifest.segments, spool, access)))
+
+    def forget(self, segments: Iterable[Segment]) -> None:
+        """Nobody reads these any more; what a failure leaves is swept at the next start."""
+        names = sorted({segment.name for segment in segments})
+        if names:
+            with suppress(StoreError):
+                _store(self).delete_all(names)
+
+    def sweep(self, needed: Collection[str]) -> None:
+        """Delete the copies of all other segments; before any reader starts. A failure leaves them to the next time."""
+        with suppress(StoreError):
+            store = _store(self)
+            store.delete_all([name for name in store.list("") if name not in needed])
+
+    def _restored(self, segments: Iterable[Segment], spool: Path, access: SegmentAccess) -> Iterator[Segment]:
+        flights = access.flights
+        for segment in segments:
+            here = replace(segment, node=STATE_NODE, flight="", path=str(spool / segment.name))
+            if segment.node != STATE_NODE and segment.node in flights:
+                yield segment
+            elif _is_there(here) or self._fetched(here):
+                yield here
+            else:
+                yield segment
+
+    def _fetched(self, segment: Segment) -> bool:
+        """Whether the file of `segment` was made from its copy."""
+        copy: Stored | None = None
+        with suppress(StoreError):  # Without a copy the rows are read again.
+            copy = _store(self).read(segment.name)
+        if copy is None or len(copy.data) != segment.bytes or zlib.crc32(copy.data) != segment.crc32:
+            return False
+        path = Path(segment.path)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(copy.data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+            sync_folder(path.parent)
+        except OSError as cause:
+            raise SpoolError(f"{path} cannot be written: {cause.strerror or cause}. Make room on that disk.") from cause
+        return True
+
+
+@cache
+def _store(copies: SegmentCopies) -> ObjectStore:
+    """One client for each process."""
+    return ObjectStore(copies.place, copies.settings)
+
+
+def _is_there(segment: Segment) -> bool:
+    try:
+        return Path(segment.path).stat().st_size == segment.bytes
+    except OSError:
+        return False

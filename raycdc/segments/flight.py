@@ -1,0 +1,203 @@
+"""Arrow Flight for segments on other nodes: one server per node, which serves its spool and nothing else, but on the
+driver's node the folders of segments that were made of others, too.
+
+The server maps the file and streams its batches; it runs in a reader process or on its own. Every call carries a
+bearer token that is compared in constant time. It listens on loopback unless it is told an address, and is then given
+an identity (`raycdc.segments.certificates`), by which clients know it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from raycdc.errors import SegmentUnavailableError, StateError
+from raycdc.segments.access import SegmentAccess, batch_range, checksum_of, mapped_reader
+from raycdc.segments.certificates import ServerIdentity
+from raycdc.state.manifests.manifest import Segment
+
+#: A connection that answers nothing for this long is dead: segments stream at disk speed.
+CALL_TIMEOUT_S = 120.0
+
+_HEADER = "authorization"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call for stored columns (None: all) of the `part`-th of so many runs of a segment's batches."""
+
+    path: str
+    bytes: int
+    columns: list[str] | None
+    part: tuple[int, int]
+
+    def to_ticket(self) -> flight.Ticket:
+        return flight.Ticket(json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def of(cls, ticket: flight.Ticket) -> Request:
+        data = json.loads(ticket.ticket)
+        return cls(data["path"], data["bytes"], data["columns"], tuple(data["part"]))
+
+
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """Serves segments below `spool` and `beside`. `endpoint` is what readers put into their descriptors.
+
+    With an `identity` connections are encrypted; without one it is for this machine alone.
+    """
+
+    def __init__(
+        self,
+        spool: Path | str,
+        *,
+        token: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        beside: Sequence[Path] = (),
+        identity: ServerIdentity | None = None,
+    ) -> None:
+        if not token:
+            raise ValueError("a Flight server needs a token")
+        self._spool = Path(spool).resolve()
+        self._folders = (self._spool, *(folder.resolve() for folder in beside))
+        scheme = "grpc+tls" if identity else "grpc"
+        super().__init__(
+            f"{scheme}://{host}:{port}",
+            middleware={"token": _RequireToken(token)},
+            tls_certificates=[(identity.certificate, identity.key)] if identity else None,
+        )
+        self.endpoint = f"{scheme}://{host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"FlightServer({self.endpoint}, spool={str(self._spool)!r})"
+
+    def do_get(self, _context: Any, ticket: Any) -> Any:
+        """Batches of one segment, as `fetch` asks for them."""
+        request = Request.of(ticket)
+        reader = self._reader(request)
+        names = request.columns
+        schema = reader.schema if names is None else pa.schema([reader.schema.field(name) for name in names])
+        indexes = batch_range(reader.num_record_batches, request.part)
+        batches = (reader.get_batch(i) for i in indexes)
+        return flight.GeneratorStream(schema, (b if names is None else b.select(names) for b in batches))
+
+    def do_action(self, _context: Any, action: Any) -> Iterator[Any]:
+        """``stat``: size (null when missing) and on request the checksum of one segment. ``delete``: it may go."""
+        if action.type not in ("stat", "delete"):
+            raise flight.FlightServerError(f"unknown action {action.type!r}; this server knows 'stat' and 'delete'")
+        request = json.loads(action.body.to_pybytes())
+        path = self._inside(request["path"])
+        if action.type == "delete":
+            path.unlink(missing_ok=True)
+            return
+        there = path.is_file()
+        answer = {
+            "bytes": path.stat().st_size if there else None,
+            "crc32": checksum_of(path) if there and request["checksum"] else None,
+        }
+        yield flight.Result(json.dumps(answer).encode())
+
+    def _reader(self, request: Request) -> Any:
+        try:
+            return mapped_reader(self._inside(request.path), request.bytes)
+        except StateError as cause:
+            raise flight.FlightServerError(str(cause)) from cause
+
+    def _inside(self, text: str) -> Path:
+        """The file that `text` names: a name in the spool, or an absolute path in one of the folders."""
+        path = Path(self._spool, text).resolve()
+        if not any(path.is_relative_to(folder) for folder in self._folders):
+            raise flight.FlightUnauthorizedError(f"{text} is not in the spool of this server")
+        return path
+
+
+def fetch(
+    segment: Segment, columns: list[str] | None, part: tuple[int, int], access: SegmentAccess
+) -> Iterator[pa.RecordBatch]:
+    """Stored batches of `segment` from its node.
+
+    `StateError` when the file is not there, `SegmentUnavailableError` when the node does not answer now.
+    """
+    request = Request(segment.path, segment.bytes, columns, part)
+    try:
+        with _connected(segment, access) as client:
+            stream = client.do_get(request.to_ticket(), _options(access.token))
+            for chunk in stream:
+                yield chunk.data
+    except (flight.FlightError, pa.ArrowException, OSError) as cause:
+        raise _unreadable(segment, cause) from cause
+
+
+def fetch_schema(segment: Segment, access: SegmentAccess) -> pa.Schema:
+    """Schema of the stored columns of `segment` on its node."""
+    request = Request(segment.path, segment.bytes, None, (0, 1 << 30))
+    try:
+        with _connected(segment, access) as client:
+            stream = client.do_get(request.to_ticket(), _options(access.token))
+            schema: pa.Schema = stream.schema
+            return schema
+    except (flight.FlightError, pa.ArrowException, OSError) as cause:
+        raise _unreadable(segment, cause) from cause
+
+
+def intact_there(segment: Segment, access: SegmentAccess, *, checksum: bool) -> bool:
+    """Whether the segment's node has it with its exact size and, when asked, its exact content."""
+    body = json.dumps({"path": segment.path, "checksum": checksum}).encode()
+    try:
+        with _connected(segment, access) as client:
+            results = list(client.do_action(flight.Action("stat", body), _options(access.token)))
+    except flight.FlightUnavailableError:
+        return False
+    except (flight.FlightError, pa.ArrowException, OSError) as cause:
+        raise StateError(f"Segment {segment.path} cannot be checked at {segment.flight}: {cause}") from cause
+    answer = json.loads(results[0].body.to_pybytes())
+    return answer["bytes"] == segment.bytes and (not checksum or answer["crc32"] == segment.crc32)
+
+
+def delete_there(segment: Segment, access: SegmentAccess) -> None:
+    """Delete the file on its node, as far as the node answers: what is left behind its next start sweeps."""
+    body = json.dumps({"path": segment.path}).encode()
+    try:
+        with _connected(segment, access) as client:
+            list(client.do_action(flight.Action("delete", body), _options(access.token)))
+    except flight.FlightUnavailableError:
+        return
+    except (flight.FlightError, pa.ArrowException, OSError) as cause:
+        raise StateError(f"Segment {segment.path} cannot be deleted at {segment.flight}: {cause}") from cause
+
+
+def _connected(segment: Segment, access: SegmentAccess) -> Any:
+    """A client of the segment's node. The job's authority must have signed for the very address that is called."""
+    secure = segment.flight.startswith("grpc+tls:")
+    return flight.connect(segment.flight, tls_root_certs=access.authority) if secure else flight.connect(segment.flight)
+
+
+def _unreadable(segment: Segment, cause: Exception) -> StateError:
+    away = isinstance(cause, flight.FlightUnavailableError | flight.FlightTimedOutError)
+    kind = SegmentUnavailableError if away else StateError
+    return kind(f"Segment {segment.path} cannot be read from {segment.flight}: {cause}")
+
+
+def _options(token: str) -> Any:
+    headers = [(_HEADER.encode(), f"Bearer {token}".encode())]
+    return flight.FlightCallOptions(headers=headers, timeout=CALL_TIMEOUT_S)
+
+
+class _RequireToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Refuses each call whose token is not ours."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._expected = f"Bearer {token}".encode()
+
+    def start_call(self, _info: Any, headers: dict[str, list[str]]) -> None:
+        given = next((v[0] for k, v in headers.items() if k.lower() == _HEADER and v), "")
+        if not hmac.compare_digest(given.encode(), self._expected):
+            raise flight.FlightUnauthenticatedError("wrong or missing token")

@@ -1,0 +1,313 @@
+"""Reading segments: mapped from disk on the node that has them, through Arrow Flight from everywhere else.
+
+Called inside sink tasks, in Spark's Python workers or in the driver. Both ways give the same batches, and reading a
+segment twice gives the same rows, which is what makes a task's retry safe. A segment that is missing or has another
+size than its descriptor says is a `StateError`: the epoch must be replayed or read again, not written in part.
+
+Which node a process is on is what its caller says (`raycdc.segments.access`).
+
+Rows of a table as other rows (`raycdc.model.view`): columns chosen, renamed and added; more columns, wider types.
+
+Called while a segment is read, in stage tasks. Which types meet is decided in `raycdc.model.evolution.merge`; here each
+value is turned, exactly or not at all: one that does not fit is a `DataError` with table, column and row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import RowRefusedError, RulesRefusedError, SegmentUnavailableError
+from raycdc.model import META_COLUMNS, Column, LogicalType, RowKind, TableId, TypeKind
+from raycdc.model.arrays import failing
+from raycdc.model.batch import SYMBOLS
+from raycdc.model.json_text import decimal_text, timestamp_text
+from raycdc.model.redaction import row_named
+from raycdc.model.view import Output, Projection, RowView, constant_type
+from raycdc.segments.access import ANYWHERE, HERE, SegmentAccess, batch_range, checksum_of, mapped_reader
+from raycdc.segments.bad_rows import ON_BAD_RECORD
+from raycdc.state.manifests.manifest import Segment
+
+
+def stored_names(view: RowView, columns: Sequence[str]) -> list[str]:
+    """The columns to read of the table for `columns` of the target and metadata; never none, as rows are counted."""
+    found = _unmerged_names(view, columns)
+    if view.projection is not None:
+        there = {output.name: output.stored for output in view.projection.outputs}
+        found = [name for name in (there.get(name, name) for name in found) if name]
+        if view.projection.deleted:
+            found = [*(name for name in found if name != view.projection.deleted), "_op"]
+    return list(dict.fromkeys(found)) or ["_op"]
+
+
+def viewed(batch: pa.RecordBatch, view: RowView, columns: Sequence[str], *, table: TableId) -> pa.RecordBatch:
+    """`batch`, which has `stored_names` and codes in `_op`, with `columns` in the types of the target."""
+    if view.projection is not None:
+        batch = _projected(batch, view.projection, _unmerged_names(view, columns))
+    sources = {column.name.casefold(): column for column in view.source.columns}
+    targets = {column.name: column for column in view.target.columns}
+    arrays = []
+    for name in columns:
+        if name in META_COLUMNS:
+            arrays.append(batch.column(name))
+        elif (source := sources.get(name.casefold())) is None:
+            arrays.append(_missing(targets[name], batch.num_rows, fill=view.fill, table=table))
+        else:
+            arrays.append(_turned(batch, source, targets[name].type, view, table))
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _unmerged_names(view: RowView, columns: Sequence[str]) -> list[str]:
+    """Of `columns`, what rows of the view's source have, and metadata."""
+    there = {column.name.casefold(): column.name for column in view.source.columns}
+    meta = [name for name in columns if name in META_COLUMNS]
+    found = [there[name.casefold()] for name in columns if name not in META_COLUMNS and name.casefold() in there]
+    return [*found, *meta]
+
+
+def _projected(batch: pa.RecordBatch, projection: Projection, names: Sequence[str]) -> pa.RecordBatch:
+    """`batch` with the columns `names` of the projection and metadata."""
+    outputs = {output.name: output for output in projection.outputs}
+    gone = _is_gone(batch.column("_op")) if projection.deleted else None
+    arrays = []
+    for name in names:
+        if name == "_op" and gone is not None:
+            arrays.append(pc.if_else(gone, pa.scalar(RowKind.UPDATE_AFTER, pa.int8()), batch.column(name)))
+        elif name == projection.deleted:
+            truncated = pc.equal(batch.column("_op"), pa.scalar(RowKind.TRUNCATE, pa.int8()))
+            arrays.append(pc.if_else(truncated, pa.scalar(None, pa.bool_()), gone))
+        else:
+            arrays.append(_output(batch, outputs.get(name) or Output(name, name)))
+    return pa.RecordBatch.from_arrays(arrays, names=list(names)) if arrays else batch
+
+
+def _output(batch: pa.RecordBatch, output: Output) -> pa.Array:
+    if not output.stored:
+        # A row that stands for an emptied table has no values.
+        constant = pa.scalar(output.constant, constant_type(output.constant).arrow())
+        if "_op" not in batch.schema.names:
+            return pa.repeat(constant, batch.num_rows)
+        truncated = pc.equal(batch.column("_op"), pa.scalar(RowKind.TRUNCATE, pa.int8()))
+        return pc.if_else(truncated, pa.scalar(None, constant.type), constant)
+    array = batch.column(output.stored)
+    return symbols_of(array) if output.stored == "_op" and output.name != "_op" else array
+
+
+def _is_gone(ops: pa.Array) -> pa.Array:
+    """Which rows say that a key is gone. A before-image does, until the after-image of the same key follows."""
+    return pc.is_in(ops, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
+
+
+def symbols_of(ops: pa.Array) -> pa.Array:
+    """The text of each code of `_op`."""
+    return _symbols().take(ops)
+
+
+@cache
+def _symbols() -> pa.StringArray:
+    """Not at import: pyarrow would look for pandas before `raycdc.core.startup_tuning` can tell it to do without."""
+    return pa.array(SYMBOLS, pa.string())
+
+
+def turned(array: pa.Array, have: LogicalType, want: LogicalType) -> pa.Array:
+    """Values of type `have` as values of `want`, which is a merge of it. pyarrow's error for one that does not fit."""
+    if have.arrow() == want.arrow():
+        return array
+    if pa.types.is_string(want.arrow()):
+        return text_of(array, have)
+    if have.kind is TypeKind.BOOLEAN:
+        array = array.cast(pa.int8())
+    return array.cast(want.arrow(), safe=True)
+
+
+def text_of(array: pa.Array, have: LogicalType) -> pa.Array:
+    """Each value as text: decimals and temporals as MySQL prints them (TIMESTAMP in UTC), bytes as UTF-8."""
+    match have.kind:
+        case TypeKind.DATETIME | TypeKind.TIMESTAMP:
+            return timestamp_text(array, have.fsp)
+        case TypeKind.DECIMAL:
+            return decimal_text(array, have.scale)
+        case TypeKind.BIT | TypeKind.UINT64 if pa.types.is_decimal(array.type):
+            return decimal_text(array, 0)
+        case _:
+            return array.cast(pa.string(), safe=True)
+
+
+def _turned(batch: pa.RecordBatch, have: Column, want: LogicalType, view: RowView, table: TableId) -> pa.Array:
+    array = batch.column(have.name)
+    try:
+        return turned(array, have.type, want)
+    except pa.ArrowException:
+        place = int(np.flatnonzero(failing(array, lambda part: turned(part, have.type, want)))[0])
+        raise RowRefusedError(
+            f"{table}: a value of column {have.name!r} ({have.type.kind}) is no {want.arrow()}, which its merged "
+            f"target has, in {row_named(batch, place, view.source)}. Route the table elsewhere, or give the "
+            f"column one type in all merged tables. {ON_BAD_RECORD}"
+        ) from None
+
+
+def _missing(column: Column, rows: int, *, fill: bool, table: TableId) -> pa.Array:
+    wanted = column.type.arrow()
+    if not fill or column.default is None:
+        return pa.nulls(rows, wanted)
+    text = pa.scalar(column.default)
+    try:
+        constant = text.cast(pa.timestamp("us")).cast(wanted) if pa.types.is_timestamp(wanted) else text.cast(wanted)
+    except pa.ArrowException:
+        raise RulesRefusedError(f"{table}: the default of column {column.name!r} is no {wanted}") from None
+    return pa.repeat(constant, rows)
+
+
+def all_names(view: RowView) -> list[str]:
+    """The schema that `read_segment` gives for a view when no columns are asked for."""
+    return [*(column.name for column in view.target.columns), *(n for n in META_COLUMNS if n not in ("_db", "_table"))]
+
+
+#: Columns that are not stored in a segment but follow from its descriptor.
+DESCRIPTOR_COLUMNS = ("_db", "_table")
+
+
+def read_segment(
+    segment: Segment,
+    columns: Sequence[str] | None = None,
+    *,
+    access: SegmentAccess = HERE,
+    part: tuple[int, int] = (0, 1),
+    symbols: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The batches of `segment` in order, with absolute `_seq`.
+
+    `columns` picks and orders columns and may name ``_db`` and ``_table``; None gives the stored ones. `part` (i, n)
+    reads the i-th of n nearly equal runs of batches, so that several tasks share a large segment. With `symbols`,
+    `_op` is text (``+I``) instead of its code. With a view on it the segment has the columns of its target. Blocks on
+    disk or network.
+    """
+    if segment.view is not None:
+        return _viewed(segment, segment.view, columns, access=access, part=part, symbols=symbols)
+    local = _is_local(segment, access)
+    batches = _mapped(segment, columns, part) if local else _flight(segment, columns, part, access)
+    return (_finished(batch, segment, columns, symbols=symbols) for batch in batches)
+
+
+def _viewed(
+    segment: Segment, view: RowView, columns: Sequence[str] | None, *, symbols: bool, **how: Any
+) -> Iterator[pa.RecordBatch]:
+    names = all_names(view) if columns is None else list(columns)
+    batches = read_segment(replace(segment, view=None), stored_names(view, names), **how)
+    found = (viewed(batch, view, names, table=segment.table) for batch in batches)
+    return (_with_symbols(batch) for batch in found) if symbols else found
+
+
+def _with_symbols(batch: pa.RecordBatch) -> pa.RecordBatch:
+    place = batch.schema.get_field_index("_op")
+    if place < 0:
+        return batch
+    return batch.set_column(place, "_op", symbols_of(batch.column(place)))
+
+
+def segment_schema(segment: Segment, *, access: SegmentAccess = HERE) -> pa.Schema:
+    """Schema of the stored columns of `segment`."""
+    if _is_local(segment, access):
+        with _open(segment) as reader:
+            schema: pa.Schema = reader.schema
+            return schema
+    if not segment.flight:
+        raise _away(segment)
+    from raycdc.segments.flight import fetch_schema
+
+    return fetch_schema(segment, access)
+
+
+def _away(segment: Segment) -> SegmentUnavailableError:
+    return SegmentUnavailableError(
+        f"Segment {segment.name} is on node {segment.node}, which is not there now. If that is another machine, its "
+        'segments cannot be read from here with ray.flight = "loopback".'
+    )
+
+
+def verify_segments(segments: Iterable[Segment], *, access: SegmentAccess = HERE, checksum: bool = False) -> bool:
+    """Whether every segment is there with its exact size, and with `checksum` its exact content, on its node."""
+    for segment in segments:
+        if _is_local(segment, access):
+            intact = _intact_here(segment, checksum=checksum)
+        elif not segment.flight:
+            intact = False
+        else:
+            from raycdc.segments.flight import intact_there
+
+            intact = intact_there(segment, access, checksum=checksum)
+        if not intact:
+            return False
+    return True
+
+
+def delete_there(segment: Segment, access: SegmentAccess) -> None:
+    """Delete a segment in another node's spool; harmless when that node is not there now."""
+    from raycdc.segments import flight
+
+    flight.delete_there(segment, access)
+
+
+def stored_columns(columns: Sequence[str] | None) -> list[str] | None:
+    """The columns to fetch for `columns`, without those that follow from the descriptor."""
+    return None if columns is None else [c for c in columns if c not in DESCRIPTOR_COLUMNS]
+
+
+def _is_local(segment: Segment, access: SegmentAccess) -> bool:
+    return _intact_here(segment, checksum=False) if access.node == ANYWHERE else access.is_own(segment)
+
+
+def _open(segment: Segment) -> Any:
+    return mapped_reader(Path(segment.path), segment.bytes)
+
+
+def _intact_here(segment: Segment, *, checksum: bool) -> bool:
+    path = Path(segment.path)
+    try:
+        if path.stat().st_size != segment.bytes:
+            return False
+        return not checksum or checksum_of(path) == segment.crc32
+    except OSError:
+        return False
+
+
+def _mapped(segment: Segment, columns: Sequence[str] | None, part: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+    reader = _open(segment)
+    picked = stored_columns(columns)
+    for index in batch_range(reader.num_record_batches, part):
+        batch = reader.get_batch(index)
+        yield batch if picked is None else batch.select(picked)
+
+
+def _flight(
+    segment: Segment, columns: Sequence[str] | None, part: tuple[int, int], access: SegmentAccess
+) -> Iterator[pa.RecordBatch]:
+    if not segment.flight:
+        raise _away(segment)
+    from raycdc.segments.flight import fetch
+
+    return fetch(segment, stored_columns(columns), part, access)
+
+
+def _finished(
+    batch: pa.RecordBatch, segment: Segment, columns: Sequence[str] | None, *, symbols: bool
+) -> pa.RecordBatch:
+    """The stored batch with absolute numbers and the columns of the descriptor, in the order asked for."""
+    names = batch.schema.names
+    arrays = {name: batch.column(i) for i, name in enumerate(names)}
+    if segment.seq_base and "_seq" in arrays:
+        arrays["_seq"] = pc.add(arrays["_seq"], pa.scalar(segment.seq_base, pa.int64()))
+    if symbols and "_op" in arrays:
+        arrays["_op"] = symbols_of(arrays["_op"])
+    wanted = list(columns) if columns is not None else names
+    for name, text in zip(DESCRIPTOR_COLUMNS, (segment.table.db, segment.table.table), strict=True):
+        if name in wanted and name not in arrays:
+            arrays[name] = pa.repeat(pa.scalar(text, pa.string()), batch.num_rows)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in wanted], names=wanted)

@@ -1,0 +1,112 @@
+"""Stage tasks: units of sink work that run wherever a runner puts them, in a Spark task or in the driver process.
+
+A task is a frozen value that says all it needs and is pickled by the name of its class, so that nothing is captured by
+accident and the same task gives the same files wherever and however often it runs. The runner is handed to the sink
+(`SinkContext.run_tasks`); the sink does not know which engine is behind it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Any, Generic, Protocol, TypeVar
+
+from raycdc.core.activity import moved
+from raycdc.model.engines import EngineName, RowsBy
+from raycdc.state.manifests.manifest import Segment
+
+ResultT = TypeVar("ResultT")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+
+
+class StageTask(ABC, Generic[ResultT_co]):
+    """A frozen dataclass of its inputs, picklable, as its result is.
+
+    `run` must be harmless to run twice, at once or after a failure: it writes files under names of its own and returns
+    their names.
+    """
+
+    __slots__ = ()
+
+    @property
+    def input_bytes(self) -> int:
+        """How much the task reads, by which a runner judges its cost."""
+        return 0
+
+    @property
+    def segments(self) -> Collection[Segment]:
+        """The segments whose rows the task writes, by which rows are counted as Spark's; those of no task are the
+        driver's.
+        """
+        return ()
+
+    @abstractmethod
+    def run(self) -> ResultT_co:
+        """Do the work, here and now."""
+
+
+class TaskRunner(Protocol):
+    """Runs all tasks, in any order and place, and returns their results in the order of the tasks."""
+
+    def __call__(self, tasks: Sequence[StageTask[ResultT]], /) -> list[ResultT]: ...
+
+
+class TaskLog:
+    """Remembers the segments whose rows Spark's tasks wrote, until they are counted; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        #: The names of those whose tasks ran in Spark last.
+        self._by_spark: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"TaskLog({len(self._by_spark)} segments by Spark)"
+
+    def ran(self, engine: EngineName, tasks: Iterable[StageTask[Any]]) -> None:
+        """The tasks ended without an error."""
+        names = {segment.name for task in tasks for segment in task.segments}
+        with self._lock:
+            if engine is EngineName.SPARK:
+                self._by_spark |= names
+            else:
+                self._by_spark -= names
+
+    def rows(self, segments: Iterable[Segment]) -> RowsBy:
+        """The rows of `segments` by who wrote them."""
+        counts: Counter[EngineName] = Counter()
+        with self._lock:
+            for segment in segments:
+                by_spark = segment.name in self._by_spark
+                counts[EngineName.SPARK if by_spark else EngineName.DRIVER] += segment.rows
+        return {engine: rows for engine, rows in counts.items() if rows}
+
+    def forget(self, segments: Iterable[Segment]) -> None:
+        """Their epoch is recorded."""
+        with self._lock:
+            self._by_spark.difference_update(segment.name for segment in segments)
+
+
+def run_in_process(tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
+    """The runner without an engine: one task after the other on the calling thread."""
+    return [task.run() for task in tasks]
+
+
+class ThreadTaskRunner:
+    """A `TaskRunner` on threads of this process: tasks spend their time in Arrow, which releases the GIL.
+
+    For runs without Spark. A failed task fails the call, after the others have ended.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def __call__(self, tasks: Sequence[StageTask[ResultT]]) -> list[ResultT]:
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="raycdc-stage") as pool:
+            results = []
+            for result in pool.map(lambda task: task.run(), tasks):
+                results.append(result)
+                moved()
+            return results

@@ -1,0 +1,263 @@
+"""Writing segments: uncompressed Arrow IPC files in the reader's spool, durable before anyone hears of them.
+
+Called by source readers, on the reader's own thread. A segment exists under its name only when it is whole and synced;
+before that it is ``NAME.open``, which whoever owns the spool may delete at start. Uncompressed, so that the reading
+task maps the file and copies nothing; a file and not memory, so that it survives its reader.
+
+The folder of segments that were made of others, by expressions or without bad rows. On this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from raycdc.errors import SpoolError
+from raycdc.model import TableId, lost_values
+from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
+from raycdc.segments.access import SpoolAddress
+from raycdc.state.files.folder import sync_folder
+from raycdc.state.manifests.manifest import Segment
+
+SUFFIX_OPEN = ".open"
+
+#: Smaller batches in rows and bytes wait for the next ones: what one costs on its way does not depend on its rows, and
+#: where transactions come one by one, a batch has the rows of one.
+_SMALL_ROWS = 512
+_SMALL_BYTES = 64 << 10
+#: As much as this is written together, what Arrow keeps beside the values of a batch of some columns included.
+_JOINED_ROWS = 8192
+_JOINED_BYTES = 1 << 20
+_BESIDE_VALUES = 6 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContents:
+    """Whose rows a segment has: of a table in a schema version, of a split, in a hash partition. `kind` is as in
+    `Segment`.
+    """
+
+    table: TableId
+    schema: str
+    split_id: str
+    kind: str
+    partition: int = 0
+
+
+class SegmentWriter:
+    """One segment being written. Opens its file at the first batch; `finish` or `abort` ends it.
+
+    Batches must all have the schema of the first one (`raycdc.model.changelog_schema`); larger ones than
+    `BATCH_BYTES_MAX` or `BATCH_ROWS_MAX` are cut, never copied, and small ones are joined. `_seq` in them is relative
+    to the segment's `seq_base`, which the caller of `finish` may leave at 0 and set later with
+    ``dataclasses.replace``. `append` and `finish` raise `SpoolError` where the file system takes no more.
+    """
+
+    def __init__(self, spool: SpoolAddress, contents: SegmentContents, *, name: str) -> None:
+        self.path = spool.folder.absolute() / name
+        self.rows = 0
+        #: Values that are not what the source has; `raycdc.model.batch` says which.
+        self.lost = 0
+        self._spool = spool
+        self._contents = contents
+        self._file: _ChecksummedFile | None = None
+        self._writer: Any = None
+        self._small = _SmallBatches()
+
+    @classmethod
+    def remaking(cls, segment: Segment, spool: Path | str, name: str, *, kind: str = "") -> SegmentWriter:
+        """The writer of what is made of `segment`: of its table, split and partition, in `spool` beside the state."""
+        contents = SegmentContents(
+            segment.table, segment.schema, segment.split_id, kind or segment.kind, segment.partition
+        )
+        return cls(SpoolAddress(Path(spool)), contents, name=name)
+
+    def __repr__(self) -> str:
+        return f"SegmentWriter({self.path.name}, {self._contents.table}, rows={self.rows}, bytes={self.bytes})"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes written so far, and of what waits to be, without the footer that `finish` adds."""
+        return (self._file.size if self._file else 0) + self._small.bytes
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Write `batch`, now or at the latest in `finish`: its buffers stay as they are. Empty ones are skipped. May
+        block on disk.
+        """
+        if batch.num_rows == 0:
+            return
+        if self._small.take(batch):
+            if self._small.is_enough:
+                self._write_small()
+        else:
+            self._write_small()
+            self._write(batch)
+        self.rows += batch.num_rows
+        self.lost += lost_values(batch)
+
+    def _write_small(self) -> None:
+        joined = self._small.joined()
+        if joined is not None:
+            self._write(joined)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        with self._refusals():
+            if self._writer is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = _ChecksummedFile(Path(f"{self.path}{SUFFIX_OPEN}"))
+                self._writer = ipc.new_file(pa.PythonFile(self._file, mode="w"), batch.schema.remove_metadata())
+            step = rows_per_batch(batch)
+            for start in range(0, batch.num_rows, step):
+                self._writer.write_batch(batch.slice(start, step))
+
+    def finish(self, *, seq_base: int = 0) -> Segment:
+        """Write the footer, sync, give the file its name and return its descriptor. At least one row was appended.
+
+        Where the spool has copies, that of the segment is safe, too.
+        """
+        self._write_small()
+        assert self._file is not None, f"segment {self.path.name} has no rows; ask `rows` before finishing"
+        with self._refusals():
+            self._writer.close()
+            self._file.sync()
+            self._file.path.rename(self.path)
+            sync_folder(self.path.parent)
+        if self._spool.copies is not None:
+            self._spool.copies.put(self.path)
+        contents = self._contents
+        return Segment(
+            node=self._spool.node,
+            path=str(self.path),
+            flight=self._spool.flight,
+            table=contents.table,
+            schema=contents.schema,
+            split_id=contents.split_id,
+            partition=contents.partition,
+            kind=contents.kind,
+            seq_base=seq_base,
+            rows=self.rows,
+            bytes=self._file.size,
+            crc32=self._file.crc32,
+            lost=self.lost,
+        )
+
+    def abort(self) -> None:
+        """Forget the segment and delete its file; harmless when nothing was written or it is finished."""
+        self._small = _SmallBatches()
+        if self._file is not None and not self._file.closed:
+            self._file.close()
+            self._file.path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as cause:
+            what = cause.strerror or str(cause)
+            raise SpoolError(
+                f"Rows of {self._contents.table} cannot be written to {self.path.parent}: {what}. Make room on that "
+                "disk, or move the folder (pipeline.state) while the pipeline stands still."
+            ) from cause
+
+
+class _SmallBatches:
+    """Batches of few rows that wait to be written as one."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        #: As much memory as they take: what is open must show in it, however small each is.
+        self.bytes = 0
+
+    @property
+    def is_enough(self) -> bool:
+        return self._rows >= _JOINED_ROWS or self.bytes >= _JOINED_BYTES
+
+    def take(self, batch: pa.RecordBatch) -> bool:
+        """Keep `batch` if it is small. A small part of a large batch is not: it would keep all of it in memory."""
+        if batch.num_rows >= _SMALL_ROWS or (size := batch.get_total_buffer_size()) >= _SMALL_BYTES:
+            return False
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self.bytes += size + _BESIDE_VALUES
+        return True
+
+    def joined(self) -> pa.RecordBatch | None:
+        """All that was kept, as one batch that owns its memory, and nothing is kept any more; None where none was."""
+        if not self._batches:
+            return None
+        batches, rows = self._batches, self._rows
+        self._batches, self._rows, self.bytes = [], 0, 0
+        table = pa.Table.from_batches(batches, schema=batches[0].schema.remove_metadata())
+        (joined,) = table.combine_chunks().to_batches(max_chunksize=rows)
+        return joined
+
+
+def rows_per_batch(batch: pa.RecordBatch) -> int:
+    """How many rows of `batch` fit the limits of one batch, at least one."""
+    by_bytes: int = BATCH_BYTES_MAX * batch.num_rows // max(batch.get_total_buffer_size(), 1)
+    return max(1, min(BATCH_ROWS_MAX, by_bytes, int(batch.num_rows)))
+
+
+class _ChecksummedFile:
+    """The part of a Python file that Arrow's writer needs, with size and CRC-32 of everything written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self.crc32 = 0
+        # Unbuffered: Arrow writes whole column buffers, and its few small writes per batch cost less than a copy.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._file: IO[bytes] = os.fdopen(descriptor, "wb", buffering=0)
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self.crc32 = zlib.crc32(view, self.crc32)
+        self.size += len(view)
+        while view:
+            view = view[self._file.write(view) :]
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing is buffered here; `sync` makes the file durable."""
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class MadeSegments:
+    """Who makes segments in `folder` forgets them there, too. Callable from any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def forget(self, segments: Iterable[Segment]) -> None:
+        """Delete those of the folder, which nobody needs any more."""
+        for segment in segments:
+            if Path(segment.path).parent == self._folder:
+                Path(segment.path).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Delete what earlier runs left. Only while nothing is staged."""
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                path.unlink(missing_ok=True)

@@ -1,0 +1,210 @@
+"""The HTTP API of a running pipeline, under ``/v1``. Every answer needs the token, or a session of the page
+(`raycdc.server.ui`), which is as good but for making links; none has a secret or a row's value.
+
+| request | answer |
+|---|---|
+| ``GET /v1/status`` | `raycdc.observe.status.model.Status`; ``?table=DB.TABLE`` and ``?phase=…`` choose its tables, |
+| … | ``?limit=…&after=DB.TABLE`` page through them (``limit=0``: none); it costs as much as what is chosen |
+| ``GET /v1/tables`` | its tables alone, chosen in the same way |
+| ``POST /v1/commands`` | takes a command about a table (`raycdc.driver.command_queue`), durably, and answers with its id |
+| ``GET /v1/commands``, ``GET /v1/commands/ID`` | what became of those that are remembered, of one |
+| ``GET /v1/events`` | the events of `raycdc.observe.events`, as server-sent events |
+| ``GET /v1/openapi.json`` | all of this for programs |
+
+A browser that a foreign page has under its command finds nothing here: a request needs the token in its
+``Authorization``, which no page can add for another's, its ``Host`` must be one of the door's own names (a name that
+was bound anew to this address is none), and its ``Origin``, where there is one, the door itself.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from pydantic_core import to_json
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from raycdc.driver.command_queue import CommandQueue
+from raycdc.errors import ConfigError, RaycdcError
+from raycdc.observe.status.model import Chosen, Status
+from raycdc.server.authorization import STILL_IN, ApiToken, Authorization, TokenWatch, still_in_of
+from raycdc.server.blocking import (
+    HEADERS,
+    TooManyCallsError,
+    beside,
+    error,
+    has_token,
+    in_thread,
+    is_name,
+    json_body,
+    number_of,
+    wants_token,
+)
+from raycdc.server.event_streams import EventHub
+from raycdc.server.openapi import description
+from raycdc.server.ui.routes import SESSION, WebUi
+from raycdc.source.tables.table_commands import TableAction, TableCommand
+
+#: The methods of requests that change nothing.
+READING = ("GET", "HEAD")
+#: A command is a few names; nobody has more to say.
+BODY_MAX = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ApiBackend:
+    """Where answers come from. `status` may take a while where many tables are chosen."""
+
+    status: Callable[[Chosen], Status]
+    commands: CommandQueue
+    events: EventHub
+
+
+@dataclass(frozen=True, slots=True)
+class Guarding:
+    """Who is let in. `hosts` are the names with ports that a request may have called us by."""
+
+    token: ApiToken
+    hosts: frozenset[str]
+
+
+def application(answers: ApiBackend, guarding: Guarding, page: WebUi | None = None) -> Starlette:
+    """The ASGI application, with the page for browsers unless that is off."""
+    api = _Api(answers)
+    routes = [
+        Route("/v1/status", beside(api.status)),
+        Route("/v1/tables", beside(api.tables)),
+        Route("/v1/commands", beside(api.commands)),
+        Route("/v1/commands", api.submit, methods=["POST"]),
+        Route("/v1/commands/{id}", beside(api.command)),
+        Route("/v1/events", api.events),
+        Route("/v1/openapi.json", beside(api.openapi)),
+    ]
+    routes += [] if page is None else page.routes()
+    return Starlette(routes=routes, middleware=[Middleware(_Guard, guarding, page)])
+
+
+class _Guard:
+    """Lets in who has the token, and nobody whom a browser may have sent."""
+
+    def __init__(self, app: ASGIApp, guarding: Guarding, page: WebUi | None) -> None:
+        self._app = app
+        self._guarding = guarding
+        self._page = page
+        self._watch = TokenWatch(guarding.token, None if page is None else page.sessions)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        token, request = self._guarding.token, Request(scope)
+        # Before the token is read, so that no foreign page has a command run.
+        refused = self._foreign(request)
+        if refused is None:
+            try:
+                known = await in_thread(token.now) if token.changes else token.now()
+            except TooManyCallsError as busy:
+                refused = error(503, str(busy))
+            else:
+                if self._page is not None:
+                    self._page.sessions.have_token(known)
+                refused = self._refusal(request, known)
+        await (self._app if refused is None else refused)(scope, receive, send)
+
+    def _foreign(self, request: Request) -> Response | None:
+        """The answer to what a foreign page may have sent."""
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if host.lower() not in self._guarding.hosts:
+            return error(421, "The Host of the request is none of this door's names (control.hosts).")
+        if origin is not None and origin.lower() not in {f"http://{host.lower()}", f"https://{host.lower()}"}:
+            return error(403, "The Origin of the request is another one.")
+        return None
+
+    def _refusal(self, request: Request, token: str) -> Response | None:
+        if has_token(request, token) or (self._page is not None and self._page.is_open(request)):
+            request.scope[STILL_IN] = Authorization(self._watch, token, None)
+            return None
+        session = None if self._page is None else self._page.sessions.of(request)
+        if session is None:
+            return wants_token(error(401, "The request has not the token of this run (Authorization: Bearer …)."))
+        if request.method not in READING and request.headers.get("origin") is None:
+            return error(403, "A browser says where a request that acts comes from (Origin).")
+        if request.method not in READING and session.reads_only and request.url.path != "/page/logout":
+            return error(403, "Whoever came in here may look, and not act (control.ui, or a link to look alone).")
+        request.scope[SESSION], request.scope[STILL_IN] = session, Authorization(self._watch, token, session)
+        return None
+
+
+class _Api:
+    def __init__(self, answers: ApiBackend) -> None:
+        self._answers = answers
+
+    def status(self, request: Request) -> Response:
+        return _json(self._answers.status(_chosen(request)).to_json())
+
+    def tables(self, request: Request) -> Response:
+        found = self._answers.status(_chosen(request))
+        return _json(to_json({"tables": found.tables, "next_after": found.next_after}))
+
+    async def submit(self, request: Request) -> Response:
+        asked = await json_body(request, what="A command", bytes_max=BODY_MAX)
+        if isinstance(asked, Response):
+            return asked
+        try:
+            command = _command(asked)
+        except (ValueError, TypeError) as wrong:
+            return error(400, f"The request is no command: {wrong}")
+        try:
+            command_id = await in_thread(lambda: self._answers.commands.submit(command))
+        except ConfigError as wrong:
+            return error(400, str(wrong))
+        except (RaycdcError, TooManyCallsError) as failed:
+            return error(503, str(failed))
+        return JSONResponse({"id": command_id}, 202, headers=HEADERS)
+
+    def command(self, request: Request) -> Response:
+        status = self._answers.commands.state(request.path_params["id"])
+        if status is None:
+            return error(404, "Nobody gave a command of that id, or many others came since it was done.")
+        return JSONResponse(asdict(status), headers=HEADERS)
+
+    def commands(self, _: Request) -> Response:
+        return JSONResponse({"commands": [asdict(status) for status in self._answers.commands.all()]}, headers=HEADERS)
+
+    async def events(self, request: Request) -> Response:
+        if self._answers.events.full:
+            return error(503, "As many follow the events as may; try again later.")
+        headers = HEADERS | {"X-Accel-Buffering": "no"}
+        lines = self._answers.events.follow(still_in_of(request))
+        return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
+
+    def openapi(self, _: Request) -> Response:
+        return JSONResponse(description(), headers=HEADERS)
+
+
+def _json(document: bytes) -> Response:
+    return Response(document, media_type="application/json", headers=HEADERS)
+
+
+def _chosen(request: Request) -> Chosen:
+    asked = request.query_params
+    limit = number_of(asked.get("limit", ""))
+    return Chosen(asked.get("table", ""), asked.get("phase", ""), asked.get("after", ""), limit)
+
+
+def _command(data: object) -> TableCommand:
+    """ValueError or TypeError for what is none."""
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        raise TypeError("it must be an object of texts")
+    if data.keys() - {"action", "table", "id", "where"} or not data.get("table") or "action" not in data:
+        raise ValueError("it has action and table, and may have an id, and a where")
+    if not all(map(is_name, data.values())):
+        raise ValueError("it has a character that no name has")
+    action, table, where = TableAction(data["action"]), data["table"], data.get("where", "")
+    return (
+        TableCommand(data["id"], action, table, where) if "id" in data else TableCommand.new(action, table, where=where)
+    )

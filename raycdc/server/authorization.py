@@ -1,0 +1,243 @@
+"""Whoever follows a stream of a door is asked for again and again, because no request comes that would be.
+
+The token may be read by a command that takes half a minute. Nobody's stream waits for that: one reading at a time goes
+on beside all of them, and each asks for what was read last.
+
+The token of a door, as it is now: one that stands by `file`, `command` or `plugin` is changed without a restart.
+
+Who may look at the page: a browser that was let in by a link which works once, or by the token.
+
+A link has its code behind ``#``, which no browser sends to a server: no log of a door or of a proxy has it. The page
+gives it in the body of a request, and gets a cookie that no script reads (``HttpOnly``) and no other site's request
+carries (``SameSite=Strict``), and a key that the page keeps in the storage of its origin and sends in a header.
+
+Both are needed for everything: cookies are the same for all ports of a host, so another server of this machine, whom a
+browser visits, hears the cookie; the storage it does not reach. No foreign page can add the header, which is what keeps
+it from acting through a browser (CSRF).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from raycdc.config import Secret
+from raycdc.config.sections.observability import check_token
+from raycdc.core.secrets import Renewed, newest
+from raycdc.server.blocking import TooManyCallsError, in_thread
+
+
+class ApiToken:
+    """See the module's docstring. Thread-safe: all that `now` changes is one name."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._known = str(text)
+
+    def __repr__(self) -> str:
+        return "ApiToken(***)"
+
+    @property
+    def changes(self) -> bool:
+        """Whether `now` reads something."""
+        return isinstance(self._text, Renewed)
+
+    @property
+    def last(self) -> str:
+        """The token as `now` gave it last. Does not block."""
+        return self._known
+
+    def now(self) -> str:
+        """The token that counts; empty for none. May block (`raycdc.core.secrets.ANSWER_TIMEOUT_S`). What can be
+        no token, such as a file that is just being written, leaves the one before in force.
+        """
+        if not self.changes:
+            return self._text
+        text = newest(self._text)
+        with suppress(ValueError):
+            self._known = check_token(Secret(text)).reveal() or self._known
+        return self._known
+
+
+#: A link that nobody has used for so long lets nobody in.
+CODE_GOOD_FOR_S = 600.0
+#: A browser that has asked nothing for so long, and had no look open, is let in anew.
+SESSION_GOOD_FOR_S = 12 * 3600.0
+#: So many of each are remembered: the newest.
+CODES_MAX = SESSIONS_MAX = 64
+#: The header that the page sends beside its cookie.
+KEY_HEADER = "X-Raycdc-Key"
+
+
+@dataclass(frozen=True, slots=True)
+class BrowserSession:
+    """A browser that was let in. `secret` is its cookie, for TLS alone where it is `secure`; `key` is what the page
+    has; `reads_only` may not act.
+    """
+
+    secret: str
+    key: str
+    reads_only: bool
+    secure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    text: str
+    reads_only: bool
+    until_s: float
+
+
+class BrowserSessions:
+    """Those of one run, in its memory: they end with it. Thread-safe. With `reads_only` nobody may act."""
+
+    def __init__(self, token: str, *, reads_only: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._token = token
+        self._reads_only = reads_only
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._codes: list[_Code] = []
+        self._sessions: dict[str, tuple[BrowserSession, float]] = {}
+        #: Two runs at one host have cookies of their own.
+        self.cookie = f"raycdc-{secrets.token_hex(4)}"
+
+    def __repr__(self) -> str:
+        return f"Sessions({len(self._sessions)})"
+
+    def have_token(self, token: str) -> None:
+        """The token that counts from now on. With another one whoever came in before, by that or by a link, is out."""
+        if _same(token, self._token):
+            return
+        with self._lock:
+            self._token, self._codes, self._sessions = token, [], {}
+
+    def new_code(self, *, reads_only: bool = False) -> str:
+        """One that lets a browser in, once."""
+        code = _Code(secrets.token_urlsafe(24), reads_only, self._clock() + CODE_GOOD_FOR_S)
+        with self._lock:
+            self._codes = [*self._codes, code][-CODES_MAX:]
+        return code.text
+
+    def let_in(self, given: str, *, secure: bool = False) -> BrowserSession | None:
+        """A new session for whoever gives a code, which then works no more, or the token; None for anything else."""
+        reads_only = self._reads_only
+        if not _same(given, self._token):
+            code = self._used(given)
+            if code is None:
+                return None
+            reads_only = reads_only or code.reads_only
+        session = BrowserSession(secrets.token_urlsafe(32), secrets.token_urlsafe(32), reads_only, secure)
+        with self._lock:
+            self._sessions[session.secret] = (session, self._clock() + SESSION_GOOD_FOR_S)
+            while len(self._sessions) > SESSIONS_MAX:
+                self._sessions.pop(next(iter(self._sessions)))
+        return session
+
+    def _used(self, given: str) -> _Code | None:
+        now_s = self._clock()
+        with self._lock:
+            self._codes = [code for code in self._codes if code.until_s > now_s]
+            found = next((code for code in self._codes if _same(given, code.text)), None)
+            self._codes = [code for code in self._codes if code is not found]
+        return found
+
+    def of(self, request: Request) -> BrowserSession | None:
+        """The session that the request shows both halves of, from the page itself."""
+        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return None
+        secret, key = request.cookies.get(self.cookie, ""), request.headers.get(KEY_HEADER, "")
+        with self._lock:
+            session = self._used_now(secret)
+        return session if session is not None and _same(key, session.key) else None
+
+    def goes_on(self, session: BrowserSession) -> bool:
+        """Whether the browser is still let in; whoever looks on uses its session."""
+        with self._lock:
+            return self._used_now(session.secret) is not None
+
+    def _used_now(self, secret: str) -> BrowserSession | None:
+        """The session of this cookie, which lives on from now; the caller has the lock."""
+        session, until_s = self._sessions.pop(secret, (None, 0.0))
+        if session is None or until_s <= self._clock():
+            return None
+        # The one that was used last is at the end, so that the first is the one to forget.
+        self._sessions[secret] = (session, self._clock() + SESSION_GOOD_FOR_S)
+        return session
+
+    def end(self, session: BrowserSession) -> None:
+        """The browser is let in no more."""
+        with self._lock:
+            self._sessions.pop(session.secret, None)
+
+
+def _same(given: str, known: str) -> bool:
+    """Whether they are equal; it takes as long where they nearly are."""
+    # JSON can name halves of characters, which no code has and UTF-8 cannot write.
+    return hmac.compare_digest(given.encode(errors="surrogatepass"), known.encode())
+
+
+#: While anybody follows, the token is read again so long after it was read last.
+READ_EVERY_S = 5.0
+#: Where a request that was let in finds its `Authorization`.
+STILL_IN = "raycdc.still_in"
+
+
+class TokenWatch:
+    """The token of a door, and the `sessions` of its page if it has one, for streams. For the door's loop."""
+
+    def __init__(self, token: ApiToken, sessions: BrowserSessions | None) -> None:
+        self._token = token
+        self._sessions = sessions
+        self._reading: asyncio.Task[None] | None = None
+        self._read_s = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"TokenWatch({self._token!r})"
+
+    def lets_in(self, known: str, session: BrowserSession | None) -> bool:
+        """Whether the session, or without one whoever came with the token `known`, is still let in, as far as is known
+        now. Does not block.
+        """
+        is_read = self._reading is not None and not self._reading.done()
+        if self._token.changes and not is_read and time.monotonic() - self._read_s >= READ_EVERY_S:
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+        if session is None or self._sessions is None:
+            return known == self._token.last
+        return self._sessions.goes_on(session)
+
+    async def _read(self) -> None:
+        # As many calls as may be are under way: the next one who asks tries again, later.
+        with suppress(TooManyCallsError):
+            token = await in_thread(self._token.now)
+            if self._sessions is not None:
+                self._sessions.have_token(token)
+        self._read_s = time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """Says at each call whether whoever sent a request is still let in: by `session`, which is used by that, or by the
+    token that was `known` then.
+    """
+
+    watch: TokenWatch
+    known: str
+    session: BrowserSession | None
+
+    def __call__(self) -> bool:
+        return self.watch.lets_in(self.known, self.session)
+
+
+def still_in_of(request: Request) -> Authorization:
+    """That of a request which was let in."""
+    still_in = request.scope[STILL_IN]
+    assert isinstance(still_in, Authorization)
+    return still_in

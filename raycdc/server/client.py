@@ -1,0 +1,159 @@
+"""Finds the running pipeline of a state, and asks it. Nothing here loads the API's libraries."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from raycdc.config.tls import is_loopback
+from raycdc.errors import StateError
+from raycdc.observe.status.model import Status
+from raycdc.state.drivers.heartbeat import RENEW_S, DriverWatch, Vacancy
+from raycdc.state.drivers.holder import VERSION, ControlEndpoint, Holder
+from raycdc.state.store import CheckpointStore
+
+#: A door that says nothing for so long is none.
+ANSWERS_S = 10.0
+#: A run says where its door is with its next sign of life, after its libraries are loaded.
+OPENS_WITHIN_S = RENEW_S + 3.0
+#: A door without a page has no such path.
+LINKS = "/v1/links"
+
+
+@dataclass(frozen=True, slots=True)
+class NoRun:
+    """Nobody can be asked: nobody runs the pipeline, or (`runs`) the run has no door yet. `why` is how it is known."""
+
+    why: str
+    runs: bool = False
+
+
+def find(
+    store: CheckpointStore,
+    token: str = "",
+    *,
+    patience_s: float = OPENS_WITHIN_S,
+    wait: Callable[[str], None] | None = None,
+) -> ControlClient | NoRun:
+    """The door of the driver that has the state, or that none has it. `token` is ``control.token``, if there is one.
+
+    A run that has just begun opens its door after a while: it is waited for, and `wait` hears what for. `StateError`
+    where there is a door that cannot be asked from here, with what to do.
+    """
+    deadline = time.monotonic() + patience_s
+    told = False
+    while True:
+        _, holder = store.generations.newest_holder()
+        if holder is None:
+            return NoRun("nobody has run it yet")
+        if holder.ended:
+            return NoRun(f"{holder}, which ran it last, has ended")
+        watch = DriverWatch(store.generations, store.lock.holder, lock=store.lock.identity)
+        if isinstance(found := watch.look(), Vacancy):
+            return NoRun(found.why)
+        if holder.door is not None:
+            return _client(store, holder, holder.door, token)
+        if time.monotonic() > deadline:
+            return NoRun(f"{holder}, which has the state, has opened no door yet (it may be starting)", runs=True)
+        if wait is not None and not told:
+            told = True
+            wait(f"waiting for {holder} to open its door")
+        time.sleep(0.2)
+
+
+def page_link(url: str, code: str) -> str:
+    """The link to a door's page. Browsers keep what stands behind ``#`` to themselves: no server's log has it."""
+    return f"{url}/#login={code}"
+
+
+def _client(store: CheckpointStore, holder: Holder, door: ControlEndpoint, token: str) -> ControlClient:
+    if door.version > VERSION:
+        raise StateError(
+            f"{holder} runs a newer raycdc, whose door (version {door.version}) this one does not know. Use that one."
+        )
+    if door.problem:
+        raise StateError(f"{holder} runs the pipeline and cannot be asked: {door.problem}")
+    host = urlsplit(door.url).hostname or ""
+    if is_loopback(host) and not holder.is_here:
+        raise StateError(
+            f"{holder} runs the pipeline, and its door ({door.url}) is open to its own machine only. Ask there, or set "
+            "control.host to an address that others reach, and start the run again."
+        )
+    return ControlClient(door.url, token or _token(store, holder, door), str(holder))
+
+
+def _token(store: CheckpointStore, holder: Holder, door: ControlEndpoint) -> str:
+    path = door.token_path(store.path / "private")
+    try:
+        return path.read_text(encoding="utf-8")
+    except PermissionError as cause:
+        raise StateError(
+            f"{path}, the token of {holder}, cannot be read by this user: ask as the user who runs the pipeline, or "
+            "set control.token."
+        ) from cause
+    except OSError as cause:
+        raise StateError(
+            f"{path}, the token of {holder}, is not here. Ask on the machine that runs the pipeline, or set "
+            "control.token (from a variable of the environment) for both and start the run again."
+        ) from cause
+
+
+class ControlClient:
+    """One running pipeline. `StateError` where it does not answer, or not as it should; `who` is the run, in words."""
+
+    def __init__(self, url: str, token: str, who: str) -> None:
+        self._url = urlsplit(url)
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._who = who
+
+    def __repr__(self) -> str:
+        return f"ControlClient({self._url.geturl()!r}, {self._who!r})"
+
+    def status(self) -> Status:
+        return Status.from_json(self._ask("/v1/status"))
+
+    def page_link(self, *, reads_only: bool) -> str:
+        """A link that lets one browser in, within ten minutes. `StateError` where the run has no page, too."""
+        code = json.loads(self._ask(LINKS, json.dumps({"read_only": reads_only})))["code"]
+        return page_link(self._url.geturl(), code)
+
+    def _ask(self, path: str, body: str | None = None) -> bytes:
+        connection = http.client.HTTPConnection(self._url.hostname or "", self._url.port or 80, timeout=ANSWERS_S)
+        try:
+            with closing(connection):
+                headers = self._headers if body is None else self._headers | {"Content-Type": "application/json"}
+                connection.request("GET" if body is None else "POST", path, body, headers)
+                answer = connection.getresponse()
+                said = answer.read()
+        except (OSError, http.client.HTTPException) as cause:
+            slow = " The run may be waiting for its control.token, if that is a command's or plug-in's answer."
+            raise StateError(
+                f"{self._who} runs the pipeline, and its door at {self._url.geturl()} does not answer ({cause}). If it "
+                "is on another machine, a firewall may be between; if it has just ended, try again."
+                + (slow if isinstance(cause, TimeoutError) else "")
+            ) from cause
+        if answer.status < 300:
+            return said
+        raise self._refused(path, answer.status, said)
+
+    def _refused(self, path: str, code: int, said: bytes) -> StateError:
+        if code == 401:
+            return StateError(
+                f"{self._who} refuses the token that is in the state: the run may have just begun anew. Try again; "
+                "where control.token is set, it must be the one that the run has."
+            )
+        if (path, code) == (LINKS, 404):
+            return StateError(
+                f'{self._who} runs the pipeline without a web UI: it was started with control.ui = "off". Set it to '
+                '"on" or "read-only" and start the run again; raycdc status shows the run without one.'
+            )
+        try:
+            text = str(json.loads(said)["text"])
+        except (ValueError, KeyError, TypeError):
+            text = said[:200].decode(errors="replace")
+        return StateError(f"{self._who} answers with {code}: {text}")

@@ -1,0 +1,74 @@
+"""The events of a run for those who follow them over HTTP: each has a queue with an end, and nobody waits for any."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+
+from raycdc.core.terminal_text import printable_json
+from raycdc.observe.events import RunEvent, event_to_json
+
+#: So many may follow at once.
+FOLLOWERS_MAX = 16
+#: Events that a follower may be behind; one that reads more slowly is let go, and may come again.
+BEHIND_MAX = 1000
+#: A comment this often shows that the connection lives; whether a follower is still let in is asked as often.
+BREATH_S = 5.0
+
+
+class EventHub:
+    """`tell` is for any thread and returns at once; `follow` is for the door's loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._followers: dict[asyncio.Queue[bytes | None], asyncio.AbstractEventLoop] = {}
+
+    def __repr__(self) -> str:
+        return f"EventHub({len(self._followers)} followers)"
+
+    def tell(self, event: RunEvent) -> None:
+        """Pass the event on to everybody who follows."""
+        if not self._followers:
+            return
+        document = event_to_json(event)
+        text = printable_json(json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str))
+        line = f"event: {document['event']}\ndata: {text}\n\n".encode()
+        with self._lock:
+            followers = list(self._followers.items())
+        for queue, loop in followers:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._put, queue, line)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is room for nobody else."""
+        return len(self._followers) >= FOLLOWERS_MAX
+
+    async def follow(self, still_in: Callable[[], bool] = lambda: True) -> AsyncIterator[bytes]:
+        """Lines as server-sent events, until the follower goes, is too slow, or is not `still_in`."""
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        with self._lock:
+            self._followers[queue] = asyncio.get_running_loop()
+        try:
+            yield b": raycdc\n\n"
+            while True:
+                try:
+                    line = await asyncio.wait_for(queue.get(), BREATH_S)
+                except TimeoutError:
+                    line = b":\n\n"
+                if line is None or not still_in():
+                    return
+                yield line
+        finally:
+            with self._lock:
+                self._followers.pop(queue, None)
+
+    def _put(self, queue: asyncio.Queue[bytes | None], line: bytes) -> None:
+        if queue.qsize() >= BEHIND_MAX:
+            with self._lock:
+                self._followers.pop(queue, None)
+            queue.put_nowait(None)
+        else:
+            queue.put_nowait(line)

@@ -1,0 +1,281 @@
+"""The door for scrapers and probes: ``/metrics``, ``/healthz``, ``/readyz``. It only tells, and is open from a run's
+first step on, also while a standby waits.
+
+| request | answer |
+|---|---|
+| ``GET /metrics`` | the figures; with ``metrics.token`` to those alone who have it |
+| ``GET /healthz`` | 200 as long as the run moves: 503 says why a supervisor should start it anew |
+| ``GET /readyz`` | 200 while rows are read and written, else 503 with what it does instead |
+
+On this machine's own address a request must call it by an address or as localhost: a page of a browser, whose own name
+was bound anew to 127.0.0.1, finds nothing here.
+
+The figures of a run in Prometheus' form.
+
+Figures that Flink CDC (FLIP-33) or Debezium has bear the same names behind ``raycdc_``, in milliseconds as there:
+``currentFetchEventTimeLag``, ``currentEmitEventTimeLag``, ``sourceIdleTime``, ``pendingRecords``, ``watermarkLag``,
+``MilliSecondsBehindSource``. All others are named as Prometheus wants them, in seconds and bytes. No label has values
+without end: tables are at most `ScrapeLimits.tables`, and reasons and texts are none.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from ipaddress import ip_address
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from raycdc.config import MetricsOptions
+from raycdc.driver.startup_checks import listen_for_scrapers
+from raycdc.observe.status.documents import StatusDocuments
+from raycdc.observe.status.model import Chosen, Status, TableReport
+from raycdc.server.authorization import ApiToken
+from raycdc.server.blocking import HEADERS, beside, has_token, wants_token
+
+#: Every phase that a table can be in, so that a time series goes to 0 instead of away.
+PHASES = ("pending", "snapshot", "stream", "resuming", "paused", "removed", "ended", "parked", "new")
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeLimits:
+    """What a scrape may cost."""
+
+    #: Of so many tables there are figures of their own.
+    tables: int
+
+
+def exposition(
+    status: Callable[[Chosen], Status], bounds: ScrapeLimits, accept: str, *, version: str
+) -> tuple[bytes, str]:
+    """The page of one scrape, and its media type: what `accept` (the header) prefers of Prometheus' forms."""
+    encode, media_type = choose_encoder(accept)
+    now = status(Chosen(first="parked", limit=bounds.tables))
+    page = _Scrape(now, now.tables, version)
+    return encode(page), media_type
+
+
+class _Scrape:
+    """One scrape, as the library's encoders take it."""
+
+    def __init__(self, status: Status, tables: tuple[TableReport, ...], version: str) -> None:
+        self._status = status
+        self._tables = tables
+        self._version = version
+        self._labels = {"pipeline": status.pipeline}
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._run()
+        yield from self._lags()
+        yield from self._work()
+        yield from self._each_table()
+
+    def _run(self) -> Iterator[Metric]:
+        status, run = self._status, self._status.run
+        info = InfoMetricFamily("raycdc", "What runs.", labels=[*self._labels])
+        info.add_metric([*self._labels.values()], {"version": self._version, "sink": status.sink or ""})
+        yield info
+        running = 0 if run is None else int(run.step == "running")
+        yield self._gauge("running", "1 while rows are read and written; 0 while it starts, waits or ends.", running)
+        started = None if run is None else run.started_ms / 1000
+        yield self._gauge("start_time_seconds", "When the process of the run began, since 1970.", started)
+
+    def _lags(self) -> Iterator[Metric]:
+        job, lag = self._status.job, self._status.job.lag
+        behind = "Now minus the time up to which the source is in the sink, also while idle (Debezium's name), in ms."
+        yield self._gauge("MilliSecondsBehindSource", behind, job.lag_ms)
+        if lag is not None:
+            figures = (
+                ("currentFetchEventTimeLag", "From a change's time until a reader had it, in ms.", "current_fetch"),
+                ("currentEmitEventTimeLag", "From a change's time until it was in the sink, in ms.", "current_emit"),
+            )
+            for name, text, key in figures:
+                yield self._gauge(name, f"{text} FLIP-33.", getattr(lag, f"{key}_event_time_lag_ms"))
+            yield self._gauge("sourceIdleTime", "How long nothing has come, in ms. FLIP-33.", lag.source_idle_time_ms)
+            yield self._gauge("pendingRecords", "Unread messages of topics. FLIP-33.", lag.pending_records)
+            yield self._gauge("watermarkLag", "Of the slowest partition, in ms. FLIP-33.", lag.watermark_lag_ms)
+        backlog = job.backlog
+        yield self._gauge("backlog_bytes", "Of the log or of topics, not read yet.", backlog.bytes)
+        yield self._gauge("backlog_seconds", "How long reading that takes at the rate of now.", backlog.seconds)
+        room = "How long the source still keeps what is not read yet, at least."
+        yield self._gauge("retention_headroom_seconds", room, backlog.retention_headroom_seconds)
+
+    def _work(self) -> Iterator[Metric]:
+        job, counts = self._status.job, self._status.job.counts
+        if counts is not None:
+            yield self._counter("commits", "Epochs that this run wrote.", counts.commits)
+            yield self._counter("rows_committed", "Rows that this run wrote.", counts.rows_committed)
+            read, written = counts.rows_read_by, counts.rows_written_by
+            yield self._counts("rows_read", "Committed rows by who read them: driver or ray.", "read_by", read)
+            yield self._counts("rows_written", "Rows of targets by who wrote: driver or spark.", "written_by", written)
+            yield self._counter("warnings", "Warnings of this run.", counts.warnings)
+        # Before a run has looked at its tables, as a standby has not, nobody knows: a 0 would look like news later.
+        if counts is not None and counts.tables:
+            yield self._gauge("rows_left_out", "By pipeline.on_bad_record, in all runs.", counts.rows_left_out)
+            yield self._gauge("values_lost", "That targets cannot hold, in all runs.", counts.values_lost)
+            phases: Mapping[str, int] = dict.fromkeys(PHASES, 0) | dict(counts.tables)
+            yield self._by("tables", "Tables by phase.", "phase", phases)
+        if (commit := job.last_commit) is not None:
+            yield self._gauge("last_commit_epoch", "The newest epoch in the sink.", commit.epoch)
+            at_s = None if commit.at_ms is None else commit.at_ms / 1000
+            yield self._gauge("last_commit_timestamp_seconds", "When it was written, since 1970.", at_s)
+        yield self._gauge("rows_per_second", "Read lately.", job.rows_per_second)
+        yield self._by("readers", "Readers by node; state is the node of the driver.", "node", job.nodes)
+        yield self._gauge("chunks_waiting", "Chunks that no reader has yet, at least.", job.chunks_waiting)
+        if job.bottleneck is not None:
+            shares = job.bottleneck.shares
+            yield self._by("stage_busy_ratio", "The part of the last minute that a stage was busy.", "stage", shares)
+
+    def _each_table(self) -> Iterator[Metric]:
+        tables = self._tables
+        snapshots = [table for table in tables if table.phase == "snapshot" and table.snapshot is not None]
+        yield self._of(tables, "table_parked", "1 for a table that is parked.", lambda t: int(t.phase == "parked"))
+        yield self._of(tables, "table_MilliSecondsBehindSource", "As the pipeline's, in ms.", lambda t: t.lag_ms)
+        yield self._of(tables, "table_rows", "Rows sealed in this run, of chunks and the log.", lambda t: t.rows)
+        yield self._of(tables, "table_last_commit_timestamp_seconds", "When rows of it were written.", _committed_s)
+        yield self._of(snapshots, "table_snapshot_ratio", "How much of its snapshot is done, 0 to 1.", _ratio)
+        yield self._of(snapshots, "table_snapshot_eta_seconds", "How long it still takes.", _eta_s)
+        yield self._of(tables, "table_rows_left_out", "By pipeline.on_bad_record.", lambda t: t.rows_left_out)
+
+    def _gauge(self, name: str, text: str, value: float | None) -> Metric:
+        """None has no sample: a figure that nobody knows is not 0."""
+        family = GaugeMetricFamily(f"raycdc_{name}", text, labels=[*self._labels])
+        if value is not None:
+            family.add_metric([*self._labels.values()], value)
+        return family
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(f"raycdc_{name}", text, labels=[*self._labels])
+        family.add_metric([*self._labels.values()], value)
+        return family
+
+    def _counts(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+        family = CounterMetricFamily(f"raycdc_{name}", text, labels=[*self._labels, label])
+        for key, value in values.items():
+            family.add_metric([*self._labels.values(), key], value)
+        return family
+
+    def _by(self, name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+        family = GaugeMetricFamily(f"raycdc_{name}", text, labels=[*self._labels, label])
+        for key, value in values.items():
+            family.add_metric([*self._labels.values(), key], value)
+        return family
+
+    def _of(
+        self, tables: Iterable[TableReport], name: str, text: str, figure: Callable[[TableReport], float | None]
+    ) -> Metric:
+        known = ((table.table, figure(table)) for table in tables)
+        return self._by(name, text, "table", {name: value for name, value in known if value is not None})
+
+
+def _committed_s(table: TableReport) -> float | None:
+    commit = table.last_commit
+    return None if commit is None or commit.at_ms is None else commit.at_ms / 1000
+
+
+def _ratio(table: TableReport) -> float | None:
+    percent = None if table.snapshot is None else table.snapshot.percent
+    return None if percent is None else percent / 100
+
+
+def _eta_s(table: TableReport) -> float | None:
+    return None if table.snapshot is None else table.snapshot.eta_seconds
+
+
+#: A run that reads and writes looks at its processes five times a second; in a recovery there are none, and its work
+#: moves instead. One that did neither for so long hangs.
+SILENT_MAX_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSource:
+    """Where answers come from. `step` is that of the run, and `silent_s` for how long it has said nothing while it
+    should have: both are at hand, where `status` may ask the source.
+    """
+
+    pipeline: str
+    status: Callable[[Chosen], Status]
+    step: Callable[[], str]
+    silent_s: Callable[[], float]
+
+    @classmethod
+    def by(cls, documents: StatusDocuments) -> MetricsSource:
+        """As the status of a run has it."""
+        keeper = documents.keeper
+        return cls(keeper.status.run.pipeline, documents.status, lambda: keeper.status.step, keeper.silent_s)
+
+
+def prepare(options: MetricsOptions, documents: StatusDocuments) -> tuple[socket.socket, ASGIApp]:
+    """The socket and what is served there. `ConfigError` where nothing can listen."""
+    return listen_for_scrapers(options), application(options, MetricsSource.by(documents))
+
+
+def application(options: MetricsOptions, told: MetricsSource) -> Starlette:
+    """The ASGI application."""
+    door = _MetricsEndpoint(options, told)
+    paths = {"/metrics": beside(door.metrics), "/healthz": door.healthz, "/readyz": door.readyz}
+    return Starlette(routes=[Route(path, answer) for path, answer in paths.items()])
+
+
+class _MetricsEndpoint:
+    def __init__(self, options: MetricsOptions, told: MetricsSource) -> None:
+        self._options = options
+        self._told = told
+        self._version = version("raycdc")
+        self._token = ApiToken(options.token.reveal())
+
+    def metrics(self, request: Request) -> Response:
+        if (refused := self._refusal(request)) is not None:
+            return refused
+        token = self._token.now()
+        if token and not has_token(request, token):
+            text = "The request has not metrics.token (Authorization: Bearer …).\n"
+            return wants_token(PlainTextResponse(text, 401))
+        accept = request.headers.get("accept", "")
+        page, media_type = exposition(
+            self._told.status, ScrapeLimits(self._options.tables_max), accept, version=self._version
+        )
+        return Response(page, headers=HEADERS | {"Content-Type": media_type})
+
+    async def healthz(self, request: Request) -> Response:
+        if (refused := self._refusal(request)) is not None:
+            return refused
+        silent_s = self._told.silent_s()
+        if silent_s > SILENT_MAX_S:
+            text = f"The run has not looked at its processes for {silent_s:.0f} seconds, and none of its work moved."
+            return self._said(503, text)
+        return self._said(200, "ok")
+
+    async def readyz(self, request: Request) -> Response:
+        if (refused := self._refusal(request)) is not None:
+            return refused
+        step = self._told.step()
+        return self._said(200, "ok") if step == "running" else self._said(503, step)
+
+    def _refusal(self, request: Request) -> Response | None:
+        if not self._options.is_loopback or _is_address(request.headers.get("host", "")):
+            return None
+        return PlainTextResponse("Call this door by its address, or as localhost.\n", 421)
+
+    def _said(self, code: int, text: str) -> Response:
+        return JSONResponse({"pipeline": self._told.pipeline, "text": text}, code, headers=HEADERS)
+
+
+def _is_address(host: str) -> bool:
+    """Whether a ``Host`` is an IP address or localhost, with a port or without."""
+    name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+    if name.lower() == "localhost":
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

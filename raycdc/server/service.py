@@ -1,0 +1,179 @@
+"""The control of one run: its status is served, and its door opens once its processes are up.
+
+How much of its log the source still has for us: it is asked while somebody wants to know, never by the run.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from raycdc.config import PipelineConfig
+from raycdc.driver.command_queue import CommandQueue
+from raycdc.driver.leadership import Leadership
+from raycdc.errors import ConfigError, RaycdcError
+from raycdc.observe.events import RunEvent, Started
+from raycdc.observe.status import StatusKeeper
+from raycdc.observe.status.documents import StatusDocuments
+from raycdc.observe.status.history import History
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.server.control_server import ControlServer, ControlServerContext, HttpThread
+from raycdc.source.connector import LogRetention
+from raycdc.source.tables.table_life import Parked
+from raycdc.state.drivers.holder import ControlEndpoint
+from raycdc.state.store import CheckpointStore
+
+#: An answer is good for so long: a question takes a connection of its own.
+GOOD_FOR_S = 30.0
+#: Whoever comes within so long after the source was asked first waits for its answer, to the end of that time.
+PATIENCE_S = 2.0
+
+
+class LogRetentionMonitor:
+    """Asks in the background. Thread-safe."""
+
+    def __init__(self, ask: Callable[[], LogRetention | None]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._answered = threading.Event()
+        self._room: LogRetention | None = None
+        self._asked_s = float("-inf")
+        self._asking = False
+
+    def __repr__(self) -> str:
+        return f"LogRetentionMonitor({self._room!r})"
+
+    def __call__(self) -> LogRetention | None:
+        """The newest answer; None while there is none, or where the source cannot say."""
+        with self._lock:
+            now_s = time.monotonic()
+            # A source that does not answer at all is asked by one thread, however long it takes.
+            due = not self._asking and now_s - self._asked_s >= GOOD_FOR_S
+            if due:
+                self._asked_s, self._asking = now_s, True
+            patience_s = self._asked_s + PATIENCE_S - now_s
+        if due:
+            threading.Thread(target=self._look, name="log room", daemon=True).start()
+        if patience_s > 0:
+            self._answered.wait(patience_s)
+        return self._room
+
+    def _look(self) -> None:
+        room = None
+        try:
+            # A source that is away is told of by those who need it.
+            with suppress(RaycdcError):
+                room = self._ask()
+        finally:
+            self._room, self._asking = room, False
+            self._answered.set()
+
+
+def room_of(config: PipelineConfig, store: CheckpointStore) -> LogRetentionMonitor:
+    """Asks the source of a run behind the newest sealed epoch."""
+
+    def ask() -> LogRetention | None:
+        last = store.last_manifest()
+        if last is None:
+            return None
+        room: LogRetention | None = (
+            load_plugin(PluginGroup.SOURCES, config.source.type).create(config.source).log_room(last)
+        )
+        return room
+
+    return LogRetentionMonitor(ask)
+
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+
+def _place_text(source: str, parked: Parked) -> str:
+    """Where a table was parked, in its source's words; empty where it has none."""
+    plugin = load_plugin(PluginGroup.SOURCES, source)
+    return str(plugin.place_text()(parked.position)) if plugin.places else ""
+
+
+class ControlService:
+    """Hears a run's events after the `keeper` of its status. `take` comes before the first process, in order.
+
+    `show_page` hears where the page is, if it is wanted (`raycdc.server.control_server.ControlServerContext`).
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        keeper: StatusKeeper,
+        *,
+        show_page: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._show_page = show_page
+        self._room: LogRetentionMonitor | None = None
+        place_text = partial(_place_text, config.source.type)
+        self._documents = StatusDocuments(keeper, config.router().targets, self.log_room, place_text)
+        self._history = History(keeper)
+        self._door: ControlServer | None = None
+        self._opened = False
+        self._scraped: HttpThread | None = None
+
+    def __repr__(self) -> str:
+        return f"Control({self._door!r})"
+
+    def listen(self, event: RunEvent) -> None:
+        """An event of the run; one at a time."""
+        self._history.listen(event)
+        if self._door is not None:
+            self._door.tell(event)
+            if isinstance(event, Started) and not self._opened:
+                self._opened = True
+                self._door.open()
+
+    def take(self, tenure: Leadership, warn: Callable[[str], None]) -> None:
+        """The state is this run's. `warn` hears of a door that does not work."""
+        self._room = room_of(self._config, tenure.store)
+        options = self._config.control
+        if not options.enabled:
+            tenure.announce(ControlEndpoint(problem="control.enabled is false in its configuration."))
+            return
+        threshold = ControlServerContext(
+            options, tenure.store, tenure.announce, warn, self._show_page, self._config.file
+        )
+        self._door = ControlServer(threshold, self._documents, self._history, CommandQueue(tenure.store))
+
+    def open(self, warn: Callable[[str], None]) -> None:
+        """Serve figures and probes, where they are asked for: from the first step on, because a standby that waits is
+        alive, too. `warn` hears of what does not work.
+        """
+        if not self._config.metrics.address:
+            return
+
+        def prepare() -> tuple[socket.socket, ASGIApp]:
+            from raycdc.server.scraping import prepare
+
+            return prepare(self._config.metrics, self._documents)
+
+        def failed(cause: Exception) -> None:
+            again = "It is tried again until it works." if isinstance(cause, ConfigError) else "The run goes on."
+            warn(f"There are no figures for Prometheus: {cause} {again}")
+
+        self._scraped = HttpThread("metrics", prepare, failed)
+        self._scraped.open()
+
+    def log_room(self) -> LogRetention | None:
+        """How much of its log the source still has for the run, as it said within the last half minute; None while
+        nobody knows.
+        """
+        return None if self._room is None else self._room()
+
+    def close(self) -> None:
+        """The run ends."""
+        if self._scraped is not None:
+            self._scraped.close()
+        if self._door is not None:
+            self._door.close()

@@ -1,0 +1,184 @@
+"""The paths of the page, beside those of the API.
+
+| request | answer | for |
+|---|---|---|
+| ``GET /``, ``GET /page/FILE`` | the page and what it loads, which are the same for everybody | anybody |
+| ``POST /page/login`` with ``{"code": …}`` | lets a browser in, for a link's code or the token | anybody |
+| ``POST /page/logout`` | ends the session | who was let in |
+| ``GET /v1/look`` | `raycdc.server.ui.feed.UiSnapshot`, every second, as server-sent events: ``look``, and a last \
+``end`` for whoever is let in no more, ``again`` for a browser that has looked for an hour; ``?contains=``, \
+``phase=``, ``sort=``, ``descending=1``, ``offset=`` and ``limit=`` choose its tables, ``table=`` one more | \
+the token, or who was let in |
+| ``GET /v1/schema?table=…`` | the columns of a table (`raycdc.server.ui.schemas`) | the same |
+| ``POST /v1/verifications`` | compares a table (`raycdc.server.ui.verifications`) | the same, who may act |
+| ``POST /v1/links`` | the code of a new link; with ``{"read_only": true}`` of one to look alone | the token |
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from raycdc.observe.status.table_order import Sorting, TableQuery
+from raycdc.server.authorization import SESSION_GOOD_FOR_S, BrowserSession, BrowserSessions, still_in_of
+from raycdc.server.blocking import HEADERS, error, json_body, number_of
+from raycdc.server.ui.feed import Feed, UiPermissions
+from raycdc.server.ui.schemas import Schemas
+from raycdc.server.ui.verifications import Verifications
+
+STATIC = Path(__file__).parent / "static"
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+#: Scripts and styles from here alone, none of them in the markup; text never becomes markup (Trusted Types); nobody
+#: frames it; it asks nobody but this door.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+PAGE_HEADERS = HEADERS | {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+#: A code or a token.
+LOGIN_MAX = 4096
+LIMIT_MAX = 500
+#: Where a request finds the session that let it in.
+SESSION = "raycdc.session"
+
+
+class WebUi:
+    """What the page's paths answer with."""
+
+    def __init__(
+        self, sessions: BrowserSessions, feed: Feed, schemas: Schemas, verifications: Verifications | None = None
+    ) -> None:
+        """Without `verifications` nothing is compared: the run has no file that says what."""
+        self._sessions = sessions
+        self._feed = feed
+        self._schemas = schemas
+        self._verifications = verifications
+        self._files = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.suffix in _TYPES}
+
+    def __repr__(self) -> str:
+        return f"Page({self._sessions!r}, {self._feed!r})"
+
+    @property
+    def sessions(self) -> BrowserSessions:
+        """Who was let in."""
+        return self._sessions
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/", self._index),
+            Route("/page/login", self._login, methods=["POST"]),
+            Route("/page/logout", self._logout, methods=["POST"]),
+            Route("/page/{name}", self._file),
+            Route("/v1/look", self._look),
+            Route("/v1/links", self._link, methods=["POST"]),
+            *self._schemas.routes(),
+            *(() if self._verifications is None else self._verifications.routes()),
+        ]
+
+    def close(self) -> None:
+        """The run ends."""
+        if self._verifications is not None:
+            self._verifications.close()
+
+    @staticmethod
+    def is_open(request: Request) -> bool:
+        """Whether anybody may ask this: what is the same for everybody, and to be let in."""
+        path = request.url.path
+        if request.method == "POST":
+            return path == "/page/login"
+        return path == "/" or path.startswith("/page/")
+
+    async def _index(self, _: Request) -> Response:
+        return self._answer("index.html")
+
+    async def _file(self, request: Request) -> Response:
+        name: str = request.path_params["name"]
+        return self._answer(name) if name in self._files else error(404, "The page has no such file.")
+
+    def _answer(self, name: str) -> Response:
+        media_type = f"{_TYPES[Path(name).suffix]}; charset=utf-8"
+        return Response(self._files[name], headers=PAGE_HEADERS | {"Content-Type": media_type})
+
+    async def _login(self, request: Request) -> Response:
+        asked = await json_body(request, what="A login", bytes_max=LOGIN_MAX)
+        if isinstance(asked, Response):
+            return asked
+        given = asked.get("code") if isinstance(asked, dict) else None
+        # Browsers say by their Origin whether a proxy speaks TLS to them.
+        secure = request.headers.get("origin", "").startswith("https:")
+        session = self._sessions.let_in(given, secure=secure) if isinstance(given, str) else None
+        if session is None:
+            return error(401, "That lets nobody in: a link works once, and for ten minutes.")
+        document = {"key": session.key, "read_only": session.reads_only}
+        answer = JSONResponse(document, headers=HEADERS)
+        self._set_cookie(answer, session)
+        return answer
+
+    def _set_cookie(self, answer: Response, session: BrowserSession) -> None:
+        """The browser keeps it for as long as the session is good that nobody uses."""
+        answer.set_cookie(
+            self._sessions.cookie,
+            session.secret,
+            max_age=int(SESSION_GOOD_FOR_S),
+            httponly=True,
+            samesite="strict",
+            secure=session.secure,
+        )
+
+    async def _logout(self, request: Request) -> Response:
+        if (session := session_of(request)) is not None:
+            self._sessions.end(session)
+        answer = JSONResponse({}, headers=HEADERS)
+        answer.delete_cookie(self._sessions.cookie, httponly=True, samesite="strict")
+        return answer
+
+    async def _look(self, request: Request) -> Response:
+        if self._feed.full:
+            return error(503, "As many look at this run as may; close another page of it.")
+        session = session_of(request)
+        may = UiPermissions(act=session is None or not session.reads_only, verify=self._verifications is not None)
+        looks = self._feed.follow(_wanted(request), may, still_in_of(request), is_browser=session is not None)
+        headers = HEADERS | {"X-Accel-Buffering": "no"}
+        answer = StreamingResponse(looks, media_type="text/event-stream", headers=headers)
+        if session is not None:
+            # Whoever looks on stays logged in, so the cookie must not end before the session.
+            self._set_cookie(answer, session)
+        return answer
+
+    async def _link(self, request: Request) -> Response:
+        if session_of(request) is not None:
+            return error(403, "The token alone makes links: raycdc ui.")
+        asked = await json_body(request, what="A link", bytes_max=LOGIN_MAX)
+        if isinstance(asked, Response):
+            return asked
+        reads_only = isinstance(asked, dict) and asked.get("read_only") is True
+        return JSONResponse({"code": self._sessions.new_code(reads_only=reads_only)}, headers=HEADERS)
+
+
+def session_of(request: Request) -> BrowserSession | None:
+    """The session that let the request in; None for one with the token."""
+    session = request.scope.get(SESSION)
+    return session if isinstance(session, BrowserSession) else None
+
+
+def _wanted(request: Request) -> TableQuery:
+    """What the request asks for; what it does not say, or wrongly, is as in `TableQuery`."""
+    asked, usual = request.query_params, TableQuery()
+    sort, offset, limit = asked.get("sort", ""), number_of(asked.get("offset", "")), number_of(asked.get("limit", ""))
+    return TableQuery(
+        contains=asked.get("contains", "")[:200],
+        phase=asked.get("phase", "")[:50],
+        sort=Sorting(sort) if sort in tuple(Sorting) else usual.sort,
+        descending=asked.get("descending", "") == "1",
+        offset=usual.offset if offset is None else offset,
+        limit=max(1, min(LIMIT_MAX, usual.limit if limit is None else limit)),
+        table=asked.get("table", ""),
+    )

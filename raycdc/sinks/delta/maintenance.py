@@ -1,0 +1,198 @@
+"""Upkeep of Delta tables on a schedule: small files made large ones, and files that nobody needs deleted.
+
+Called by `raycdc.sinks.delta.sink` after a commit; `raycdc.sinks.lakes.maintenance` says what it may do, and when. Its
+commit is for the very next version of the table after the one that it read.
+
+Work beyond moving rows of plain files (deletion vectors, an order of rows) is done by Spark's OPTIMIZE.
+
+Compaction makes large files of small ones. Rows are streamed from file to file in their order, partition by partition,
+and neither looked at nor changed. delta-rs has a compaction of its own, which is not used: two of them at once do not
+see each other, and each adds the rows of the same files again (deltalake 1.6). A commit of these actions is for the
+very next version; and where removing files may count as a change of data, as in upsert tables, it does, so that another
+writer's compaction that began before sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
+
+from raycdc.core.failpoints import reach
+from raycdc.errors import ConfigError, SinkError, TargetModifiedError
+from raycdc.sinks.api import told_nobody
+from raycdc.sinks.delta import spark_merge
+from raycdc.sinks.delta.commits import hooks
+from raycdc.sinks.delta.layout import folder_of, value_text
+from raycdc.sinks.delta.plugin import NO_SPARK_ORDER, DeltaOptimizeOptions
+from raycdc.sinks.delta.small_merge import Action, SnapshotFile, in_types, is_plain, snapshot_files
+from raycdc.sinks.delta.table import DeltaTarget, is_the_tables
+from raycdc.sinks.delta.table_constraints import without_values
+from raycdc.sinks.lakes.maintenance import MARK, MaintenanceOutcome, MaintenanceSchedule, small_groups
+from raycdc.sinks.lakes.statistics import for_table, has_bounds
+from raycdc.sinks.lakes.unreachable import is_absent, is_refused
+from raycdc.sinks.tasks import write_parquet_file
+from raycdc.storage.files import AnyPath, reading, relative
+
+#: Rows in memory at once.
+BATCH_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaCompaction:
+    """The actions of a commit, none when there is nothing to do; `whole` when nothing more would be left."""
+
+    actions: list[Action]
+    whole: bool
+
+
+def compaction(
+    table: DeltaTable, folder: AnyPath, *, target_bytes: int, run_bytes: int, data_change: bool
+) -> DeltaCompaction | None:
+    """Write the files that take the place of small ones in the snapshot of `table`, of `run_bytes` together; None where
+    its files are not simply its rows. A commit that fails leaves files that nobody reads.
+    """
+    files = snapshot_files(table) if is_plain(table) else None
+    if files is None:
+        return None
+    schema = pa.schema(table.schema().to_arrow())
+    metadata = table.metadata()
+    names = list(metadata.partition_columns)
+    stored = pa.schema([field for field in schema if field.name not in names])
+    actions: list[Action] = []
+    groups, whole = small_groups(
+        files,
+        target_bytes=target_bytes,
+        size=lambda file: file.size,
+        partition=lambda file: file.values,
+        run_bytes=run_bytes,
+    )
+    for group in groups:
+        values = dict(zip(names, map(value_text, group[0].values), strict=True))
+        path = folder / folder_of(values) / f"part-{uuid.uuid4()}.snappy.parquet"
+        written = write_parquet_file(path, stored, _rows(folder, group, stored))
+        now_ms = time.time_ns() // 1_000_000
+        removed: list[Any] = [
+            RemoveAction(
+                unquote(file.path),
+                data_change=data_change,
+                deletion_timestamp=now_ms,
+                size=file.size,
+                partition_values=dict(values),
+            )
+            for file in group
+        ]
+        added = AddAction(
+            path=relative(path, folder),
+            size=written.size,
+            partition_values=dict(values),
+            modification_time=now_ms,
+            data_change=data_change,
+            stats=for_table(written.statistics, metadata.configuration),
+        )
+        assert written.rows == sum(file.rows or 0 for file in group), group
+        actions += [*removed, added]
+    return DeltaCompaction(actions, whole)
+
+
+def _rows(folder: AnyPath, files: Sequence[SnapshotFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        with (
+            reading(folder / unquote(file.path)) as source,
+            pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet,
+        ):
+            for batch in parquet.iter_batches(BATCH_ROWS):
+                yield from in_types(pa.Table.from_batches([batch]), schema).to_batches()
+
+
+class DeltaMaintenance:
+    """One per sink; holds nothing of a table."""
+
+    def __init__(
+        self,
+        options: DeltaOptimizeOptions,
+        *,
+        upsert: bool,
+        session: Callable[[], Any] | None = None,
+        clock: Callable[[], float] = time.time,
+        warn: Callable[[str], None] = told_nobody,
+    ) -> None:
+        """`ConfigError` where the options want Spark and there is none."""
+        if options.z_order and session is None:
+            raise ConfigError(NO_SPARK_ORDER)
+        self._options = options
+        self._upsert = upsert
+        self._session = session
+        self._schedule = MaintenanceSchedule(options.every, clock, warn)
+
+    def after_commit(self, target: DeltaTarget, generation: int) -> None:
+        """Optimise the table if it is time. `SinkError` with its name for what is no other writer's doing."""
+        mark = target.path / "_raycdc" / MARK
+        self._schedule.run(target, mark, generation, lambda run_bytes: self._done(target, run_bytes))
+
+    def _done(self, target: DeltaTarget, run_bytes: int) -> MaintenanceOutcome:
+        try:
+            reach("before_optimize")
+            done = self._optimize(target, run_bytes)
+            reach("after_optimize")
+            # The new files are on the disk before anything older goes.
+            target.refresh()
+            if self._options.vacuum is not None:
+                self._vacuum(target, self._options.vacuum)
+        except CommitFailedError:
+            return MaintenanceOutcome.OVERTAKEN
+        except Exception as cause:
+            if not is_the_tables(cause):
+                raise
+            raise (SinkError if is_absent(cause) or is_refused(cause) else TargetModifiedError)(
+                f"{target.place} cannot be optimised: {without_values(str(cause))}. Leave sink.optimize out to "
+                "go on without."
+            ) from cause
+        return MaintenanceOutcome.DONE if done else MaintenanceOutcome.MORE
+
+    def _optimize(self, target: DeltaTarget, run_bytes: int) -> bool:
+        """Whether nothing is left to do."""
+        fields = {field.name: field.type for field in target.arrow() if field.name not in target.partition_columns}
+        # By other columns no file could be left out: they have no bounds.
+        order = [name for name in self._options.z_order if name in fields and has_bounds(fields[name])]
+        found = None
+        if not order:
+            size = self._options.target_file
+            # A changelog may be read as a stream, which wants no changes but new rows.
+            found = compaction(
+                target.table, target.path, target_bytes=size, run_bytes=run_bytes, data_change=self._upsert
+            )
+        if found is None:
+            session = None if self._session is None else self._session()
+            spark_merge.optimize(session, target, order, target_bytes=self._options.target_file)
+            return True
+        if found.actions:
+            target.table.create_write_transaction(
+                found.actions,
+                mode="append",
+                schema=target.table.schema(),
+                partition_by=target.partition_columns,
+                commit_properties=CommitProperties(
+                    max_commit_retries=0, custom_metadata={"userMetadata": json.dumps({"raycdc": "optimize"})}
+                ),
+                post_commithook_properties=hooks(target.table),
+            )
+        return found.whole
+
+    def _vacuum(self, target: DeltaTarget, retention: timedelta) -> None:
+        """Only files that commits removed: those of an epoch that is being staged are in no commit yet."""
+        hours = math.ceil(retention.total_seconds() / 3600)
+        target.table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=False)
+        target.refresh()

@@ -1,0 +1,139 @@
+"""Reading the rows of a Delta table in this process, whatever marks some of them as deleted.
+
+Called by `DeltaTarget`. A table with deletion vectors is read by delta-rs' own engine, which applies them; its pyarrow
+dataset refuses such a table, and a plain look at the files would bring deleted rows back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from queue import Full, Queue
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, QueryBuilder
+
+from raycdc.sinks.tasks import DataFile
+from raycdc.storage.files import reading
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenColumn:
+    """A column of a table that is written anew; its values are those of `origin`, else `constant`, else null."""
+
+    field: pa.Field
+    origin: str | None
+    constant: pa.Scalar | None = None
+
+    def expression(self) -> Any:
+        if self.origin is None:
+            return pc.scalar(self._value())
+        # A value that does not fit the new type ends the commit.
+        return ds.field(self.origin).cast(self.field.type, safe=True)
+
+    def of(self, batch: pa.RecordBatch) -> pa.Array:
+        if self.origin is None:
+            return pa.repeat(self._value(), batch.num_rows).cast(self.field.type)
+        return batch.column(self.origin).cast(self.field.type, safe=True)
+
+    def _value(self) -> pa.Scalar:
+        return self.constant if self.constant is not None else pa.scalar(None, self.field.type)
+
+
+def has_vectors(table: DeltaTable) -> bool:
+    """Whether rows of the table may be marked as deleted beside their files."""
+    return "deletionVectors" in (table.protocol().reader_features or ())
+
+
+def key_batches(table: DeltaTable, names: Sequence[str], within: Any) -> Iterator[pa.RecordBatch]:
+    """The columns `names` of the rows that `within`, a filter of pyarrow's, leaves, or of more."""
+    if has_vectors(table):
+        yield from _queried(table, names)
+    else:
+        yield from table.to_pyarrow_dataset().scanner(columns=list(names), filter=within).to_batches()
+
+
+def file_batches(table: DeltaTable, paths: Collection[str], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The columns `names` of those data files of a table without deletion vectors that have one of the `paths`."""
+    rows = table.to_pyarrow_dataset()
+    for fragment in rows.get_fragments():
+        if fragment.path in paths:
+            yield from fragment.scanner(schema=rows.schema, columns=list(names)).to_batches()
+
+
+def rewritten_batches(table: DeltaTable, columns: Sequence[RewrittenColumn]) -> Iterator[pa.RecordBatch]:
+    """The rows of the table with other `columns`. The result asks nothing of delta-rs any more, which may be who
+    iterates.
+    """
+    schema = pa.schema([column.field for column in columns])
+    if has_vectors(table):
+        # One column at least, so that there are rows where all columns are new.
+        origins = list(dict.fromkeys(c.origin for c in columns if c.origin is not None))
+        batches = _ahead(_queried(table, origins or [table.schema().fields[0].name]))
+        return (pa.RecordBatch.from_arrays([c.of(batch) for c in columns], schema=schema) for batch in batches)
+    rows = table.to_pyarrow_dataset().scanner(columns={c.field.name: c.expression() for c in columns})
+    return (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in rows.to_batches())
+
+
+def staged_batches(files: Sequence[DataFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of staged files, with the columns `schema` and the values of their partitions."""
+    for file in files:
+        with reading(file.path) as source, pq.ParquetFile(source) as parquet:
+            for batch in parquet.iter_batches():
+                columns = []
+                for field in schema:
+                    if field.name in file.partition:
+                        value = pa.scalar(file.partition[field.name], pa.string()).cast(field.type)
+                        columns.append(pa.repeat(value, batch.num_rows))
+                    elif field.name in batch.schema.names:
+                        columns.append(batch.column(field.name).cast(field.type))
+                    else:
+                        columns.append(pa.nulls(batch.num_rows, field.type))
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _queried(table: DeltaTable, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    whole = pa.schema(table.schema().to_arrow())
+    schema = pa.schema([whole.field(name) for name in names])
+    quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+    reader = pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(f"SELECT {quoted} FROM t"))
+    for batch in reader:
+        arrays = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """`batches`, iterated by a thread of their own."""
+    found: Queue[pa.RecordBatch | BaseException | None] = Queue(maxsize=2)
+    stopped = threading.Event()
+
+    def put(one: pa.RecordBatch | BaseException | None) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(Full):
+                found.put(one, timeout=0.1)
+                return
+
+    def produce() -> None:
+        try:
+            for batch in batches:
+                put(batch)
+                if stopped.is_set():
+                    return
+            put(None)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the batches are wanted
+            put(error)
+
+    threading.Thread(target=produce, name="delta-rows", daemon=True).start()
+    try:
+        while (one := found.get()) is not None:
+            if isinstance(one, BaseException):
+                raise one
+            yield one
+    finally:
+        stopped.set()

@@ -1,0 +1,243 @@
+"""Merging a few rows into a few small files of a Delta table: read, compact, write one file, in this process.
+
+Called by `DeltaTarget.merge`. A general merge plans a join and starts threads for it, which costs more than the work
+where a handful of rows meets a file of some kilobytes: measured 15 ms of CPU a table against 4 ms. So: the files that
+may hold one of the keys (by their statistics, as a merge would choose them) are read whole, rows with these keys are
+left out, and what stays becomes one new file together with the new rows. Where there are many small files they are
+taken along, so that a table of small epochs does not fall to pieces.
+
+The commit removes what was read and adds what was written, for the very next version or not at all: nobody else's
+commit lies between.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from raycdc.model.keys import without
+from raycdc.sinks.delta.layout import OPTIONS, folder_of, unfit, value_text
+from raycdc.sinks.delta.table_constraints import TableConstraints
+from raycdc.sinks.lakes.partitioning import Values, split
+from raycdc.sinks.lakes.statistics import for_table
+from raycdc.sinks.rows import alive
+from raycdc.sinks.tasks import write_parquet_file
+from raycdc.storage.files import AnyPath, reading, relative
+
+Action = AddAction | RemoveAction
+
+#: Files of so many bytes together are rewritten in this way; above it a merge that streams is worth its start.
+REWRITE_BYTES_MAX = 4 << 20
+
+#: And of so many rows: a few bytes may stand for millions of equal values.
+REWRITE_ROWS_MAX = 1 << 18
+
+#: Rows that are merged in this way, in memory.
+CHANGES_BYTES_MAX = 16 << 20
+
+#: A file below this is small; so many of them are made one with the next rows.
+SMALL_FILE_BYTES = 256 << 10
+SMALL_FILES_MAX = 8
+
+_DESCRIBED = ["path", "size_bytes", "num_records"]
+_PARTITION = "partition."
+
+#: Features of a table that plain rewriting respects; a table with any other one is left to delta-rs.
+_PLAIN_FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
+#: Names that every writer spells in one way in the log: there a percent sign of the disk is %25.
+_PLAIN_NAME = re.compile(r"(?:[A-Za-z0-9_.=~\-]|%25)+(/(?:[A-Za-z0-9_.=~\-]|%25)+)*")
+_SPECIAL_SETTINGS = ("delta.constraints.", "delta.columnMapping.mode", "delta.enable", "delta.appendOnly")
+
+
+def rewrite(table: DeltaTable, folder: AnyPath, changes: pa.Table, key: Sequence[str]) -> list[Action] | None:
+    """The rewrite that merges compacted `changes` (with `DELETED`) into the snapshot of `table`; None: not in this way.
+
+    Rows of a partition are rewritten by themselves; one that moves to another leaves its file and is in a new one. A
+    commit that fails leaves files that nobody reads, for VACUUM to find: whether it failed before it was in the log or
+    after is not always known.
+    """
+    if changes.nbytes > CHANGES_BYTES_MAX or not is_plain(table) or TableConstraints.of(table):
+        return None
+    schema = pa.schema(table.schema().to_arrow())
+    if not all(_is_exact(schema.field(name).type) for name in key):
+        return None
+    metadata = table.metadata()
+    partition_by = list(metadata.partition_columns)
+    found = pa.table(table.get_add_actions(flatten=True))
+    if not _has_values(found, partition_by, schema):
+        return None
+    chosen = found.take(pa.array(_chosen(found, changes.column(key[0]), key[0], partition_by)))
+    files = _described(chosen, partition_by)
+    if sum(file.size for file in files) > REWRITE_BYTES_MAX or not all(_PLAIN_NAME.fullmatch(f.path) for f in files):
+        return None
+    if any(file.rows is None for file in files) or sum(file.rows or 0 for file in files) > REWRITE_ROWS_MAX:
+        return None
+    keys = in_types(changes.select(list(key)), pa.schema([schema.field(name) for name in key]))
+    new = in_types(alive(changes), schema)
+    arriving = {
+        values: new.take(pa.array(rows)) for values, rows in split([new.column(n) for n in partition_by], len(new))
+    }
+    of_partition: dict[Values, list[SnapshotFile]] = {values: [] for values in arriving}
+    for file in files:
+        of_partition.setdefault(file.values, []).append(file)
+    actions: list[Action] = []
+    for values, old in of_partition.items():
+        there = _read(folder, old, schema, partition_by)
+        staying = there.filter(pa.array(without(there, keys)))
+        rows = arriving.get(values, new.slice(0, 0))
+        crumbs = sum(file.size < SMALL_FILE_BYTES for file in old) >= SMALL_FILES_MAX
+        stay = staying.num_rows == there.num_rows and not (rows.num_rows and _small(old)) and not crumbs
+        partition = {name: value_text(value) for name, value in zip(partition_by, values, strict=True)}
+        if not stay:
+            actions += [file.removed(partition) for file in old]
+            rows = pa.concat_tables([staying, rows])
+        if rows.num_rows:
+            actions.append(_written(folder, rows, partition, metadata.configuration))
+    return actions
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A data file of the snapshot: its path as the log has it, and the values that partition it."""
+
+    path: str
+    size: int
+    rows: int | None
+    values: Values
+
+    def removed(self, partition: Mapping[str, str | None]) -> RemoveAction:
+        now_ms = time.time_ns() // 1_000_000
+        return RemoveAction(
+            # delta-rs writes it into the log as it stands there.
+            unquote(self.path),
+            data_change=True,
+            deletion_timestamp=now_ms,
+            size=self.size,
+            partition_values=dict(partition),
+        )
+
+
+def _small(files: Sequence[SnapshotFile]) -> bool:
+    return sum(file.size for file in files) <= SMALL_FILE_BYTES
+
+
+def snapshot_files(table: DeltaTable) -> list[SnapshotFile] | None:
+    """The data files of the snapshot that `table` has; None when not all are described as ours are."""
+    partition_by = table.metadata().partition_columns
+    found = pa.table(table.get_add_actions(flatten=True))
+    if not _has_values(found, partition_by, pa.schema(table.schema().to_arrow())):
+        return None
+    files = _described(found, partition_by)
+    plain = all(_PLAIN_NAME.fullmatch(file.path) and file.rows is not None for file in files)
+    return files if plain else None
+
+
+def _has_values(files: pa.Table, partition_by: Sequence[str], schema: pa.Schema) -> bool:
+    """Whether values that partition the files are there, of types whose text we write as others read it."""
+    if any(unfit(name, schema.field(name).type) for name in partition_by):
+        return False
+    return not files.num_rows or {f"{_PARTITION}{name}" for name in partition_by} <= set(files.column_names)
+
+
+def _described(files: pa.Table, partition_by: Sequence[str]) -> list[SnapshotFile]:
+    paths, sizes, counts = (files.column(name).to_pylist() for name in _DESCRIBED)
+    columns = [files.column(f"{_PARTITION}{name}").to_pylist() for name in partition_by if files.num_rows]
+    values = list(zip(*columns, strict=True)) if columns else [()] * files.num_rows
+    return list(map(SnapshotFile, paths, sizes, counts, values))
+
+
+def _written(
+    folder: AnyPath, rows: pa.Table, partition: Mapping[str, str | None], settings: Mapping[str, str]
+) -> AddAction:
+    """A new file with `rows`."""
+    stored = rows.drop_columns(list(partition))
+    path = folder / folder_of(partition) / f"part-{uuid.uuid4()}.snappy.parquet"
+    written = write_parquet_file(path, stored.schema, stored.to_batches())
+    return AddAction(
+        path=relative(path, folder),
+        size=written.size,
+        partition_values=dict(partition),
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=True,
+        stats=for_table(written.statistics, settings),
+    )
+
+
+def is_plain(table: DeltaTable) -> bool:
+    """Whether the table's files are simply its rows, and nobody asked for more than that."""
+    protocol = table.protocol()
+    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    metadata = table.metadata()
+    if features - _PLAIN_FEATURES or (not features and protocol.min_writer_version > 2):
+        return False
+    settings = metadata.configuration
+    asked = [
+        n
+        for n in settings
+        if n.startswith(_SPECIAL_SETTINGS) and n not in OPTIONS and settings[n] not in ("false", "none")
+    ]
+    return not asked and not any(field.metadata for field in table.schema().fields)
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    """Whether values of the type are equal in one way only, unlike those of floating point."""
+    exact = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_date, pa.types.is_timestamp,
+             pa.types.is_decimal, pa.types.is_boolean)  # fmt: skip
+    return any(is_it(kind) for is_it in exact)
+
+
+def _has_exact_bounds(kind: pa.DataType) -> bool:
+    """Whether every writer's statistics hold: bounds of decimals may be doubles, those of timestamps milliseconds."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_date(kind))
+
+
+def _chosen(files: pa.Table, keys: pa.ChunkedArray, first: str, partition_by: Sequence[str]) -> np.ndarray:
+    """Numbers of the files that may hold a key, and of small ones where a partition has many."""
+    wanted = np.ones(files.num_rows, np.bool_)
+    if f"min.{first}" in files.column_names and len(keys) and _has_exact_bounds(keys.type):
+        least, most = pc.min_max(keys).values()
+        low, high = files.column(f"min.{first}"), files.column(f"max.{first}")
+        beside = pc.or_kleene(pc.less(high.cast(least.type), least), pc.greater(low.cast(most.type), most))
+        wanted = ~pc.fill_null(beside, fill_value=False).to_numpy()
+    small = files.column("size_bytes").to_numpy() < SMALL_FILE_BYTES
+    partitions = [files.column(f"{_PARTITION}{name}") for name in partition_by] if files.num_rows else []
+    for _, rows in split(partitions, files.num_rows):
+        if int(np.count_nonzero(small[rows] & ~wanted[rows])) >= SMALL_FILES_MAX:
+            wanted[rows] |= small[rows]
+    return np.flatnonzero(wanted)
+
+
+def _read(folder: AnyPath, files: Sequence[SnapshotFile], schema: pa.Schema, partition_by: Sequence[str]) -> pa.Table:
+    tables = [schema.empty_table()]
+    for file in files:
+        # Spark's old timestamps have nanoseconds, which would end in the year 2262.
+        with reading(folder / unquote(file.path)) as source:
+            rows = pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read()
+        for name, value in zip(partition_by, file.values, strict=True):
+            # The log's word counts, whatever the file has.
+            rows = rows.drop_columns([name] if name in rows.column_names else [])
+            rows = rows.append_column(name, pa.repeat(pa.scalar(value, schema.field(name).type), rows.num_rows))
+        tables.append(in_types(rows, schema))
+    return pa.concat_tables(tables)
+
+
+def in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`rows` with the columns of the table; those that are missing were added or dropped elsewhere, and are null."""
+    columns = [
+        rows.column(wanted.name).cast(wanted.type)
+        if wanted.name in rows.column_names
+        else pa.nulls(rows.num_rows, wanted.type)
+        for wanted in schema
+    ]
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,73 @@
+"""The demands of a Delta table on its rows: CHECK constraints, invariants, NOT NULL, and columns that are generated.
+
+Tables that this pipeline makes have none; others may have given theirs, or ours, some. delta-rs checks them wherever it
+writes rows itself, in merges and appends of rows, and computes generated columns in appends. A commit that only names
+files passes them by, so it is not made to such a table. Refused by name are what delta-rs does not do: it does not
+number the rows of identity columns, nor compute generated ones where rows are updated.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from deltalake import DeltaTable
+
+_CONSTRAINT = "delta.constraints."
+_INVARIANT = "delta.invariants"
+_GENERATED = "delta.generationExpression"
+_IDENTITY = "delta.identity."
+
+#: From here on a library's text has rows, or values, that the table does not take.
+_VALUES = re.compile(r"\s*Preview of invalid data:|(?<=violated by row) with values:", re.IGNORECASE)
+#: Values within a text: of Spark's conversions, its lengths of texts, and Arrow's and DataFusion's casts.
+_VALUE = re.compile(
+    r"""(?<=\b[Vv]alue )(?:'.*?'|".*?"|[-+\d][^\s]*)(?= (?:of|exceeds|to|is|not)\b)"""
+    r"""|(?<=string )'.*?'(?= to value of)|(?<=[Tt]ext )'.*?'(?= could)|(?<=parse )'.*?'(?= )|(?<=in row: )\[.*?\]""",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableConstraints:
+    """The constraints by their names, and the names of columns."""
+
+    constraints: tuple[str, ...] = ()
+    not_null: tuple[str, ...] = ()
+    generated: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: DeltaTable) -> TableConstraints:
+        """Those of the table as of its snapshot."""
+        configuration, fields = table.metadata().configuration, table.schema().fields
+        constraints = [
+            f"{name.removeprefix(_CONSTRAINT)} ({configuration[name]})"
+            for name in sorted(configuration)
+            if name.startswith(_CONSTRAINT)
+        ]
+        invariants = [f"an invariant of column {field.name}" for field in fields if _INVARIANT in field.metadata]
+        return cls(
+            constraints=(*constraints, *invariants),
+            not_null=tuple(field.name for field in fields if not field.nullable),
+            generated=tuple(field.name for field in fields if _GENERATED in field.metadata),
+            identity=tuple(field.name for field in fields if any(n.startswith(_IDENTITY) for n in field.metadata)),
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.constraints or self.not_null or self.generated or self.identity)
+
+    def __str__(self) -> str:
+        """For people."""
+        each = [
+            *self.constraints,
+            *(f"{name} NOT NULL" for name in self.not_null),
+            *(f"{name} generated" for name in self.generated),
+        ]
+        return ", ".join(each)
+
+
+def without_values(text: str) -> str:
+    """An error's text of delta-rs or Spark without values, and cut off before the rows that it quotes."""
+    found = _VALUES.search(text)
+    return _VALUE.sub("…", text if found is None else text[: found.start()].rstrip(" :"))

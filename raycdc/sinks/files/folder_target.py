@@ -1,0 +1,336 @@
+"""The verbs of `raycdc.sinks.steps` for a folder of files: a file becomes visible, and its epoch held, by one ``link``.
+
+`raycdc.sinks.files.sink` shows the folder. A link fails where the name exists: whoever comes second changes nothing.
+
+The notes about the files of one pipeline in a folder: written before a file becomes visible, and once more after it.
+
+What is visible says which epochs the folder has, as long as nobody takes files away. So the newest file that was ever
+visible has a note of its own, which stays when a loader took the file.
+
+The pipelines that write to a folder of files: each leaves a note of itself, and one that replaces others bars them.
+
+```
+_raycdc/writer-1a2b3c4d.json    a pipeline began here; the name has a hash of its identity, as those of its files
+_raycdc/barred-1a2b3c4d.json    another one replaced its files, and nothing of it is to be visible any more
+```
+
+Whoever is barred while it makes a file visible finds the note right after that, and takes the file back. Should it die
+in between, the next commit of the pipeline that replaced it does so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar
+
+from raycdc.core.failpoints import reach
+from raycdc.errors import FencedError, TargetDroppedError, TargetExistsError
+from raycdc.model import TableId
+from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableCommit
+from raycdc.sinks.steps import CommitMetadata, ForeignTarget, MissingTarget, OwnTarget, Target, TargetState
+from raycdc.sinks.targets import absent
+from raycdc.sinks.tasks import DataFile, LinesFile
+from raycdc.state.files.folder import LocalFolder, sync_folder
+from raycdc.state.opaque import Positions
+from raycdc.storage.files import FileName
+
+
+@dataclass(frozen=True, slots=True)
+class FileNote:
+    """The facts about a file that was to become visible: whose it is, and how many rows it has. A `tombstone` has none,
+    and bars its epoch. `positions` are the source's, for people to see.
+    """
+
+    pipeline: str
+    epoch: int
+    generation: int
+    rows: int
+    tombstone: bool
+    inode: int
+    positions: Positions
+
+    def to_json(self) -> str:
+        return json.dumps({part.name: getattr(self, part.name) for part in fields(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> FileNote:
+        """Keys that a newer version may have added are passed over."""
+        data = json.loads(text)
+        return cls(**{part.name: data[part.name] for part in fields(cls)})
+
+
+class FileNotes:
+    """Those in the folder of records `folder`; `identity` is the pipeline's in names of files."""
+
+    def __init__(self, folder: Path, identity: str) -> None:
+        self._folder = folder
+        self._newest = f"newest-{identity}.json"
+
+    def write(self, stem: str, note: FileNote) -> None:
+        """Before the file called `stem` becomes visible. Whole or not at all: a recovery may read it when this process
+        died right after.
+        """
+        LocalFolder(self._folder).write(f"{stem}-g{note.generation}.json", note.to_json().encode())
+
+    def write_newest(self, note: FileNote) -> None:
+        """The file is visible, and whoever loads it may take it away from here on."""
+        LocalFolder(self._folder).write(self._newest, note.to_json().encode())
+
+    def newest(self) -> FileNote | None:
+        """The note about the newest file that is known to have been visible. Older raycdcs wrote none."""
+        try:
+            return FileNote.from_json((self._folder / self._newest).read_text())
+        except FileNotFoundError:
+            return None
+
+    def of(self, stem: str, file: Path) -> FileNote | None:
+        """The note about the visible `file` called `stem`. Of several generations that tried, the one whose file it is:
+        a link keeps the inode. (In a copied folder inodes say nothing; there the newest is as good as any, and where a
+        loader takes the file right now.)
+        """
+        inode = 0
+        with suppress(FileNotFoundError):
+            inode = file.stat().st_ino
+        notes = [FileNote.from_json(path.read_text()) for path in self._folder.glob(f"{stem}-g*.json")]
+        return max(notes, key=lambda note: (note.inode == inode, note.generation), default=None)
+
+
+_VERSION = 1
+_FILE = re.compile(r"epoch-\d{10}\.\d-([0-9a-f]{8})[.-]")
+_WRITER = re.compile(r"writer-([0-9a-f]{8})\.json")
+_BARRED = re.compile(r"barred-([0-9a-f]{8})\.json")
+
+
+class Writers:
+    """The notes in the folder of records `folder`, as the pipeline `app_id` reads and writes them."""
+
+    def __init__(self, folder: Path, app_id: str) -> None:
+        self._folder = folder
+        self._app_id = app_id
+        #: The pipeline in names of files.
+        self.identity = hashlib.sha256(app_id.encode()).hexdigest()[:8]
+
+    def enter(self) -> None:
+        """Note that this pipeline begins here."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._write(f"writer-{self.identity}.json")
+
+    def has_entered(self) -> bool:
+        """Whether the folder is one where this pipeline began."""
+        return (self._folder / f"writer-{self.identity}.json").exists()
+
+    def require_not_barred(self) -> None:
+        """`SinkError` when another pipeline replaced what this one had written."""
+        if (self._folder / f"barred-{self.identity}.json").exists():
+            raise TargetDroppedError(
+                f"{self._folder.parent} was taken over by another pipeline, which replaced the files of this one "
+                '(pipeline.on_existing = "replace"). Nothing more was written. Let only one of the two write there: '
+                "choose another sink.path, or delete the folder, and read the source table anew."
+            )
+
+    def bar_others(self, visible: Iterable[str]) -> None:
+        """Nothing of another pipeline that ever began here is to be visible from now on. `visible` are all files."""
+        names = [*visible, *self._names()]
+        found = (_FILE.match(name) or _WRITER.fullmatch(name) for name in names)
+        for identity in {match[1] for match in found if match} - {self.identity}:
+            self._write(f"barred-{identity}.json")
+
+    def of_barred(self, visible: Iterable[str]) -> list[str]:
+        """The files, of those `visible`, that a pipeline which is barred did not live to take back."""
+        barred = {match[1] for name in self._names() if (match := _BARRED.fullmatch(name))}
+        return [name for name in visible if (match := _FILE.match(name)) and match[1] in barred]
+
+    def _names(self) -> list[str]:
+        return [path.name for path in self._folder.glob("*.json")]
+
+    def _write(self, name: str) -> None:
+        note = {"version": _VERSION, "pipeline": self._app_id}
+        LocalFolder(self._folder).write(name, json.dumps(note).encode())
+
+
+#: A staged part of a file.
+Part = DataFile | LinesFile
+
+_NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")
+
+#: Makes one durable file of parts (none: an empty one of the work's schema); they may be consumed.
+Join = Callable[[Sequence[Path], Path, TableCommit], None]
+
+
+class FilesTarget(Target):
+    """A target of files, wherever they are: a part of an epoch is staged as one file."""
+
+    #: People may take files away once they have read them.
+    remembers: ClassVar[bool] = False
+
+    def taken(self) -> TargetExistsError:
+        return TargetExistsError(
+            f"{self.place} has files that this pipeline did not write. Set pipeline.on_existing to "
+            f'"merge" to write beside them or "replace" to delete them, or choose another sink.path.'
+        )
+
+    def disappeared(self) -> TargetDroppedError:
+        return TargetDroppedError(
+            f"{self.place} lost what this run had noted there: somebody deleted it, or made it anew. Nothing more was "
+            "written. Delete what is there, and read the source table anew."
+        )
+
+    @abstractmethod
+    def part(self, work: TableCommit, index: int) -> FileName:
+        """The file of the `index`-th staged part of `work`."""
+
+    @abstractmethod
+    def unstage(self, epoch: int) -> None:
+        """Remove what was staged for `epoch`."""
+
+
+class FileSteps(FilesTarget):
+    """The folder of one target. `join` makes a file of an epoch; `accepted` are the targets whose folders this run was
+    allowed to write to, whatever lies in them; the sink keeps it.
+    """
+
+    def __init__(
+        self, name: TableId, folder: Path, context: SinkContext, *, kind: str, join: Join, accepted: set[TableId]
+    ) -> None:
+        super().__init__(name, str(folder))
+        self.folder = folder
+        self._context = context
+        self._kind = kind
+        self._join = join
+        self._accepted = accepted
+        self._writers = Writers(folder / "_raycdc", context.app_id)
+        self._notes = FileNotes(folder / "_raycdc", self._writers.identity)
+
+    def standing(self, epoch: int | None = None) -> TargetState:
+        self._writers.require_not_barred()
+        if self.name in self._accepted and not self._writers.has_entered():
+            if self._visible():
+                raise self.disappeared()
+            return MissingTarget()
+        vector = self._vector()
+        if vector is None and self.name not in self._accepted and self._foreign():
+            return ForeignTarget()
+        return OwnTarget(vector)
+
+    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
+        self.evolve(work, stamp)
+
+    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
+        # First, so that no file of theirs comes after those that are deleted; who makes one visible looks once more.
+        self._writers.bar_others(self._visible())
+        for name in self._foreign():
+            (self.folder / name).unlink()
+        self.evolve(work, stamp)
+
+    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
+        self.evolve(work, stamp)
+
+    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
+        """Files carry their own schema: all they need is a folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._accept()
+
+    def write(self, work: TableCommit, staged: Sequence[Part], step: int, stamp: CommitMetadata) -> None:
+        parts = [Path(str(part.path)) for part in staged]
+        for name in self._writers.of_barred(self._visible()):
+            (self.folder / name).unlink(missing_ok=True)
+        self._accept()
+        self._publish(parts, work, stamp, rows=sum(part.rows for part in staged))
+
+    def vanished(self, staged: Sequence[Part], step: int) -> Sequence[str]:
+        return absent(part.path for part in staged)
+
+    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
+        self._publish([], work, stamp, rows=0)
+        self.unstage(work.epoch)
+
+    def part(self, work: TableCommit, index: int) -> str:
+        """Path of the `index`-th staged part of `work`; names of generations differ, so that two never mix. It ends as
+        no file of rows does: readers such as DuckDB and polars take ``**/*.parquet`` by its word.
+        """
+        return str(self._stage(work.epoch) / f"part-{work.generation}-{index}.staged")
+
+    def unstage(self, epoch: int) -> None:
+        """Remove what was staged for `epoch`."""
+        shutil.rmtree(self._stage(epoch), ignore_errors=True)
+
+    def _publish(self, parts: Sequence[Path], work: TableCommit, stamp: CommitMetadata, *, rows: int) -> None:
+        stage = self._stage(work.epoch)
+        stage.mkdir(parents=True, exist_ok=True)
+        file = stage / f"whole.{uuid.uuid4().hex}"
+        self._join(parts, file, work)
+        barred = stamp.vector.step == STEP_TOMBSTONE
+        note = FileNote(
+            self._context.app_id, work.epoch, work.generation, rows, barred, file.stat().st_ino, dict(stamp.positions)
+        )
+        self._notes.write(self._stem(work.epoch), note)
+        reach("in_commit")
+        visible = self.folder / f"{self._stem(work.epoch)}.{self._kind}"
+        try:
+            os.link(file, visible)
+        except FileExistsError as cause:
+            raise committed_by_another(work) from cause
+        try:
+            self._writers.require_not_barred()
+        except TargetDroppedError:
+            visible.unlink(missing_ok=True)
+            raise
+        sync_folder(self.folder)
+        file.unlink()
+        # Whoever loads the file may take it away from here on.
+        self._notes.write_newest(note)
+
+    def _accept(self) -> None:
+        """Note that this run writes here from now on, whatever lies in the folder."""
+        if self.name not in self._accepted:
+            self._writers.enter()
+            self._accepted.add(self.name)
+
+    def _vector(self) -> CommitVector | None:
+        """The vector that the names of visible files and the notes give."""
+        vectors = [vector for vector in map(self._vector_of, self._visible()) if vector is not None]
+        newest, last = max(vectors, default=None), self._notes.newest()
+        if last is not None and (newest is None or last.epoch >= newest.epoch):
+            step = STEP_TOMBSTONE if last.tombstone else STEP_LAST
+            return CommitVector(last.epoch, step, last.generation)
+        if newest is None:
+            return None
+        stem = self._stem(newest.epoch)
+        note = self._notes.of(stem, self.folder / f"{stem}.{self._kind}")
+        if note is None:
+            return newest
+        return CommitVector(newest.epoch, STEP_TOMBSTONE if note.tombstone else newest.step, note.generation)
+
+    def _stem(self, epoch: int) -> str:
+        return f"epoch-{epoch:010d}.{STEP_LAST}-{self._writers.identity}"
+
+    def _stage(self, epoch: int) -> Path:
+        return self.folder / "_raycdc" / "stage" / f"{epoch:010d}-{self._writers.identity}"
+
+    def _visible(self) -> list[str]:
+        try:
+            return [path.name for path in self.folder.iterdir() if not path.name.startswith(("_", "."))]
+        except FileNotFoundError:
+            return []
+
+    def _vector_of(self, name: str) -> CommitVector | None:
+        match = _NAME.match(name)
+        return CommitVector(int(match[1]), int(match[2])) if match and match[3] == self._writers.identity else None
+
+    def _foreign(self) -> list[str]:
+        return [name for name in self._visible() if self._vector_of(name) is None]
+
+
+def committed_by_another(work: TableCommit) -> FencedError:
+    """Somebody else's record, or file, of the epoch was there first."""
+    return FencedError(f"Epoch {work.epoch} of {work.target} was committed by another driver meanwhile.")

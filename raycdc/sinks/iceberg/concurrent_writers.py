@@ -1,0 +1,130 @@
+"""What others did to an Iceberg table since this pipeline's last commit: rows and files that they took or changed.
+
+Called by `target` before each commit, on its thread. A snapshot of others that only appends, or that replaces files by
+others of the same rows (a compaction), is harmless. After any other one the rows themselves are compared, as
+`raycdc.sinks.lakes.ownership` says: pyiceberg's ``overwrite``, an UPDATE and a DELETE look alike in a snapshot's
+summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntryStatus
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from raycdc.errors import TargetModifiedError
+from raycdc.sinks.iceberg.files import IcebergColumn, read_columns
+from raycdc.sinks.iceberg.snapshot_lineage import CONFIRMED
+from raycdc.sinks.iceberg.table import EPOCH_OF_SNAPSHOT, IcebergTarget, earlier
+from raycdc.sinks.lakes.ownership import COMPARED_BYTES_MAX, are_kept
+from raycdc.sinks.targets import absent, lost_files
+
+_HARMLESS = (Operation.APPEND, Operation.REPLACE)
+
+#: Rows of a data file that are in memory at once while they are compared.
+_BATCH_ROWS = 1 << 16
+
+
+def check_unchanged(target: IcebergTarget, source: Collection[str]) -> None:
+    """`SinkError` where others took rows away, or changed them in columns of the `source`, since this pipeline's last
+    commit to a table that it made. The table's own advice makes a person vouch for it.
+    """
+    record, metadata = target.record, target.table.metadata
+    head = metadata.current_snapshot_id
+    if record is None or record.snapshot is None or record.snapshot == head or not target.ownership.created_by_us:
+        return
+    if str(head) == metadata.properties.get(CONFIRMED):
+        return
+    known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    before = earlier(target.table)
+    while record.snapshot not in known and (older := next(before, None)) is not None:
+        # pyiceberg takes an expired parent's name from a snapshot, which an older file still has.
+        known |= {snapshot.snapshot_id: snapshot for snapshot in older.snapshots}
+    suspects = [one for one in _until(record.snapshot, head, known) if not _is_harmless(one)]
+    if suspects and not _has_rows_of(target, known.get(record.snapshot), suspects, source):
+        raise TargetModifiedError(
+            f"The Iceberg table {target.name} has other rows than this pipeline had written: another writer deleted, "
+            f"changed or overwrote them (snapshot {suspects[-1].snapshot_id}). Nothing more was written. Roll the "
+            f"table back to snapshot {record.snapshot}, or drop it, or vouch for it as it is (ALTER TABLE … SET "
+            f"TBLPROPERTIES ('{CONFIRMED}' = '{head}')), and read its source table anew."
+        )
+
+
+def check_files(target: IcebergTarget) -> None:
+    """`SinkError` where files of this pipeline's last commit are not there: it may have died before it looked."""
+    record = target.record
+    made = None if record is None or record.snapshot is None else target.table.metadata.snapshot_by_id(record.snapshot)
+    if record is None or made is None:
+        return
+    io = target.table.io
+    manifests = [one for one in made.manifests(io) if one.added_snapshot_id == made.snapshot_id]
+    entries = [entry for manifest in manifests for entry in manifest.fetch_manifest_entry(io)]
+    added = [
+        target.files.path(entry.data_file.file_path)
+        for entry in entries
+        if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == made.snapshot_id
+    ]
+    if gone := absent(added):
+        # Somebody may have compacted them since, and removed what nothing names any more.
+        named = {str(target.files.path(file.file_path)) for file in target.data_files()}
+        if lost := [path for path in gone if path in named]:
+            raise lost_files(f"The Iceberg table {target.name}", record.vector.epoch, lost)
+
+
+def _until(ours: int | None, head: int | None, known: dict[int, Snapshot]) -> Iterator[Snapshot]:
+    """The snapshots from the `head` back to `ours`, without that, as far as they are known."""
+    number = head
+    while number is not None and number != ours and (snapshot := known.get(number)) is not None:
+        yield snapshot
+        number = snapshot.parent_snapshot_id
+
+
+def _is_harmless(snapshot: Snapshot) -> bool:
+    """Whether a snapshot cannot take a row away. Pipelines that share a table keep to the same rules."""
+    summary = snapshot.summary
+    return summary is not None and (summary.operation in _HARMLESS or summary[EPOCH_OF_SNAPSHOT] is not None)
+
+
+def _has_rows_of(
+    target: IcebergTarget, ours: Snapshot | None, suspects: Sequence[Snapshot], source: Collection[str]
+) -> bool:
+    """Whether the table has all rows that it had at the snapshot `ours`, as the columns of the `source` say them."""
+    try:
+        if ours is None:
+            return _counts_say_so(suspects)
+        before = {file.file_path: file for file in _files_of(target, ours)}
+        after = {file.file_path: file for file in target.data_files()}
+        gone = [file for path, file in before.items() if path not in after]
+        new = [file for path, file in after.items() if path not in before]
+        if not gone:
+            return True
+        counts = [sum(file.record_count for file in files) for files in (gone, new)]
+        if counts[1] < counts[0] or sum(file.file_size_in_bytes for file in (*gone, *new)) > COMPARED_BYTES_MAX:
+            return counts[1] >= counts[0]
+        columns = [column for column in target.columns() if column.name in source]
+        names = [column.name for column in columns]
+        return are_kept(_rows(target, gone, columns), _rows(target, new, columns), names)
+    except (OSError, pa.ArrowException):
+        return _counts_say_so(suspects)  # Files that were replaced are gone.
+
+
+def _counts_say_so(suspects: Sequence[Snapshot]) -> bool:
+    """Whether there are as many rows as before, as far as the snapshots of others say how many went and came."""
+    each = [one.summary for one in suspects if one.summary is not None]
+    added, deleted = (sum(int(one[name] or 0) for one in each) for name in ("added-records", "deleted-records"))
+    return added >= deleted
+
+
+def _files_of(target: IcebergTarget, snapshot: Snapshot) -> list[DataFile]:
+    io = target.table.io
+    entries = [entry for manifest in snapshot.manifests(io) for entry in manifest.fetch_manifest_entry(io)]
+    return [entry.data_file for entry in entries if entry.data_file.content == DataFileContent.DATA]
+
+
+def _rows(
+    target: IcebergTarget, files: Sequence[DataFile], columns: Sequence[IcebergColumn]
+) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        yield from read_columns(target.files.path(file.file_path), columns, rows=_BATCH_ROWS, only=True)

@@ -1,0 +1,251 @@
+"""Where an Iceberg table's files are: in a folder of this machine, or on an object store as its catalog reaches it.
+
+In metadata a file is named by its *location*, a URI. Tasks and the driver name it by an `AnyPath` of
+`raycdc.storage.files`. Metadata is read and written by pyiceberg, rows by raycdc; both get the same credentials: those
+of ``[storage]``, of the catalog's properties, or those that a REST catalog gives with a table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pyarrow.fs import FileSystem
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.typedef import EMPTY_DICT, Properties
+
+from raycdc.core.certificate_faults import CA_VARIABLE
+from raycdc.errors import NameRefusedError, RoutesRefusedError, SinkError
+from raycdc.state.files.folder import private_file, sync_folder
+from raycdc.storage.files import Access, AnyPath, FileName, StorePath, as_text, has_secrets
+from raycdc.storage.settings import StorageSettings, account_of, iceberg_properties
+from raycdc.storage.url import FolderLocation, ObjectLocation, StoreKind, place_of
+
+#: Schemes of object stores in locations, also as Hadoop writes them.
+_KINDS = {
+    "s3": StoreKind.S3,
+    "s3a": StoreKind.S3,
+    "s3n": StoreKind.S3,
+    "gs": StoreKind.GCS,
+    "abfs": StoreKind.AZURE,
+    "abfss": StoreKind.AZURE,
+}
+_LOCATION = re.compile(r"([a-z0-9]+)://([^/]+)/?(.*)", re.DOTALL)
+
+_ENDPOINTS = {
+    StoreKind.S3: "s3.endpoint",
+    StoreKind.GCS: "gcs.service.host",
+    StoreKind.AZURE: "adls.blob-storage-authority",
+}
+#: Ways to credentials that pyiceberg alone goes.
+_UNKNOWN = ("s3.role-arn", "client.role-arn", "s3.remote-signing-enabled", "gcs.oauth2.token", "adls.client-secret")
+
+#: Amazon's own default, which servers of one's own take, too.
+_REGION = "us-east-1"
+
+
+#: A catalog may give other keys with each table and time; tasks that were given older ones have ended by then.
+_KNOWN_MAX = 64
+_OF_THIS_MACHINE = Access(StorageSettings())
+
+
+class StoreFileIO(PyArrowFileIO):
+    """pyiceberg's, which also finds the container in Azure's locations (``abfss://CONTAINER@ACCOUNT.dfs…/PATH``)."""
+
+    @staticmethod
+    def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
+        scheme, netloc, path = PyArrowFileIO.parse_location(location, properties)
+        return scheme, netloc, path.replace(netloc, netloc.partition("@")[0], 1) if "@" in netloc else path
+
+    def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
+        """pyiceberg's, with the authorities that all other clients of the store believe."""
+        made = super()._initialize_s3_fs(netloc)
+        if not (authorities := os.environ.get(CA_VARIABLE)):
+            return made
+        make, (arguments,) = made.__reduce__()
+        again: FileSystem = make({**arguments, "tls_ca_file_path": authorities})
+        return again
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """The files of one table: its locations become paths, and its paths locations. `scheme` is that of its locations on
+    an object store, of which others may write ``s3a``.
+    """
+
+    access: Access
+    scheme: str = ""
+
+    def path(self, location: str) -> AnyPath:
+        """The path of a location. `SinkError` for a scheme that raycdc does not write to."""
+        if is_in_store(location):
+            return StorePath(_place(location), self.access)
+        return local_path(location)
+
+    def location(self, path: FileName) -> str:
+        """The location of a path, as the table's others are."""
+        if not isinstance(path, StorePath):
+            return location_of(str(path))
+        scheme, _, rest = str(path).partition("://")
+        return location_of(f"{self.scheme or scheme}://{rest}")
+
+
+class Reach:
+    """How the tables of a sink are reached: `storage`, and what its catalog says beside that. May be used by several
+    threads. With `private`, a folder, arguments of tasks name files in it that have the keys, until `close`.
+    """
+
+    def __init__(self, storage: StorageSettings, private: Path | None = None, *, login_changes: bool = False) -> None:
+        self._storage = storage
+        self._private = private
+        self._lock = threading.Lock()
+        self._known: dict[StorageSettings, Access] = {}
+        #: Whether the catalog's address or properties are read again.
+        self.login_changes = login_changes
+        #: Whether the store's keys are, of which the catalog's properties may have some.
+        self.keys_change = storage.changes or login_changes
+
+    def files_of(self, location: str, properties: Mapping[str, str]) -> TableFiles:
+        """The files of the table at `location`, for which the catalog gives these properties."""
+        if not is_in_store(location):
+            return TableFiles(_OF_THIS_MACHINE)
+        settings = settings_of(location, properties, self._storage)
+        with self._lock:
+            if settings not in self._known:
+                while len(self._known) >= _KNOWN_MAX:
+                    self._forget(next(iter(self._known)))
+                secret = self._private is not None and has_secrets(settings)
+                file = str(private_file(self._private, as_text(settings))) if self._private and secret else ""
+                self._known[settings] = Access(settings, file)
+            access = self._known[settings]
+        return TableFiles(access, location.partition("://")[0])
+
+    def close(self) -> None:
+        """Remove the files with the keys."""
+        with self._lock:
+            for settings in list(self._known):
+                self._forget(settings)
+
+    def _forget(self, settings: StorageSettings) -> None:
+        access = self._known.pop(settings)
+        if access.secrets:
+            Path(access.secrets).unlink(missing_ok=True)
+
+
+def is_in_store(location: str) -> bool:
+    """Whether a location is one of an object store."""
+    return urlsplit(location).scheme in _KINDS
+
+
+def local_path(location: str) -> Path:
+    """The path of a ``file:`` location or plain path. `RoutesRefusedError` for another scheme, of the one table that
+    lies there.
+    """
+    parts = urlsplit(location)
+    if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):
+        return Path(parts.path if parts.scheme else location)
+    raise RoutesRefusedError(
+        f"{location} is neither in a folder of this machine nor on S3, Google Cloud Storage or Azure, where raycdc "
+        "writes the files of Iceberg tables. Mount the storage, or let the catalog place its tables elsewhere."
+    )
+
+
+def location_of(name: str) -> str:
+    """A path or URL as Iceberg's readers take it: without the escapes of a URI. `SinkError` where they would cut it."""
+    if bad := sorted(set(name) & set("?#")):
+        raise NameRefusedError(
+            f"{name} has a {bad[0]!r} in its name, where readers of Iceberg tables would cut it off."
+        )
+    return name if is_in_store(name) else f"file://{name}"
+
+
+def warehouse_of(text: str, storage: StorageSettings) -> str:
+    """The warehouse of a configuration as a path or URL. `SinkError` where Azure's account is not known."""
+    match place := place_of(text):
+        case FolderLocation(path):
+            return str(Path(path).absolute())
+        case ObjectLocation(StoreKind.AZURE, bucket, prefix):
+            account = account_of(place, storage) or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+            if not account:
+                raise SinkError(f"{text}: whose account? Set storage.account, which readers of the tables need, too.")
+            return str(ObjectLocation(StoreKind.AZURE, bucket, prefix, account))
+        case ObjectLocation():
+            return str(place)
+
+
+def store_properties(warehouse: str, given: Mapping[str, str], storage: StorageSettings) -> dict[str, str]:
+    """The properties of a catalog: those `given`, and what ``[storage]`` says."""
+    places = [ObjectLocation(kind, "any") for kind in StoreKind] if storage != StorageSettings() else []
+    if is_in_store(warehouse):
+        places.append(_place(warehouse))
+    said: dict[str, str] = {}
+    for place in places:
+        said |= iceberg_properties(place, storage)
+    properties = {"py-io-impl": f"{StoreFileIO.__module__}.{StoreFileIO.__name__}", **said, **given}
+    if "s3.endpoint" in properties:
+        # Else pyiceberg asks Amazon in which region a bucket of somebody else's server is.
+        properties.setdefault("s3.region", os.environ.get("AWS_REGION") or _REGION)
+    return properties
+
+
+def settings_of(location: str, properties: Mapping[str, str], storage: StorageSettings) -> StorageSettings:
+    """`storage` with what a table's `properties` say of it. `SinkError` where only pyiceberg could reach it so."""
+    kind = _place(location).kind
+    if odd := [name for name in _UNKNOWN if properties.get(name)]:
+        raise SinkError(
+            f"{odd[0]}: raycdc's tasks cannot get credentials in this way. Set the keys, or leave them to the "
+            "environment and the machine's role (see [storage])."
+        )
+
+    def said(*names: str, otherwise: str) -> str:
+        return next((properties[name] for name in names if properties.get(name)), otherwise)
+
+    settings = replace(
+        storage,
+        region=said("s3.region", "client.region", otherwise=storage.region),
+        account=said("adls.account-name", otherwise=storage.account),
+        account_key=said("adls.account-key", otherwise=storage.account_key),
+        sas_token=said("adls.sas-token", otherwise=storage.sas_token),
+    )
+    if key_id := said("s3.access-key-id", "client.access-key-id", otherwise=""):
+        # Keys of one place belong together.
+        settings = replace(
+            settings,
+            access_key_id=key_id,
+            secret_access_key=said("s3.secret-access-key", "client.secret-access-key", otherwise=""),
+            session_token=said("s3.session-token", "client.session-token", otherwise=""),
+            profile="",
+        )
+    if endpoint := properties.get(_ENDPOINTS[kind], ""):
+        scheme = properties.get("adls.blob-storage-scheme", "https")
+        endpoint = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        if urlsplit(endpoint).netloc == urlsplit(storage.endpoint).netloc:
+            endpoint = storage.endpoint  # With its path, which pyiceberg has no word for.
+        settings = replace(settings, endpoint=endpoint, allow_http=settings.allow_http or endpoint[:5] == "http:")
+    if virtual := properties.get("s3.force-virtual-addressing"):
+        settings = replace(settings, path_style=virtual.lower() != "true")
+    return settings
+
+
+def sync_file(location: str) -> None:
+    """Have a file and its name on the disk; an object store has it when it is written."""
+    if not is_in_store(location):
+        path = local_path(location)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
+
+
+def _place(location: str) -> ObjectLocation:
+    """The object of a location; others name theirs as they please."""
+    found = _LOCATION.fullmatch(location)
+    if found is None:
+        raise SinkError(f"{location} names no bucket or container.")
+    scheme, authority, key = found.groups()
+    bucket, _, host = authority.partition("@")
+    return ObjectLocation(_KINDS[scheme], bucket, key.strip("/"), host.partition(".")[0])

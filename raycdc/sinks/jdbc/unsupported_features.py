@@ -1,0 +1,244 @@
+"""Things of a table by which its server would lose, change or double the rows that are written to it, in silence.
+
+Looked at when somebody's table is taken over, and in the transaction of each commit behind its statements: whoever adds
+such a thing waits for that transaction, so one that could have acted on the rows is seen, and the rows are undone.
+Harmless are triggers behind a row (AFTER), foreign keys and unique indexes: they refuse rows aloud, or act elsewhere.
+
+Whether somebody's table may take a pipeline's rows by its keys: nothing of it may merge them in silence.
+
+Called by `postgres` and `mysql` with their session's `rows`, where ``pipeline.on_existing = "merge"`` meets a
+table that the pipeline did not make. Names and types of columns are theirs to compare; `obstacles` has the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raycdc.errors import TargetExistsError, TargetModifiedError
+from raycdc.model import Column, TableId
+
+Rows = Callable[..., list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedFeature:
+    """The table `does` what it must not, and `way` ends it; both as parts of a sentence."""
+
+    does: str
+    way: str
+
+    def taken(self, target: TableId, where: str) -> TargetExistsError:
+        """The error about somebody's table that cannot be taken over."""
+        return TargetExistsError(f"{target} exists in {where} and {self.does}. {self.way}, or choose another target.")
+
+    def touched(self, target: TableId, where: str) -> TargetModifiedError:
+        """The error about a table that was written to before."""
+        return TargetModifiedError(f"{target} in {where} {self.does}. Nothing was written. {self.way}.")
+
+
+def postgres_look(rows: Rows, relation: str, columns: Collection[str]) -> tuple[str, UnsupportedFeature | None]:
+    """Which table `relation` is (its oid; empty: it is gone), and its first obstacle for rows with these `columns`.
+
+    Asked in each commit, so it looks at what the catalog notes of a table (its manual, "pg_class": that it has, or once
+    had, such a thing), and at the things themselves only where there may be some.
+    """
+    found = rows(
+        "SELECT oid::text, relpersistence <> 'p' OR relrowsecurity OR relhasrules OR relhassubclass OR relhastriggers "
+        "OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND NOT attisdropped "
+        "AND (attgenerated <> '' OR attidentity = 'a')) FROM pg_class c WHERE oid = to_regclass($1)",
+        relation,
+    )
+    if not found:
+        return "", None
+    ((identity, maybe),) = found
+    return identity, postgres_obstacle(rows, relation, columns) if maybe else None
+
+
+def postgres_obstacle(rows: Rows, relation: str, columns: Collection[str]) -> UnsupportedFeature | None:
+    """The first obstacle of a table, which `relation` names in SQL, for rows with these `columns`."""
+    ((persistence, hidden, rule, child, trigger, made),) = rows(
+        "SELECT relpersistence::text, row_security_active(oid), "
+        "(SELECT min(rulename::text) FROM pg_rewrite WHERE ev_class = c.oid AND ev_enabled <> 'D'), "
+        "(SELECT min(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = c.oid AND c.relkind = 'r'), "
+        # Bits: 1 for each row, 2 before it. A session that replicates fires other triggers than one of people.
+        "(SELECT min(tgname::text) FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal AND tgtype & 3 = 3 "
+        "AND tgenabled IN ('A', CASE current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END)"
+        "), (SELECT string_agg(attname::text, chr(31)) FROM pg_attribute WHERE attrelid = c.oid AND NOT attisdropped "
+        "AND (attgenerated <> '' OR attidentity = 'a')) FROM pg_class c WHERE oid = to_regclass($1)",
+        relation,
+    )
+    if persistence != "p":
+        return UnsupportedFeature("is UNLOGGED: after a crash the server empties it", "ALTER TABLE … SET LOGGED")
+    if hidden:
+        return UnsupportedFeature(
+            "has row-level security, which hides rows from this account, so that they are neither updated nor deleted",
+            "Give the account BYPASSRLS",
+        )
+    if rule:
+        return UnsupportedFeature(f"has rewrite rules ({rule}), which may put rows elsewhere", "DROP RULE")
+    if child:
+        return UnsupportedFeature(
+            f"has a child by INHERITS ({child}), whose rows count as its own and whose keys may come a second time",
+            "ALTER TABLE … NO INHERIT",
+        )
+    if trigger:
+        return _trigger(trigger)
+    return _generated((made or "").split(chr(31)), columns)
+
+
+def mysql_look(rows: Rows, target: TableId, columns: Collection[str]) -> tuple[str | None, UnsupportedFeature | None]:
+    """The comment of a table (None: it is gone), and its first obstacle for rows with these `columns`. One question, as
+    it is asked in each commit; more only where there is something.
+
+    An account sees triggers with the privilege TRIGGER only, which ``raycdc check`` therefore asks for.
+    """
+    place = (target.db, target.table)
+    found = rows(
+        "SELECT TABLE_COMMENT, ENGINE, "
+        "(SELECT MIN(TRIGGER_NAME) FROM information_schema.TRIGGERS "
+        "WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s AND ACTION_TIMING = 'BEFORE'), "
+        "(SELECT COUNT(*) FROM information_schema.COLUMNS "
+        f"WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND {_COMPUTED}) "
+        "FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'BASE TABLE'",
+        *place * 3,
+    )
+    if not found:
+        return None, None
+    ((comment, engine, trigger, computed),) = found
+    if engine != "InnoDB" and rows("SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = %s", engine) != [
+        ("YES",)
+    ]:
+        return comment, UnsupportedFeature(
+            f"is a table of {engine}, which has no transactions: an epoch could be in it in part, or twice",
+            "ALTER TABLE … ENGINE=InnoDB",
+        )
+    if trigger is not None:
+        return comment, _trigger(str(trigger))
+    if not computed:
+        return comment, None
+    made = rows(
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS "
+        f"WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND {_COMPUTED}",
+        *place,
+    )
+    return comment, _generated([str(name) for (name,) in made], columns)
+
+
+#: Of ``information_schema.COLUMNS``: columns that the server computes.
+_COMPUTED = "EXTRA LIKE '%%GENERATED' AND GENERATION_EXPRESSION <> ''"
+
+
+def _trigger(name: str) -> UnsupportedFeature:
+    return UnsupportedFeature(
+        f"has a trigger ({name}) before each row, which may change rows or leave them out",
+        "DROP TRIGGER, or let it act AFTER the row",
+    )
+
+
+def _generated(made: Collection[str], columns: Collection[str]) -> UnsupportedFeature | None:
+    names = {column.casefold() for column in columns}
+    column = next((name for name in made if name.casefold() in names), None)
+    if column is None:
+        return None
+    return UnsupportedFeature(
+        f"has a column {column} that the server computes, so that the source's value cannot be in it",
+        "Make it a plain column",
+    )
+
+
+def check_postgres(
+    rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, relation: str, where: str
+) -> None:
+    """`SinkError` for a table with an obstacle, or whose keys are not the source's.
+
+    `relation` is the table as SQL writes it, `where` the server for people.
+    """
+    if (obstacle := postgres_obstacle(rows, relation, [column.name for column in columns])) is not None:
+        raise obstacle.taken(target, where)
+    if not key:
+        return
+    loose = rows(
+        "SELECT a.attname::text FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation "
+        "WHERE a.attrelid = to_regclass($1) AND NOT c.collisdeterministic AND NOT a.attisdropped",
+        relation,
+    )
+    if column := next((name for (name,) in loose if name in key), None):
+        raise _merging(target, where, column, "a nondeterministic collation")
+    indexes = rows(
+        "SELECT i.indexrelid::regclass::text FROM pg_index i, unnest(i.indcollation::oid[]) AS used (collation_id) "
+        "JOIN pg_collation c ON c.oid = used.collation_id "
+        "WHERE i.indrelid = to_regclass($1) AND i.indisunique AND NOT c.collisdeterministic",
+        relation,
+    )
+    if indexes:
+        raise _merging(target, where, f"of index {indexes[0][0]}", "a nondeterministic collation")
+    if tuple(sorted(key)) not in _postgres_keys(rows, relation):
+        raise TargetExistsError(
+            f"{target} exists in {where} without a primary key or unique index on ({', '.join(key)}), by which rows "
+            "are merged. Create one, or choose another target."
+        )
+
+
+def _postgres_keys(rows: Rows, relation: str) -> set[tuple[str, ...]]:
+    """The columns, sorted, of each unique index that sees all rows at once."""
+    found = rows(
+        "SELECT array_to_string(array_agg(a.attname::text ORDER BY a.attname::text), chr(31)) FROM pg_index i "
+        "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]) "
+        "WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL "
+        "AND i.indisvalid AND i.indnkeyatts = i.indnatts AND i.indimmediate GROUP BY i.indexrelid",
+        relation,
+    )
+    return {tuple(sorted(names.split(chr(31)))) for (names,) in found}
+
+
+def check_mysql(
+    rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, exact: Sequence[str], where: str
+) -> None:
+    """`SinkError` for a table with an obstacle, one that sets values by itself, and one whose keys merge others.
+
+    `exact` are the collations that tell apart all texts, the best that the server has first.
+    """
+    _, obstacle = mysql_look(rows, target, [column.name for column in columns])
+    if obstacle is not None:
+        raise obstacle.taken(target, where)
+    found = rows(
+        "SELECT COLUMN_NAME, DATA_TYPE, COLLATION_NAME, EXTRA, IS_NULLABLE FROM information_schema.COLUMNS "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        target.db,
+        target.table,
+    )
+    ours = {column.name.casefold() for column in columns}
+    names = {name.casefold() for name in key}
+    for name, kind, collation, extra, nullable in found:
+        if name.casefold() in names and collation is not None and collation not in exact:
+            raise _merging(target, where, name, f"the collation {collation}", f" COLLATE {exact[0]}")
+        moment = kind == "timestamp" and nullable == "NO" and name.casefold() not in names
+        if name.casefold() in ours and ("on update" in extra.lower() or moment):
+            does = f"has a column {name} that the server may set to the time of a change"
+            raise UnsupportedFeature(does, "Make it TIMESTAMP NULL without ON UPDATE").taken(target, where)
+    _check_mysql_keys(rows, target, key, where)
+
+
+def _check_mysql_keys(rows: Rows, target: TableId, key: Sequence[str], where: str) -> None:
+    indexes: dict[str, list[str]] = {}
+    for index, column, cut in rows(
+        "SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0",
+        target.db,
+        target.table,
+    ):
+        if key and cut is not None:
+            raise _merging(target, where, f"{column} of index {index}", f"only its first {cut} characters")
+        indexes.setdefault(index, []).append(str(column).casefold())
+    if key and [sorted(names) for names in indexes.values()] != [sorted(name.casefold() for name in key)]:
+        raise TargetExistsError(
+            f"{target} exists in {where} with other unique indexes than one on ({', '.join(key)}), by which rows are "
+            "merged. Give it this one alone, or choose another target."
+        )
+
+
+def _merging(target: TableId, where: str, column: str, by: str, way: str = "") -> TargetExistsError:
+    does = f"compares key column {column} by {by}, which takes different keys of the source for one"
+    return UnsupportedFeature(does, f"Compare the whole text exactly{way}").taken(target, where)

@@ -1,0 +1,1 @@
+"""Parts that the sinks of lakes share: columns, ownership, statistics, table maintenance."""

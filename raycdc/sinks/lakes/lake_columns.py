@@ -1,0 +1,279 @@
+"""The effect of schema changes on the columns of a lake's table, Delta or Iceberg: one plan for both. Pure.
+
+A column of the plan says whose values it has; how a table comes to it is its format's business.
+
+| change | lenient | evolve, try_evolve | ignore |
+|---|---|---|---|
+| a column is added | at the end, nullable; rows that exist get its constant default | where it is | left out |
+| … dropped | stays, null from here on | goes, values and all | stays, null from here on |
+| … renamed | the old one stays, null from here on; the new one has its values in the rows that exist (*) | renamed | \
+as left out |
+| … gets a wider type | the rows that exist get it | the same | refused if the types differ |
+| … moves | nothing | moves | nothing |
+| the table is emptied or dropped | its rows go (upsert) | the same | the same |
+
+A column is renamed in place to a name that differs in case only, whatever the behaviour: most readers take the two for
+one, and Delta has no two such columns. So one that stayed goes when another comes under its name in another case.
+A name that the source gave up and takes again, for an added column or a renamed one, is that column's from then on:
+nothing of what stayed under it is left in the rows.
+(*) In an upsert target, as `raycdc.sinks.columns` says. Rows of a changelog keep what they had, and have null there.
+``try_evolve`` leaves out what cannot be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from raycdc.errors import ChangeRefusedError, TargetModifiedError
+from raycdc.model import Column, LogicalType, TableId, TableSchema
+from raycdc.model.evolution.effects import SchemaChangeBehavior
+from raycdc.model.evolution.events import (
+    AddColumnEvent,
+    After,
+    AlterColumnPositionEvent,
+    AlterColumnTypeEvent,
+    ColumnPosition,
+    CreateTableEvent,
+    DropColumnEvent,
+    First,
+    RenameColumnEvent,
+    SchemaChangeEvent,
+)
+from raycdc.sinks.api import TableCommit
+from raycdc.sinks.change_rules import ChangeRules
+from raycdc.sinks.changes import check_constant, fitted
+from raycdc.sinks.columns import beside
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumn:
+    """A column as it will be; `origin` is the column whose values it has, None for a new one.
+
+    `added` is the source's column, where one was added, as it is called by now: its constant default is for the rows
+    that exist. `copied` is a column that stays, and whose values a new one gets in these rows.
+    """
+
+    field: pa.Field
+    origin: str | None
+    added: Column | None = None
+    copied: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LakePlan:
+    """The columns after all changes. `emptied` says that the rows go; `events` are the changes but those left out."""
+
+    columns: tuple[LakeColumn, ...]
+    emptied: bool
+    events: tuple[SchemaChangeEvent, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [column.field.name for column in self.columns]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFormat:
+    """The differences of the formats: their name, and the type in which they store a type."""
+
+    name: str
+    stored: Callable[[pa.DataType], pa.DataType] = lambda arrow: arrow
+
+
+def plan_columns(
+    lake: LakeFormat,
+    present: pa.Schema,
+    work: TableCommit,
+    wanted: pa.Schema,
+    rules: ChangeRules,
+) -> LakePlan:
+    """The plan of ``work.changes`` for a table with the columns `present`.
+
+    `wanted` are the columns of the rows to come, as they are stored. `SinkError` for what the table cannot follow.
+    """
+    events = rules.followed(work.changes)
+    emptied = rules.empties(events)
+
+    def after(columns: list[LakeColumn], event: SchemaChangeEvent) -> list[LakeColumn]:
+        if emptied and isinstance(event, CreateTableEvent) and not rules.ignores:
+            return _with_all(lake, columns, wanted, work, rules, empty=True)
+        return _after(lake, columns, event, wanted, work, rules)
+
+    columns = rules.after_all([LakeColumn(field, field.name) for field in present], events, after)
+    if rules.behavior is SchemaChangeBehavior.LENIENT:
+        columns = _with_those_that_stay(present, columns, work, upsert=rules.upsert)
+    if rules.upsert and not emptied:
+        columns = [replace(c, origin=c.copied) if c.copied in present.names else c for c in columns]
+    plan = LakePlan(tuple(columns), emptied, events)
+    schema = fitted(work.schema, plan.names) if rules.may_lack else work.schema
+    _check(lake, work.target, columns, schema, wanted)
+    return plan
+
+
+def type_error(lake: LakeFormat, target: TableId, have: pa.Field, want: pa.Field) -> ChangeRefusedError:
+    """The table has a column of another type than the rows to come."""
+    return ChangeRefusedError(
+        f"{target}: column {have.name} is {have.type} in the {lake.name} table and {want.type} ({want.name}) at the "
+        "source, and rows already written cannot change their type. No row of the new type was written. Take a new "
+        "snapshot of the table, which empties the target."
+    )
+
+
+def constant_of(target: TableId, column: LakeColumn) -> pa.Scalar | None:
+    """The constant default of an added column as a value of its type. `SinkError` where it is none."""
+    if column.added is None or column.added.default is None:
+        return None
+    return check_constant(target, column.added)
+
+
+def _after(
+    lake: LakeFormat,
+    columns: list[LakeColumn],
+    event: SchemaChangeEvent,
+    wanted: pa.Schema,
+    work: TableCommit,
+    rules: ChangeRules,
+) -> list[LakeColumn]:
+    """The columns after one change."""
+    in_place, ignored = rules.in_place, rules.ignores
+    match event:
+        case CreateTableEvent():
+            return columns if ignored else _with_all(lake, columns, wanted, work, rules, empty=False)
+        case AddColumnEvent(_, column, position) if not ignored:
+            new = LakeColumn(pa.field(column.name, lake.stored(column.type.arrow())), None, column, event.values_of)
+            kept = _without(columns, column.name, wanted)
+            return _placed(kept, new, position) if in_place else [*kept, new]
+        case DropColumnEvent(_, name) if not ignored:
+            return [c for c in columns if c.field.name != name]
+        case RenameColumnEvent(_, name, new_name) if not ignored or _same(name, new_name):
+            return _after_rename(columns, name, new_name, wanted)
+        case AlterColumnTypeEvent(_, name, new_type) if not ignored:
+            want = pa.field(name, lake.stored(new_type.arrow()))
+            return [_retyped(lake, _added_as(c, new_type), want, work) if c.field.name == name else c for c in columns]
+        case AlterColumnPositionEvent(_, name, position) if in_place:
+            moved = next((c for c in columns if c.field.name == name), None)
+            return columns if moved is None else _placed([c for c in columns if c is not moved], moved, position)
+        case _:
+            return columns
+
+
+def _after_rename(columns: list[LakeColumn], name: str, new_name: str, wanted: pa.Schema) -> list[LakeColumn]:
+    """The column has another name, and no column that stayed has that any more."""
+    renamed = next((c for c in columns if c.field.name == name), None)
+    if renamed is None:
+        return columns
+    added = renamed.added and replace(renamed.added, name=new_name)
+    now = replace(renamed, field=renamed.field.with_name(new_name), added=added)
+    others = (c for c in columns if c is renamed or not _stands_for(c.field.name, new_name, wanted))
+    return [now if c is renamed else c for c in others]
+
+
+def _with_those_that_stay(
+    present: pa.Schema, columns: Sequence[LakeColumn], work: TableCommit, *, upsert: bool
+) -> list[LakeColumn]:
+    """The columns of a table that lets go of none, where those of its source are `columns`."""
+    after = {c.field.name: c.origin for c in columns}
+    told = beside(present.names, after, work.target, work.schema.primary_key, fold=str.lower)
+    by_name = {c.field.name: c for c in columns}
+    found = (by_name.get(name) or LakeColumn(present.field(name), name) for name in told.names)
+    return [c if upsert or c.field.name not in told.copied else replace(c, origin=None) for c in found]
+
+
+def _same(name: str, other: str) -> bool:
+    """Whether two names are one to readers that ignore case."""
+    return name.lower() == other.lower()
+
+
+def _stands_for(have: str, name: str, wanted: pa.Schema) -> bool:
+    """Whether a column of the table is in the place of `name`: it is called so, or so but for case and is no column of
+    the source any more.
+    """
+    return have == name or (_same(have, name) and have not in wanted.names)
+
+
+def _without(columns: list[LakeColumn], name: str, wanted: pa.Schema) -> list[LakeColumn]:
+    """The columns but that in the place of `name`."""
+    return [c for c in columns if not _stands_for(c.field.name, name, wanted)]
+
+
+def _retyped(lake: LakeFormat, column: LakeColumn, want: pa.Field, work: TableCommit) -> LakeColumn:
+    """The column with the type of `want`. `SinkError` unless every value of the old type is one of the new."""
+    have, new = column.field.type, want.type
+    if pa.types.is_decimal(have) and pa.types.is_decimal(new):
+        fits = new.scale >= have.scale and new.precision - new.scale >= have.precision - have.scale
+    else:
+        same_kind = any(is_(have) and is_(new) for is_ in (pa.types.is_integer, pa.types.is_floating))
+        fits = have == new or (same_kind and have.bit_width <= new.bit_width)
+    if not fits:
+        raise type_error(lake, work.target, column.field, want)
+    return replace(column, field=column.field.with_type(new))
+
+
+def _added_as(column: LakeColumn, new: LogicalType) -> LakeColumn:
+    """The column whose default is of the type that it has by now."""
+    return column if column.added is None else replace(column, added=replace(column.added, type=new))
+
+
+def _with_all(
+    lake: LakeFormat,
+    columns: list[LakeColumn],
+    wanted: pa.Schema,
+    work: TableCommit,
+    rules: ChangeRules,
+    *,
+    empty: bool,
+) -> list[LakeColumn]:
+    """A table that was created again may have other columns; one without rows takes any types, and lets go of columns
+    whose names are those of others but for case. Where columns are at the source's places, they are at those of the
+    new table.
+    """
+    if empty:
+        taken = {name.casefold() for name in wanted.names}
+        columns = [c for c in columns if c.field.name in wanted.names or c.field.name.casefold() not in taken]
+    here = {column.field.name for column in columns}
+    kept: list[LakeColumn] = []
+    for column in columns:
+        if column.field.name not in wanted.names:
+            kept.append(column)
+        elif empty:
+            kept.append(replace(column, field=column.field.with_type(wanted.field(column.field.name).type)))
+        else:
+            kept.append(_retyped(lake, column, wanted.field(column.field.name), work))
+    kept += [LakeColumn(field, None) for field in wanted if field.name not in here]
+    if not rules.in_place:
+        return kept
+    places = {name: place for place, name in enumerate(wanted.names)}
+    return sorted(kept, key=lambda column: places.get(column.field.name, len(places)))
+
+
+def _placed(columns: list[LakeColumn], column: LakeColumn, position: ColumnPosition) -> list[LakeColumn]:
+    match position:
+        case First():
+            at = 0
+        case After(name):
+            exact = next((i + 1 for i, c in enumerate(columns) if c.field.name == name), None)
+            folded = next((i + 1 for i, c in enumerate(columns) if _same(c.field.name, name)), len(columns))
+            at = folded if exact is None else exact
+        case _:
+            at = len(columns)
+    return [*columns[:at], column, *columns[at:]]
+
+
+def _check(
+    lake: LakeFormat, target: TableId, columns: Sequence[LakeColumn], schema: TableSchema, wanted: pa.Schema
+) -> None:
+    """Every column that will be written must be there with its type."""
+    there = {column.field.name: column.field for column in columns}
+    for column in schema.columns:
+        want = wanted.field(column.name)
+        have = there.get(column.name)
+        if have is None:
+            raise TargetModifiedError(
+                f"{target}: the source has a column {column.name!r} that the {lake.name} table lacks, and no change "
+                "says that it was added. Take a new snapshot of the table."
+            )
+        if have.type != want.type:
+            raise type_error(lake, target, have, want)

@@ -1,0 +1,91 @@
+"""Statistics of a Parquet file as Delta keeps them, so that a MERGE by key reads the files it must and no others.
+
+Taken from the Parquet footer, which the writer computed anyway. Method: the Delta protocol, "Per-file Statistics".
+
+Only integers and dates have them, and a table that we make says so in `PROPERTIES`: whoever writes to it keeps to that,
+and whoever reads it expects no others. That matters twice with delta-rs. It keeps bounds of decimals as 64-bit floats,
+so that rows of long ones are not found again; and its pyarrow dataset takes a column without bounds, where others of
+the file have some, for one without values: a filter on it finds nothing. So a file has bounds of all columns that its
+table names, or none at all (`for_table`). A day that Python has no date for (in the year 0, or after 9999) is no
+bound, because readers of statistics that are written in Python end at it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+#: Delta keeps statistics of 32 columns unless a table says otherwise.
+COLUMNS_MAX = 32
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
+
+_NAMED = "delta.dataSkippingStatsColumns"
+_FIRST = "delta.dataSkippingNumIndexedCols"
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def properties(schema: pa.Schema, partition_by: Collection[str] = ()) -> dict[str, str]:
+    """Table properties that name the columns with statistics; those of `partition_by` are in no file."""
+    stored = [field for field in schema if field.name not in partition_by]
+    named = [field.name for field in stored if has_bounds(field.type) and _PLAIN_NAME.fullmatch(field.name)]
+    return {_NAMED: ",".join(named[:COLUMNS_MAX])} if named else {_FIRST: "0"}
+
+
+def delta_statistics(metadata: Any, schema: pa.Schema) -> str:
+    """``numRecords``, ``minValues``, ``maxValues`` and ``nullCount`` of one file by its footer, as JSON text."""
+    low: dict[str, object] = {}
+    high: dict[str, object] = {}
+    nulls: dict[str, int] = {}
+    for index, field in enumerate(schema):
+        if not has_bounds(field.type):
+            continue
+        chunks = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
+        if not chunks or any(chunk is None or not chunk.has_null_count for chunk in chunks):
+            continue
+        nulls[field.name] = sum(chunk.null_count for chunk in chunks)
+        valued = [chunk for chunk in chunks if chunk.num_values]
+        if valued and all(chunk.has_min_max for chunk in valued):
+            least = _bound(min(_number(chunk, field.type, "min") for chunk in valued), field.type)
+            most = _bound(max(_number(chunk, field.type, "max") for chunk in valued), field.type)
+            if least is not None and most is not None:
+                low[field.name], high[field.name] = least, most
+    return json.dumps({"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls})
+
+
+def for_table(text: str, configuration: Mapping[str, str]) -> str:
+    """A file's statistics, JSON text, as a table of this configuration may have them."""
+    statistics = json.loads(text)
+    named = configuration.get(_NAMED, "").split(",")
+    rows = statistics["numRecords"]
+    if all(name in statistics["minValues"] or statistics["nullCount"].get(name) == rows for name in named):
+        kept = {
+            key: {name: value for name, value in statistics[key].items() if name in named}
+            for key in ("minValues", "maxValues", "nullCount")
+        }
+        return json.dumps({"numRecords": rows, **kept})
+    return json.dumps({"numRecords": rows})
+
+
+def has_bounds(arrow: pa.DataType) -> bool:
+    """Whether columns of the type have statistics."""
+    return bool(pa.types.is_integer(arrow) or pa.types.is_date(arrow))
+
+
+def _number(chunk: Any, arrow: pa.DataType, end: str) -> int:
+    """The ``min`` or ``max`` of a column chunk; of dates as they lie in the file, in days since 1970."""
+    return int(getattr(chunk, f"{end}_raw" if pa.types.is_date(arrow) else end))
+
+
+def _bound(number: int, arrow: pa.DataType) -> int | str | None:
+    """The bound as Delta's JSON has it; None for a day that is no date of Python's."""
+    if not pa.types.is_date(arrow):
+        return number
+    try:
+        return datetime.date.fromordinal(_EPOCH + number).isoformat()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,111 @@
+"""When a lake's trouble is the whole sink's, and no single table's: its disk is full, broken, read-only or away, or its
+object store does not answer or lets nobody in.
+
+Libraries wrap the system's error: Python's and Arrow's are an `OSError`, delta-rs and others say ``os error 28``.
+
+Whose an exception is that came out of a library's call: what the library says of the table, or a bug of ours.
+
+Libraries raise `ValueError` and Arrow's errors for a table that somebody damaged; our own code raises the same where it
+is wrong. The traceback tells them apart: what the library raised passed through its own modules below our last one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from types import TracebackType
+
+from raycdc.errors import SinkError, SinkUnavailableError
+from raycdc.storage.api import StoreError
+
+_ABSENT = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.EHOSTDOWN}
+)
+#: As Rust, Python and Java say it, with the system's own words, so that a row's value is not taken for it.
+_IN_TEXT = [
+    form
+    for number in _ABSENT
+    for form in (
+        f"{os.strerror(number)} (os error {number})",
+        f"[Errno {number}] {os.strerror(number)}",
+        f"java.io.IOException: {os.strerror(number)}",
+    )
+]
+#: The client of stores inside delta-rs (object_store): it failed for as long as it tries, or an answer never came.
+_IN_TEXT += [f"Generic {store} error: Error performing" for store in ("S3", "GCS", "MicrosoftAzure")]
+#: It was refused.
+_NOT_LET_IN = (
+    "The operation lacked the necessary privileges to complete",
+    "The operation lacked valid authentication credentials",
+    "<Code>NoSuchBucket</Code>",
+    "<Code>ContainerNotFound</Code>",
+)
+
+#: How Arrow's filesystems of object stores say that the server answered with an error, or not at all.
+_OF_STORE = ("AWS Error", "google::cloud::Status", "Azure Error", "Azure Exception")
+#: Of these, what nothing but a person changes.
+_LASTING = (
+    "ACCESS_DENIED",
+    "NO_SUCH_BUCKET",
+    "INVALID_ACCESS_KEY_ID",
+    "SIGNATURE_DOES_NOT_MATCH",
+    "EXPIRED_TOKEN",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "AuthenticationFailed",
+    "AuthorizationFailure",
+    "ContainerNotFound",
+)
+
+
+def is_refused(cause: BaseException | None) -> bool:
+    """Whether an object store lets us not in, or has no such bucket: nothing but a person changes that."""
+    while cause is not None:
+        if isinstance(cause, StoreError) and cause.lasting:
+            return True
+        if _is_of_store(cause) and any(word in str(cause) for word in _LASTING):
+            return True
+        if any(form in str(cause) for form in _NOT_LET_IN):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def _is_of_store(cause: BaseException) -> bool:
+    if isinstance(cause, FileNotFoundError) or not isinstance(cause, OSError):
+        return False
+    return any(word in str(cause) for word in _OF_STORE)
+
+
+def refusal_of(cause: BaseException, *, keys_change: bool) -> type[SinkError]:
+    """The error of a sink whose store is absent, or refuses us: where keys are read again, others may be right soon."""
+    return SinkUnavailableError if is_refused(cause) and keys_change else SinkError
+
+
+def is_absent(cause: BaseException | None) -> bool:
+    """Whether `cause`, or what led to it, says so."""
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _ABSENT:
+            return True
+        if isinstance(cause, StoreError) or _is_of_store(cause):
+            return not is_refused(cause)
+        if any(form in str(cause) for form in _NOT_LET_IN):
+            return False
+        if any(form in str(cause) for form in _IN_TEXT):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def raised_in(error: BaseException, *packages: str) -> bool:
+    """Whether the function that our code called last, before `error` was raised, is one of `packages`' own."""
+    called = ""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] == "raycdc":
+            called = ""
+        elif not called:
+            called = module
+        trace = trace.tb_next
+    return any(called == package or called.startswith(f"{package}.") for package in packages)

@@ -1,0 +1,155 @@
+"""Rows of several source tables in one target: the last row of each key, and proof that no key has two origins. Pure.
+
+Called inside stage tasks. Each table's changelog says of a key whether its row was there before the epoch (its first
+change is a before-image or a deletion) and whether it is there after it (its last is an insert or an after-image). So
+for a key in all tables of an epoch:
+
+| tables that had it before | … that have it after | then |
+|---|---|---|
+| more than one, or | more than one | refused: one target row would stand for several |
+| none | none | nothing: inserted and deleted within the epoch, and the target may have the row of another table |
+| none | one | inserted, and *claimed*: the target must not have it yet, which its commit finds out |
+| one | none | deleted |
+| one | one | updated; of another table than before, when the row moved |
+
+A single table whose rows get another key than its own (``primary_keys`` of a transform) is judged alike: there its rows
+may have the same key, which shows in the number of rows that come to have it and that cease to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import MergedKeyRefusedError
+from raycdc.model import RowKind
+from raycdc.model.arrays import python_rows
+from raycdc.model.keys import comparable
+from raycdc.model.redaction import key_named
+from raycdc.sinks.api import TableCommit
+from raycdc.sinks.rows import DELETED
+
+#: Column of compacted rows of a merged target: True where the target must not have the key yet.
+CLAIMED = "_claimed"
+
+ORIGIN = ("_db", "_table")
+
+#: The values of a row's key columns, for people.
+Key = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class MergedTarget:
+    """The facts about a `target` that several tables go to, or one under another key (`alone`). It has no row of
+    the tables `beginning`.
+    """
+
+    target: str
+    beginning: tuple[str, ...] = ()
+    alone: bool = False
+
+    @classmethod
+    def of(cls, work: TableCommit) -> MergedTarget | None:
+        """None where each row has its source's key and no other table's rows beside it."""
+        if not work.merged:
+            return None
+        return cls(str(work.target), tuple(map(str, work.beginning)), len(work.merged) == 1)
+
+
+def last_per_origin(rows: pa.Table, key: Sequence[str], columns: Sequence[str], origins: MergedTarget) -> pa.Table:
+    """Reduce `rows` (with `_op` codes, absolute `_seq` and the columns `ORIGIN`) to one row per key that changes, with
+    `DELETED` and `CLAIMED`. Raises `DataError` as the module's table says, and for a table that was emptied unless it
+    is one of those beginning, of which the target has no row, or the only one.
+    """
+    target, alone = origins.target, origins.alone
+    rows = rows.take(pa.array(np.argsort(rows.column("_seq").to_numpy(), kind="stable")))
+    rows = _since_emptied(rows, origins)
+    ops = rows.column("_op").to_numpy()
+    # Key columns have any names; by their numbers none is taken for a figure.
+    names = [str(number) for number in range(len(key))]
+    keyed = comparable(rows, key).rename_columns(names)
+    if alone:
+        _check_not_null(keyed, key, target)
+    numbered = keyed.append_column("at", pa.array(np.arange(len(ops))))
+    net = np.where(np.isin(ops, (RowKind.INSERT, RowKind.UPDATE_AFTER)), 1, -1)
+    numbered = numbered.append_column("net", pa.array(net))
+    for column in ORIGIN:
+        numbered = numbered.append_column(column, rows.column(column))
+    each = numbered.group_by([*names, *ORIGIN], use_threads=False).aggregate(
+        [("at", "min"), ("at", "max"), ("net", "sum")]
+    )
+    first, last = each.column("at_min").to_numpy(), each.column("at_max").to_numpy()
+    before = np.isin(ops[first], (RowKind.UPDATE_BEFORE, RowKind.DELETE))
+    after = np.isin(ops[last], (RowKind.INSERT, RowKind.UPDATE_AFTER))
+    gained = after.astype(np.int64) - before.astype(np.int64)
+    if alone and (twice := np.flatnonzero(each.column("net_sum").to_numpy() != gained)).size:
+        (row,) = python_rows(each.select(names).slice(int(twice[0]), 1))
+        raise same_key(target, dict(zip(key, row.values(), strict=True)), alone=True)
+    counted = each.select(names)
+    for name, values in (("before", before.astype(np.int64)), ("after", after.astype(np.int64)),
+                         ("alive", np.where(after, last, -1)), ("last", last)):  # fmt: skip
+        counted = counted.append_column(name, pa.array(values))
+    keys = counted.group_by(names, use_threads=False).aggregate(
+        [("before", "sum"), ("after", "sum"), ("alive", "max"), ("last", "max")]
+    )
+    had, has = keys.column("before_sum").to_numpy(), keys.column("after_sum").to_numpy()
+    if (twice := np.flatnonzero((had > 1) | (has > 1))).size:
+        (row,) = python_rows(keys.select(names).slice(int(twice[0]), 1))
+        raise same_key(target, dict(zip(key, row.values(), strict=True)), alone=alone)
+    alive = keys.column("alive_max").to_numpy()
+    chosen = np.where(alive >= 0, alive, keys.column("last_max").to_numpy())
+    changed = (had > 0) | (has > 0)
+    order = np.argsort(chosen[changed], kind="stable")
+    chosen, gone, claimed = (part[changed][order] for part in (chosen, has == 0, (had == 0) & (has > 0)))
+    kept = rows.select(list(columns)).take(pa.array(chosen))
+    return kept.append_column(DELETED, pa.array(gone)).append_column(CLAIMED, pa.array(claimed))
+
+
+def _check_not_null(keys: pa.Table, names: Sequence[str], target: str) -> None:
+    for name, column in zip(names, keys.columns, strict=True):
+        if column.null_count:
+            raise MergedKeyRefusedError(
+                f"{target}: a row has no value in {name}, which its transform's primary_keys names. Filter such rows "
+                f"out ({name} IS NOT NULL), or give it a value with coalesce."
+            )
+
+
+def _since_emptied(rows: pa.Table, origins: MergedTarget) -> pa.Table:
+    """`rows` (in order) without truncations and, of a table that was emptied, without those before."""
+    ops = rows.column("_op").to_numpy()
+    for place in np.flatnonzero(ops == RowKind.TRUNCATE):
+        origin = [rows.column(name)[int(place)] for name in ORIGIN]
+        name = ".".join(part.as_py() for part in origin)
+        if name not in origins.beginning and not origins.alone:
+            raise MergedKeyRefusedError(
+                f"{name} was emptied or begins again, and its rows in {origins.target} cannot be told from those of "
+                f"the other tables merged there. Read all of them anew with: raycdc tables resnapshot CONFIG {name}"
+            )
+        own = pc.and_(*(pc.equal(rows.column(column), part) for column, part in zip(ORIGIN, origin, strict=True)))
+        moot = own.to_numpy() & (np.arange(len(ops)) <= place)
+        rows, ops = rows.filter(pa.array(~moot)), ops[~moot]
+        return _since_emptied(rows, origins)
+    return rows
+
+
+def same_key(target: str, key: Iterable[str], *, alone: bool = False) -> MergedKeyRefusedError:
+    """Two rows, of two tables unless `alone`, have one key, and the target can hold one of them only.
+
+    `key` are the key's columns.
+    """
+    shown = key_named(key)
+    if alone:
+        return MergedKeyRefusedError(
+            f"{target}: more than one row has the same key {shown}, which the table's transform gives them with "
+            "primary_keys. Name columns there that are unique together, and read the table anew."
+        )
+    return MergedKeyRefusedError(
+        f"{target}: a row of the same key {shown} comes from more than one of the tables that are merged there, and "
+        "would stand for both. Find such rows with a join of the tables by the key, give one of the two another key, "
+        "and read the tables anew. (To keep such rows, "
+        'route the tables to targets of their own or use sink.write = "changelog", with another pipeline.state.)'
+    )

@@ -1,0 +1,91 @@
+"""How a table's segments are shared out among tasks. Pure; called by sinks while staging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from raycdc.state.manifests.manifest import Segment
+
+#: Below this much input a second task costs more than it saves (starting one costs about 70 ms of a worker).
+TASK_BYTES_MIN = 16 << 20
+
+#: A task's output file should not be larger than about this much Arrow data, whatever the parallelism.
+TASK_BYTES_MAX = 512 << 20
+
+#: Files of a table that merges rewrite: a changed row costs the rewriting of its whole file.
+MERGED_FILE_BYTES_MAX = 64 << 20
+
+#: How finely large segments are cut.
+PARTS_PER_SHARE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A run of batches of a segment: the `part`-th of so many."""
+
+    segment: Segment
+    part: tuple[int, int] = (0, 1)
+
+    @property
+    def bytes(self) -> int:
+        return self.segment.bytes // self.part[1]
+
+
+def share_out(
+    segments: Sequence[Segment], *, parallelism: int, task_bytes_max: int = TASK_BYTES_MAX
+) -> list[list[Input]]:
+    """Inputs of tasks for rows whose order between files does not matter; large segments are split between tasks.
+
+    Every batch of every segment is in exactly one task, the tasks are of nearly equal size, and the same segments give
+    the same tasks. A task gets neighbours in order of `_seq`: chunks of neighbouring keys end up in one file, whose
+    statistics then say something.
+    """
+    total = sum(segment.bytes for segment in segments)
+    if not total:
+        return []
+    count = max(1, min(parallelism, -(-total // TASK_BYTES_MIN)), -(-total // task_bytes_max))
+    share = -(-total // count)
+    tasks: list[list[Input]] = [[] for _ in range(count)]
+    before = 0
+    for entry in _in_order([part for segment in segments for part in _parts(segment, share)]):
+        tasks[min(count - 1, (before + entry.bytes // 2) // share)].append(entry)
+        before += entry.bytes
+    return [task for task in tasks if task]
+
+
+def split(
+    segments: Sequence[Segment], *, upsert: bool, may_append: bool
+) -> tuple[Sequence[Segment], list[list[Input]]]:
+    """The segments of a table's epoch whose rows are appended, and the inputs of tasks that each merge rows.
+
+    A changelog appends all. An upsert target appends snapshot rows where it `may_append`: where this pipeline made or
+    emptied it and no other table writes to it, so that none of them can be there. The rest is merged. Rows of a
+    backfill may be there in any case.
+    """
+    if not upsert:
+        return segments, []
+    if may_append and all(segment.kind != "backfill" for segment in segments):
+        log = [segment for segment in segments if segment.kind != "snapshot"]
+        return [segment for segment in segments if segment.kind == "snapshot"], by_partition(log)
+    # Chunks are not hash-partitioned as the log is: one task sees all rows of a key.
+    return [], [_in_order([Input(segment) for segment in segments])] if segments else []
+
+
+def by_partition(segments: Iterable[Segment]) -> list[list[Input]]:
+    """Inputs of tasks for rows whose order per key matters: a hash partition is never split."""
+    groups: dict[int, list[Input]] = {}
+    for segment in segments:
+        groups.setdefault(segment.partition, []).append(Input(segment))
+    return [_in_order(groups[partition]) for partition in sorted(groups)]
+
+
+def _parts(segment: Segment, share: int) -> list[Input]:
+    """`segment` whole, or in pieces of a quarter of a task's share, so that tasks differ by less than that."""
+    parts = max(1, -(-segment.bytes * PARTS_PER_SHARE // share)) if segment.bytes > share // PARTS_PER_SHARE else 1
+    return [Input(segment, (i, parts)) for i in range(parts)]
+
+
+def _in_order(inputs: list[Input]) -> list[Input]:
+    # Stable: a table's log segments of one epoch share their base, and stand in the manifest in log order.
+    return sorted(inputs, key=lambda entry: entry.segment.seq_base)

@@ -1,0 +1,263 @@
+"""A reader of many logs with a position each, such as partitions of topics or files that grow.
+
+A connector gives it a `FetcherManager`, which reads the splits, and a `RecordEmitter`, which puts what was fetched into
+the open epoch and moves the state of its split. The reader seals states and rows together: a split's state in a report
+is behind exactly the rows of it that are in sealed epochs. A split that is taken away goes at the next cut.
+
+The unbounded splits one reader has, and how it lets go of them. For a reader of many splits to hold. Pure.
+
+`RemoveSplits` takes effect at the reader's next cut: rows read until then are in the segments of the epoch being cut,
+mixed with those of other splits, and belong to the state reported with it. Only behind that report the reader answers
+`SplitsRemoved`; a split it does not have (any more) is answered at once. So the answer may be repeated or lost with the
+reader, and the position the next owner goes on from is always a sealed one.
+
+The next owner may be the last one: where the reader that was to have a split is gone, the split comes back, and what
+was fetched of it before it left may still wait in a queue. Some of that was dropped meanwhile, so the rest lies beyond
+a gap. Each addition therefore has a number, which fetchers put on what they fetch; only the current one's is `read`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from raycdc.errors import ProtocolError
+from raycdc.source.protocol.metrics import ReaderMetrics
+from raycdc.source.protocol.source_event import Message, SplitsAdded, SplitsRemoved
+from raycdc.source.reader.fetcher_manager import FetcherManager
+from raycdc.source.reader.records import RecordEmitter, SplitRecords
+from raycdc.source.reader.source_reader_base import ReaderCheckpoint, ReaderContext, SealState, SourceReaderBase
+from raycdc.source.reader.split_reader import FetchedSplit
+from raycdc.source.split import PartitionSplit, SourceSplit
+from raycdc.state.opaque import SealedSplit
+
+S = TypeVar("S")
+
+
+class PartitionSet(Generic[S]):
+    """Splits with the reader's own mutable state of each, which `open_split` makes and `state_of` seals.
+
+    `open_split` is given the number of the addition too.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Message], None],
+        *,
+        open_split: Callable[[PartitionSplit, int], S],
+        state_of: Callable[[S], SealedSplit],
+        close_split: Callable[[S], None],
+    ) -> None:
+        self._send = send
+        self._open = open_split
+        self._state_of = state_of
+        self._close = close_split
+        self._splits: dict[str, S] = {}
+        self._leaving: set[str] = set()
+        self._additions = 0
+        self._numbers: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"PartitionSet({sorted(self._splits)}, leaving={sorted(self._leaving)})"
+
+    def __len__(self) -> int:
+        return len(self._splits)
+
+    def __contains__(self, split_id: str) -> bool:
+        return split_id in self._splits
+
+    def active(self) -> Iterator[tuple[str, S]]:
+        """The splits to read: those that nobody wants back."""
+        return ((s, split) for s, split in self._splits.items() if s not in self._leaving)
+
+    def read(self, split_id: str, addition: int) -> S | None:
+        """The split that something fetched for this `addition` is of; None where it is to be dropped."""
+        if split_id in self._leaving or self._numbers.get(split_id) != addition:
+            return None
+        return self._splits.get(split_id)
+
+    @property
+    def wants_seal(self) -> bool:
+        """Whether somebody waits for a split of ours, which a cut sets free."""
+        return bool(self._leaving)
+
+    def add(self, splits: Sequence[SourceSplit]) -> None:
+        """`AddSplits` arrived."""
+        for split in splits:
+            if not isinstance(split, PartitionSplit):
+                raise ProtocolError(f"{split.split_id} is not a partition")
+            if split.split_id in self._splits:
+                raise ProtocolError(f"{split.split_id} was given to its own reader")
+            self._additions += 1
+            self._splits[split.split_id] = self._open(split, self._additions)
+            self._numbers[split.split_id] = self._additions
+        self._send(SplitsAdded(tuple(split.split_id for split in splits)))
+
+    def remove(self, split_ids: Sequence[str]) -> None:
+        """`RemoveSplits` arrived: read nothing of them any more."""
+        unknown = [split_id for split_id in split_ids if split_id not in self._splits]
+        self._leaving.update(split_id for split_id in split_ids if split_id in self._splits)
+        if unknown:
+            self._send(SplitsRemoved(dict.fromkeys(unknown)))
+
+    def states(self) -> dict[str, SealedSplit]:
+        """For `EpochSealed`, leaving ones included: their rows are in this epoch."""
+        return {split_id: self._state_of(split) for split_id, split in self._splits.items()}
+
+    def after_cut(self) -> None:
+        """The report of the cut was sent; what leaves is answered behind it."""
+        if not self._leaving:
+            return
+        states = {split_id: self._state_of(self._splits[split_id]) for split_id in sorted(self._leaving)}
+        for split_id in self._leaving:
+            del self._numbers[split_id]
+            self._close(self._splits.pop(split_id))
+        self._leaving.clear()
+        self._send(SplitsRemoved(states))
+
+
+class SplitState(Protocol):
+    """The reader's own mutable state of a split, which its emitter moves."""
+
+    @property
+    def split_id(self) -> str: ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything before the split's end was emitted; False for one without an end."""
+
+    def sealed(self) -> SealedSplit:
+        """The state as manifests keep it, and as a `PartitionSplit` has it again."""
+
+
+SplitT = TypeVar("SplitT", bound=FetchedSplit)
+ItemT = TypeVar("ItemT")
+StateT = TypeVar("StateT", bound=SplitState)
+
+
+class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        context: ReaderContext,
+        fetchers: FetcherManager[SplitT, ItemT],
+        emitter: RecordEmitter[ItemT, StateT] | None = None,
+    ) -> None:
+        """Without an `emitter`, the connector's reader overrides `emit`."""
+        super().__init__(context)
+        self.fetchers = fetchers
+        self.splits: PartitionSet[StateT] = PartitionSet(
+            context.send,
+            open_split=self._open,
+            state_of=lambda state: state.sealed(),
+            close_split=self._close,
+        )
+        #: Whether something was emitted since the last cut, and whether that should come soon.
+        self.dirty = False
+        self.wants_seal = False
+        self._emitter = emitter
+        self._fetched: deque[SplitRecords[ItemT]] = deque()
+        self._ended: set[str] = set()
+        #: The number of the addition by which the reader has each split.
+        self._additions: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(epoch={self.epoch}, {self.splits!r}, dirty={self.dirty})"
+
+    # -- what a connector says
+
+    @abstractmethod
+    def initialized_state(self, split: PartitionSplit) -> StateT:
+        """The state to begin with."""
+
+    @abstractmethod
+    def to_fetch(self, state: StateT) -> Sequence[SplitT]:
+        """The splits that the fetchers read now, from the state on; none where there is nothing to read yet."""
+
+    def emit(self, batch: ItemT, state: StateT) -> None:
+        """Emit a batch of a split that this reader has and that did not end."""
+        assert self._emitter is not None, "a reader without an emitter emits by itself"
+        self._emitter.emit_record(batch, self.context.output, state)
+        self.dirty = True
+        self.note_end(state)
+
+    def split_done(self, state: StateT) -> None:
+        """Nothing more of the split will be emitted: it has ended, or it is this reader's no more, or both."""
+
+    def metrics(self) -> ReaderMetrics:
+        return ReaderMetrics()
+
+    # -- what the base asks
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        self.splits.add(splits)
+
+    def remove_splits(self, split_ids: Sequence[str]) -> None:
+        self.splits.remove(split_ids)
+        self.fetchers.remove_splits(split_ids)
+
+    def work(self) -> bool:
+        """Take one batch of one split."""
+        if self.context.output.open_bytes >= self.context.epoch_bytes_max:
+            return False
+        if not self._fetched:
+            fetch = self.fetchers.poll()
+            if fetch is None:
+                return False
+            self._fetched.extend(fetch.records)
+        if self._fetched:
+            part = self._fetched.popleft()
+            state = self.splits.read(part.split_id, part.addition)
+            if state is not None and not state.ended:
+                self.emit(part.batch, state)
+        return True
+
+    def report(self) -> ReaderCheckpoint:
+        return ReaderCheckpoint(splits=self.splits.states())
+
+    def epoch_opened(self) -> None:
+        self.dirty = self.wants_seal = False
+        self.splits.after_cut()
+
+    @property
+    def seal_state(self) -> SealState:
+        return SealState(wanted=self.wants_seal or self.splits.wants_seal, dirty=self.dirty)
+
+    @property
+    def end_of_input(self) -> bool:
+        ended = len(self.splits) > 0 and all(state.ended for _, state in self.splits.active())
+        return self.no_more_splits and ended and not self.dirty
+
+    def close(self) -> None:
+        self.fetchers.close()
+        super().close()
+
+    def fetch_more(self, split_id: str) -> None:
+        """Have the fetchers read what `to_fetch` says now; nothing happens for a split that this reader has not."""
+        addition = self._additions.get(split_id, 0)
+        state = self.splits.read(split_id, addition)
+        if state is not None and not state.ended:
+            self.fetchers.add_splits(self.to_fetch(state), addition=addition)
+
+    def note_end(self, state: StateT) -> None:
+        """Stop reading the split if the emitted batch was its last one, and have that sealed."""
+        if state.ended and state.split_id not in self._ended:
+            self._ended.add(state.split_id)
+            self.wants_seal = True
+            self.split_done(state)
+            self.fetchers.remove_splits((state.split_id,))
+
+    def _open(self, split: PartitionSplit, addition: int) -> StateT:
+        state = self.initialized_state(split)
+        self._additions[split.split_id] = addition
+        self.fetchers.add_splits(self.to_fetch(state), addition=addition)
+        self.note_end(state)
+        return state
+
+    def _close(self, state: StateT) -> None:
+        self._ended.discard(state.split_id)
+        del self._additions[state.split_id]
+        self.split_done(state)

@@ -1,0 +1,133 @@
+"""How a reader keeps to its shares of the source's budget (`raycdc.source.protocol.rate_budget`).
+
+A fetch is paid for after it came: its rows and bytes are debts, which the lane's share pays off as time passes, and the
+lane's next fetch waits until all but `SLACK_S` is paid. So nothing is read ahead of its time but that and one fetch per
+lane, time without a fetch is not saved up, and a lane without a share may still look whether there is anything.
+
+Nothing is paid while the coordinator was not reached for `lease_s`, because others may have the share by then.
+
+Pure: the clock is handed in. `raycdc.runtime.reader.limited_fetchers` waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from raycdc.model.rules.rate_limit import RateLimit
+from raycdc.source.protocol.rate_budget import WHOLE, LaneDemand, RateDemand
+
+#: So many seconds of the whole budget may be owed: a few rows now and then wait for nobody.
+SLACK_S = 0.1
+#: Figures are those of at least so long.
+WINDOW_S = 1.0
+
+
+_NOTHING = LaneDemand(0, 0)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Debts and costs are seconds of the whole budget; `share` is a part of it."""
+
+    share: float = 0.0
+    rows_s: float = 0.0
+    bytes_s: float = 0.0
+    # Of the window that is open.
+    cost_rows_s: float = 0.0
+    cost_bytes_s: float = 0.0
+    held_s: float = 0.0
+    told: LaneDemand = _NOTHING
+
+    @property
+    def debt_s(self) -> float:
+        return max(self.rows_s, self.bytes_s)
+
+
+class ReaderRateLimiter:
+    """See the module's docstring. Not thread-safe. Nothing may be read before the first `grant`."""
+
+    def __init__(self, pace: RateLimit, now_s: Callable[[], float]) -> None:
+        self._pace = pace
+        self._now_s = now_s
+        self._lanes: dict[str, _Lane] = {}
+        self._number = 0
+        self._lease_s: float | None = None
+        self._reached_s = -math.inf
+        self._paid_s = self._window_s = now_s()
+
+    def __repr__(self) -> str:
+        return f"ReaderRateLimiter({self._pace}, number={self._number}, {self._lanes})"
+
+    @property
+    def shares(self) -> dict[str, int]:
+        """The shares that it keeps to now; none when its lease is over."""
+        if self._now_s() > self._lease_ends_s:
+            return {}
+        return {name: round(lane.share * WHOLE) for name, lane in self._lanes.items()}
+
+    def grant(self, number: int, shares: Mapping[str, int], lease_s: float) -> None:
+        """The coordinator's newest word: these shares, and no other ones."""
+        self._pay()
+        self._number, self._lease_s = number, lease_s
+        for name in {*self._lanes, *shares}:
+            self._lane(name).share = shares.get(name, 0) / WHOLE
+
+    def reached(self, began_s: float) -> None:
+        """The coordinator answered a call that began then."""
+        self._pay()
+        self._reached_s = max(self._reached_s, began_s)
+
+    def free_in_s(self, lane: str) -> float:
+        """How long until the lane may fetch: 0 now, infinity where only the coordinator's next word can tell."""
+        self._pay()
+        if self._now_s() > self._lease_ends_s:
+            return math.inf
+        owner = self._lane(lane)
+        excess_s = owner.debt_s - SLACK_S
+        if excess_s <= 0:
+            return 0.0
+        return excess_s / owner.share if owner.share else math.inf
+
+    def fetched(self, lane: str, *, rows: int, size: int) -> None:
+        """A fetch brought so many rows and bytes."""
+        self._pay()
+        owner = self._lane(lane)
+        rows_s, bytes_s = self._pace.seconds_of_rows(rows), self._pace.seconds_of_bytes(size)
+        owner.rows_s += rows_s
+        owner.bytes_s += bytes_s
+        owner.cost_rows_s += rows_s
+        owner.cost_bytes_s += bytes_s
+
+    def held(self, lane: str, seconds: float) -> None:
+        """The lane waited for so long."""
+        self._lane(lane).held_s += seconds
+
+    def demand(self) -> RateDemand:
+        """The figures for the coordinator."""
+        passed_s = self._now_s() - self._window_s
+        if passed_s >= WINDOW_S:
+            self._window_s += passed_s
+            for lane in self._lanes.values():
+                used = max(lane.cost_rows_s, lane.cost_bytes_s) / passed_s
+                held = min(1.0, lane.held_s / passed_s)
+                lane.told = LaneDemand(math.ceil(used * WHOLE), round(held * WHOLE))
+                lane.cost_rows_s = lane.cost_bytes_s = lane.held_s = 0.0
+        return RateDemand(self._number, {name: lane.told for name, lane in self._lanes.items()})
+
+    @property
+    def _lease_ends_s(self) -> float:
+        return -math.inf if self._lease_s is None else self._reached_s + self._lease_s
+
+    def _lane(self, name: str) -> _Lane:
+        return self._lanes.setdefault(name, _Lane())
+
+    def _pay(self) -> None:
+        now_s = self._now_s()
+        passed_s = min(now_s, self._lease_ends_s) - self._paid_s
+        self._paid_s = now_s
+        if passed_s > 0:
+            for lane in self._lanes.values():
+                lane.rows_s = max(0.0, lane.rows_s - passed_s * lane.share)
+                lane.bytes_s = max(0.0, lane.bytes_s - passed_s * lane.share)

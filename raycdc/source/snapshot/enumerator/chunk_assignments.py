@@ -1,0 +1,218 @@
+"""Which reader has which chunk, and what becomes of the chunk when that reader, or the log's, is lost.
+
+Invariant: a chunk is out to at most one attempt; whatever is said of another attempt is out of date.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from raycdc.model import TableId
+from raycdc.source.protocol.api import SplitEnumeratorContext
+from raycdc.source.snapshot.chunk_events import ChunkReaderEvent, ChunkVoided, DiscardSegments, VoidChunkRequest
+from raycdc.source.snapshot.enumerator.snapshot_plan import EnumeratorDialect
+from raycdc.source.snapshot.enumerator.snapshot_planning import SnapshotPlanning
+from raycdc.source.snapshot.enumerator.stream_placement import StreamAssignment
+from raycdc.source.snapshot.handoff.as_of import AssignedChunk, Turns
+from raycdc.source.split import ChunkId, SnapshotSplit
+from raycdc.state.manifests.manifest import Segment
+
+
+@dataclass(slots=True)
+class ChunkReaders:
+    """The readers that ask for chunks, oldest first, and those that were given some: each keeps a connection for them.
+
+    One that was told that there are no more goes on asking: a table may begin again.
+    """
+
+    asking: list[int] = field(default_factory=list)
+    known: set[int] = field(default_factory=set)
+    _told: set[int] = field(default_factory=set)
+
+    def keep(self, registered: Iterable[int]) -> None:
+        """Others are gone."""
+        self.asking = [subtask for subtask in self.asking if subtask in registered]
+        self._told &= set(self.asking)
+
+    def next_of(
+        self,
+        may_have: Callable[[int], bool],
+        *,
+        connected: Callable[[], Iterable[int]],
+        most: int,
+    ) -> int | None:
+        """Whom to give a chunk: the first that may have one, and has a connection or may get one, as `most` may (0: any
+        number).
+
+        Who is `connected` is asked for only where it matters, because that looks at every reader. One that is about to
+        leave may have no more, but has its connection while it is at work.
+        """
+        if most:
+            self.known &= set(connected())
+        full = most and len(self.known) >= most
+        asking = (subtask for subtask in self.asking if may_have(subtask))
+        found = next((subtask for subtask in asking if not full or subtask in self.known), None)
+        if found is not None:
+            self.known.add(found)
+            self.asking.remove(found)
+            self._told.discard(found)
+        return found
+
+    def take_untold(self, *, but: int | None) -> list[int]:
+        """Who asks and was not told yet that there are no more, once; never `but`."""
+        untold = sorted(set(self.asking) - self._told - {but})
+        self._told.update(untold)
+        return untold
+
+
+class ChunkAssignments:
+    """Gives pending chunks to readers that ask, and takes them back. `dialect` says how many readers may have some."""
+
+    def __init__(
+        self,
+        context: SplitEnumeratorContext,
+        dialect: EnumeratorDialect,
+        planning: SnapshotPlanning,
+        stream: StreamAssignment,
+    ) -> None:
+        self._context, self._dialect = context, dialect
+        self._planning, self._stream = planning, stream
+        self._out: dict[str, AssignedChunk] = {}
+        #: How many chunks of each table are out and not published: counted, because each event asks.
+        self._unpublished: Counter[TableId] = Counter()
+        self._readers, self._turns = ChunkReaders(), Turns()
+        self._rubbish: list[Segment] = []
+
+    def __repr__(self) -> str:
+        return f"ChunkAssignments({list(self._out)})"
+
+    @property
+    def out(self) -> Collection[AssignedChunk]:
+        """Chunks that are in no manifest yet, and not pending; those that are published are in the log reader's open
+        epoch.
+        """
+        return self._out.values()
+
+    @property
+    def all_published(self) -> bool:
+        """Whether the log reader's open epoch has all that are out."""
+        return not self._unpublished
+
+    @property
+    def any_out(self) -> bool:
+        """Whether a chunk is in no manifest yet, and not pending."""
+        return bool(self._out)
+
+    def publish(self, out: AssignedChunk) -> None:
+        """The log reader's open epoch has the chunk."""
+        if not out.published:
+            out.published = True
+            self._count_off(out)
+            self._planning.news.published(out.split, +1, out.segments)
+
+    @property
+    def owing(self) -> frozenset[str]:
+        """Spools with segments of chunks that were read and are in no manifest."""
+        return frozenset(segment.node for out in self._out.values() for segment in out.segments)
+
+    def attempt(self, chunk: ChunkId) -> AssignedChunk | None:
+        """The chunk, if this attempt at it is the one that is out."""
+        out = self._out.get(chunk.split_id)
+        return None if out is None or out.split.attempt != chunk.attempt else out
+
+    def ask(self, subtask_id: int) -> None:
+        """The reader wants a chunk."""
+        self._readers.asking.append(subtask_id)
+
+    def assign(self) -> None:
+        """Give pending chunks to waiting readers, only while there is a log reader to open them."""
+
+        def connected() -> set[int]:
+            at_work = {out.owner for out in self._out.values() if out.owner is not None and not out.published}
+            return {*self._context.registered_readers(), *at_work}
+
+        # While the log's reader is about to leave, nothing is begun that would need it.
+        while self._readers.asking and (log := self._stream.reader) is not None and self._context.may_have_splits(log):
+            split = self._turns.next_of(self._planning.pending, self._unpublished.keys(), self._planning.held.now)
+            if split is None:
+                return
+            may_have, most = self._context.may_have_splits, self._dialect.chunk_readers_max
+            if (subtask_id := self._readers.next_of(may_have, connected=connected, most=most)) is None:
+                return
+            self._planning.pending.remove(split)
+            self._out[split.split_id] = AssignedChunk(split, subtask_id)
+            self._unpublished[split.table] += 1
+            self._context.assign_splits({subtask_id: [split]})
+
+    def signal_no_more(self) -> None:
+        """Every chunk is in a manifest: until then the log reader's death makes chunks pending again.
+
+        The log's reader stays, so it is not told.
+        """
+        for subtask_id in self._readers.take_untold(but=self._stream.reader):
+            self._context.signal_no_more_splits(subtask_id)
+
+    def tell(self, out: AssignedChunk, event: ChunkReaderEvent) -> None:
+        """Send the event to the reader of the chunk, if that is still there."""
+        if out.owner is not None:
+            self._context.send_event(out.owner, event)
+
+    def keep(self, registered: Iterable[int]) -> None:
+        """Readers but these are gone, and ask for nothing."""
+        self._readers.keep(registered)
+
+    def lose(self, split: SnapshotSplit) -> None:
+        """The chunk's reader is gone."""
+        out = self.attempt(split.chunk_id)
+        if out is None or out.published:
+            return
+        out.owner = None
+        if self._stream.reader is not None:
+            # The log reader may be about to publish it: only its answer tells. Should it be gone, `lose_log` follows.
+            self._stream.send(VoidChunkRequest(split.chunk_id))
+        else:
+            self.put_back(out)
+
+    def lose_log(self) -> None:
+        """The log reader died with everything open or published since the last manifest."""
+        for out in list(self._out.values()):
+            self.tell(out, ChunkVoided(out.split.chunk_id, "the log reader is gone"))
+            self.put_back(out)
+
+    def put_back(self, out: AssignedChunk) -> None:
+        """The attempt is over, and the chunk is read again if its table is still the one it was."""
+        self.finish(out.split.split_id)
+        if out.published or out.owner is None:
+            self.discard(out.segments)
+        self._planning.put_back(out.split)
+
+    def void(self, table: TableId) -> None:
+        """Chunks of an earlier beginning of the table come back by the log reader's answer."""
+        for out in self._out.values():
+            if out.split.table == table:
+                self._stream.send(VoidChunkRequest(out.split.chunk_id))
+
+    def finish(self, split_id: str) -> AssignedChunk:
+        """The chunk is out no more: it is in a manifest, or the attempt is over."""
+        out = self._out.pop(split_id)
+        if out.published:
+            self._planning.news.published(out.split, -1, out.segments)
+        else:
+            self._count_off(out)
+        return out
+
+    def discard(self, segments: Sequence[Segment] = ()) -> None:
+        """Some reader deletes segments of a chunk that is read again: the first that there is."""
+        self._rubbish += segments
+        reader = next(iter(self._context.registered_readers()), None) if self._rubbish else None
+        if reader is not None:
+            rubbish, self._rubbish = self._rubbish, []
+            self._context.send_event(reader, DiscardSegments(tuple(rubbish)))
+
+    def _count_off(self, out: AssignedChunk) -> None:
+        """The chunk is out and unpublished no more."""
+        self._unpublished[out.split.table] -= 1
+        if not self._unpublished[out.split.table]:
+            del self._unpublished[out.split.table]

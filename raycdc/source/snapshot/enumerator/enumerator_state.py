@@ -1,0 +1,157 @@
+"""The state of the enumerator of incremental snapshots, as manifests have it, and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NotRequired, TypedDict
+
+from raycdc.errors import ProtocolError
+from raycdc.model import TableId
+from raycdc.model.json_value import Json
+from raycdc.source.protocol.api import NO_AMOUNT, SnapshotAmount
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.rereading.backfill import Backfill
+from raycdc.source.split import SnapshotSplit
+from raycdc.state.opaque import EnumeratorState, PlannerState
+
+#: Version of this state, and that of one with backfills.
+STATE_VERSION = 1
+BACKFILL_VERSION = 2
+
+
+class SealedPlanningJson(TypedDict):
+    """`SealedPlanning` in a manifest; the planner's state is its connector's."""
+
+    schema: str
+    document: Any
+    planner: Any
+    planned: int
+    finished: int
+    estimate: int
+    incarnation: NotRequired[int]
+    amount: NotRequired[list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPlanning:
+    """How far a table's planning and reading are; `document` is that of its schema, while planning needs it.
+
+    `planner` is None once all chunks of the table are planned. `amount` is for people.
+    """
+
+    fingerprint: str
+    document: SchemaDocument | None
+    planner: PlannerState | None
+    planned: int
+    finished: int
+    estimate: int
+    incarnation: int
+    amount: SnapshotAmount = NO_AMOUNT
+
+    def to_json(self) -> Mapping[str, Json]:
+        amount = self.amount
+        return {
+            **({} if amount == NO_AMOUNT else {"amount": [amount.rows, amount.bytes, amount.estimate]}),
+            "schema": self.fingerprint,
+            "document": None if self.document is None else self.document.to_json(),
+            "planner": None if self.planner is None else self.planner.to_json(),
+            "planned": self.planned,
+            "finished": self.finished,
+            "estimate": self.estimate,
+            "incarnation": self.incarnation,
+        }
+
+    @classmethod
+    def from_json(cls, data: SealedPlanningJson) -> SealedPlanning:
+        """Inverse of `to_json`; older states have no incarnation, or no amount."""
+        document, planner = data["document"], data["planner"]
+        return cls(
+            data["schema"],
+            None if document is None else SchemaDocument.from_json(document),
+            None if planner is None else PlannerState.from_json(planner),
+            data["planned"],
+            data["finished"],
+            data["estimate"],
+            data.get("incarnation", 0),
+            SnapshotAmount(*data.get("amount", ())),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SealedEnumerator:
+    """The state after an epoch: `started` once the start point is known; `high` is the greatest H of all chunks.
+
+    `unfinished` are the chunks that were planned and are in no manifest; those of `backfills` are theirs.
+    """
+
+    started: bool = False
+    high: int = 0
+    tables: Mapping[TableId, SealedPlanning] = field(default_factory=dict)
+    unfinished: tuple[SnapshotSplit, ...] = ()
+    backfills: tuple[Backfill, ...] = ()
+
+    def only(self, captures: Callable[[TableId], bool]) -> SealedEnumerator:
+        """The state as if there were no tables but those that are captured."""
+        tables = {table: planning for table, planning in self.tables.items() if captures(table)}
+        unfinished = tuple(split for split in self.unfinished if captures(split.table))
+        return replace(self, tables=tables, unfinished=unfinished)
+
+    def sealed(self) -> EnumeratorState:
+        """As a manifest has it."""
+        return self.sealed_with({str(table): planning.to_json() for table, planning in self.tables.items()})
+
+    def sealed_with(self, tables: Mapping[str, Json]) -> EnumeratorState:
+        """`sealed` with `tables` that are written already, in the place of its own."""
+        backfills = [backfill.to_json() for backfill in self.backfills]
+        return EnumeratorState.from_json(
+            {
+                **({"backfills": backfills} if backfills else {}),
+                "version": BACKFILL_VERSION if backfills else STATE_VERSION,
+                "started": self.started,
+                "high": self.high,
+                "tables": tables,
+                "unfinished": [split.to_json() for split in self.unfinished],
+            }
+        )
+
+    @classmethod
+    def of(cls, state: EnumeratorState) -> SealedEnumerator:
+        """Inverse of `sealed`. Raises `ProtocolError` for a version that is not known here."""
+        data = state.to_json()
+        if data["version"] not in (STATE_VERSION, BACKFILL_VERSION):
+            raise ProtocolError(f"Enumerator state has version {data['version']}, this one knows {BACKFILL_VERSION}")
+        return cls(
+            bool(data["started"]),
+            data["high"],
+            {TableId.parse(name): SealedPlanning.from_json(table) for name, table in data["tables"].items()},
+            tuple(map(SnapshotSplit.from_json, data["unfinished"])),
+            tuple(map(Backfill.from_json, data.get("backfills", ()))),
+        )
+
+
+class WrittenTables:
+    """The tables of an enumerator's state as they were written last: only those that are others since are written anew,
+    and the rest are the same objects as before.
+    """
+
+    def __init__(self) -> None:
+        self._written: Mapping[str, Json] = {}
+        self._others: dict[TableId, None] = {}
+
+    def note(self, table: TableId) -> None:
+        """Something of the table is another one, or may be."""
+        self._others[table] = None
+
+    def written(self, planning_of: Callable[[TableId], SealedPlanning | None]) -> Mapping[str, Json]:
+        """All tables, by name; those of which there is no planning are left out."""
+        written = dict(self._written)
+        for table in self._others:
+            planning = planning_of(table)
+            if planning is None:
+                written.pop(str(table), None)
+            else:
+                written[str(table)] = planning.to_json()
+        self._others.clear()
+        self._written = written
+        return written

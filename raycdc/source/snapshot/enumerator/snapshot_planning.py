@@ -1,0 +1,527 @@
+"""Which chunks of a snapshot are still to be read: planned a few at a time, and pending until a reader gets them.
+
+Invariant: a pending chunk is one of its table's present beginning, and nothing is planned or given out of a table that
+is parked, gone, or held back (`SuspendedTables`).
+
+How far tables are, one by one and all together, where only tables of which there was news are looked at again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from raycdc.errors import TableLockedError
+from raycdc.model import TableId
+from raycdc.model.json_value import Json
+from raycdc.source.protocol.api import (
+    NO_AMOUNT,
+    BackfillProgress,
+    SnapshotAmount,
+    SplitEnumeratorContext,
+    TableCounts,
+    TableProgress,
+)
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.enumerator.enumerator_state import SealedPlanning, WrittenTables
+from raycdc.source.snapshot.enumerator.snapshot_plan import (
+    PLANNED_AHEAD,
+    EnumeratorDialect,
+    LockedTables,
+    PlannedChunks,
+    StartPoint,
+    uncut,
+)
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.split import SnapshotSplit
+from raycdc.source.tables.table_life import AsOf, InSnapshot, Parked, ParkedPhase
+from raycdc.state.manifests.manifest import Segment
+from raycdc.state.opaque import PlannerState
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Chunks of a table that are published and in no manifest yet."""
+
+    chunks: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+NONE_PUBLISHED = Published()
+
+
+class CountedTables:
+    """`TablesProgress`: see the module's docstring. `progress_of` says how far a table is, with what is published of it
+    and in no manifest yet. Not thread-safe.
+    """
+
+    def __init__(self, progress_of: Callable[[TableId, Published], TableProgress]) -> None:
+        self._progress_of = progress_of
+        self._published: dict[TableId, Published] = {}
+        self._progress: dict[TableId, TableProgress] = {}
+        self._news: dict[TableId, None] = {}
+        #: Tables that were followed without a chunk, of which nothing else is known here, and are no more.
+        self._gone: set[TableId] = set()
+        self._in_snapshot = self._chunks_done = self._chunks_left = 0
+
+    def __repr__(self) -> str:
+        return f"CountedTables({self.counts()})"
+
+    def note(self, table: TableId) -> None:
+        """There is news of the table, or may be."""
+        self._news[table] = None
+
+    def gone(self, table: TableId) -> None:
+        """The table, which was made while its log was read, was dropped."""
+        self._gone.add(table)
+        self._progress.setdefault(table, TableProgress(str(ParkedPhase.ENDED)))
+
+    def made_again(self, table: TableId) -> None:
+        """A table of the name is followed, without a chunk: if one was `gone`, it is there again."""
+        if table in self._gone:
+            self._gone.discard(table)
+            del self._progress[table]
+
+    def published(self, table: TableId, times: int, segments: Iterable[Segment]) -> None:
+        """A chunk of it with these `segments` is published and in no manifest, or (`times` is -1) is that no more."""
+        before = self._published.pop(table, NONE_PUBLISHED)
+        rows, size = before.rows, before.bytes
+        for segment in segments:
+            rows, size = rows + times * segment.rows, size + times * segment.bytes
+        if (now := Published(before.chunks + times, rows, size)) != NONE_PUBLISHED:
+            self._published[table] = now
+        self._news[table] = None
+
+    def tables(self) -> Mapping[TableId, TableProgress]:
+        """One by one; whoever keeps it sees it change."""
+        self._look()
+        return self._progress
+
+    def counts(self) -> TableCounts:
+        """All together."""
+        self._look()
+        return TableCounts(len(self._progress), self._in_snapshot, self._chunks_done, self._chunks_left)
+
+    def _look(self) -> None:
+        for table in self._news:
+            self._gone.discard(table)
+            if (before := self._progress.get(table)) is not None:
+                self._count(before, -1)
+            now = self._progress[table] = self._progress_of(table, self._published.get(table, NONE_PUBLISHED))
+            self._count(now, +1)
+        self._news.clear()
+
+    def _count(self, progress: TableProgress, times: int) -> None:
+        self._chunks_done += times * progress.chunks_done
+        if progress.phase == "snapshot":
+            self._in_snapshot += times
+            self._chunks_left += times * max(0, progress.chunks_total - progress.chunks_done)
+
+
+#: Tables planned in one call; as their chunks are few, what they share is what costs.
+_TABLES_AT_ONCE_MAX = 16
+#: After a table that took so long no further one is planned in the same call: its chunks wait for the call's end.
+_SLOW_S = 1.0
+#: The arguments of `EnumeratorDialect.plan`.
+_Question = tuple[SchemaDocument, TableId, PlannerState, int]
+_Answer = PlannedChunks | TableLockedError
+
+
+@dataclass(slots=True)
+class _Call:
+    """The call to the source that plans: whether there is one, and how many tables the next one may plan. The first
+    chunk waits for one table alone.
+    """
+
+    under_way: bool = False
+    tables_max: int = 1
+
+    def begin(self) -> None:
+        self.under_way = True
+        self.tables_max = min(2 * self.tables_max, _TABLES_AT_ONCE_MAX)
+
+
+@dataclass(slots=True)
+class TablePlanning:
+    """How far a table's planning and reading are, as the enumerator counts."""
+
+    fingerprint: str
+    planner: PlannerState | None
+    planned: int = 0
+    finished: int = 0
+    estimate: int = 0
+    incarnation: int = 0
+    #: Why the table is not followed, as the stream's state has it.
+    parked: Parked | None = None
+    #: The table goes on from an older place, and is not where the log is.
+    catching_up: bool = False
+    amount: SnapshotAmount = NO_AMOUNT
+    #: The table was dropped at the source, and no state of the log has it any more; no manifest says it here.
+    dropped: bool = False
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the table is followed, and all chunks of its snapshot are in manifests."""
+        return self.parked is None and self.planner is None and self.finished >= self.planned
+
+    @property
+    def why_over(self) -> str:
+        """Why chunks of an earlier beginning are over."""
+        if self.parked is None or self.parked.again:
+            return "the table begins again, which reads all of it"
+        return f"the table is {self.parked.word}: {self.parked.reason}"
+
+    def progress(self, published: Published) -> TableProgress:
+        """How far it is, with what is `published` and in no manifest yet."""
+        if self.parked is not None:
+            return TableProgress(self.parked.word, parked=self.parked)
+        if self.dropped:
+            return TableProgress(str(ParkedPhase.ENDED))
+        if self.catching_up:
+            return TableProgress("resuming")
+        done = self.finished + published.chunks
+        complete = self.planner is None and done >= self.planned
+        total = self.planned if self.planner is None else max(self.estimate, self.planned)
+        rows, size = self.amount.rows + published.rows, self.amount.bytes + published.bytes
+        amount = SnapshotAmount(rows, size, self.amount.estimate) if total else None
+        return TableProgress("stream" if complete else "snapshot", done, total, amount=amount)
+
+
+class ChangedTables:
+    """Tables that are others than before, for those who look at no others: see their classes."""
+
+    def __init__(self, progress_of: Callable[[TableId, Published], TableProgress]) -> None:
+        self._backfills: dict[TableId, BackfillProgress] = {}
+        #: Why tables begin again, as far as the log's reader told in this run.
+        self._begun: dict[TableId, Parked] = {}
+        self.written = WrittenTables()
+        self.counted = CountedTables(lambda table, published: self._with_news(table, progress_of(table, published)))
+
+    def note(self, table: TableId) -> None:
+        """Something of the table is another one, or may be."""
+        self.written.note(table)
+        self.counted.note(table)
+
+    def published(self, split: SnapshotSplit, times: int, segments: Iterable[Segment]) -> None:
+        """As `CountedTables.published`; what a backfill reads again is counted already."""
+        if split.again is None:
+            self.counted.published(split.table, times, segments)
+
+    def reads_again(self, table: TableId, backfill: BackfillProgress | None) -> None:
+        """So far is the backfill of the table that goes on; None: none does."""
+        if backfill is None and self._backfills.pop(table, None) is None:
+            return
+        if backfill is not None:
+            self._backfills[table] = backfill
+        self.counted.note(table)
+
+    def began_again(self, table: TableId, was: Parked, *, known: bool) -> None:
+        """The table is read anew from here on, whether or not a manifest ever says that it was parked. Of one that is
+        not `known` here yet, that is told with its first news.
+        """
+        self._begun[table] = was
+        if known:
+            self.counted.note(table)
+
+    def _with_news(self, table: TableId, progress: TableProgress) -> TableProgress:
+        backfill, was = self._backfills.get(table), self._begun.get(table)
+        if backfill is None and was is None:
+            return progress
+        return replace(progress, backfill=backfill, begun=was)
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedTables:
+    """Tables of which nothing is planned or given out for a while: they are `locked` at the source, or `over`, because
+    the log reader refuses their chunks, and the next manifest will say why.
+    """
+
+    locked: LockedTables
+    over: set[TableId] = field(default_factory=set)
+
+    @property
+    def now(self) -> Collection[TableId]:
+        """All of them."""
+        return {*self.over, *self.locked} if self.locked else self.over
+
+
+class SnapshotPlanning:
+    """See the module's docstring. `document` gives schemas by fingerprint; `on_planned` hears of new chunks."""
+
+    def __init__(
+        self,
+        context: SplitEnumeratorContext,
+        dialect: EnumeratorDialect,
+        *,
+        document: Callable[[str], SchemaDocument],
+        on_planned: Callable[[], None],
+    ) -> None:
+        self._context, self._dialect = context, dialect
+        self._document = document
+        self._on_planned = on_planned
+        self._tables: dict[TableId, TablePlanning] = {}
+        #: Those of them that have chunks to plan, in the order in which that is done, and those that will begin again
+        #: or are caught up: an event about a chunk looks at no other table.
+        self._to_plan: dict[TableId, None] = {}
+        self._to_begin: set[TableId] = set()
+        self._documents: dict[str, SchemaDocument] = {}
+        self.news = ChangedTables(lambda table, published: self._tables[table].progress(published))
+        self._call = _Call()
+        self.pending: deque[SnapshotSplit] = deque()
+        self.held = SuspendedTables(LockedTables(context, dialect, on_free=on_planned))
+
+    def __repr__(self) -> str:
+        return f"SnapshotPlanning(pending={len(self.pending)}, tables={len(self._tables)})"
+
+    def restore(self, tables: Mapping[TableId, SealedPlanning], unfinished: Iterable[SnapshotSplit]) -> None:
+        """Go on from `sealed`. Chunks that were under way are read again, as another attempt."""
+        for table, sealed in tables.items():
+            planning = TablePlanning(
+                sealed.fingerprint,
+                sealed.planner,
+                sealed.planned,
+                sealed.finished,
+                sealed.estimate,
+                sealed.incarnation,
+                amount=sealed.amount,
+            )
+            self._put(table, planning)
+            if sealed.document is not None:
+                self._documents[sealed.fingerprint] = sealed.document
+        self.pending.extend(replace(split, attempt=split.attempt + 1) for split in unfinished)
+
+    def begin(self, start: StartPoint) -> None:
+        """The source told where reading begins, and of which tables."""
+        for plan in start.tables:
+            if plan.refused:
+                self._put(plan.table, TablePlanning("", None, parked=plan.parked(start.position)))
+                continue
+            # The key is settled here: the log reader compares by it from now on, whatever the configuration says later.
+            planner = None if plan.snapshot is None else uncut(plan.snapshot.key)
+            self._put(plan.table, TablePlanning(plan.fingerprint, planner))
+            self._documents[plan.fingerprint] = plan.document
+
+    def follow(self, stream: StreamState) -> list[TableId]:
+        """Take over what the stream's state says about tables that are parked or have begun again, if it is new.
+
+        Returns the tables whose earlier chunks are over.
+        """
+        ended: list[TableId] = []
+        for table, parked in stream.parked.items():
+            planning = self._tables.get(table)
+            if planning is None or planning.parked != parked:
+                fingerprint = parked.schema or ""
+                parking = TablePlanning(fingerprint, None, incarnation=parked.incarnation, parked=parked)
+                self._put(table, parking)
+                ended.append(table)
+        for table, resumed in stream.catching_up.items():
+            planning = self._tables.get(table)
+            if planning is None or not planning.catching_up:
+                ended.append(table)
+                resuming = TablePlanning(resumed.schema, None, incarnation=resumed.incarnation, catching_up=True)
+                self._put(table, resuming)
+        for table, state in stream.followed.items():
+            planning = self._tables.get(table)
+            if planning is None:
+                self.news.counted.made_again(table)
+            elif planning.catching_up:
+                self._put(table, TablePlanning(state.schema, None, incarnation=state.incarnation))
+            elif planning.dropped and state.incarnation <= planning.incarnation:
+                # Another table has the name, and all its rows are in the log.
+                self._put(table, TablePlanning(state.schema, None, incarnation=state.incarnation))
+                ended.append(table)
+            if state.incarnation > (planning.incarnation if planning else 0):
+                self._documents[state.schema] = self._document(state.schema)
+                planner = uncut(state.snapshot.key) if isinstance(state, InSnapshot | AsOf) else None
+                self._put(table, TablePlanning(state.schema, planner, incarnation=state.incarnation))
+                ended.append(table)
+        return ended
+
+    def plan(self) -> None:
+        """Have more chunks planned, if few can be given out and a table has more."""
+        held = self.held.now
+        pending = [split for split in self.pending if split.table not in held] if held else self.pending
+        if self._call.under_way or len(pending) >= PLANNED_AHEAD // 2:
+            return
+        # Tables that are read as of one place come one at a time, so that the place is as late as can be.
+        if any(split.as_of is not None for split in pending):
+            return
+        asked: list[TablePlanning] = []
+        questions: list[_Question] = []
+        for table in self._to_plan:
+            state = self._tables[table]
+            if state.planner is not None and table not in held and len(asked) < self._call.tables_max:
+                asked.append(state)
+                questions.append((self._documents[state.fingerprint], table, state.planner, state.planned))
+        if asked:
+            self._call.begin()
+            plan = partial(_answers, self._dialect, questions)
+            self._context.call_async(plan, partial(self._take, asked, [table for _, table, _, _ in questions]))
+
+    def _take(self, asked: Sequence[TablePlanning], tables: Sequence[TableId], answers: Sequence[_Answer]) -> None:
+        self._call.under_way = False
+        for before, table, chunks in zip(asked, tables, answers, strict=False):
+            state = self._tables[table]
+            if state is not before or state.planner is None:  # Dropped, parked or begun again meanwhile.
+                continue
+            if isinstance(chunks, TableLockedError):
+                self.held.locked.note(table)
+            else:
+                state.planner, state.estimate = chunks.planner, chunks.estimate
+                state.planned += len(chunks.splits)
+                if chunks.rows is not None:
+                    state.amount = replace(state.amount, estimate=chunks.rows)
+                self._put(table, state)
+                incarnation = state.incarnation
+                self.pending.extend(replace(split, incarnation=incarnation) for split in chunks.splits)
+        self._on_planned()
+
+    def _put(self, table: TableId, planning: TablePlanning) -> None:
+        """The only place where the planning of a table becomes another."""
+        self._tables[table] = planning
+        self.news.note(table)
+        if planning.planner is None:
+            self._to_plan.pop(table, None)
+        else:
+            self._to_plan[table] = None
+        if planning.catching_up or (planning.parked is not None and planning.parked.again):
+            self._to_begin.add(table)
+        else:
+            self._to_begin.discard(table)
+
+    def know(self, table: TableId, fingerprint: str, *, incarnation: int) -> None:
+        """The table is followed as the beginning `incarnation`. One that was made while its log was read has had no
+        chunk to plan until now; nor has it where another one had the name before, and that had begun again.
+        """
+        planning = self._tables.get(table)
+        if planning is None or planning.incarnation > incarnation or planning.dropped:
+            self.end_chunks(table)
+            self._put(table, TablePlanning(fingerprint, None, incarnation=incarnation))
+
+    def of(self, table: TableId) -> TablePlanning | None:
+        """How far the table is; None for one that is not known here."""
+        return self._tables.get(table)
+
+    def is_of_now(self, split: SnapshotSplit) -> bool:
+        """Whether the chunk is one of the table's present beginning."""
+        state = self._tables.get(split.table)
+        return state is not None and state.parked is None and state.incarnation == split.incarnation
+
+    def put_back(self, split: SnapshotSplit) -> None:
+        """A chunk that a reader had is to be read again, by whoever asks next."""
+        if self.is_of_now(split):
+            self.pending.appendleft(replace(split, attempt=split.attempt + 1))
+
+    def leave_alone(self, split: SnapshotSplit) -> None:
+        """The log reader refuses the chunk's table; the next manifest says why."""
+        if self.is_of_now(split):
+            self.held.over.add(split.table)
+
+    def table_gone(self, split: SnapshotSplit) -> None:
+        """The chunk's table was dropped at the source: nothing of it is left to read."""
+        if self.is_of_now(split):
+            planning = self._tables[split.table]
+            planning.planner = None
+            # Of a table that takes the name, there is nothing left to read.
+            planning.planned = planning.finished
+            self._put(split.table, planning)
+            self.end_chunks(split.table)
+
+    def end_chunks(self, table: TableId) -> None:
+        """Pending chunks of the table are over."""
+        self.held.locked.forget(table)
+        self.pending = deque(split for split in self.pending if split.table != table)
+
+    def finished(self, table: TableId, segments: Iterable[Segment]) -> None:
+        """A chunk of the table is in a sealed manifest, with these `segments`, as far as they are known."""
+        state = self._tables[table]
+        state.finished += 1
+        for segment in segments:
+            amount = state.amount
+            state.amount = replace(amount, rows=amount.rows + segment.rows, bytes=amount.bytes + segment.bytes)
+        self.news.note(table)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no chunk is pending, or still to be planned."""
+        return not self._to_plan and not self._to_begin and not self.pending
+
+    @property
+    def chunks_waiting(self) -> int:
+        """Chunks that somebody might read now, and one where all are held back; how many readers the phase needs
+        follows from it.
+        """
+        waiting = len(self.pending) + len(self._to_plan)
+        if not self.held.locked:
+            return waiting
+        held = sum(split.table in self.held.locked for split in self.pending)
+        held += sum(table in self._to_plan for table in self.held.locked)
+        return max(waiting - held, min(waiting, 1))
+
+    def sealed(self) -> Mapping[str, Json]:
+        """The tables of an enumerator's state, as a manifest has them. Those of which nothing was heard since the call
+        before are the same objects as then.
+        """
+        return self.news.written.written(self.sealed_planning)
+
+    def sealed_planning(self, table: TableId) -> SealedPlanning | None:
+        """How far the table is; None for one that is parked."""
+        state = self._tables[table]
+        if state.parked is not None:
+            return None
+        return SealedPlanning(
+            state.fingerprint,
+            self._documents[state.fingerprint] if state.planner is not None else None,
+            state.planner,
+            state.planned,
+            state.finished,
+            state.estimate,
+            state.incarnation,
+            state.amount,
+        )
+
+
+def note_dropped(planning: SnapshotPlanning, is_gone: Callable[[TableId], bool]) -> None:
+    """No state of the log has the tables any more of which `is_gone` says so."""
+    for table in list(planning.news.counted.tables()):
+        state = planning.of(table)
+        if state is not None and state.parked is None and not state.dropped and is_gone(table):
+            state.dropped = True
+            planning.news.note(table)
+
+
+def _answers(dialect: EnumeratorDialect, questions: Sequence[_Question]) -> list[_Answer]:
+    """Answers to the first of the `questions`, at least one: until there are chunks enough, because the later a plan is
+    made, the better it is, or until a table has more of them. Blocks.
+
+    A table that fails keeps back no answer of those before it: the next call asks about it first, and says what it was.
+    One that is slow, or locked, ends the call.
+    """
+    answers: list[_Answer] = []
+    splits: list[SnapshotSplit] = []
+    with dialect.planning() as plan:
+        for question in questions:
+            began_s = time.monotonic()
+            try:
+                answer = plan(*question)
+            except TableLockedError as locked:
+                answers.append(locked)
+                break
+            except Exception:
+                if answers:
+                    break
+                raise
+            answers.append(answer)
+            splits += answer.splits
+            if (
+                answer.planner is not None
+                or len(splits) >= PLANNED_AHEAD // 2
+                or any(split.as_of is not None for split in splits)
+                or time.monotonic() - began_s > _SLOW_S
+            ):
+                break
+    return answers

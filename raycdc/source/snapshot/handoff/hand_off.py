@@ -1,0 +1,398 @@
+"""The hand-off from snapshot to log: drop, hold or emit each log row, without a lock on the source.
+
+Theory of operation. One log reader passes every change, in order, before the first chunk is read. For a row with
+chunk key k of a table in snapshot, the chunk of k is
+
+| chunk of k | the row is | because |
+|---|---|---|
+| unopened | dropped | its SELECT, still to come, will see the change |
+| open | held | nobody knows yet whether its SELECT saw it |
+| closed | emitted | its rows are out, the change follows them |
+
+A chunk is opened at a position O of the log reader, always between two transactions; its SELECT starts only when
+everything up to O is visible, so dropped rows are seen by it. It is closed at H, a position taken after the SELECT:
+an upper bound of what it saw. When the log reader has passed H and D, the held rows at or before H are *folded* into
+the chunk (last state of each key wins, so it does not matter which of them the SELECT saw) and the chunk's rows become
+inserts; held rows after H follow. A chunk whose SELECT saw exactly H (`exact`) needs no folding.
+
+D (`log_end`) is the log's end, asked for after the SELECT. H bounds the rows that were seen, D the table they are of:
+where a snapshot is older than its SELECT, another table may take the name in between, and the SELECT shows that one as
+of the snapshot, without an error and without what came into it since. A statement about the table between O and D voids
+the chunk. That is enough: a SELECT opens its table under a lock that each such statement takes exclusively, until it
+is in the log. So the statements that decided which table was opened are before D, and no other one is between the
+opening and the end of the SELECT. A chunk never waits for D for ever: the log had come there when it was asked for.
+
+The chunk is published by the log reader itself, in one step with the release of what was held, so an epoch's cut
+contains both or neither and *nothing held is ever state*: after a crash, open chunks are read again.
+An update that moves a row between chunks is a delete in one and an insert in the other, each judged by its own.
+
+Some servers (MySQL without GTID) cannot tell when a transaction the log reader has seen becomes visible. There the
+log reader remembers what it dropped in the last `ring_s` seconds and holds it too when a chunk opens over it; where
+that is more than may be in memory, chunks open later instead (`raycdc.source.snapshot.handoff.table_chunks`). A schema
+change waits for the transactions before it, so what was dropped before one is visible to every SELECT after it.
+
+Where the chunk key is not part of the primary key (`movable`), one row may be in several chunks over time, and rows
+of an epoch that chunks bring precede those of the log. So that no chunk puts back what another has moved on:
+
+* a chunk that a row left after H is read again (its insert would come after the row's arrival elsewhere);
+* a chunk is published only while the open epoch has removed nothing from the table (its insert would come before the
+  removal it follows).
+
+The second holds for every table in an epoch that truncates it.
+
+A table whose chunks nothing immutable cuts is judged by place alone (`raycdc.source.snapshot.handoff.as_of`). Chunks of
+a table that is followed, which a backfill reads again, hold nothing (`raycdc.source.snapshot.rereading.backfill`).
+
+Here is which tables are in snapshot and how much memory they share; the chunks of one table are
+`raycdc.source.snapshot.handoff.table_chunks`, and one chunk is `raycdc.source.snapshot.handoff.open_chunk`.
+
+Keys are compared only through `KeyOrder`, which orders as the server's collation does. Pure: no clock, thread or I/O
+but what `KeyOrder` does. One owner (the log reader's thread).
+
+Method: Netflix DBLog (arXiv:2010.12597) and Flink CDC's FLIP-27 source reconcile at watermarks inside the chunk; this
+is the same with one log reader for all chunks and the fold limited to (O, H].
+
+The chunks that are open beside the log of tables that are followed, at most one of each table.
+
+The rules are those of `raycdc.source.snapshot.rereading.backfill`; the hand-off reports every row that passes.
+Invariant: it remembers every row of the table that passed since the chunk was opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from raycdc.model import TableId
+from raycdc.source.snapshot.handoff.as_of import have, later
+from raycdc.source.snapshot.handoff.open_chunk import (
+    Decision,
+    FoldChunkRequest,
+    HeldChunk,
+    KeyOrder,
+    PublishChunkRequest,
+    RetryChunkRequest,
+    as_needed,
+)
+from raycdc.source.snapshot.handoff.table_chunks import TableChunks
+from raycdc.source.snapshot.log.log_rows import HeldRows, LogRows, Spill, behind, up_to
+from raycdc.source.split import ChunkId, SnapshotSplit
+from raycdc.source.tables.table_life import AsOf, Behind, TableStates
+from raycdc.state.manifests.manifest import Segment
+
+
+@dataclass(slots=True)
+class BackfillChunk:
+    """An open chunk. Its `chunk.rows` are those that passed since; those up to `cut` are in epochs that are cut, and
+    its reader has left out the keys of those up to `left_out`. `last` is the ordinal of the newest.
+    """
+
+    chunk: HeldChunk
+    last: int = -1
+    cut: int = -1
+    left_out: int = -1
+
+    def passed(self, rows: LogRows) -> None:
+        """These rows went out."""
+        self.chunk.rows.hold(rows)
+        self.last = max(self.last, int(rows.ordinals[-1]))
+
+    def changed(self) -> Iterator[LogRows]:
+        """Rows in epochs that are cut, of whose keys the chunk may have older rows."""
+        return up_to(behind(self.chunk.rows, self.left_out), self.cut)
+
+
+@dataclass(slots=True)
+class BackfillChunks:
+    """See the module's docstring."""
+
+    _open: dict[TableId, BackfillChunk] = field(default_factory=dict)
+    #: Tables of which the open epoch removes all rows.
+    _emptied: set[TableId] = field(default_factory=set)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def held(self) -> list[HeldRows]:
+        """The rows that each chunk remembers."""
+        return [beside.chunk.rows for beside in self._open.values()]
+
+    def attempt(self, chunk: ChunkId) -> HeldChunk | None:
+        """The open chunk, if this attempt at it is the one that is open."""
+        beside = self._open.get(chunk.table)
+        return None if beside is None or beside.chunk.split.chunk_id != chunk else beside.chunk
+
+    def open(self, split: SnapshotSplit) -> None:
+        """Remember the table's rows from here on. Opening the same attempt again changes nothing."""
+        if self.attempt(split.chunk_id) is None:
+            self.drop(split.table)
+            self._open[split.table] = BackfillChunk(HeldChunk(split, None, holds_null=False))
+
+    def passed(self, rows: LogRows) -> None:
+        """These rows go out."""
+        beside = self._open.get(rows.table)
+        if beside is not None and rows.batch.num_rows:
+            beside.passed(rows)
+
+    def begin_epoch(self) -> None:
+        """The rows that passed so far belong to an epoch that was cut."""
+        self._emptied.clear()
+        for beside in self._open.values():
+            beside.cut = beside.last
+
+    def truncate(self, table: TableId) -> None:
+        """The open epoch removes all rows of the table: no chunk of it may enter the same epoch, and precede that."""
+        self._emptied.add(table)
+
+    def drop(self, table: TableId) -> SnapshotSplit | None:
+        """The chunk is open no more; None where none is."""
+        beside = self._open.pop(table, None)
+        if beside is None:
+            return None
+        beside.chunk.rows.clear()
+        return beside.chunk.split
+
+    def advance(self, ordinal: int) -> list[Decision]:
+        """Decide every chunk whose reading the log has passed."""
+        found: list[Decision] = []
+        for beside in list(self._open.values()):
+            at, table = beside.chunk.decided_at, beside.chunk.split.table
+            if at is None or at > ordinal or table in self._emptied:
+                continue
+            decision = self._decide(beside)
+            if not isinstance(decision, FoldChunkRequest):
+                self.drop(table)
+            found.append(decision)
+        return found
+
+    def _decide(self, beside: BackfillChunk) -> Decision:
+        retry = beside.chunk.retry()
+        if retry is not None:
+            return retry
+        if next(beside.changed(), None) is None:
+            return PublishChunkRequest(beside.chunk.split, beside.chunk.segments, ())
+        decision = beside.chunk.fold(as_needed(beside.chunk.rows, beside.changed()))
+        beside.left_out = beside.cut
+        return decision
+
+
+__all__ = [
+    "Decision",
+    "FoldChunkRequest",
+    "HandOff",
+    "HandOffStatistics",
+    "LogRows",
+    "PublishChunkRequest",
+    "RetryChunkRequest",
+    "RowMemory",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HandOffStatistics:
+    """Tables in snapshot, chunks that are open, and bytes in memory; for metrics and people."""
+
+    tables: int
+    open_chunks: int
+    held_bytes: int
+    dropped_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowMemory:
+    """How much of the log may be in memory for chunks: as much of held rows as of dropped ones, of all tables together.
+
+    What open chunks hold beyond `bytes_max` is put down by `spill`, and what is remembered of dropped rows beyond as
+    much is forgotten, so that chunks open later. Without `spill` all is in memory.
+    """
+
+    bytes_max: int = 0
+    spill: Spill | None = None
+
+    def enforce(self, tables: Collection[TableChunks], beside: BackfillChunks) -> None:
+        """Make what `tables`, and chunks `beside` the log, have in memory fit; the largest gives way."""
+        if self.spill is None:
+            return
+        every = [table.dropped for table in tables]
+        while sum(dropped.bytes for dropped in every) > self.bytes_max:
+            max(every, key=lambda dropped: dropped.bytes).evict()
+        chunks = [*(rows for table in tables for rows in table.held), *beside.held]
+        while sum(rows.bytes for rows in chunks) > self.bytes_max:
+            most = max((rows for rows in chunks if rows.can_spill), key=lambda rows: rows.bytes, default=None)
+            if most is None:
+                return
+            most.spill(self.spill)
+
+
+class HandOff:
+    """Which rows of tables in snapshot go out, and when chunks do. Tables it does not know are live."""
+
+    def __init__(
+        self, key_order: KeyOrder, lives: TableStates, *, ring_s: float = 0.0, memory: RowMemory | None = None
+    ) -> None:
+        """`lives` has the tables' states."""
+        self._order = key_order
+        self._lives = lives
+        self._ring_s = ring_s
+        self._tables: dict[TableId, TableChunks] = {}
+        #: Open chunks of tables that are followed.
+        self.beside = BackfillChunks()
+        rows_in_memory = memory or RowMemory()
+        self._enforce: Callable[[], None] = lambda: rows_in_memory.enforce(self._tables.values(), self.beside)
+
+    def __repr__(self) -> str:
+        return f"HandOff({self.statistics()})"
+
+    def statistics(self) -> HandOffStatistics:
+        held = [rows.bytes for table in self._tables.values() for rows in table.held]
+        held += [rows.bytes for rows in self.beside.held]
+        dropped = sum(table.dropped.bytes for table in self._tables.values())
+        return HandOffStatistics(len(self._tables), len(held), sum(held), dropped)
+
+    def add_table(self, table: TableId, *, primary_key: Sequence[str]) -> None:
+        """Begin, or go on after a restart, with a table whose chunks are to be read."""
+        chunks = TableChunks(table, self._lives, self._order, primary_key=primary_key, ring_s=self._ring_s)
+        self._tables[table] = chunks
+
+    def drop_table(self, table: TableId) -> list[SnapshotSplit]:
+        """No chunk of the table is read from here on. Returns the chunks that were open."""
+        self.beside.drop(table)
+        chunks = self._tables.pop(table, None)
+        return [] if chunks is None else chunks.drop()
+
+    def complete_tables(self) -> list[TableId]:
+        """Tables whose every key is published are live from here on, but for changes that their chunks have."""
+        complete = [table for table, chunks in self._tables.items() if chunks.is_complete]
+        for table in complete:
+            self.drop_table(table)
+            self._lives.completed(table)
+        return complete
+
+    def bars(self, ordinal: int) -> bool:
+        """Whether the log may not be passed as far as `ordinal` yet (`raycdc.source.snapshot.handoff.as_of`)."""
+        return any(isinstance(state := chunks.state, AsOf) and state.bars(ordinal) for chunks in self._tables.values())
+
+    def would_be_read_again(self, table: TableId, *, now_s: float) -> bool:
+        """Whether a chunk opened now is sure to be a `RetryChunkRequest`: what was dropped lately cannot be folded into
+        it.
+        """
+        chunks = self._tables.get(table)
+        return chunks is not None and chunks.would_be_read_again(now_s=now_s)
+
+    def opens_from_s(self, table: TableId) -> float:
+        """No chunk of the table may be opened before: what was dropped without being remembered is visible then."""
+        chunks = self._tables.get(table)
+        return 0.0 if chunks is None else chunks.dropped.visible_from_s
+
+    def open(self, split: SnapshotSplit, *, now_s: float, ordinal: int = 0) -> bool:
+        """Hold the chunk's keys from here on: `ordinal`. False when the table is not in snapshot (any more).
+
+        Opening the same attempt again changes nothing; a newer attempt replaces an older one. The chunk of a backfill
+        holds nothing: its table is followed.
+        """
+        if split.again is not None:
+            self.beside.open(split)
+            return True
+        chunks = self._tables.get(split.table)
+        opened = chunks is not None and chunks.open(split, now_s=now_s, ordinal=ordinal)
+        self._enforce()
+        return opened
+
+    def close(self, chunk: ChunkId, *, high: int, log_end: int, exact: bool, segments: Sequence[Segment]) -> None:
+        """The chunk was read: its SELECT saw no row after `high` and no table after `log_end`. Also called with the
+        folded segments.
+
+        A chunk or attempt not open here is ignored: it was voided meanwhile, and its reader is told so.
+        """
+        attempt = self._attempt(chunk)
+        opened = self.beside.attempt(chunk) if attempt is None else attempt[1]
+        if opened is not None:
+            opened.close(high=high, log_end=log_end, exact=exact, segments=segments)
+
+    def misfit(self, chunk: ChunkId, *, high: int, reason: str, now_s: float) -> None:
+        """The chunk could not be read: its table is another one than the log has said so far. The log says so before
+        `high`, where the chunk is read again in any case; until then it holds nothing. Else as `close`.
+        """
+        attempt, beside = self._attempt(chunk), self.beside.attempt(chunk)
+        if beside is not None:
+            beside.misfit(high=high, reason=reason)
+        if attempt is not None:
+            attempt[0].misfit(attempt[1], high=high, reason=reason, now_s=now_s)
+            self._enforce()
+
+    def void(self, chunk: ChunkId, *, now_s: float) -> SnapshotSplit | None:
+        """Make the chunk unopened again. None when that attempt is not open here (published, or never opened)."""
+        attempt = self._attempt(chunk)
+        if attempt is None:
+            beside = self.beside.attempt(chunk)
+            if beside is not None:
+                self.beside.drop(chunk.table)
+            return None if beside is None else beside.split
+        attempt[0].void(attempt[1], now_s=now_s)
+        self._enforce()
+        return attempt[1].split
+
+    def void_table(self, table: TableId, *, now_s: float) -> list[SnapshotSplit]:
+        """Void every open chunk of the table: its schema changed inside their windows."""
+        chunks, beside = self._tables.get(table), self.beside.drop(table)
+        voided = [] if chunks is None else chunks.void_all(now_s=now_s)
+        return voided if beside is None else [*voided, beside]
+
+    def begin_epoch(self) -> None:
+        """The rows emitted so far belong to an epoch that was cut."""
+        self.beside.begin_epoch()
+        for chunks in self._tables.values():
+            chunks.removals.begin_epoch()
+
+    def truncate(self, table: TableId) -> None:
+        """The open epoch has removed all rows of the table: no chunk of it may enter the same epoch."""
+        self.beside.truncate(table)
+        chunks = self._tables.get(table)
+        if chunks is not None:
+            chunks.removals.truncate()
+
+    def rows(self, rows: LogRows, *, now_s: float) -> LogRows | None:
+        """Those of `rows` that go out now; holds or drops the rest."""
+        chunks = self._tables.get(rows.table)
+        if chunks is None:
+            state = self._lives[rows.table]
+            emitted = later(state, rows) if isinstance(state, Behind) else rows
+            if emitted is not None and isinstance(state, Behind):
+                self._lives.passed(rows.table)
+            if emitted is not None and self.beside:
+                self.beside.passed(emitted)
+                self._enforce()
+            return emitted
+        emitted = chunks.pass_on(rows, now_s=now_s)
+        if emitted is not rows:
+            self._enforce()
+        return emitted
+
+    def awaits(self, rows: LogRows) -> list[bool]:
+        """Of each row whether its chunk is unopened: whatever became of it, the chunk will tell."""
+        chunks = self._tables.get(rows.table)
+        if chunks is not None:
+            return chunks.awaits(rows)
+        state = self._lives[rows.table]
+        return have(state, rows) if isinstance(state, Behind) else [False] * rows.batch.num_rows
+
+    def advance(self, ordinal: int, *, now_s: float, barred: bool = False) -> list[Decision]:
+        """Decide every closed chunk whose reading the log has passed; `ordinal` is between transactions.
+
+        `barred`: the log goes on behind the place that it may pass, which is as good as having passed that.
+        """
+        decisions: list[Decision] = []
+        for chunks in self._tables.values():
+            decisions += chunks.advance(ordinal, now_s=now_s, barred=barred)
+        if self.beside:
+            decisions += self.beside.advance(ordinal)
+        if decisions:
+            self._enforce()
+        return decisions
+
+    def _attempt(self, chunk: ChunkId) -> tuple[TableChunks, HeldChunk] | None:
+        """The open chunk, with its table, if this attempt at it is the one that is open."""
+        chunks = self._tables.get(chunk.table)
+        attempt = None if chunks is None else chunks.attempt(chunk)
+        return None if chunks is None or attempt is None else (chunks, attempt)

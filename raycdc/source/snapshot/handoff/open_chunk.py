@@ -1,0 +1,278 @@
+"""One chunk while it is open: what is held for it, and what becomes of it once the log is past its reading.
+
+The rules are `raycdc.source.snapshot.handoff.hand_off`'s, which owns these; nothing here knows of other chunks. An open
+chunk is in one of four states, and `CHUNK_TRANSITIONS` says what may follow which:
+
+| state | means |
+|---|---|
+| `AwaitingSelect` | its SELECT is on its way |
+| `Read` | it was read, or folded; once the log is past its reading, it is published, folded, or read again |
+| `Folding` | its reader folds what was held up to H into its rows, and closes it again |
+| `SelectMismatched` | its SELECT found another table; it is read again once the log has said why |
+
+Which chunk of a table a row belongs to: the order of chunk keys, and an index of chunks in that order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, assert_never
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.model import TableId
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.key_intervals import ChunkKey, Interval, SortKey, cells
+from raycdc.source.snapshot.log.log_rows import HeldRows, LogRows, behind, key_values, removes, up_to
+from raycdc.source.split import SnapshotSplit
+from raycdc.state.manifests.manifest import Segment
+
+#: Times a chunk is read again because its rows changed meanwhile, before its table is parked.
+RETRIES_MAX = 50
+#: Times a chunk of a backfill is read for nothing before the backfill is over: its table goes on.
+BACKFILL_RETRIES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PublishChunkRequest:
+    """The chunk's `segments` go out now, then `released`, in order and once; from here its keys are emitted."""
+
+    split: SnapshotSplit
+    segments: tuple[Segment, ...]
+    released: Iterable[LogRows]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldChunkRequest:
+    """The chunk's reader must fold `delta` (held rows up to H, in log order) into its rows and close again."""
+
+    split: SnapshotSplit
+    delta: Iterable[LogRows]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryChunkRequest:
+    """The chunk cannot be used and must be read again; it is unopened from here on."""
+
+    split: SnapshotSplit
+    reason: str
+
+
+Decision = PublishChunkRequest | FoldChunkRequest | RetryChunkRequest
+
+
+class Retries:
+    """How often chunks were read for nothing, with their readers alive."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def forget(self, split: SnapshotSplit) -> None:
+        del self._counts[split.split_id]
+
+    def count(self, retry: RetryChunkRequest) -> str:
+        """Why the chunk's table is parked now, if it was read too often; else empty."""
+        table, split_id = retry.split.table, retry.split.split_id
+        self._counts[split_id] += 1
+        if retry.split.again is not None:
+            return retry.reason if self._counts[split_id] > BACKFILL_RETRIES_MAX else ""
+        if self._counts[split_id] <= RETRIES_MAX:
+            return ""
+        self.forget(retry.split)
+        return (
+            f"Rows of {table} (chunk {split_id}) were read {RETRIES_MAX} times and not once usable: {retry.reason}. "
+            "Give the table a primary key, or wait until fewer of its rows change. Then read it anew with: "
+            f"raycdc tables resnapshot CONFIG {table}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingSelect:
+    """Its SELECT is on its way, so that nobody knows yet what it sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Its SELECT saw no row after `high` and no table after `log_end`; it saw exactly `high` if it is `exact`."""
+
+    high: int
+    log_end: int
+    exact: bool
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """Its reader folds what was held up to H into its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectMismatched:
+    """Its SELECT found another table, and holds nothing; the log says why up to `high`."""
+
+    high: int
+    reason: str
+
+
+ChunkState = AwaitingSelect | Read | Folding | SelectMismatched
+
+#: The states that may follow each state of an open chunk; from all of them it may be voided.
+CHUNK_TRANSITIONS: Mapping[type[ChunkState], frozenset[type[ChunkState]]] = {
+    AwaitingSelect: frozenset({Read, SelectMismatched}),
+    Read: frozenset({Folding}),
+    Folding: frozenset({Read}),
+    SelectMismatched: frozenset(),
+}
+
+
+@dataclass(slots=True)
+class HeldChunk:
+    """Its keys are `interval`, but NULL (None: no others), and NULL where it `holds_null`."""
+
+    split: SnapshotSplit
+    interval: Interval | None
+    holds_null: bool
+    #: Dropped rows it was opened over, and rows held since.
+    rows: HeldRows = field(default_factory=HeldRows)
+    state: ChunkState = AwaitingSelect()
+
+    def close(self, *, high: int, log_end: int, exact: bool, segments: Sequence[Segment]) -> None:
+        """It was read, or folded."""
+        folded = isinstance(self.state, Folding)
+        self._become(Read(high, max(high, log_end), exact or folded, tuple(segments)))
+
+    def misfit(self, *, high: int, reason: str) -> None:
+        """It found another table; the caller has let go of its rows."""
+        self._become(SelectMismatched(high, reason))
+
+    def let_go(self) -> HeldRows:
+        """It holds nothing from here on; what it held, for the caller to clear."""
+        held, self.rows = self.rows, HeldRows()
+        self.interval, self.holds_null = None, False
+        return held
+
+    @property
+    def decided_at(self) -> int | None:
+        """The ordinal at which the log says all that matters to the chunk; None while its reader works at it."""
+        match self.state:
+            case AwaitingSelect() | Folding():
+                return None
+            case Read(log_end=log_end):
+                return log_end
+            case SelectMismatched(high=high):
+                return high
+            case _:
+                assert_never(self.state)
+
+    def retry(self) -> RetryChunkRequest | None:
+        """The decision about a chunk that found another table; None for one that was read."""
+        return RetryChunkRequest(self.split, self.state.reason) if isinstance(self.state, SelectMismatched) else None
+
+    def fold(self, delta: Iterable[LogRows]) -> FoldChunkRequest:
+        """Its reader is to do with `delta` what folding means for it, and to close it again."""
+        self._become(Folding())
+        return FoldChunkRequest(self.split, delta)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Of a chunk that was read."""
+        assert isinstance(self.state, Read), f"{self.split.split_id} is {self.state} and was asked for its segments"
+        return self.state.segments
+
+    def decide(self, *, foldable: bool, movable: bool) -> Decision:
+        """The decision about the chunk, now that the log is past its reading."""
+        if (again := self.retry()) is not None:
+            return again
+        assert isinstance(self.state, Read), f"{self.split.split_id} is {self.state} and was decided about"
+        high, exact = self.state.high, self.state.exact
+        early = next(up_to(self.rows, high), None) is not None
+        if early and not exact and not foldable:
+            return RetryChunkRequest(
+                self.split, "rows changed while a table without primary key was read, and cannot be matched to them"
+            )
+        if movable and any(removes(rows) for rows in behind(self.rows, high)):
+            return RetryChunkRequest(self.split, "a row left the chunk before it was published")
+        if early and not exact:
+            return self.fold(as_needed(self.rows, up_to(self.rows, high)))
+        return PublishChunkRequest(self.split, self.state.segments, as_needed(self.rows, _released(self.rows, high)))
+
+    def _become(self, state: ChunkState) -> None:
+        allowed = CHUNK_TRANSITIONS[type(self.state)]
+        assert type(state) in allowed, f"{self.split.split_id} is {self.state} and cannot become {state}"
+        self.state = state
+
+
+def _released(rows: HeldRows, high: int) -> Iterator[LogRows]:
+    yield from behind(rows, high)
+    rows.clear()
+
+
+def as_needed(rows: HeldRows, parts: Iterator[LogRows]) -> Iterable[LogRows]:
+    """At once where all is in memory; else one after the other, so that it never is."""
+    return parts if rows.spilled else tuple(parts)
+
+
+#: How the hand-off judges a row; from `HOLD` on the number of the open chunk is added.
+DROP = 0
+EMIT = 1
+HOLD = 2
+
+
+class KeyOrder(Protocol):
+    """Orders chunk keys as the server does. May ask the server (string collations)."""
+
+    def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
+        """`table` begins again: as `document` has it, cut by `key`. Tables of the start are known without."""
+
+    def forget(self, table: TableId) -> None:
+        """`table` is live, or gone: nothing is asked about it until it begins again."""
+
+    def bound(self, table: TableId, raw: Any) -> SortKey:
+        """Sort key of a chunk's bound."""
+
+    def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
+        """For each key the number of `bounds` (ascending) that are ≤ it, or -1 for NULL; int64.
+
+        Keys of several columns come as a struct of them.
+        """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyIndex:
+    """The key line of one table, cut at every bound of a chunk, with the judgement of each piece.
+
+    It is built again whenever a chunk is opened, let go or published, and never changed.
+    """
+
+    #: The open chunks by their number.
+    split_ids: tuple[str, ...]
+    bounds: Sequence[SortKey]
+    #: Judgement of the keys below the first bound, of those from each bound on, and of NULL.
+    codes: np.ndarray
+    null_code: int
+
+    @classmethod
+    def of(cls, closed: Iterable[Interval], chunks: Mapping[str, HeldChunk], *, null_closed: bool) -> KeyIndex:
+        """The index over ranges that are `closed`, and the open `chunks`."""
+        layers = [(interval, EMIT) for interval in closed]
+        numbered = list(enumerate(chunks.values()))
+        layers += [(chunk.interval, HOLD + number) for number, chunk in numbered if chunk.interval is not None]
+        bounds, codes = cells(layers, default=DROP)
+        nulls = [HOLD + number for number, chunk in numbered if chunk.holds_null]
+        null_code = nulls[0] if nulls else EMIT if null_closed else DROP
+        return cls(tuple(chunks), bounds, np.array(codes, np.int64), null_code)
+
+    def judge(self, rows: LogRows, key: ChunkKey | None, order: KeyOrder) -> np.ndarray:
+        """DROP, EMIT or HOLD + number of the open chunk, per row."""
+        if key is None:
+            return np.full(rows.batch.num_rows, self.codes[0], np.int64)
+        cell = order.classify(rows.table, key_values(rows.batch, key), self.bounds)
+        judged: np.ndarray = np.where(cell < 0, self.null_code, self.codes[np.maximum(cell, 0)])
+        return judged
+
+    def code_of(self, split_id: str) -> int:
+        """The judgement of rows that this open chunk holds."""
+        return HOLD + self.split_ids.index(split_id)

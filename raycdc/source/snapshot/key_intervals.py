@@ -1,0 +1,88 @@
+"""Half-open intervals of chunk keys, and sets of them with adjacent ones merged.
+
+Chunk keys: the columns that a table is cut into chunks by.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: A key in the server's order: any values that compare, are equal and hash as the server's do. One table has one kind.
+SortKey = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """[lower, upper) by sort keys, None meaning unbounded, with the raw bounds they came from (kept in state)."""
+
+    lower: SortKey | None
+    upper: SortKey | None
+    lower_raw: Any = None
+    upper_raw: Any = None
+
+
+class IntervalSet:
+    """Disjoint intervals in order; adding one that touches another merges them, so 100,000 chunks stay few."""
+
+    def __init__(self) -> None:
+        self._intervals: list[Interval] = []
+
+    def __iter__(self) -> Iterator[Interval]:
+        return iter(self._intervals)
+
+    def __len__(self) -> int:
+        return len(self._intervals)
+
+    @property
+    def covers_all(self) -> bool:
+        return any(i.lower is None and i.upper is None for i in self._intervals)
+
+    def add(self, new: Interval) -> None:
+        """Add `new`, which overlaps no interval of the set but may touch its neighbours."""
+        if new.lower is not None and new.lower == new.upper:
+            return
+        lower, lower_raw, upper, upper_raw = new.lower, new.lower_raw, new.upper, new.upper_raw
+        rest: list[Interval] = []
+        for old in self._intervals:
+            if old.upper is not None and old.upper == lower:
+                lower, lower_raw = old.lower, old.lower_raw
+            elif old.lower is not None and old.lower == upper:
+                upper, upper_raw = old.upper, old.upper_raw
+            else:
+                rest.append(old)
+        rest.append(Interval(lower, upper, lower_raw, upper_raw))
+        rest.sort(key=lambda i: (i.lower is not None, i.lower))
+        self._intervals = rest
+
+
+def cells(layers: Sequence[tuple[Interval, int]], *, default: int) -> tuple[list[SortKey], list[int]]:
+    """Cut the key line at every bound of disjoint, coded intervals.
+
+    Returns the ascending bounds b1 < … < bn and n + 1 codes: of keys below b1, of [b1, b2), …, of keys from bn on.
+    """
+    edges: set[Any] = {e for interval, _ in layers for e in (interval.lower, interval.upper) if e is not None}
+    bounds: list[SortKey] = sorted(edges)
+    codes = [default] * (len(bounds) + 1)
+    for interval, code in layers:
+        first = 0 if interval.lower is None else bisect_right(bounds, interval.lower)
+        last = len(bounds) if interval.upper is None else bisect_right(bounds, interval.upper) - 1
+        for cell in range(first, last + 1):
+            codes[cell] = code
+    return bounds, codes
+
+
+#: A column, or several, compared one after the other.
+ChunkKey = str | tuple[str, ...]
+
+
+def key_names(key: ChunkKey | None) -> tuple[str, ...]:
+    """The columns of a chunk key; none for a table that is a single chunk."""
+    return () if key is None else (key,) if isinstance(key, str) else tuple(key)
+
+
+def key_from_json(data: Any) -> ChunkKey | None:
+    """A chunk key as state and messages hold it."""
+    return data if data is None or isinstance(data, str) else tuple(data)

@@ -1,0 +1,405 @@
+"""The log side of an incremental-snapshot reader: passes the log through the hand-off into the open epoch.
+
+Exactly one reader of a job owns it. It alone decides what an epoch contains: rows of live keys, chunks it publishes,
+schema changes. Its `state` after a cut is everything needed to go on from there.
+
+It acts on the events of `raycdc.source.snapshot.chunk_events` that are for the log reader.
+
+Its parts, each with a state of its own: `LogCursor` (where the log stands), `OpenEpoch` (everything since the last
+cut), `HandOff` (tables whose chunks are read), `ChunkOpenings` (chunks that ask to be opened), `TableChanges` (what
+becomes of tables), `CatchUp` (tables that go on from an older place) and `TableStates` (the state of each table).
+
+Events act only between two transactions; inside one they wait. A schema change ends the epoch: `wants_seal` turns True
+and nothing is read until the cut, so the next epoch begins with it. A table that is dropped stays known until the epoch
+that says so is cut; no state holds it from then on. A table that is parked, or begins again, has a schema change too
+(`raycdc.source.tables.parking`): ``changes`` in the state counts them, and is the incarnation of the table it was
+about.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from raycdc.core.failpoints import reach
+from raycdc.source.protocol.api import ReaderOutput
+from raycdc.source.protocol.metrics import LogMetrics
+from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.snapshot.chunk_events import (
+    ChunkDelta,
+    ChunkOpened,
+    ChunkPublished,
+    ChunkRefused,
+    ChunkSchemaMismatch,
+    ChunkVoided,
+    CloseChunkRequest,
+    Fate,
+    LogEvent,
+    OpenChunkRequest,
+    ParkTable,
+    StopAt,
+    VoidChunkRequest,
+)
+from raycdc.source.snapshot.handoff.chunk_openings import (
+    ChunkOpenings,
+    OpeningDeferred,
+    OpeningGranted,
+    OpeningRefused,
+    OpeningRequest,
+)
+from raycdc.source.snapshot.handoff.hand_off import (
+    Decision,
+    FoldChunkRequest,
+    HandOff,
+    PublishChunkRequest,
+    RetryChunkRequest,
+    RowMemory,
+)
+from raycdc.source.snapshot.handoff.open_chunk import KeyOrder
+from raycdc.source.snapshot.log.log_unit import (
+    NOWHERE,
+    LogProgress,
+    LogTransactions,
+    LogUnit,
+    SchemaChange,
+    TransactionPart,
+)
+from raycdc.source.snapshot.log.open_epoch import LogReport, OpenEpoch
+from raycdc.source.snapshot.log.sealed_stream import LogCursor, SealedStream
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.snapshot.log.table_changes import TableChanges
+from raycdc.source.snapshot.rereading.catch_up import CatchUp
+from raycdc.source.split import ChunkId, OpenedAt, SnapshotSplit, StreamSplit
+from raycdc.source.tables.table_life import AsOf, Parked, ParkingCause, TableStates, reading
+from raycdc.state.opaque import LogNotes
+
+__all__ = ["LogReader", "LogReaderSettings", "LogReport"]
+
+
+def always_settled(_: LogNotes, _up_to: int) -> bool:
+    """Of logs whose notes have nothing that is still to be told."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class LogReaderSettings:
+    """How much an epoch may have, how much chunks may hold in memory, and whether tables are parked.
+
+    `ring_s` is how long rows that were dropped are remembered, because nothing tells when a SELECT may see them; 0
+    where the server tells. Chunks hold as much as an epoch may have, if `held_bytes_max` is None. Without `parks`, a
+    table that cannot be followed ends the run. `is_settled` is that of `ReaderDialect`.
+    """
+
+    epoch_bytes_max: int
+    ring_s: float = 0.0
+    held_bytes_max: int | None = None
+    parks: bool = True
+    is_settled: Callable[[LogNotes, int], bool] = always_settled
+
+    @property
+    def memory_max(self) -> int:
+        """Bytes of held rows in memory."""
+        return self.epoch_bytes_max if self.held_bytes_max is None else self.held_bytes_max
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsCut:
+    """The next epoch begins with this change, so nothing passes before the open one is cut."""
+
+    change: SchemaChange
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitsTables:
+    """The unit may not pass before a table is read that is read as of a place before it."""
+
+    unit: LogUnit
+
+
+class LogReader:
+    """See the module's docstring. Owned by the reader's thread."""
+
+    def __init__(
+        self,
+        split: StreamSplit,
+        *,
+        key_order: KeyOrder,
+        output: ReaderOutput,
+        send_event: Callable[[SourceEvent], None],
+        settings: LogReaderSettings,
+        now_s: float,
+    ) -> None:
+        state = split.state
+        self._send_event = send_event
+        self._lives = TableStates({**state.followed, **state.parked, **state.catching_up}, changes=state.changes)
+        self._cursor = LogCursor(state)
+        self._epoch = OpenEpoch(
+            self._lives,
+            output,
+            schemas=split.schemas,
+            missing=state.missing,
+            bytes_max=settings.epoch_bytes_max,
+        )
+        memory = RowMemory(settings.memory_max, output.spill)
+        self._hand_off = HandOff(key_order, self._lives, ring_s=settings.ring_s, memory=memory)
+        self._openings = ChunkOpenings(self._lives, self._hand_off, ring_s=settings.ring_s, now_s=now_s)
+        self._changes = TableChanges(
+            self._lives,
+            self._hand_off,
+            self._epoch,
+            key_order=key_order,
+            send_event=send_event,
+            parks=settings.parks,
+        )
+        for table in self._lives:
+            if reading(self._lives[table]) is not None:
+                self._hand_off.add_table(table, primary_key=self._epoch.tables.document(table).primary_key)
+        self.catch_up = CatchUp(self._cursor, self._lives, self._changes, self._epoch, is_settled=settings.is_settled)
+        self._sealed = SealedStream(self._lives)
+        self._waiting: deque[LogEvent] = deque()
+        #: Why the log is not passed on, if it is not.
+        self._halt: AwaitsCut | AwaitsTables | None = None
+        self._stop: StopAt | None = None
+
+    @property
+    def ready(self) -> bool:
+        """True when the next unit may be passed in: none waits (for a cut, or for a table) and the epoch has room."""
+        beside = self.catch_up.in_transaction or self.catch_up.wants_cut
+        return self._halt is None and not beside and (self._cursor.in_transaction or not self._epoch.is_full)
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the log stands between two transactions, and does not wait for a cut."""
+        return not self._cursor.in_transaction and not isinstance(self._halt, AwaitsCut)
+
+    @property
+    def can_cut(self) -> bool:
+        return not (self._cursor.in_transaction or self.catch_up.in_transaction)
+
+    @property
+    def wants_seal(self) -> bool:
+        """The epoch must end early: a schema change waits, or the epoch is full, or the end is reached."""
+        waits = isinstance(self._halt, AwaitsCut) or self.catch_up.wants_cut
+        return self.can_cut and (waits or self._epoch.is_full or self.end_of_input)
+
+    @property
+    def dirty(self) -> bool:
+        """True when a cut now would differ from the last one."""
+        return self._epoch.changed or self._cursor.moved or self.catch_up.moved
+
+    @property
+    def end_of_input(self) -> bool:
+        """The place was reached where the input ends, and nothing before it is still to be told.
+
+        A stop that does not know of all parkings and new beginnings does not count: its sender does not know either
+        that a table has more to read, and will say it again.
+        """
+        stop, cursor = self._stop, self._cursor
+        if stop is None or stop.changes != self._lives.changes:
+            return False
+        if not self.catch_up.is_over:
+            return False
+        reached = not cursor.in_transaction and cursor.ordinal >= stop.ordinal
+        return reached and self.catch_up.log_is_settled(stop.ordinal)
+
+    def metrics(self) -> LogMetrics:
+        """Figures for people, as a heartbeat has them."""
+        return LogMetrics(self._cursor.ordinal, self._cursor.event_ms, seen_ms=self._cursor.watermark_ms)
+
+    def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
+        """Pass one unit of the log. Only when `ready`."""
+        unit = self._changes.refused.without(unit)
+        if not self._cursor.in_transaction and self._hand_off.bars(end := unit.end):
+            # A part of a transaction without anything in it says nothing: the next one will say where it is.
+            if end < NOWHERE:
+                self._halt = AwaitsTables(unit)
+                self._between_transactions(now_s=now_s)
+            return
+        match unit:
+            case SchemaChange():
+                self._halt = AwaitsCut(unit)
+                if not self.dirty:
+                    self._apply_schema(unit, now_s=now_s)
+            case TransactionPart(place, rows):
+                for part in rows:
+                    self._epoch.collect(self._hand_off.rows(part, now_s=now_s))
+                self._cursor.move(place, in_transaction=True)
+            case LogTransactions(place, rows, parked, missing):
+                if missing:
+                    # Rows that a chunk still to be read will bring are not missed.
+                    awaited = [one for part in rows for one in self._hand_off.awaits(part)]
+                    told = zip(missing, awaited, strict=True)
+                    self._epoch.note_missing([row for row, chunk_to_come in told if not chunk_to_come])
+                for part in rows:
+                    self._epoch.collect(self._hand_off.rows(part, now_s=now_s))
+                for update in parked:
+                    self._changes.apply(update, now_s=now_s)
+                self._cursor.move(place, in_transaction=False)
+                self._between_transactions(now_s=now_s)
+            case LogProgress(place):
+                self._cursor.move(place, in_transaction=False)
+                self._between_transactions(now_s=now_s)
+            case _:
+                assert_never(unit)
+
+    def on_unit_beside(self, unit: LogUnit, *, now_s: float) -> None:
+        """Pass one unit of the reading beside the log. Only when `catch_up` is ready, and `at_boundary`."""
+        self.catch_up.on_unit(unit, now_s=now_s)
+        if isinstance(self._halt, AwaitsTables):
+            self._between_transactions(now_s=now_s)
+
+    def on_event(self, event: LogEvent, *, now_s: float) -> None:
+        """An event for the log reader; waits while a transaction or a schema change is pending."""
+        self._waiting.append(event)
+        if self.at_boundary:
+            self._between_transactions(now_s=now_s)
+
+    def on_time(self, *, now_s: float) -> float | None:
+        """Time has passed: open the chunks that had to wait for it. The time to come at which others may be opened."""
+        if not self.at_boundary:
+            return None
+        for request in self._openings.take_due(now_s=now_s):
+            self._open(request, now_s=now_s)
+        return self._openings.next_due_s()
+
+    def after_cut(self, *, now_s: float) -> None:
+        """A new epoch is open: apply the schema change that waited for it, then what waited behind."""
+        self._hand_off.begin_epoch()
+        self._epoch.begin()
+        self._cursor.moved = False
+        self._lives.cut()
+        self.catch_up.after_cut(now_s=now_s)
+        # A statement that waited for the cut may just have ended a table's reading.
+        if self.catch_up.opens_anew:
+            self._halt = None  # The log says again what waited.
+        if isinstance(self._halt, AwaitsCut):
+            self._apply_schema(self._halt.change, now_s=now_s)
+        else:
+            self._between_transactions(now_s=now_s)
+
+    def state(self) -> StreamState:
+        """The split's state between two transactions."""
+        followed, parked, catching_up = self._lives.sealed(self._epoch.tables)
+        cursor, changes, missing = self._cursor, self._lives.changes, self._epoch.missing
+        return StreamState(
+            cursor.position, cursor.ordinal, followed, parked, changes, cursor.notes, missing, catching_up
+        )
+
+    def report(self) -> LogReport:
+        """The log reader's part of `EpochSealed` beside segments, with its state; call once, before `after_cut`."""
+        self.catch_up.seal()
+        cursor, epoch, sealed = self._cursor, self._epoch, self._sealed
+        report = epoch.report(watermark_ms=cursor.watermark_ms, end_of_input=self.end_of_input)
+        if sealed.is_first:
+            return replace(report, sealed=sealed.whole(self.state()))
+        changes = self._lives.changes
+        place = StreamState(cursor.position, cursor.ordinal, changes=changes, notes=cursor.notes, missing=epoch.missing)
+        return replace(report, sealed=sealed.change(place))
+
+    def _between_transactions(self, *, now_s: float) -> None:
+        while self._waiting:
+            self._control(self._waiting.popleft(), now_s=now_s)
+        if not self._epoch.takes_chunks:
+            return  # The next epoch will take them.
+        barred = isinstance(self._halt, AwaitsTables)
+        for decision in self._hand_off.advance(self._cursor.ordinal, now_s=now_s, barred=barred):
+            self._carry_out(decision, now_s=now_s)
+        for table in self._hand_off.complete_tables():
+            self._epoch.touch(table)
+        if self.catch_up.wants_cut or self.catch_up.in_transaction:
+            return  # `after_cut`, or the end of that transaction, comes by again.
+        if isinstance(self._halt, AwaitsTables) and not self._hand_off.bars(self._halt.unit.end):
+            unit, self._halt = self._halt.unit, None
+            self.on_unit(unit, now_s=now_s)
+
+    def _control(self, event: LogEvent, *, now_s: float) -> None:
+        match event:
+            case OpenChunkRequest(split):
+                self._open(OpeningRequest(split, now_s), now_s=now_s)
+            case CloseChunkRequest(chunk, high, log_end, exact, segments):
+                self._hand_off.close(chunk, high=high, log_end=log_end, exact=exact, segments=segments)
+            case ChunkSchemaMismatch(chunk, high, reason):
+                self._hand_off.misfit(chunk, high=high, reason=reason, now_s=now_s)
+            case ChunkRefused(chunk, reason):
+                self._refused(chunk, reason, now_s=now_s)
+            case VoidChunkRequest(chunk):
+                # Answered whatever became of the chunk: published ones were reported before, others must be read again.
+                self._hand_off.void(chunk, now_s=now_s)
+                self._openings.withdraw(chunk)
+                self._send_event(ChunkVoided(chunk, "its reader is gone"))
+            case StopAt():
+                self._stop = event
+            case ParkTable(refusal):
+                self._changes.refuse(refusal, now_s=now_s)
+                self.catch_up.leave()
+            case _:
+                assert_never(event)
+
+    def _open(self, request: OpeningRequest, *, now_s: float) -> None:
+        split = request.split
+        match self._openings.ask(request, ordinal=self._cursor.ordinal, now_s=now_s):
+            case OpeningGranted():
+                state = self._lives[split.table]
+                as_of = state.at if isinstance(state, AsOf) else None
+                opened_at = OpenedAt(self._cursor.position, self._openings.ring_s, as_of)
+                document = self._epoch.tables.document(split.table)
+                self._send_event(ChunkOpened(split.chunk_id, opened_at, document))
+                reach("after_open")
+            case OpeningDeferred():
+                return
+            case OpeningRefused() as refused:
+                self._refuse_chunk(split, refused, now_s=now_s)
+
+    def _carry_out(self, decision: Decision, *, now_s: float) -> None:
+        if isinstance(self._lives[decision.split.table], Parked):
+            over = OpeningRefused("another chunk of the table was given up", Fate.NEXT_MANIFEST)
+            self._refuse_chunk(decision.split, over, now_s=now_s)
+            return
+        match decision:
+            case PublishChunkRequest(split, segments, released):
+                self._epoch.publish(split, segments, released)
+                self._openings.retries.forget(split)
+                self._send_event(ChunkPublished(split.chunk_id))
+            case FoldChunkRequest(split, delta):
+                self._send_event(ChunkDelta(split.chunk_id, self._epoch.write_delta(split, delta)))
+            case RetryChunkRequest(split, reason):
+                too_often = self._openings.retries.count(decision)
+                again = OpeningRefused(reason, Fate.READ_AGAIN)
+                given_up = OpeningRefused(too_often, Fate.NEXT_MANIFEST, gives_up=True)
+                if split.again is not None:
+                    given_up = OpeningRefused(too_often, Fate.BACKFILL_OVER)
+                self._refuse_chunk(split, given_up if too_often else again, now_s=now_s)
+            case _:
+                assert_never(decision)
+
+    def _refused(self, chunk: ChunkId, reason: str, *, now_s: float) -> None:
+        """No attempt at the chunk can give its rows. One that is over was answered before."""
+        split = self._hand_off.void(chunk, now_s=now_s)
+        if split is None:
+            return
+        if split.again is not None:
+            self._refuse_chunk(split, OpeningRefused(reason, Fate.BACKFILL_OVER), now_s=now_s)
+        else:
+            self._refuse_chunk(split, OpeningRefused(reason, Fate.NEXT_MANIFEST, gives_up=True), now_s=now_s)
+
+    def _refuse_chunk(self, split: SnapshotSplit, refused: OpeningRefused, *, now_s: float) -> None:
+        """The attempt at the chunk is over; a table that is given up is parked."""
+        self._send_event(ChunkVoided(split.chunk_id, refused.reason, refused.fate))
+        if refused.gives_up:
+            why = ParkingCause(refused.reason, self._cursor.position, self._cursor.event_ms or 0)
+            self._changes.give_up(split.table, why, now_s=now_s)
+            self.catch_up.leave()
+
+    def _apply_schema(self, change: SchemaChange, *, now_s: float) -> None:
+        self._halt = None
+        for update in change.updates:
+            self._changes.apply(update, now_s=now_s)
+        for rows in change.truncations:
+            # No chunk decides about rows that the schema change itself removed.
+            self._hand_off.truncate(rows.table)
+            self._epoch.collect(rows)
+        self._cursor.move(change.place, in_transaction=change.in_transaction)
+        if not self._cursor.in_transaction:
+            self._between_transactions(now_s=now_s)

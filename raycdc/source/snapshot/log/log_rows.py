@@ -1,0 +1,137 @@
+"""Rows of a log with their places in it, and what the hand-off takes of them. Pure.
+
+Rows of the log that are held for one open chunk: the newest in memory, those before them in the spool.
+
+How long a chunk is open is the server's matter, and how much is written meanwhile the users': memory must not depend on
+it. Where all chunks together hold more than may be in memory (`HandOff`), the one that has most of it puts it down.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import ProtocolError
+from raycdc.model import RowKind, TableId, part_of
+from raycdc.source.snapshot.key_intervals import ChunkKey
+
+
+@dataclass(frozen=True, slots=True)
+class LogRows:
+    """Rows of one table in log order; `ordinals` (int64, ascending) are their positions in the log's total order."""
+
+    table: TableId
+    batch: pa.RecordBatch
+    ordinals: np.ndarray
+
+
+def removes(rows: LogRows) -> bool:
+    """Whether a row left its chunk or gave up its key; updates that do are deletes here."""
+    return bool((rows.batch.column("_op").to_numpy(zero_copy_only=False) == RowKind.DELETE).any())
+
+
+def key_values(batch: pa.RecordBatch, key: ChunkKey) -> pa.Array:
+    """The column of a chunk key; a struct of them where it has several."""
+    if isinstance(key, str):
+        return batch.column(key)
+    return pa.StructArray.from_arrays([batch.column(name) for name in key], names=list(key))
+
+
+def take(rows: LogRows, mask: np.ndarray) -> LogRows | None:
+    """Those of the rows that `mask` has; None where it has none."""
+    if not mask.any():
+        return None
+    if mask.all():
+        return rows
+    return LogRows(rows.table, part_of(rows.batch, pa.array(mask)), rows.ordinals[mask])
+
+
+def up_to(held: Iterable[LogRows], high: int) -> Iterator[LogRows]:
+    """Held rows at or before `high`."""
+    return (part for rows in held if (part := take(rows, rows.ordinals <= high)) is not None)
+
+
+def behind(held: Iterable[LogRows], high: int) -> Iterator[LogRows]:
+    """Held rows after `high`."""
+    return (part for rows in held if (part := take(rows, rows.ordinals > high)) is not None)
+
+
+def split_moves(batch: pa.RecordBatch, codes: np.ndarray, key: Sequence[str]) -> pa.RecordBatch:
+    """Rewrite each update that changes `key`, or whose images are judged differently, as a delete and an insert."""
+    op_index = batch.schema.get_field_index("_op")
+    ops = batch.column(op_index).to_numpy(zero_copy_only=False)
+    before = np.flatnonzero(ops == RowKind.UPDATE_BEFORE)
+    if before.size and before[-1] + 1 >= ops.size:
+        raise ProtocolError("An update's before-image is the last row of a batch; its after-image must follow it")
+    moves = codes[before] != codes[before + 1]
+    for name in key if before.size else ():
+        column = batch.column(name)
+        same = pc.equal(column.take(pa.array(before)), column.take(pa.array(before + 1)))
+        moves |= ~same.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+    moved = before[moves]
+    if not moved.size:
+        return batch
+    ops = ops.copy()
+    ops[moved] = RowKind.DELETE
+    ops[moved + 1] = RowKind.INSERT
+    return batch.set_column(op_index, batch.schema.field(op_index), pa.array(ops, pa.int8()))
+
+
+class SpilledRows(Protocol):
+    """Rows that were put down; they come back in their order, as often as wanted, a batch at a time."""
+
+    def __iter__(self) -> Iterator[LogRows]: ...
+
+    def delete(self) -> None:
+        """They are not wanted any more; harmless when called again."""
+
+
+#: Puts rows down.
+Spill = Callable[[Sequence[LogRows]], SpilledRows]
+
+
+class HeldRows:
+    """In log order: what was recalled when the chunk was opened, what was put down since, and the newest."""
+
+    def __init__(self) -> None:
+        self.recalled: list[LogRows] = []
+        self.spilled: list[SpilledRows] = []
+        self.newest: list[LogRows] = []
+        #: Of what is in memory.
+        self.bytes = 0
+
+    def __repr__(self) -> str:
+        return f"HeldRows({self.bytes} bytes in memory, {len(self.spilled)} times put down)"
+
+    def __iter__(self) -> Iterator[LogRows]:
+        return itertools.chain(self.recalled, itertools.chain.from_iterable(self.spilled), self.newest)
+
+    def recall(self, rows: LogRows) -> None:
+        """Something dropped before the chunk was opened; before anything is held."""
+        self.recalled.append(rows)
+        self.bytes += rows.batch.nbytes
+
+    def hold(self, rows: LogRows) -> None:
+        self.newest.append(rows)
+        self.bytes += rows.batch.nbytes
+
+    @property
+    def can_spill(self) -> bool:
+        return bool(self.newest)
+
+    def spill(self, put_down: Spill) -> None:
+        """Put the newest down. Recalled rows stay, because the ring, which has them, too, is in memory."""
+        self.spilled.append(put_down(self.newest))
+        self.bytes -= sum(rows.batch.nbytes for rows in self.newest)
+        self.newest = []
+
+    def clear(self) -> None:
+        for rows in self.spilled:
+            rows.delete()
+        self.recalled, self.spilled, self.newest, self.bytes = [], [], [], 0

@@ -1,0 +1,277 @@
+"""The units of a log: rows, and the changes of tables. A connector's `LogSource` gives them.
+
+A unit is one of four, and `LogUnit` is their union:
+
+| unit | means |
+|---|---|
+| `LogTransactions` | transactions are whole: their rows, and tables whose rows did not fit |
+| `TransactionPart` | the log is cut inside a transaction, because that is too large, or not known to be whole |
+| `SchemaChange` | tables changed, with the truncations that this meant |
+| `LogProgress` | the log went on without anything to tell |
+
+A change of a table is one of four, too, and `SchemaUpdate` is their union:
+
+| update | means |
+|---|---|
+| `AlterTableUpdate` | another schema is in force from here on, or a table of this name appeared |
+| `DropTableUpdate` | the table is no more |
+| `ParkTableUpdate` | the table is not followed from here on (`raycdc.source.tables.parking`) |
+| `BeginTableUpdate` | a parked table, or another one under its name, begins again with every chunk unopened |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol, assert_never
+
+from raycdc.model import TableId
+from raycdc.model.evolution.events import SchemaChangeEvent
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.log.log_rows import LogRows
+from raycdc.source.tables.table_life import ParkingCause, SnapshotState
+from raycdc.state.missing import MissingRow
+from raycdc.state.opaque import LogNotes, Position
+
+#: Behind every place of a log.
+NOWHERE = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTableUpdate:
+    """`document` is the schema document in force from here on; `changes` lead to it, as elementary events in order."""
+
+    table: TableId
+    changes: tuple[SchemaChangeEvent, ...]
+    document: SchemaDocument
+
+    @property
+    def fingerprint(self) -> str:
+        fingerprint: str = self.document.fingerprint
+        return fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class DropTableUpdate:
+    """`changes` are what targets are told, if anything."""
+
+    table: TableId
+    changes: tuple[SchemaChangeEvent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParkTableUpdate:
+    """Nothing of the table follows, for this reason."""
+
+    table: TableId
+    parking: ParkingCause
+
+
+@dataclass(frozen=True, slots=True)
+class BeginTableUpdate:
+    """The table as `document` describes it, of which `snapshot` says how it is cut; its chunks are all unread.
+
+    Without `changes` it is one that no target was told of, which the epoch creates as it is.
+    """
+
+    table: TableId
+    changes: tuple[SchemaChangeEvent, ...]
+    document: SchemaDocument
+    snapshot: SnapshotState
+
+    @property
+    def fingerprint(self) -> str:
+        fingerprint: str = self.document.fingerprint
+        return fingerprint
+
+
+SchemaUpdate = AlterTableUpdate | DropTableUpdate | ParkTableUpdate | BeginTableUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """Where the log stands after a unit, and how late that came.
+
+    `position` is in the connector's terms, `ordinal` in the log's total order; inside a transaction they repeat the
+    last boundary. `event_ms` is the commit time of the last event, `fetched_ms` the time when it came. `notes` are
+    everything that the source itself must know to go on from here, beside position and schemas; None where they are as
+    they were.
+    """
+
+    position: Position
+    ordinal: int
+    event_ms: int | None = None
+    fetched_ms: int | None = None
+    notes: LogNotes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPart:
+    """Rows of a transaction of which more is to come: no epoch ends behind them, and no table is parked there."""
+
+    place: LogPosition
+    rows: tuple[LogRows, ...] = ()
+    bytes: int = 0
+
+    @property
+    def end(self) -> int:
+        """The last place that the unit says anything of; its rows' are behind its own.
+
+        A unit that has nothing of its transaction does not tell where that is: it is `NOWHERE`, and nothing is lost
+        without it.
+        """
+        return NOWHERE if not self.rows and self.place.notes is None else _last(self.place.ordinal, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class LogTransactions:
+    """Whole transactions, or the rest of one.
+
+    `parked` are tables whose rows turned out not to fit: they are parked with the unit's own position, in one step with
+    its rows. `missing` are rows that the source cannot give, one for each of the unit's `rows` in their order, which
+    are their deletions then. `bytes` bounds memory.
+    """
+
+    place: LogPosition
+    rows: tuple[LogRows, ...] = ()
+    parked: tuple[ParkTableUpdate, ...] = ()
+    missing: tuple[MissingRow, ...] = ()
+    bytes: int = 0
+
+    @property
+    def end(self) -> int:
+        """The last place that the unit says anything of."""
+        return _last(self.place.ordinal, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A statement, or what else changes tables; an epoch begins with it.
+
+    `truncations` are rows that follow the `updates`, because the change itself removed rows. A statement that is
+    `in_transaction` begins a transaction whose rows follow (a table that is created with its rows). Its `place` is
+    before that, so it says itself where it is in the log's total order: by `at`, or by its truncations.
+    """
+
+    place: LogPosition
+    updates: tuple[SchemaUpdate, ...]
+    truncations: tuple[LogRows, ...] = ()
+    in_transaction: bool = False
+    at: int | None = None
+
+    def __post_init__(self) -> None:
+        is_somewhere = self.at is not None or self.truncations
+        assert is_somewhere or not self.in_transaction, f"nobody knows where in its transaction {self} is"
+
+    @property
+    def end(self) -> int:
+        """The last place that the unit says anything of."""
+        return max(_last(self.place.ordinal, self.truncations), self.at or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LogProgress:
+    """The log stands further on, between two transactions, and there was nothing to tell."""
+
+    place: LogPosition
+
+    @property
+    def end(self) -> int:
+        """The unit's own place."""
+        return self.place.ordinal
+
+
+#: A run of the log. A connector gives one after the other, and the log reader acts on each (`snapshot.log_reader`).
+LogUnit = TransactionPart | LogTransactions | SchemaChange | LogProgress
+
+
+def rows_of(unit: LogUnit) -> tuple[LogRows, ...]:
+    """All rows that the unit brings, truncations included."""
+    match unit:
+        case TransactionPart(rows=rows) | LogTransactions(rows=rows) | SchemaChange(truncations=rows):
+            return rows
+        case LogProgress():
+            return ()
+        case _:
+            assert_never(unit)
+
+
+def updates_of(unit: LogUnit) -> tuple[SchemaUpdate, ...]:
+    """Everything that the unit says of tables."""
+    match unit:
+        case SchemaChange(updates=updates) | LogTransactions(parked=updates):
+            return updates
+        case TransactionPart() | LogProgress():
+            return ()
+        case _:
+            assert_never(unit)
+
+
+def in_transaction(unit: LogUnit) -> bool:
+    """Whether the unit leaves a transaction open."""
+    match unit:
+        case TransactionPart():
+            return True
+        case SchemaChange(in_transaction=is_open):
+            return is_open
+        case LogTransactions() | LogProgress():
+            return False
+        case _:
+            assert_never(unit)
+
+
+def narrowed(
+    unit: LogUnit, keeps: Callable[[TableId], bool], keeps_update: Callable[[SchemaUpdate], bool] | None = None
+) -> LogUnit:
+    """The part of the unit that is about tables which are to be kept; `keeps_update` may be of another mind about a
+    statement's updates. A statement without any is none: no epoch has to end for it.
+    """
+    match unit:
+        case SchemaChange(place, updates, truncations):
+            left = tuple(one for one in updates if (keeps(one.table) if keeps_update is None else keeps_update(one)))
+            rows = tuple(part for part in truncations if keeps(part.table))
+            if left:
+                at = unit.end if unit.in_transaction else None
+                return replace(unit, updates=left, truncations=rows, at=at)
+            return TransactionPart(place, rows) if unit.in_transaction else LogTransactions(place, rows)
+        case TransactionPart(rows=rows):
+            return replace(unit, rows=tuple(part for part in rows if keeps(part.table)))
+        case LogTransactions(rows=rows, missing=missing, parked=parked):
+            return replace(
+                unit,
+                rows=tuple(part for part in rows if keeps(part.table)),
+                missing=tuple(row for row in missing if keeps(row.table)),
+                parked=tuple(one for one in parked if keeps_update is not None or keeps(one.table)),
+            )
+        case LogProgress():
+            return unit
+        case _:
+            assert_never(unit)
+
+
+def bytes_of(unit: LogUnit) -> int:
+    """How much memory the unit's rows take."""
+    match unit:
+        case TransactionPart(bytes=size) | LogTransactions(bytes=size):
+            return size
+        case SchemaChange() | LogProgress():
+            return 0
+        case _:
+            assert_never(unit)
+
+
+def _last(ordinal: int, rows: Iterable[LogRows]) -> int:
+    return max(ordinal, *(int(part.ordinals[-1]) for part in rows if part.ordinals.size), 0)
+
+
+class LogSource(Protocol):
+    """A log being read from a position on. `poll` is called from the reader's thread and never blocks."""
+
+    def poll(self) -> LogUnit | None:
+        """The next unit, or None when there is none now. Raises what went wrong in the background."""
+
+    @property
+    def seen_ms(self) -> int | None:
+        """The wall time up to which the log was seen: all that it had then was given to `poll`. None: not known yet."""
+
+    def close(self) -> None: ...

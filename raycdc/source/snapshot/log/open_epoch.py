@@ -1,0 +1,203 @@
+"""The epoch that a log reader has open: what is in it, and what its report says. Owned by the log reader.
+
+The tables of a log reader's open epoch. Owned by `raycdc.source.snapshot.log.log_reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from raycdc.model import TableId
+from raycdc.model.evolution.events import CreateTableEvent, SchemaChangeEvent
+from raycdc.source.protocol.api import ReaderOutput
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.log.log_rows import LogRows
+from raycdc.source.split import STREAM_SPLIT_ID, SnapshotSplit
+from raycdc.source.tables.table_life import Parked, TableStates, Unknown, is_announced, reading
+from raycdc.state.manifests.manifest import Segment, TableEpoch
+from raycdc.state.manifests.patch import Patch
+from raycdc.state.missing import MissingRow, MissingRows, MissingState
+from raycdc.state.opaque import SealedSplit
+
+
+class EpochTables:
+    """The tables that the open epoch names, with the schema changes that it begins with.
+
+    `documents` are all schemas by fingerprint; those known at the start count as reported.
+    """
+
+    def __init__(self, lives: TableStates, documents: Mapping[str, SchemaDocument]) -> None:
+        self._lives = lives
+        self.documents = dict(documents)
+        #: Tables that the open epoch names, and the schema of their rows in it.
+        self._touched: dict[TableId, str] = {}
+        self._unreported: dict[str, SchemaDocument] = {}
+        self._changes: dict[TableId, list[SchemaChangeEvent]] = {}
+
+    def __contains__(self, table: object) -> bool:
+        """Whether the open epoch names the table."""
+        return table in self._touched
+
+    def document(self, table: TableId) -> SchemaDocument:
+        """The schema in force."""
+        return self.documents[self._schema_of(table)]
+
+    def know(self, fingerprint: str, document: SchemaDocument) -> None:
+        """A schema is in force from here on: the next report has it, unless one before had."""
+        if fingerprint not in self.documents:
+            self._unreported[fingerprint] = document
+        self.documents[fingerprint] = document
+
+    def touch(self, table: TableId) -> None:
+        """The open epoch has something of the table; a table's first epoch carries its CreateTableEvent."""
+        if not is_announced(self._lives[table]) and table not in self._changes:
+            self._changes[table] = [CreateTableEvent(table, self.document(table).schema, comment=None)]
+        self._touched[table] = self._schema_of(table)
+
+    def note_changes(self, table: TableId, changes: Iterable[SchemaChangeEvent]) -> None:
+        """Schema changes that the open epoch begins with."""
+        self._changes.setdefault(table, []).extend(changes)
+
+    def has_news(self) -> bool:
+        """Whether a table is still to be announced."""
+        return bool(self._lives.news.unannounced)
+
+    def report(self) -> tuple[dict[str, TableEpoch], dict[str, SchemaDocument]]:
+        """The tables of the open epoch for `EpochSealed`, and the schemas that the epoch is the first to name.
+
+        Every table is told of, with rows or without: an empty table has an empty target.
+        """
+        for table in self._lives.news.unannounced:
+            if table not in self._touched:
+                self.touch(table)
+        tables = {
+            str(table): TableEpoch(schema, reading(self._lives[table]) is not None, tuple(self._changes.get(table, ())))
+            for table, schema in self._touched.items()
+        }
+        schemas, self._unreported = self._unreported, {}
+        for table in self._touched:
+            if not isinstance(self._lives[table], Parked):
+                self._lives.announced(table)
+        return tables, schemas
+
+    def begin_epoch(self) -> None:
+        """A cut was made: what it said is said."""
+        self._changes.clear()
+        self._touched.clear()
+
+    def _schema_of(self, table: TableId) -> str:
+        state = self._lives[table]
+        assert not isinstance(state, Unknown), f"{table} is not known"
+        assert state.schema is not None, f"{table} was never followed"
+        return state.schema
+
+
+#: Missing rows of an epoch, which its manifest names one by one; about, as a unit may have some.
+_MISSING_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """The log's part of `EpochSealed`, in its terms; `sealed` is its state, or what became another one of it."""
+
+    tables: Mapping[str, TableEpoch] = field(default_factory=dict)
+    schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
+    finished: tuple[str, ...] = ()
+    watermark_ms: int | None = None
+    end_of_input: bool = False
+    sealed: SealedSplit | Patch | None = field(default=None, compare=False)
+
+
+class OpenEpoch:
+    """Rows, published chunks and schema changes since the last cut.
+
+    Invariant: `changed` is True from the first of them on, so an epoch that says something is never passed over.
+    """
+
+    def __init__(
+        self,
+        lives: TableStates,
+        output: ReaderOutput,
+        *,
+        schemas: Mapping[str, SchemaDocument],
+        missing: MissingState,
+        bytes_max: int,
+    ) -> None:
+        self._lives, self._output, self._bytes_max = lives, output, bytes_max
+        self.tables = EpochTables(lives, schemas)
+        self._missing = MissingRows(missing)
+        self._finished: list[str] = []
+        self.changed = self.tables.has_news()
+
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether there is room for one."""
+        return self._output.open_bytes < self._bytes_max
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the epoch takes no further transaction."""
+        return not self.takes_chunks or len(self._missing.rows) >= _MISSING_MAX
+
+    @property
+    def missing(self) -> MissingState:
+        """The rows that the source could not give, of this epoch and before."""
+        return self._missing.state()
+
+    def touch(self, table: TableId) -> None:
+        """The epoch has something of the table."""
+        self.tables.touch(table)
+        self.changed = True
+
+    def collect(self, rows: LogRows | None) -> None:
+        """Rows of the log go out, if there are any."""
+        if rows is None:
+            return
+        state = self._lives[rows.table]
+        assert not isinstance(state, Parked | Unknown), f"rows of {rows.table} came, which is {state}"
+        self.touch(rows.table)
+        document = self.tables.document(rows.table)
+        self._output.collect(
+            rows.table,
+            fingerprint=document.fingerprint,
+            batch=rows.batch,
+            split_id=STREAM_SPLIT_ID,
+            key=document.primary_key,
+        )
+
+    def publish(self, split: SnapshotSplit, segments: Sequence[Segment], released: Iterable[LogRows]) -> None:
+        """A chunk goes out, and behind it the rows that were held for it."""
+        self.touch(split.table)
+        self._output.publish(segments)
+        for rows in released:
+            self.collect(rows)
+        self._finished.append(split.split_id)
+
+    def write_delta(self, split: SnapshotSplit, delta: Iterable[LogRows]) -> tuple[Segment, ...]:
+        """Segments of no epoch for the reader of a chunk, who folds them into it."""
+        fingerprint = self.tables.document(split.table).fingerprint
+        return self._output.write_delta(delta, fingerprint=fingerprint, split_id=split.split_id)
+
+    def note_missing(self, rows: Sequence[MissingRow]) -> None:
+        """The source cannot give these."""
+        self._missing.add(rows)
+        self.changed = True
+
+    def note_changes(self, table: TableId, changes: Iterable[SchemaChangeEvent]) -> None:
+        """The epoch begins with these schema changes; a table that is not announced yet is created as it is now."""
+        if is_announced(self._lives[table]):
+            self.tables.note_changes(table, changes)
+        self.touch(table)
+
+    def report(self, *, watermark_ms: int | None, end_of_input: bool) -> LogReport:
+        """All that is in the epoch beside segments; call before `begin`."""
+        tables, schemas = self.tables.report()
+        return LogReport(tables, schemas, tuple(self._finished), watermark_ms, end_of_input)
+
+    def begin(self) -> None:
+        """A cut was made, and another epoch is open."""
+        self._missing.begin_epoch()
+        self.changed = False
+        self.tables.begin_epoch()
+        self._finished.clear()

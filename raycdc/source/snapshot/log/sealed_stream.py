@@ -1,0 +1,107 @@
+"""What a log reader seals of its stream at each cut: its state once, and from then on what became another one.
+
+With a hundred thousand tables the state has megabytes, and an epoch concerns a few of them. The coordinator has the
+state before, because each cut is part of a manifest or its reader is lost, and who takes the stream over begins with
+the whole state.
+
+Where a log reader stands in its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from raycdc.model import TableId
+from raycdc.model.json_value import Json
+from raycdc.source.snapshot.log.log_unit import LogPosition
+from raycdc.source.snapshot.log.stream_state import PARKED, TABLES, StreamState
+from raycdc.source.tables.table_life import CatchingUp, Dropped, Parked, TableStates, Unknown, followed_to_json
+from raycdc.state.manifests.patch import Patch
+from raycdc.state.opaque import SealedSplit
+
+
+class SealedStream:
+    """See the module's docstring. Owned by the log reader; called once per cut, after what is announced is."""
+
+    def __init__(self, lives: TableStates) -> None:
+        self._lives = lives
+        #: The field of the state in which each table was sealed last; None before the first cut.
+        self._fields: dict[str, str] | None = None
+        self._place: Mapping[str, Json] = {}
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no cut was made yet, so that the `whole` state is sealed."""
+        return self._fields is None
+
+    def whole(self, state: StreamState) -> SealedSplit:
+        """The state, at the first cut alone."""
+        self._lives.news.take_changed()
+        followed, parked = map(str, state.followed), map(str, (*state.parked, *state.catching_up))
+        self._fields = {**dict.fromkeys(followed, TABLES), **dict.fromkeys(parked, PARKED)}
+        self._place = state.place_json(as_of=bool(self._lives.news.as_of))
+        return state.sealed()
+
+    def change(self, place: StreamState) -> Patch:
+        """What became another one since the cut before. `place` is the state without its tables."""
+        fields = self._fields
+        assert fields is not None, "the first cut seals the whole state"
+        put: dict[str, dict[str, Json]] = {TABLES: {}, PARKED: {}}
+        gone: dict[str, list[str]] = {TABLES: [], PARKED: []}
+        for table in self._lives.news.take_changed():
+            before = fields.pop(str(table), None)
+            written = self._written(table)
+            if written is not None:
+                field, value = written
+                fields[str(table)] = field
+                put[field][str(table)] = value
+            if before is not None and (written is None or written[0] != before):
+                gone[before].append(str(table))
+        before_place = self._place
+        self._place = place.place_json(as_of=bool(self._lives.news.as_of))
+        inside = {field: patch for field in (TABLES, PARKED) if (patch := Patch(put[field], tuple(gone[field])))}
+        return Patch(self._place, tuple(key for key in before_place if key not in self._place), inside)
+
+    def _written(self, table: TableId) -> tuple[str, Json] | None:
+        """The field of the state that has the table now, and what stands there."""
+        match state := self._lives[table]:
+            case Dropped() | Unknown():
+                return None
+            case Parked() | CatchingUp():
+                return PARKED, cast("Json", state.to_json())
+            case _:
+                return TABLES, cast("Json", followed_to_json(state))
+
+
+class LogCursor:
+    """The place behind the last unit that was passed on.
+
+    Inside a transaction, position and ordinal are those of the last boundary, because a state can name no other place.
+    """
+
+    def __init__(self, state: StreamState) -> None:
+        self.position, self.ordinal = state.position, state.ordinal
+        #: The source's own notes, passed through; states that were written before there was any have none.
+        self.notes = state.notes
+        self.in_transaction = False
+        #: Commit time of the last event, and of the last one behind which no transaction is open.
+        self.event_ms: int | None = None
+        self.watermark_ms: int | None = None
+        #: Whether the place is another one than at the last cut.
+        self.moved = False
+
+    def __repr__(self) -> str:
+        return f"LogCursor({self.ordinal}, in_transaction={self.in_transaction})"
+
+    def move(self, place: LogPosition, *, in_transaction: bool) -> None:
+        """A unit was passed on, and left a transaction open or not."""
+        self.in_transaction = in_transaction
+        self.moved = self.moved or place.ordinal != self.ordinal
+        self.position, self.ordinal = place.position, place.ordinal
+        if place.notes is not None:
+            self.notes = place.notes
+        if place.event_ms is not None:
+            self.event_ms = place.event_ms
+            if not in_transaction:
+                self.watermark_ms = place.event_ms

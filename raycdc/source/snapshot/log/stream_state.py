@@ -1,0 +1,224 @@
+"""The state of a log that one reader reads: where it stands, and in which state each of its tables is.
+
+It is a value. The log reader gives it at every cut, the manifest holds its JSON, and whoever looks into a manifest for
+tables asks `stream_of`. While nothing runs, `raycdc.source.tables.parking` and
+`raycdc.source.selection` change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from raycdc.errors import ProtocolError
+from raycdc.model import TableId
+from raycdc.model.json_value import Json
+from raycdc.source.tables.table_life import (
+    AsOf,
+    Behind,
+    CatchingUp,
+    Followed,
+    LeftAt,
+    Live,
+    Parked,
+    ParkedPhase,
+    ParkingCause,
+    TableState,
+    Unknown,
+    followed_from_json,
+    followed_to_json,
+    parked_from,
+    resumed,
+)
+from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.state.manifests.patch import Patch
+from raycdc.state.missing import MissingState
+from raycdc.state.opaque import NO_NOTES, LogNotes, Position, SealedSplit
+
+#: The fields of a state that have its tables.
+TABLES = "tables"
+PARKED = "parked"
+
+#: Version of the stream split's state, and that of one with a table that is read as of one place.
+STATE_VERSION = 1
+AS_OF_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """Where the log stands: `position` in the connector's terms, `ordinal` in the log's total order.
+
+    `followed`, `parked` and `catching_up` are all its tables. `changes` counts parkings and new beginnings. `notes` are
+    what the connector must know to go on beside position and schemas. `missing` are rows that the source could not
+    give.
+    """
+
+    position: Position
+    ordinal: int
+    followed: Mapping[TableId, Followed] = field(default_factory=dict)
+    parked: Mapping[TableId, Parked] = field(default_factory=dict)
+    changes: int = 0
+    notes: LogNotes = NO_NOTES
+    missing: MissingState = field(default_factory=MissingState)
+    catching_up: Mapping[TableId, CatchingUp] = field(default_factory=dict)
+
+    def __getitem__(self, table: TableId) -> TableState:
+        return self.followed.get(table) or self.parked.get(table) or self.catching_up.get(table) or Unknown()
+
+    def named(self, name: str) -> TableState:
+        """The table that a user calls `name`; `Unknown` also for what is no table's name."""
+        try:
+            return self[TableId.parse(name)]
+        except ValueError:
+            return Unknown()
+
+    @property
+    def names(self) -> list[str]:
+        """All tables."""
+        return sorted(map(str, self.tables))
+
+    @property
+    def tables(self) -> tuple[TableId, ...]:
+        """All tables, whatever is known of them."""
+        return (*self.followed, *self.parked, *self.catching_up)
+
+    def park(self, table: TableId, parking: ParkingCause, *, number: int, announced: bool = False) -> StreamState:
+        """The state with the table parked as the beginning `number`. `announced`: an epoch told of it in any case."""
+        parked = parked_from(self[table], parking, incarnation=number, announced=announced)
+        return self._parked(table, parked, number)
+
+    def pause(self, table: TableId, parking: ParkingCause, *, number: int) -> StreamState:
+        """The state with the table paused as the beginning `number`: where all its chunks are out, it can go on."""
+        match self[table]:
+            case CatchingUp(position=position, left=left, gone=False):
+                parking = replace(parking, position=position)
+            case Parked(position=position, left=LeftAt() as left):
+                parking = replace(parking, position=position)
+            case Live(incarnation=incarnation):
+                left = LeftAt(incarnation, self.ordinal, self.notes)
+            case Behind(incarnation=incarnation, at=at) if at <= self.ordinal:
+                left = LeftAt(incarnation, self.ordinal, self.notes)
+            case _:
+                return self.park(table, parking, number=number)
+        paused = replace(parked_from(self[table], parking, incarnation=number), left=left)
+        return self._parked(table, paused, number)
+
+    def catch_up(self, table: TableId, *, number: int) -> StreamState:
+        """The state with the paused table going on from where it was left, which `number` counts."""
+        state = resumed(self.parked[table])
+        parked = {name: parked for name, parked in self.parked.items() if name != table}
+        return replace(
+            self, parked=parked, catching_up={**self.catching_up, table: state}, changes=max(self.changes, number)
+        )
+
+    def elsewhere(self, position: Position, ordinal: int) -> StreamState:
+        """The state with the log going on at a place that nothing before can be compared with: of tables that were left
+        at an earlier one, nobody knows what lies between.
+        """
+        state = self
+        for table, one in self.catching_up.items():
+            state = state.park(table, ParkingCause(_gap_before(table), one.position, 0), number=state.changes + 1)
+        parked = {
+            table: replace(
+                paused,
+                left=None,
+                # The statement that made it may be in the gap.
+                awaited=False,
+                # What it says of going on is not so any more.
+                reason=_gap_before(table)
+                if paused.left is not None and paused.phase is ParkedPhase.PARKED
+                else paused.reason,
+            )
+            for table, paused in state.parked.items()
+        }
+        return replace(state, position=position, ordinal=ordinal, parked=parked)
+
+    def _parked(self, table: TableId, parked: Parked, number: int) -> StreamState:
+        return replace(
+            self,
+            followed={name: state for name, state in self.followed.items() if name != table},
+            parked={**self.parked, table: parked},
+            changes=max(self.changes, number),
+            catching_up={name: state for name, state in self.catching_up.items() if name != table},
+        )
+
+    def only(self, tables: Iterable[TableId]) -> StreamState:
+        """The state as if no others were followed."""
+        return replace(self, followed={table: self.followed[table] for table in tables if table in self.followed})
+
+    @classmethod
+    def of(cls, state: SealedSplit) -> StreamState:
+        """The state of the stream split, as manifests and messages have it."""
+        return cls.from_json(state.to_json())
+
+    def sealed(self) -> SealedSplit:
+        """Inverse of `of`."""
+        return SealedSplit.from_json(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """As a manifest has it."""
+        as_of = any(isinstance(state, AsOf | Behind) for state in self.followed.values())
+        return {
+            **self.place_json(as_of=as_of),
+            "parked": {
+                **{str(table): state.to_json() for table, state in self.parked.items()},
+                **{str(table): state.to_json() for table, state in self.catching_up.items()},
+            },
+            "tables": {str(table): followed_to_json(state) for table, state in self.followed.items()},
+        }
+
+    def place_json(self, *, as_of: bool) -> Mapping[str, Json]:
+        """`to_json` without the tables, of which some are read `as_of` one place."""
+        return {
+            "version": AS_OF_VERSION if as_of else STATE_VERSION,
+            "position": self.position.to_json(),
+            "ordinal": self.ordinal,
+            **({"source": self.notes.to_json()} if self.notes else {}),
+            **({"missing": self.missing.to_json()} if self.missing.count else {}),
+            "changes": self.changes,
+        }
+
+    @classmethod
+    def of_change(cls, change: Patch) -> StreamState:
+        """The state after a change that `SealedStream` gave, with the tables alone that it tells of."""
+        tables = {name: change.inside[name].put if name in change.inside else {} for name in (TABLES, PARKED)}
+        return cls.from_json({**change.put, **tables})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StreamState:
+        """Inverse of `to_json`. Raises `ProtocolError` for a version that is not known here."""
+        if data["version"] not in (STATE_VERSION, AS_OF_VERSION):
+            known = f"{STATE_VERSION} and {AS_OF_VERSION}"
+            raise ProtocolError(f"Stream split state has version {data['version']}, this reader knows {known}")
+        parked = {TableId.parse(name): entry for name, entry in data.get("parked", {}).items()}
+        return cls(
+            Position.from_json(data["position"]),
+            data["ordinal"],
+            {TableId.parse(name): followed_from_json(entry) for name, entry in data["tables"].items()},
+            {table: Parked.from_json(entry) for table, entry in parked.items() if "catching_up" not in entry},
+            data.get("changes", 0),
+            LogNotes.from_json(data.get("source", {})),
+            MissingState.from_json(data.get("missing")),
+            {table: CatchingUp.from_json(entry) for table, entry in parked.items() if "catching_up" in entry},
+        )
+
+
+def dropped_by(change: Patch) -> list[TableId]:
+    """The tables that no state has any more after a change that `SealedStream` gave."""
+    inside = [patch for name in (TABLES, PARKED) if (patch := change.inside.get(name)) is not None]
+    kept = {name for patch in inside for name in patch.put}
+    return [TableId.parse(name) for patch in inside for name in patch.gone if name not in kept]
+
+
+def _gap_before(table: TableId) -> str:
+    return (
+        f"{table} cannot go on from where it was left, because the log goes on behind a gap, or at another server, "
+        f"since then. Read it anew with: raycdc tables resnapshot CONFIG {table}"
+    )
+
+
+def stream_of(manifest: Manifest | None) -> StreamState | None:
+    """The state of the log after the epoch of `manifest`; None where the source has none, or nothing was sealed."""
+    state = None if manifest is None else manifest.to_splits.get(STREAM_SPLIT_ID)
+    return None if state is None else StreamState.of(state)

@@ -1,0 +1,139 @@
+"""Changes of tables while their log is passed on: tables are altered, dropped, parked, and begin again.
+
+The log tells of it (`SchemaUpdate`), the driver (`Refusal`: a target took no more of the table), or the log reader
+itself (a table cannot be read). Each change is made here as a whole: the chunks that are open are void, the table's
+state moves, and the open epoch tells of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from raycdc.errors import SchemaError
+from raycdc.model import TableId
+from raycdc.source.protocol.source_event import SourceEvent
+from raycdc.source.snapshot.chunk_events import ChunkVoided, Fate, ResnapshotBegan
+from raycdc.source.snapshot.handoff.hand_off import HandOff
+from raycdc.source.snapshot.handoff.open_chunk import KeyOrder
+from raycdc.source.snapshot.log.log_unit import (
+    AlterTableUpdate,
+    BeginTableUpdate,
+    DropTableUpdate,
+    ParkTableUpdate,
+    SchemaUpdate,
+)
+from raycdc.source.snapshot.log.open_epoch import OpenEpoch
+from raycdc.source.tables.parking import Refusal, RefusedTables
+from raycdc.source.tables.table_life import Parked, ParkingCause, TableStates, Unknown
+
+
+class TableChanges:
+    """Makes each change of a table. Without `parks`, a table that would be parked ends the run instead."""
+
+    def __init__(
+        self,
+        lives: TableStates,
+        hand_off: HandOff,
+        epoch: OpenEpoch,
+        *,
+        key_order: KeyOrder,
+        send_event: Callable[[SourceEvent], None],
+        parks: bool,
+    ) -> None:
+        self._lives, self._hand_off, self._epoch = lives, hand_off, epoch
+        self._key_order = key_order
+        self._send_event = send_event
+        self._parks = parks
+        #: Tables whose log goes on to speak of them although they were parked here.
+        self.refused = RefusedTables()
+
+    def apply(self, update: SchemaUpdate, *, now_s: float) -> None:
+        """The log tells of a change."""
+        fate = Fate.NEXT_MANIFEST if isinstance(update, ParkTableUpdate | BeginTableUpdate) else Fate.READ_AGAIN
+        self._void(update.table, "the table's schema changed while the chunk was read", fate, now_s)
+        match update:
+            case ParkTableUpdate(table, parking):
+                self._check_parking(table, parking)
+                self._park(table, parking)
+            case BeginTableUpdate():
+                self._begin_again(update)
+            case DropTableUpdate(table, changes):
+                was_followed = not isinstance(self._lives[table], Unknown | Parked)
+                self._hand_off.drop_table(table)
+                self._lives.dropped(table)
+                if was_followed:
+                    self._epoch.note_changes(table, changes)
+            case AlterTableUpdate(table) if isinstance(self._lives[table], Parked):
+                return  # Nothing of a parked table passes before it begins again, with the schema that it has then.
+            case AlterTableUpdate(table, changes, document):
+                self._epoch.tables.know(update.fingerprint, document)
+                if isinstance(self._lives[table], Unknown):
+                    self._lives.found(table, update.fingerprint)
+                    self._epoch.touch(table)
+                else:
+                    self._lives.altered(table, update.fingerprint)
+                    self._epoch.note_changes(table, changes)
+            case _:
+                assert_never(update)
+
+    def refuse(self, refusal: Refusal, *, now_s: float) -> None:
+        """The table's target refused an epoch: the table is parked here, unless that was done before."""
+        if refusal.acts_on(self._lives[refusal.table]):
+            self._park_here(refusal.table, refusal.parking, now_s=now_s, refused=True)
+
+    def give_up(self, table: TableId, parking: ParkingCause, *, now_s: float) -> None:
+        """The table cannot be read: it is parked here, between two transactions, and the log is not to know it."""
+        self._check_parking(table, parking)
+        self._park_here(table, parking, now_s=now_s)
+
+    def leave(self, table: TableId, parking: ParkingCause) -> None:
+        """The reading beside the log has no more of the table, and nobody is to decide about it: it is no more at the
+        source, or begins again by itself.
+        """
+        self._park(table, parking)
+
+    def _park_here(self, table: TableId, parking: ParkingCause, *, now_s: float, refused: bool = False) -> None:
+        self._void(table, "its table is parked", Fate.NEXT_MANIFEST, now_s)
+        self.refused.add(table)
+        self._park(table, parking, refused=refused)
+
+    def _void(self, table: TableId, reason: str, fate: Fate, now_s: float) -> None:
+        for split in self._hand_off.void_table(table, now_s=now_s):
+            self._send_event(ChunkVoided(split.chunk_id, reason, fate))
+
+    def _check_parking(self, table: TableId, parking: ParkingCause) -> None:
+        if not self._parks:
+            raise SchemaError(
+                f'{parking.reason}\n{table} is not parked, because pipeline.schema_change = "exception", or '
+                'on_table_error = "fail". Nothing after this place was passed on. Set it to another value, or '
+                "leave the table out (source.exclude)."
+            )
+
+    def _park(self, table: TableId, parking: ParkingCause, *, refused: bool = False) -> None:
+        """Nothing of the table is passed on from here; the chunks it had are nobody's."""
+        self._hand_off.drop_table(table)
+        # A table that the open epoch announces has a target once that is sealed, as this is. One whose target `refused`
+        # an epoch was announced by that, also where it was dropped since.
+        self._lives.parked(table, parking, announced=refused or table in self._epoch.tables)
+        self._epoch.changed = True
+
+    def _begin_again(self, update: BeginTableUpdate) -> None:
+        """All chunks are unopened, and the target empty: the truncations of the schema change say so. A table that has
+        no chunk is live at once: no cut may lie before that, because chunks of it would be planned.
+        """
+        table, document, snapshot = update.table, update.document, update.snapshot
+        # One without changes was only waited for: it is followed from the statement that made it.
+        if isinstance(was := self._lives[table], Parked) and update.changes:
+            self._send_event(ResnapshotBegan(table, was))
+        self._hand_off.drop_table(table)
+        self._epoch.tables.know(update.fingerprint, document)
+        self._lives.begun_again(table, update.fingerprint, snapshot)
+        self._key_order.use(table, snapshot.key, document)
+        self._hand_off.add_table(table, primary_key=document.primary_key)
+        # Also of a table that is new here: it may have been another one before, which was dropped, and then its target
+        # is there, with columns that only an emptied one can exchange.
+        if update.changes:
+            self._epoch.tables.note_changes(table, update.changes)
+        self._epoch.touch(table)
+        self._hand_off.complete_tables()

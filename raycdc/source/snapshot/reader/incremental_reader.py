@@ -1,0 +1,254 @@
+"""The source reader for incremental snapshots: chunks, and in one of the readers also the log.
+
+It is a `SourceReaderBase`. Blocking work (sockets, SELECTs) is behind `LogSource` and `ChunkSource`, which run in
+fetcher threads and are polled. The way of a chunk is in `raycdc.source.snapshot.reader.chunks_in_flight`, the way of
+the log's rows in `raycdc.source.snapshot.log.log_reader`, which is the emitter of the stream split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol, assert_never
+
+from raycdc.core.failpoints import reach
+from raycdc.core.retry import POLICY, RetryPolicy
+from raycdc.errors import ProtocolError
+from raycdc.source.protocol.api import ChunkSource
+from raycdc.source.protocol.metrics import ReaderMetrics
+from raycdc.source.protocol.source_event import SourceEvent, SplitsAdded, SplitsRemoved
+from raycdc.source.reader.source_reader_base import ReaderCheckpoint, ReaderContext, SealState, SourceReaderBase
+from raycdc.source.snapshot.chunk_events import (
+    ChunkReaderEvent,
+    DiscardSegments,
+    LogEvent,
+)
+from raycdc.source.snapshot.handoff.open_chunk import KeyOrder
+from raycdc.source.snapshot.log.log_reader import LogReader, LogReaderSettings
+from raycdc.source.snapshot.log.log_unit import LogSource
+from raycdc.source.snapshot.reader.chunks_in_flight import ChunksInFlight
+from raycdc.source.snapshot.rereading.catch_up_stream import CatchUpStream
+from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, SourceSplit, StreamSplit
+from raycdc.state.manifests.patch import Patch
+from raycdc.state.opaque import LogNotes, SealedSplit
+
+
+class ReaderDialect(Protocol):
+    """The connector's side of its readers. Opening may not block; errors surface through ``poll``."""
+
+    @property
+    def ring_s(self) -> float:
+        """Seconds of dropped rows to remember as the server cannot say when they become visible; 0 where it can."""
+
+    @property
+    def lost_begin_again(self) -> bool:
+        """Whether a table of which the log is purged is read anew by itself (``pipeline.on_log_lost``)."""
+
+    def open_log(self, split: StreamSplit) -> LogSource: ...
+
+    def open_beside(self, split: StreamSplit) -> LogSource:
+        """The log a second time while it is open. `SourceError` where that cannot be."""
+
+    def open_chunks(self) -> ChunkSource: ...
+
+    def key_order(self, split: StreamSplit) -> KeyOrder: ...
+
+    def require_as_begun(self, split: StreamSplit) -> None:
+        """`ConfigError` where a followed table would be read in another way than the rows that are written."""
+
+    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
+        """Whether the log's notes have nothing that is still to be told of the log before their place, and up to that
+        ordinal.
+        """
+
+
+class IncrementalReader(SourceReaderBase):
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        context: ReaderContext,
+        dialect: ReaderDialect,
+        *,
+        chunks_at_once: int = 1,
+        held_bytes_max: int | None = None,
+        patience: RetryPolicy = POLICY,
+    ) -> None:
+        """`chunks_at_once` are read at the same time; `held_bytes_max`: see `LogReader`. A reading beside the log that
+        fails alone is tried again with `patience`.
+        """
+        super().__init__(context)
+        self._dialect = dialect
+        self._held_bytes_max, self._patience = held_bytes_max, patience
+        self._chunks = ChunksInFlight(dialect.open_chunks, send=context.send, at_once=chunks_at_once)
+        self._log_source: LogSource | None = None
+        self._log: LogReader | None = None
+        #: The log from an older place on, for tables that are caught up; None where this reader has no log.
+        self._beside: CatchUpStream | None = None
+        self._fetched_lag_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"IncrementalReader(epoch={self.epoch}, chunks={self._chunks!r}, log={self._log is not None})"
+
+    def close(self) -> None:
+        for source in (self._log_source, self._beside):
+            if source is not None:
+                source.close()
+        self._chunks.close()
+        super().close()
+
+    def metrics(self) -> ReaderMetrics:
+        if self._log is None:
+            return ReaderMetrics(waits=self._chunks.waits)
+        log = self._log.metrics()
+        # The log is seen up to the commit of its last event, or further where it said that it has nothing else.
+        times = [log.seen_ms, None if self._log_source is None else self._log_source.seen_ms]
+        seen_ms = max((time_ms for time_ms in times if time_ms is not None), default=None)
+        log = replace(log, fetch_lag_ms=self._fetched_lag_ms, seen_ms=seen_ms)
+        beside = None if self._beside is None else self._beside.trouble
+        return ReaderMetrics(log, waits=self._chunks.waits, beside=beside)
+
+    @property
+    def seal_state(self) -> SealState:
+        return SealState() if self._log is None else SealState(self._log.wants_seal, self._log.dirty)
+
+    @property
+    def end_of_input(self) -> bool:
+        return self.no_more_splits and not self._chunks and self._log is None
+
+    def can_cut(self) -> bool:
+        return self._log is None or self._log.can_cut
+
+    def work(self) -> bool:
+        """Take a finished chunk, and pass one unit of the log, and one of what is read beside it."""
+        worked = self._chunks.poll()
+        if self._log is None:
+            return worked
+        worked |= self._beside is not None and self._beside.step()
+        if (due_s := self._log.on_time(now_s=self.context.now_s())) is not None:
+            self.context.availability.at(due_s)
+        if self._log_source is None or not self._log.ready or self._log.end_of_input:
+            return worked
+        unit = self._log_source.poll()
+        if unit is None:
+            return worked
+        place = unit.place
+        if place.event_ms is not None and place.fetched_ms is not None:
+            self._fetched_lag_ms = max(0, place.fetched_ms - place.event_ms)
+        self._log.on_unit(self._log.catch_up.numbers.of_log(unit), now_s=self.context.now_s())
+        return True
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        for split in splits:
+            match split:
+                case SnapshotSplit():
+                    # A table may begin again after it was said that there are no more.
+                    self._expect_more()
+                    self._chunks.add(split)
+                case StreamSplit():
+                    self._start_log(split)
+                case PartitionSplit():
+                    raise ProtocolError(f"{split.split_id} is not a split for this reader")
+                case _:
+                    assert_never(split)
+        self.context.send(SplitsAdded(tuple(split.split_id for split in splits)))
+
+    def remove_splits(self, split_ids: Sequence[str]) -> None:
+        for split_id in split_ids:
+            self._chunks.remove(split_id)
+        self.context.send(SplitsRemoved(dict.fromkeys(split_ids)))
+        self._ask_for_chunks()
+
+    def handle_source_event(self, event: SourceEvent) -> None:
+        if isinstance(event, LogEvent):
+            if self._log is not None:  # Otherwise meant for a log reader that this process is not any more.
+                self._log.on_event(event, now_s=self.context.now_s())
+        elif isinstance(event, DiscardSegments):
+            self.context.output.discard(event.segments)
+        elif isinstance(event, ChunkReaderEvent):
+            if self._chunks.on_event(event):
+                self._ask_for_chunks()
+        else:
+            super().handle_source_event(event)
+
+    def epoch_opened(self) -> None:
+        self._ask_for_chunks()
+        if self._log is not None:
+            self._log.after_cut(now_s=self.context.now_s())
+            if self._log.catch_up.opens_anew and self._beside is not None:
+                self._open_anew(self._log, self._beside)
+
+    def report(self) -> ReaderCheckpoint:
+        if self._log is None:
+            return ReaderCheckpoint()
+        report = self._log.report()
+        sealed = report.sealed
+        return ReaderCheckpoint(
+            splits={STREAM_SPLIT_ID: sealed} if isinstance(sealed, SealedSplit) else {},
+            changes={STREAM_SPLIT_ID: sealed} if isinstance(sealed, Patch) else {},
+            tables=report.tables,
+            schemas=report.schemas,
+            finished=report.finished,
+            watermark_ms=report.watermark_ms,
+            end_of_input=report.end_of_input,
+        )
+
+    def _ask_for_chunks(self) -> None:
+        if not self.no_more_splits:
+            self._chunks.ask_for_more()
+
+    def _expect_more(self) -> None:
+        """Take back that there are no more splits: what was asked for before that was said is not answered."""
+        if self.no_more_splits:
+            self.no_more_splits = False
+            self._chunks.forget_requests()
+
+    def _start_log(self, split: StreamSplit) -> None:
+        if self._log is not None:
+            raise ProtocolError("This reader already has the stream split")
+        self._log = LogReader(
+            split,
+            key_order=self._dialect.key_order(split),
+            output=self.context.output,
+            send_event=self.send_event,
+            settings=LogReaderSettings(
+                self.context.epoch_bytes_max,
+                self._dialect.ring_s,
+                self._held_bytes_max,
+                parks=self.context.parking,
+                is_settled=self._dialect.is_settled,
+            ),
+            now_s=self.context.now_s(),
+        )
+        self._beside = CatchUpStream(
+            self._log,
+            self._open_beside,
+            self.context,
+            policy=self._patience,
+            lost_begin_again=self._dialect.lost_begin_again,
+        )
+        self._open(self._log, self._beside)
+        # Told before that there would be none; but who reads the log stays, and may be the only one.
+        self._expect_more()
+        self._ask_for_chunks()
+
+    def _open(self, log: LogReader, beside: CatchUpStream) -> None:
+        """Read the log from where its state says, and beside it from where tables that are caught up were left."""
+        split, split_beside = log.catch_up.splits(log.state())
+        self._log_source = self._dialect.open_log(split)
+        beside.open(split_beside)
+
+    def _open_beside(self, split: StreamSplit) -> LogSource:
+        # Keys of its tables are compared with nothing.
+        self._dialect.require_as_begun(split)
+        return self._dialect.open_beside(split)
+
+    def _open_anew(self, log: LogReader, beside: CatchUpStream) -> None:
+        """As after a restart from the state that was just sealed."""
+        if self._log_source is not None:
+            self._log_source.close()
+        beside.close()
+        log.catch_up.numbers.open_anew()
+        log.catch_up.begin()
+        self._open(log, beside)
+        reach("after_open_anew")

@@ -1,0 +1,1 @@
+"""Rows that are read once more: backfills, and tables that catch up after a pause."""

@@ -1,0 +1,79 @@
+"""The keys that a chunk of a backfill is to delete unless its rows have them. Used while the chunk is read.
+
+Keys of rows as a text, which commands, states and messages have: exactly as Arrow has them, of whatever type.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from raycdc.errors import StateError, TableChangedError
+from raycdc.model.keys import comparable, without
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.handoff.fold import deletes
+from raycdc.source.split import SnapshotSplit
+
+#: Keys of one SELECT.
+KEYS_AT_ONCE = 500
+
+
+def text_of_keys(keys: pa.Table) -> str:
+    """The rows of `keys`, whose columns are a primary key's; empty for none."""
+    if not keys.num_rows:
+        return ""
+    sink = pa.BufferOutputStream()
+    options = ipc.IpcWriteOptions(compression="zstd")
+    with ipc.new_stream(sink, keys.schema.remove_metadata(), options=options) as writer:
+        writer.write_table(keys)
+    return base64.b64encode(sink.getvalue()).decode("ascii")
+
+
+def lists_of_keys(keys: pa.Table) -> tuple[str, ...]:
+    """The rows of `keys` as texts of at most `KEYS_AT_ONCE` each."""
+    firsts = range(0, keys.num_rows, KEYS_AT_ONCE)
+    return tuple(text_of_keys(keys.slice(first, KEYS_AT_ONCE)) for first in firsts)
+
+
+def keys_of_text(text: str) -> pa.Table:
+    """Inverse of `text_of_keys`, for a text that is not empty. `StateError` for one that is no such text."""
+    try:
+        with ipc.open_stream(base64.b64decode(text, validate=True)) as reader:
+            return reader.read_all()
+    except (ValueError, OSError, pa.ArrowException) as cause:
+        raise StateError(f"A list of keys cannot be read: {cause}.") from cause
+
+
+class DeletedKeys:
+    """The keys that a chunk is to delete unless its rows have them (`raycdc.source.split.BackfillRows`)."""
+
+    def __init__(self, split: SnapshotSplit, document: SchemaDocument) -> None:
+        named = split.again is not None and split.again.keys
+        self._left: pa.Table | None = keys_of_text(named) if named else None
+        self._document = document
+
+    def look(self, batch: pa.RecordBatch) -> None:
+        """The chunk has these rows."""
+        if self._left is not None:
+            try:
+                rows = pa.Table.from_batches([batch]).select(self._left.column_names)
+                self._left = self._left.filter(pa.array(without(self._left, comparable(rows, rows.column_names))))
+            except (KeyError, pa.ArrowException) as cause:
+                raise _changed(cause) from cause
+
+    def deleted(self, *, first: int) -> pa.RecordBatch | None:
+        """The deletes of those that it has not, numbered from `first`; None where there are none."""
+        if self._left is None or not self._left.num_rows:
+            return None
+        try:
+            return deletes(self._left, self._document.schema, first=first, read_ms=time.time_ns() // 1_000_000)
+        except pa.ArrowException as cause:
+            raise _changed(cause) from cause
+
+
+def _changed(cause: Exception) -> TableChangedError:
+    """Its backfill is over, and nothing else."""
+    return TableChangedError(f"The table has other key columns than when the backfill began: {cause}")

@@ -1,0 +1,441 @@
+"""Tables that were paused go on from where they were left, by a second reading of the log beside the first.
+
+Theory of operation. The reading begins where the tables were left, with their schemas and the connector's notes of
+there, and tells of them alone; for the log itself they are paused meanwhile. Its units go into the open epoch as those
+of the log do: rows as they come, a statement with the epoch that begins with it. Its place is sealed with every epoch,
+in the states of its tables (`CatchingUp`), so a crash repeats and leaves out nothing.
+
+The log stands at M, between two transactions. A unit that ends at M or before is passed on. The first unit that has
+something behind M shows that all before M was told: its rows up to M are passed on, the rest is the log's to tell, and
+the tables *join*: they are live, the epoch ends here, and both readings are opened anew from the state that was sealed,
+as after a restart. For the log's reader reads ahead, and has passed over rows of the tables behind M.
+
+| the reading | then |
+|---|---|
+| has a unit up to M | it is passed on |
+| has a unit that does not say where it is | nothing is in it: the next one of its transaction says so |
+| has something behind M, or is at M itself | all tables join; one that is `gone` has ended |
+| has, or the log has, something before its place that is still to be settled | it waits until M is behind its unit |
+| parks a table, or lets it begin again | the others go on; both readings are opened anew behind the next cut |
+| says that a table has ended | the log looks: it has passed over whatever took the name since |
+| fails for a while, between two transactions | it is opened anew alone, where it is, and the log goes on |
+| cannot go on | its tables are parked with the reason; the log goes on (`catch_up_stream.py`) |
+
+*Settled* is a reading whose notes have nothing that is still to be told of the log before its place
+(`ReaderDialect.is_settled`). Until then its ordinal may be smaller than that of its position, which is where it would
+be opened anew; and the notes of the reading beside the log are of its tables, and go with it.
+
+At most one unit waits: a reading that has another one waiting is not looked at. So a join decides about all that was
+read, and what it leaves to the log is behind M.
+
+Tables that were left at one place are read together, those of different places one after the other. At most one of the
+two readings is inside a transaction, because a cut needs both between two.
+
+The numbers of the rows (`_seq`) of the log and of a reading beside it, which are in one order within an epoch.
+
+Each reader of a log counts from 0. A log that is opened anew goes on behind the numbers of the one before, because rows
+of that may still be held for a chunk; what is read beside it is moved to where the log's numbers are in each epoch,
+because an epoch has no room for numbers that are far from each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+from typing import assert_never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.core.failpoints import reach
+from raycdc.model import TableId
+from raycdc.source.snapshot.log.log_rows import LogRows, take
+from raycdc.source.snapshot.log.log_unit import (
+    NOWHERE,
+    LogProgress,
+    LogTransactions,
+    LogUnit,
+    ParkTableUpdate,
+    SchemaChange,
+    SchemaUpdate,
+    TransactionPart,
+    in_transaction,
+    narrowed,
+    rows_of,
+)
+from raycdc.source.snapshot.log.open_epoch import OpenEpoch
+from raycdc.source.snapshot.log.sealed_stream import LogCursor
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.snapshot.log.table_changes import TableChanges
+from raycdc.source.split import StreamSplit
+from raycdc.source.tables.parked_tables import ended
+from raycdc.source.tables.table_life import CatchingUp, ParkedPhase, ParkingCause, TableStates, asleep, followed_from
+from raycdc.state.opaque import LogNotes
+
+
+class RowNumbers:
+    """See the module's docstring. Owned by the reader's thread."""
+
+    def __init__(self) -> None:
+        #: Behind all rows of the log.
+        self._next = 0
+        #: What is added to the numbers of the log's present reader, and to those of the reading beside it, which is
+        #: known when that has its first row of an epoch.
+        self._log = 0
+        self._beside: int | None = None
+        #: Behind the rows that the open epoch has of the reading beside the log.
+        self._behind = 0
+
+    def open_anew(self) -> None:
+        """Another reader of the log counts from here on."""
+        self._log = self._next
+
+    def begin_epoch(self) -> None:
+        """The rows before are in an epoch that was cut."""
+        self._beside, self._behind = None, 0
+
+    def read_again(self) -> None:
+        """Another reader beside the log counts from here on; the open epoch has rows of the one before."""
+        self._beside = None
+
+    def of_log(self, unit: LogUnit) -> LogUnit:
+        """A unit of the log with its rows' numbers."""
+        unit = _moved(unit, self._log)
+        self._next = max([self._next, *(_last_number(rows) + 1 for rows in rows_of(unit))])
+        return unit
+
+    def of_beside(self, unit: LogUnit) -> LogUnit:
+        """A unit of the reading beside it with its rows' numbers."""
+        if self._beside is None:
+            firsts = [int(rows.batch.column("_seq")[0].as_py()) for rows in rows_of(unit)]
+            if not firsts:
+                return unit
+            self._beside = max(self._next, self._behind) - min(firsts)
+        unit = _moved(unit, self._beside)
+        self._behind = max([self._behind, *(_last_number(rows) + 1 for rows in rows_of(unit))])
+        return unit
+
+
+def _last_number(rows: LogRows) -> int:
+    return int(rows.batch.column("_seq")[-1].as_py())
+
+
+def _moved(unit: LogUnit, shift: int) -> LogUnit:
+    if not shift:
+        return unit
+    match unit:
+        case SchemaChange(truncations=rows):
+            return replace(unit, truncations=tuple(_numbered(part, shift) for part in rows))
+        case TransactionPart(rows=rows) | LogTransactions(rows=rows):
+            return replace(unit, rows=tuple(_numbered(part, shift) for part in rows))
+        case LogProgress():
+            return unit
+        case _:
+            assert_never(unit)
+
+
+def _numbered(rows: LogRows, shift: int) -> LogRows:
+    index = rows.batch.schema.get_field_index("_seq")
+    numbers = pc.add(rows.batch.column(index), pa.scalar(shift, pa.int64()))
+    return replace(rows, batch=rows.batch.set_column(index, rows.batch.schema.field(index), numbers))
+
+
+class CatchUpFallback(Enum):
+    """What becomes of tables that cannot go on from where they were left."""
+
+    #: They can go on when they are asked to, unless an epoch has a part of a transaction behind that place.
+    RESUME = (
+        "Let it go on with: raycdc tables resume CONFIG {0}; or read it anew with: raycdc tables resnapshot CONFIG {0}"
+    )
+    RESNAPSHOT = "Read it anew with: raycdc tables resnapshot CONFIG {0}"
+    BY_ITSELF = "It is read anew, as pipeline.on_log_lost says."
+
+
+class CatchUp:
+    """See the module's docstring. Owned by the log reader, whose place in the log `log` is."""
+
+    def __init__(
+        self,
+        log: LogCursor,
+        lives: TableStates,
+        changes: TableChanges,
+        epoch: OpenEpoch,
+        *,
+        is_settled: Callable[[LogNotes, int], bool],
+    ) -> None:
+        """`is_settled` of notes: see `raycdc.source.snapshot.reader.incremental_reader.ReaderDialect`."""
+        self._log, self._lives, self._changes, self._epoch = log, lives, changes, epoch
+        self._is_settled = is_settled
+        self.numbers = RowNumbers()
+        #: The tables that are read now; all were left at one place.
+        self.tables: frozenset[TableId] = frozenset()
+        self._cursor: LogCursor | None = None
+        #: The unit that was not passed on yet: it waits for a cut, or for the log.
+        self._unit: LogUnit | None = None
+        #: Tables were left, and the reading is still one of them, too.
+        self._is_left = False
+        #: The next epoch begins with the unit that waits.
+        self.awaits_cut = False
+        #: Both readings are to be opened anew behind the next cut.
+        self.opens_anew = False
+        self.begin()
+
+    def __repr__(self) -> str:
+        return f"CatchUp({sorted(map(str, self.tables))}, {self._cursor}, waits={self._waits})"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no table is to be caught up."""
+        return not self.tables and not any(isinstance(self._lives[table], CatchingUp) for table in self._lives)
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._cursor is not None and self._cursor.in_transaction
+
+    @property
+    def moved(self) -> bool:
+        """Whether its place is another one than at the last cut."""
+        return self._cursor is not None and self._cursor.moved
+
+    @property
+    def wants_cut(self) -> bool:
+        """Whether nothing goes on, neither here nor in the log, before the epoch is cut."""
+        return self.awaits_cut or self.opens_anew
+
+    @property
+    def ready(self) -> bool:
+        """Whether a unit may be passed in, while the log stands between two transactions."""
+        if not self.tables or self.wants_cut or self._waits:
+            return False
+        return self.in_transaction or not self._epoch.is_full
+
+    @property
+    def _waits(self) -> bool:
+        """Whether a unit is behind the log's place, or behind the open epoch."""
+        return self._unit is not None
+
+    def log_is_settled(self, up_to: int) -> bool:
+        """Whether the log itself, up to that ordinal, has nothing that is still to be told."""
+        return self._is_settled(self._log.notes, up_to)
+
+    def begin(self) -> None:
+        """Read those tables next that were left earliest."""
+        states = [(table, state) for table in self._lives if isinstance(state := self._lives[table], CatchingUp)]
+        self._unit = None
+        self.awaits_cut = self.opens_anew = False
+        if not states:
+            self.tables, self._cursor = frozenset(), None
+            return
+        _, first = min(states, key=lambda entry: entry[1].ordinal)
+        place = first.position, first.ordinal, first.left.notes
+        self.tables = frozenset(
+            table for table, state in states if (state.position, state.ordinal, state.left.notes) == place
+        )
+        self._cursor = LogCursor(StreamState(first.position, first.ordinal, notes=first.left.notes))
+
+    def splits(self, state: StreamState) -> tuple[StreamSplit, StreamSplit | None]:
+        """The splits of the log itself, of which that is the `state`, and of what is read beside it, if anything."""
+        documents = self._epoch.tables.documents
+        log = StreamSplit(without_caught_up(state), documents)
+        if self._cursor is None:
+            return log, None
+        followed = {}
+        for table in self.tables:
+            known = state.catching_up[table]
+            if not known.gone:
+                followed[table] = followed_from(known)
+        cursor = self._cursor
+        everyone = {**state.followed, **state.parked, **state.catching_up}
+        others = {t: asleep(one, cursor.position) for t, one in everyone.items() if t not in self.tables}
+        beside = StreamState(cursor.position, cursor.ordinal, followed, others, state.changes, cursor.notes)
+        schemas = {one.schema: documents[one.schema] for one in followed.values()}
+        return log, StreamSplit(beside, schemas, beside=True)
+
+    def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
+        """Pass one unit, if it is before the log's place. Only when `ready`, and the log is between transactions."""
+        assert self._unit is None, f"{self} is given {unit}, and another one waits"
+        if unit.end != NOWHERE:
+            self._unit = unit
+            self._pass_or_join(unit, now_s=now_s)
+
+    def meet(self, *, now_s: float) -> None:
+        """Join where both readings are at the same place; the log is between two transactions, and may have moved."""
+        cursor = self._cursor
+        if self._unit is not None and not self.wants_cut and not self._epoch.is_full:
+            self._pass_or_join(self._unit, now_s=now_s)
+        if cursor is None or not self.ready or cursor.in_transaction:
+            return
+        if cursor.ordinal == self._log.ordinal and self._may_join(cursor.notes):
+            self._end_tables()
+
+    def leave(self) -> None:
+        """Tables that were parked, or begin again, are not read here any more. A transaction of others is passed on to
+        its end: nothing else may be sealed of it.
+        """
+        staying = frozenset(table for table in self.tables if isinstance(self._lives[table], CatchingUp))
+        self._is_left = self._is_left or staying != self.tables
+        self.tables = staying
+        if self._is_left and not (staying and self.in_transaction):
+            self.seal()
+            self._stop()
+
+    def give_up(self, reason: str, way_out: CatchUpFallback, *, now_s: float) -> None:
+        """The reading cannot go on, for a `reason` in a sentence: its tables are parked where they are."""
+        cursor = self._cursor
+        assert cursor is not None, "nothing is read"
+        if way_out is CatchUpFallback.RESUME and self.in_transaction:
+            way_out = CatchUpFallback.RESNAPSHOT
+        if not self.in_transaction:
+            self.seal()
+        for table in sorted(self.tables, key=str):
+            text = f"{table} cannot go on from where it was left: {reason} {way_out.value.format(table)}"
+            parking = ParkingCause(
+                text,
+                cursor.position,
+                cursor.event_ms or 0,
+                again=way_out is CatchUpFallback.BY_ITSELF,
+                goes_on=way_out is CatchUpFallback.RESUME,
+            )
+            if parking.again:
+                self._changes.leave(table, parking)
+            else:
+                self._changes.apply(ParkTableUpdate(table, parking), now_s=now_s)
+        self._stop()
+
+    def read_again(self) -> None:
+        """The reading is opened anew where it is, alone. Only between two transactions; nothing that it told waits."""
+        assert not self.in_transaction, f"{self} is inside a transaction"
+        assert not self._waits, f"{self} was looked at, and a unit waits"
+        self.numbers.read_again()
+
+    def seal(self) -> None:
+        """The epoch is about to be cut: its place becomes that of its tables."""
+        cursor = self._cursor
+        if cursor is None or not cursor.moved:
+            return
+        for table in self.tables:
+            self._lives.caught_up_to(table, cursor.position, cursor.ordinal, cursor.notes)
+
+    def after_cut(self, *, now_s: float) -> None:
+        """A new epoch is open, which begins with the statement that waited for it."""
+        self.numbers.begin_epoch()
+        if self._cursor is not None:
+            self._cursor.moved = False
+        if self.awaits_cut:
+            self.awaits_cut = False
+            self._pass_on(now_s=now_s)
+
+    def _pass_or_join(self, unit: LogUnit, *, now_s: float) -> None:
+        """`unit` is the one that waits."""
+        if unit.end <= self._log.ordinal:
+            self._pass_on(now_s=now_s)
+            self.meet(now_s=now_s)
+        elif self._may_join(unit.place.notes):
+            self._join(unit, now_s=now_s)
+
+    def _may_join(self, notes: LogNotes | None) -> bool:
+        """Whether nothing is to be settled that is before the log's place, nor in `notes` of the reading beside it."""
+        cursor = self._cursor
+        assert cursor is not None, "nothing is read"
+        before = self.log_is_settled(NOWHERE) and self._is_settled(cursor.notes, NOWHERE)
+        return before and (notes is None or self._is_settled(notes, NOWHERE))
+
+    def _pass_on(self, *, now_s: float) -> None:
+        cursor = self._cursor
+        assert cursor is not None, "nothing is read"
+        assert self._unit is not None, "nothing waits"
+        unit = narrowed(self._unit, self.tables.__contains__)
+        if isinstance(unit, SchemaChange) and (self._epoch.changed or self._log.moved or cursor.moved):
+            # The next epoch begins with it.
+            self.awaits_cut = True
+            return
+        self._unit = None
+        self._take(unit, now_s=now_s)
+        cursor.move(unit.place, in_transaction=in_transaction(unit))
+        self.leave()
+        reach("while_catching_up")
+
+    def _take(self, unit: LogUnit, *, now_s: float) -> None:
+        unit = self.numbers.of_beside(unit)
+        match unit:
+            case SchemaChange(_, updates, truncations):
+                for update in updates:
+                    self._changes.apply(_looked_at(update), now_s=now_s)
+                for rows in truncations:
+                    self._epoch.collect(rows)
+            case TransactionPart(_, rows):
+                for part in rows:
+                    self._epoch.collect(part)
+            case LogTransactions(_, rows, parked, missing):
+                if missing:
+                    self._epoch.note_missing(missing)
+                for part in rows:
+                    self._epoch.collect(part)
+                for update in parked:
+                    self._changes.apply(_looked_at(update), now_s=now_s)
+            case LogProgress():
+                return
+            case _:
+                assert_never(unit)
+
+    def _join(self, unit: LogUnit, *, now_s: float) -> None:
+        """`unit` has something behind the log's place."""
+        known = narrowed(unit, self.tables.__contains__)
+        if isinstance(known, TransactionPart | LogTransactions):
+            self._take(_up_to(known, self._log.ordinal), now_s=now_s)
+        self._end_tables()
+
+    def _end_tables(self) -> None:
+        """All before the log's place was told."""
+        for table in self.tables:
+            match self._lives[table]:
+                case CatchingUp(gone=False):
+                    self._lives.joined(table)
+                    self._epoch.touch(table)
+                case CatchingUp():
+                    why = ended(table, "table", had_rows=True)
+                    self._changes.leave(table, ParkingCause(why, self._log.position, 0, phase=ParkedPhase.ENDED))
+                case _:
+                    pass  # Parked by a row of this unit that does not fit.
+        self._stop()
+        reach("after_join")
+
+    def _stop(self) -> None:
+        """Nothing more is passed on, here or in the log, before both readings are opened anew."""
+        self._unit = None
+        self._is_left = self.awaits_cut = False
+        self.tables = frozenset(table for table in self.tables if isinstance(self._lives[table], CatchingUp))
+        self._epoch.changed = True
+        self.opens_anew = True
+        if self._cursor is not None:
+            self._cursor.in_transaction = False
+
+
+def without_caught_up(state: StreamState) -> StreamState:
+    """The state as the reader of the log itself takes it: tables that are caught up beside it are paused."""
+    sleeping = {table: asleep(one, one.position) for table, one in state.catching_up.items()}
+    return replace(state, parked={**state.parked, **sleeping}, catching_up={}) if sleeping else state
+
+
+def _looked_at(update: SchemaUpdate) -> SchemaUpdate:
+    """An end, as something that the log is to look at: behind it another table may have taken the name, which the log
+    has passed over while this one was paused.
+    """
+    if isinstance(update, ParkTableUpdate) and update.parking.phase is ParkedPhase.ENDED:
+        end = update.parking
+        return replace(update, parking=ParkingCause(end.reason, end.position, end.ts_ms, again=True))
+    return update
+
+
+def _up_to(unit: TransactionPart | LogTransactions, ordinal: int) -> LogUnit:
+    """The part of the unit up to that place of the log."""
+    masks = [part.ordinals <= ordinal for part in unit.rows]
+    rows = tuple(kept for part, mask in zip(unit.rows, masks, strict=True) if (kept := take(part, mask)) is not None)
+    if isinstance(unit, TransactionPart):
+        return replace(unit, rows=rows)
+    if not unit.missing:
+        return replace(unit, rows=rows)
+    told = zip(unit.missing, np.concatenate(masks), strict=True)
+    return replace(unit, rows=rows, missing=tuple(row for row, kept in told if kept))

@@ -1,0 +1,142 @@
+"""The second reading of a log, beside the one of all other tables (`raycdc.source.snapshot.rereading.catch_up`), and
+its trouble.
+
+| the reading | then |
+|---|---|
+| is lost, or cannot be had now | it is closed alone, and opened where it is after a pause (`raycdc.core.retry`) |
+| is lost inside a transaction of which the open epoch has a part | the reader begins anew from the last cut, as when \
+the log itself is lost |
+| had no unit for too long because of that, or is refused by the source | its tables are parked, and go on when asked |
+| cannot go on from its place, as the log is purged | its tables begin again by themselves, or are parked |
+| finds its tables captured in another way, or a log that cannot be read | its tables are parked |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raycdc.core.retry import Backoff, RetryPolicy
+from raycdc.errors import LogLostError, RaycdcError, SourceError
+from raycdc.source.protocol.metrics import CatchUpOutage
+from raycdc.source.reader.source_reader_base import ReaderContext
+from raycdc.source.snapshot.log.log_reader import LogReader
+from raycdc.source.snapshot.log.log_unit import LogSource
+from raycdc.source.snapshot.rereading.catch_up import CatchUpFallback
+from raycdc.source.split import StreamSplit
+
+#: Opens a reading. `ConfigError` and `SourceError` say why there can be none.
+OpenCatchUpLog = Callable[[StreamSplit], LogSource]
+
+
+class CatchUpStream:
+    """See the module's docstring. Owned by the reader's thread; `lost_begin_again`: tables whose log is purged do."""
+
+    def __init__(
+        self,
+        log: LogReader,
+        open_beside: OpenCatchUpLog,
+        context: ReaderContext,
+        *,
+        policy: RetryPolicy,
+        lost_begin_again: bool,
+    ) -> None:
+        self._log, self._open_beside, self._context = log, open_beside, context
+        self._policy, self._lost_begin_again = policy, lost_begin_again
+        self._source: LogSource | None = None
+        self._pauses = Backoff(policy)
+        #: When it is opened again; None: it is open, or there is nothing to read.
+        self._due_s: float | None = None
+        #: How often it was away since its last unit, with what, and until when it is opened again.
+        self._away: tuple[int, str, float] | None = None
+
+    def __repr__(self) -> str:
+        return f"CatchUpStream({self._log.catch_up!r}, open={self._source is not None}, due_s={self._due_s})"
+
+    @property
+    def trouble(self) -> CatchUpOutage | None:
+        """It is away, and is opened again; None where it is not, or never was since its last unit."""
+        if self._away is None:
+            return None
+        tries, text, until_s = self._away
+        return CatchUpOutage(tries, text, max(0, round(until_s - self._context.now_s())))
+
+    def close(self) -> None:
+        """Nothing more is read."""
+        if self._source is not None:
+            self._source.close()
+        self._source = self._due_s = None
+
+    def open(self, split: StreamSplit | None) -> None:
+        """Read from where `split` says; None: there is nothing to read. Nothing is open."""
+        self._pauses, self._away = Backoff(self._policy), None
+        if split is not None:
+            self._open(split)
+
+    def step(self) -> bool:
+        """Pass one unit, if the log is between two transactions and waits for nothing. Whether anything was done."""
+        log, now_s = self._log, self._context.now_s()
+        if not log.at_boundary:
+            return False
+        log.catch_up.meet(now_s=now_s)
+        if not log.catch_up.ready or not self._is_open(now_s):
+            return False
+        assert self._source is not None, "it is open"
+        try:
+            unit = self._source.poll()
+        except RaycdcError as error:
+            self._act_on(error)
+            return True
+        if unit is None:
+            return False
+        self._pauses, self._away = Backoff(self._policy), None
+        log.on_unit_beside(unit, now_s=now_s)
+        return True
+
+    def _is_open(self, now_s: float) -> bool:
+        """Whether it is open; it is opened again if it is time."""
+        if self._due_s is None:
+            return self._source is not None
+        if now_s < self._due_s:
+            self._context.availability.at(self._due_s)
+            return False
+        self._due_s = None
+        _, split = self._log.catch_up.splits(self._log.state())
+        assert split is not None, "its tables were parked, and it is still to be opened"
+        self._open(split)
+        return self._source is not None
+
+    def _open(self, split: StreamSplit) -> None:
+        try:
+            self._source = self._open_beside(split)
+        except RaycdcError as error:
+            self._act_on(error)
+
+    def _act_on(self, error: RaycdcError) -> None:
+        """Try again later, or give up."""
+        catch_up, now_s = self._log.catch_up, self._context.now_s()
+        reason = _first_sentence(error)
+        if error.retryable:
+            if catch_up.in_transaction:
+                raise error
+            pause_s = self._pauses.failed(now_s)
+            if pause_s is not None:
+                tries, _, until_s = self._away or (0, "", now_s + self._policy.patience_s)
+                self._away = tries + 1, reason, until_s
+                self.close()
+                catch_up.read_again()
+                self._due_s = now_s + pause_s
+                self._context.availability.at(self._due_s)
+                return
+            reason = f"its log could not be read for {self._policy.patience_s / 60:.0f} minutes: {reason}"
+        self._away = None
+        way_out = CatchUpFallback.RESNAPSHOT
+        if isinstance(error, LogLostError):
+            way_out = CatchUpFallback.BY_ITSELF if self._lost_begin_again else way_out
+        elif isinstance(error, SourceError):
+            way_out = CatchUpFallback.RESUME
+        catch_up.give_up(reason, way_out, now_s=now_s)
+
+
+def _first_sentence(error: RaycdcError) -> str:
+    """What happened, without the advice, which is for a pipeline whose every table is concerned."""
+    return str(error).partition(". ")[0].rstrip(".") + "."

@@ -1,0 +1,433 @@
+"""Tables that cannot be followed for now, and tables that begin anew while others stream.
+
+A table is *parked* when the log says something about it that cannot be followed: none of its rows is passed on from
+there, and its place and reason are kept in the stream split's state until somebody decides. A parked table that is to
+begin *again* goes back to "all chunks unopened" under a new incarnation, in this order:
+
+| step | because |
+|---|---|
+| 1. parked | what the log has of it before the others are that far is of no use: all of it is read again |
+| 2. looked at: its schema, proven to hold at position N of the log | nobody knows the schema at our own position |
+| 3. the log reader passes N, and no statement about the table lay behind N: else looked at again | from here on rows \
+can be decoded, and statements followed |
+| 4. an epoch begins with the truncation of its target; every chunk is unopened | rows that are gone must vanish |
+
+A table that nobody followed yet does not come so far where the log, between 1 and 3, has the statement that makes it:
+from there on the log tells all its rows, so it is followed, and no chunk is read.
+
+A table begins again because a statement rewrote rows without logging them, another table took its name, the log was
+purged, or the user asked for it. Each step is one transition of the state that manifests hold, so a
+crash leaves the table at the last one that was sealed. Pure; the looks block (they run in the log's fetcher thread).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, NotRequired, TypedDict, assert_never
+
+from raycdc.errors import StateError
+from raycdc.model import TableId
+from raycdc.source.snapshot.log.log_unit import BeginTableUpdate, LogUnit, ParkTableUpdate, SchemaChange, narrowed
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.snapshot.rereading.backfill_request import RowsRequest, RowsRequestJson
+from raycdc.source.tables.table_life import (
+    AsOf,
+    Behind,
+    CatchingUp,
+    Dropped,
+    InSnapshot,
+    Live,
+    Parked,
+    ParkedPhase,
+    ParkingCause,
+    TableState,
+    Unknown,
+    incarnation_of,
+)
+from raycdc.state.codec import EXTENDED_VERSION
+from raycdc.state.documents import REQUESTS
+from raycdc.state.opaque import NO_NOTES, Position
+
+
+class TableRequest(StrEnum):
+    """A request that a user may make of a table (`Requests.tables`)."""
+
+    RESNAPSHOT = "resnapshot"
+    PAUSE = "pause"
+    REMOVE = "remove"
+    #: A paused table goes on from where it was left.
+    RESUME = "resume"
+    #: A table that was made since the log's place is followed from there, or read where the log does not have that.
+    FOLLOW = "follow"
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the table is to stay parked, so that no new snapshot of it is wanted."""
+        return self in (TableRequest.PAUSE, TableRequest.REMOVE)
+
+    @property
+    def phase(self) -> ParkedPhase:
+        """The phase that the table is parked with."""
+        match self:
+            case TableRequest.RESNAPSHOT | TableRequest.RESUME | TableRequest.FOLLOW:
+                return ParkedPhase.PARKED
+            case TableRequest.PAUSE:
+                return ParkedPhase.PAUSED
+            case TableRequest.REMOVE:
+                return ParkedPhase.REMOVED
+            case _:
+                assert_never(self)
+
+    @property
+    def reason(self) -> str:
+        """The reason that the table is parked with."""
+        match self:
+            case TableRequest.RESNAPSHOT:
+                return "a new snapshot was asked for"
+            case TableRequest.RESUME:
+                return "it is to go on, but nobody knows where it was left, so it is read anew"
+            case TableRequest.FOLLOW:
+                return "it is new, and followed from the statement that made it; read, if the log has none"
+            case TableRequest.PAUSE:
+                return "paused by the user"
+            case TableRequest.REMOVE:
+                return "removed by the user"
+            case _:
+                assert_never(self)
+
+
+class LogStartJson(TypedDict):
+    """`LogStart` in a state; the position is one of its connector."""
+
+    position: Any
+    ordinal: int
+
+
+class CommandDecisionJson(TypedDict):
+    """`CommandDecision` in a state."""
+
+    id: str
+    action: str
+    table: str
+    tables: list[str]
+    text: str
+    refused: bool
+    begins: NotRequired[list[str]]
+    replaces: NotRequired[bool]
+    parked: NotRequired[bool]
+
+
+class RequestsJson(TypedDict):
+    """`Requests` in a state; with a version of its own where rows are asked for."""
+
+    version: NotRequired[int]
+    number: int
+    tables: dict[str, str]
+    start: LogStartJson | None
+    numbers: NotRequired[dict[str, int]]
+    commands: NotRequired[list[CommandDecisionJson]]
+    rows: NotRequired[list[RowsRequestJson]]
+
+
+class RefusalJson(TypedDict):
+    """`Refusal` in a message; the position is one of its connector."""
+
+    table: str
+    incarnation: int
+    reason: str
+    position: Any
+    ts_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """Where a log is to be read from: position, and ordinal in the log's total order."""
+
+    position: Position
+    ordinal: int
+
+    def to_json(self) -> LogStartJson:
+        return LogStartJson(position=self.position.to_json(), ordinal=self.ordinal)
+
+    @classmethod
+    def from_json(cls, data: LogStartJson) -> LogStart:
+        return cls(Position.from_json(data["position"]), data["ordinal"])
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDecision:
+    """A command of the user that was judged: refused, or made a request of `tables`. `text` says what it does, or why
+    it was refused. `anew`: the tables are read anew; it is for whoever makes the request, and in no state.
+
+    `begins` are the tables that are read anew of which no target has rows yet. `replaces`: their first epoch replaces
+    whatever the target is. `parked`: the command was carried out, and a table of it is parked again, as `text` says.
+    """
+
+    command: str
+    action: str
+    table: str
+    tables: tuple[str, ...]
+    text: str
+    refused: bool = False
+    anew: bool = False
+    begins: tuple[str, ...] = ()
+    replaces: bool = False
+    parked: bool = False
+
+    def to_json(self) -> CommandDecisionJson:
+        document: CommandDecisionJson = {
+            "id": self.command,
+            "action": self.action,
+            "table": self.table,
+            "tables": [*self.tables],
+            "text": self.text,
+            "refused": self.refused,
+        }
+        # An older raycdc passes over these: it calls the command done as soon as its request is.
+        if self.begins:
+            document["begins"] = [*self.begins]
+        if self.replaces:
+            document["replaces"] = True
+        if self.parked:
+            document["parked"] = True
+        return document
+
+    @classmethod
+    def from_json(cls, data: CommandDecisionJson) -> CommandDecision:
+        return cls(
+            data["id"],
+            data["action"],
+            data["table"],
+            tuple(data["tables"]),
+            data["text"],
+            data["refused"],
+            begins=tuple(data.get("begins", ())),
+            replaces=data.get("replaces", False),
+            parked=data.get("parked", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests of the user, or because of a purged log, to a state that nobody reads for now. Asking twice is harmless:
+    a request acts once.
+
+    `tables` maps names to an action; each acts on the table as its number (`numbers`, else `number`: the state's
+    ``changes`` at the time) or before left it. `start` is where the log is to be read from instead. `commands` are
+    those that requests came from, oldest first, done or not: a command and its requests are written in one step.
+    `rows` are backfills, by the ids of their commands; each stays until the sink holds an epoch that says it is over.
+    """
+
+    number: int = 0
+    tables: Mapping[str, TableRequest] = field(default_factory=dict)
+    start: LogStart | None = None
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    commands: tuple[CommandDecision, ...] = ()
+    rows: Mapping[str, RowsRequest] = field(default_factory=dict)
+
+    def to_json(self) -> RequestsJson:
+        start = None if self.start is None else self.start.to_json()
+        document = RequestsJson(
+            number=self.number, tables={name: str(request) for name, request in self.tables.items()}, start=start
+        )
+        if self.numbers:
+            document["numbers"] = dict(self.numbers)
+        if self.commands:
+            document["commands"] = [asked.to_json() for asked in self.commands]
+        if self.rows:
+            document["version"] = EXTENDED_VERSION
+            document["rows"] = [request.to_json() for request in self.rows.values()]
+        return document
+
+    @classmethod
+    def from_json(cls, data: RequestsJson) -> Requests:
+        start = data["start"]
+        tables = {name: _request(name, text) for name, text in data["tables"].items()}
+        return cls(
+            data["number"],
+            tables,
+            None if start is None else LogStart.from_json(start),
+            data.get("numbers", {}),
+            tuple(CommandDecision.from_json(asked) for asked in data.get("commands", [])),
+            {rows["backfill"]: RowsRequest.from_json(rows) for rows in data.get("rows", [])},
+        )
+
+    def number_of(self, name: str) -> int:
+        """The state's ``changes`` when the table's request was made."""
+        return self.numbers.get(name, self.number)
+
+    def beside(self, asked: Mapping[str, TableRequest], number: int) -> Requests:
+        """These requests with their own numbers, and those that are `asked` of a state with ``changes`` `number`."""
+        kept = {name: self.number_of(name) for name in self.tables if name not in asked}
+        return replace(
+            self,
+            number=number,
+            tables={**self.tables, **asked},
+            numbers={name: at for name, at in kept.items() if at != number},
+        )
+
+    def and_also(self, tables: Iterable[str], request: TableRequest, state: StreamState) -> Requests:
+        """These requests, as far as a stream split's `state` still has them to do, and `action` on `tables`."""
+        left = self.left(state)
+        asked = {**left.tables, **dict.fromkeys(tables, request)}
+        return replace(left, number=state.changes, tables=asked, numbers={})
+
+    def left(self, state: StreamState, over: Container[str] = ()) -> Requests:
+        """The requests that a stream split's `state` still has to do, and the backfills that are not `over`. Once that
+        is committed the rest may be forgotten, and must be: a table that is dropped and made again is not known as one
+        that has begun again.
+        """
+        waiting = {name: request for name, request in self.tables.items() if self.acts_on(name, state)}
+        return replace(
+            self,
+            tables=waiting,
+            start=self.start if state.changes <= self.number else None,
+            numbers={name: number for name, number in self.numbers.items() if name in waiting},
+            rows={command: request for command, request in self.rows.items() if command not in over},
+        )
+
+    def of_leaving(self, state: StreamState) -> dict[str, TableRequest]:
+        """Tables that are to be paused or removed and still are not: no new snapshot of theirs is wanted meanwhile."""
+        return {name: request for name, request in self.tables.items() if request.leaves and self.acts_on(name, state)}
+
+    def acts_on(self, name: str, state: StreamState) -> bool:
+        """Whether the table is still to do in a stream split's state."""
+        table = state.named(name)
+        if self.tables.get(name) is TableRequest.RESUME and not can_be_resumed(table):
+            return False  # It goes on, and is still the beginning that it was before it was asked for.
+        changed = incarnation_of(table)
+        return name in self.tables and (state.changes if changed is None else changed) <= self.number_of(name)
+
+
+def can_be_resumed(state: TableState) -> bool:
+    """Whether a table is paused, or parked at a place that it can go on from."""
+    return isinstance(state, Parked) and (state.phase is ParkedPhase.PAUSED or state.left is not None)
+
+
+def _request(table: str, text: str) -> TableRequest:
+    """A request as the state has it. `StateError` for one that this version cannot carry out."""
+    try:
+        return TableRequest(text)
+    except ValueError as cause:
+        raise StateError(
+            f"{REQUESTS} of the state asks for {text!r} of {table}, which this raycdc does not know. Start the version "
+            "of raycdc that the request was made with."
+        ) from cause
+
+
+def with_requests(state: StreamState, requests: Requests, *, refused: Container[TableId] = ()) -> StreamState:
+    """The stream split's state after `requests`: what they name is parked. Itself when nothing is left to do.
+
+    Targets of the tables that were `refused` an epoch were told of them.
+    """
+    due = [name for name in requests.tables if requests.acts_on(name, state)]
+    start = requests.start if state.changes <= requests.number else None
+    if not due and start is None:
+        return state
+    number, place = state.changes, state.position
+    for name in due:
+        number = max(number, requests.number) + 1
+        table = TableId.parse(name)
+        state = _carried_out(state, table, requests.tables[name], number, place, announced=table in refused)
+    state = replace(state, changes=max(number, requests.number + 1))
+    if start is not None:
+        # The source's notes about the log before a gap are of no use behind it.
+        state = replace(state.elsewhere(start.position, start.ordinal), notes=NO_NOTES)
+    return state
+
+
+def _carried_out(
+    state: StreamState, table: TableId, request: TableRequest, number: int, place: Position, *, announced: bool
+) -> StreamState:
+    parked = state.parked.get(table)
+    if request is TableRequest.RESUME and parked is not None and parked.left is not None and parked.schema is not None:
+        return state.catch_up(table, number=number)
+    awaited = request is TableRequest.FOLLOW and isinstance(state[table], Unknown)
+    parking = ParkingCause(request.reason, place, 0, again=not request.leaves, phase=request.phase, awaited=awaited)
+    if request is TableRequest.PAUSE:
+        return state.pause(table, parking, number=number)
+    return state.park(table, parking, number=number, announced=announced)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A table's target could not take an epoch that is sealed (`raycdc.state.parked`): the table is parked here.
+
+    The driver tells it while the job runs, and from its record at each start; being told twice changes nothing.
+    `incarnation` is the table's in the epoch, so a table that began again since is left alone; `position` is where the
+    epoch began. From there to the place where this acts the driver passes over the table's rows.
+    """
+
+    table: TableId
+    incarnation: int
+    reason: str
+    position: Position
+    ts_ms: int
+
+    def to_json(self) -> RefusalJson:
+        return {
+            "table": str(self.table),
+            "incarnation": self.incarnation,
+            "reason": self.reason,
+            "position": self.position.to_json(),
+            "ts_ms": self.ts_ms,
+        }
+
+    @classmethod
+    def from_json(cls, data: RefusalJson) -> Refusal:
+        table = TableId.parse(data["table"])
+        position = Position.from_json(data["position"])
+        return cls(table, data["incarnation"], data["reason"], position, data["ts_ms"])
+
+    @property
+    def parking(self) -> ParkingCause:
+        return ParkingCause(self.reason, self.position, self.ts_ms)
+
+    def acts_on(self, state: TableState) -> bool:
+        """Whether a table in this state is still to be parked."""
+        match state:
+            case Parked():
+                return False
+            case Unknown():
+                return True
+            case InSnapshot() | AsOf() | Behind() | Live() | CatchingUp() | Dropped():
+                return state.incarnation <= self.incarnation
+            case _:
+                assert_never(state)
+
+
+def with_refusals(state: StreamState, refusals: Iterable[Refusal]) -> StreamState:
+    """The stream split's state with the tables of `refusals` parked; itself where that is done already."""
+    for refusal in refusals:
+        if refusal.acts_on(state[refusal.table]):
+            # The target was told of the table, whatever became of that since.
+            state = state.park(refusal.table, refusal.parking, number=state.changes + 1, announced=True)
+    return state
+
+
+class RefusedTables:
+    """Tables that a running log reader parked as it was told to: their log goes on to speak of them, as nobody told it.
+
+    What it says is passed over until it lets the table begin again, or parks it for a reason of its own.
+    """
+
+    def __init__(self) -> None:
+        self._tables: set[TableId] = set()
+
+    def add(self, table: TableId) -> None:
+        self._tables.add(table)
+
+    def without(self, unit: LogUnit) -> LogUnit:
+        """The part of the unit that is to be followed; the unit itself where nothing was refused."""
+        if not self._tables:
+            return unit
+        if isinstance(unit, SchemaChange):
+            self._tables -= {update.table for update in unit.updates if isinstance(update, BeginTableUpdate)}
+        return narrowed(
+            unit, self._is_followed, lambda one: isinstance(one, ParkTableUpdate) or self._is_followed(one.table)
+        )
+
+    def _is_followed(self, table: TableId) -> bool:
+        return table not in self._tables

@@ -1,0 +1,460 @@
+"""Commands about a pipeline's tables: judged by the state alone, and refused by name before anything is changed.
+
+| action | is refused where the table is | its request |
+|---|---|---|
+| `add` | one of the pipeline's and not removed; not selected by the configuration | a snapshot |
+| `remove` | none of the pipeline's; removed | left out |
+| `pause` | none of the pipeline's; paused, removed or ended | left out |
+| `resume` | not paused, nor parked at a place that it can go on from; its log cannot be read twice at a time | to go on from where it was left; a snapshot, where nobody can say what lies between |
+| `resnapshot` | none of the pipeline's; removed | a snapshot |
+| `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no rows, or cannot tell its rows by key (second table); the source refuses the predicate | a backfill |
+
+Pure. `raycdc.driver.command_queue` keeps them, and carries them out.
+
+Whether rows of a table can be put over those of its target by key, one by one, as a backfill does. Pure.
+
+| a table | has no backfill, because |
+|---|---|
+| whose target has rows of other tables | a row that comes to such a target is one whose key it must not have yet |
+| whose transform gives it another key | likewise: its rows may come to have the same key |
+| whose transform leaves rows out | a row that it leaves out would stay in the target as it was |
+
+In the first two a row that is read again would be refused as a second one of its key, and one that the log deletes in
+the same epoch would be taken for a row that came and went, which changes nothing (`raycdc.sinks.source_tables`).
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NotRequired, TypedDict
+
+from raycdc.errors import ConfigError, SourceError
+from raycdc.model import TableId
+from raycdc.model.rules.routes import Router
+from raycdc.model.rules.selector import plain_table
+from raycdc.model.rules.transform import Transforms
+from raycdc.plugins import did_you_mean
+from raycdc.source.schema_document import SchemaDocument
+from raycdc.source.snapshot.log.stream_state import StreamState
+from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
+from raycdc.source.split import BackfillRows, SnapshotSplit
+from raycdc.source.tables.parking import CommandDecision, Requests, TableRequest, can_be_resumed, with_refusals
+from raycdc.source.tables.table_life import CatchingUp, Dropped, Parked, ParkedPhase, Unknown
+from raycdc.source.tables.table_requests import left_behind, merged_targets, read_together, refusals_of
+from raycdc.state.store import CommitRecord
+
+#: `RowsByKey.why_not`, of whatever configuration.
+WhyNotByKey = Callable[[TableId, Iterable[TableId], CommitRecord | None], str]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsByKey:
+    """The routes and transforms of a configuration."""
+
+    router: Router = field(default_factory=Router)
+    transforms: Transforms = field(default_factory=Transforms)
+
+    def why_not(self, table: TableId, tables: Iterable[TableId], record: CommitRecord | None) -> str:
+        """Why not, with the way out; empty where they can. `tables` are the pipeline's."""
+        anew = f"For all of its rows: raycdc tables resnapshot CONFIG {table}"
+        for target, other in self._shared(table, tables, record):
+            return (
+                f"The rows of {table} in {target} cannot be told from those of {other}, which go there too, so none "
+                f"of them is read again by itself. {anew}"
+            )
+        found = self.transforms.of(table)
+        if found is None:
+            return ""
+        if found.primary_keys:
+            return (
+                f"{self.transforms.place(table)}.primary_keys gives the rows of {table} a key of its own, so none of "
+                f"them is read again by itself: another one may have the same. {anew}"
+            )
+        drops = found.filter or any(lookup.drop for lookup in found.lookups)
+        if drops:
+            return (
+                f"{self.transforms.place(table)} leaves rows of {table} out (filter, or a lookup that drops), and such "
+                f"a row would stay in the target as it was. {anew}"
+            )
+        return ""
+
+    def _shared(
+        self, table: TableId, tables: Iterable[TableId], record: CommitRecord | None
+    ) -> Iterator[tuple[str, str]]:
+        """The targets that the table shares, each with another table that goes there."""
+        for target, sources in ({} if record is None else merged_targets(record)).items():
+            if str(table) in sources:
+                yield target, next(name for name in sources if name != str(table))
+        if not self.router:
+            return
+        own = set(self.router.targets(table))
+        for other in tables:
+            for shared in own & set(_targets(self.router, other)) if other != table else ():
+                yield str(shared), str(other)
+
+
+def _targets(router: Router, table: TableId) -> tuple[TableId, ...]:
+    try:
+        return router.targets(table)
+    except ConfigError:
+        return ()  # It is parked for that.
+
+
+#: So many tables are named to whoever named another one; a pipeline may have thousands.
+NAMES_MAX = 20
+
+
+class TableAction(StrEnum):
+    """What a user may ask of a table."""
+
+    ADD = "add"
+    REMOVE = "remove"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RESNAPSHOT = "resnapshot"
+    BACKFILL = "backfill"
+
+    @property
+    def request(self) -> TableRequest:
+        """The request that it makes, unless the table is read anew (`judged`)."""
+        asked = {
+            TableAction.REMOVE: TableRequest.REMOVE,
+            TableAction.PAUSE: TableRequest.PAUSE,
+            TableAction.RESUME: TableRequest.RESUME,
+        }
+        return asked.get(self, TableRequest.RESNAPSHOT)
+
+    @property
+    def done(self) -> str:
+        """What becomes of the table, as the end of a sentence that begins with its name."""
+        return _DONE[self]
+
+
+_DONE = {
+    TableAction.RESNAPSHOT: "is read again",
+    TableAction.BACKFILL: "has some rows read again",
+    TableAction.ADD: "is added, beginning with a snapshot",
+    TableAction.PAUSE: "is paused (its target keeps what it has)",
+    TableAction.REMOVE: "is no longer followed (its target keeps what it has, and `add` reads it anew)",
+    TableAction.RESUME: "goes on from where it was left",
+}
+
+
+class TableCommandJson(TypedDict):
+    """`TableCommand` in a state."""
+
+    id: str
+    action: str
+    table: str
+    where: NotRequired[str]
+    keys: NotRequired[list[str]]
+    replace: NotRequired[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommand:
+    """An action on the table that people call `table`. Whoever gives it twice under one `id` gives it once.
+
+    It is about all rows, or those that meet the predicate `where`, or those of the `keys`, which are lists of keys
+    (`raycdc.source.snapshot.rereading.backfill_keys`). With `replaces` a parked target is replaced by the new snapshot,
+    whatever is in it or was done to it.
+    """
+
+    id: str
+    action: TableAction
+    table: str
+    where: str = ""
+    keys: tuple[str, ...] = ()
+    replaces: bool = False
+
+    @classmethod
+    def new(
+        cls, action: TableAction, table: str, *, where: str = "", keys: Sequence[str] = (), replaces: bool = False
+    ) -> TableCommand:
+        """One that nobody has given before."""
+        return cls(secrets.token_hex(8), action, table, where, tuple(keys), replaces)
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it is about some rows of the table."""
+        return self.action is TableAction.BACKFILL or bool(self.where or self.keys)
+
+    @property
+    def rows(self) -> Sequence[BackfillRows]:
+        """What its chunks read."""
+        if self.keys:
+            return [BackfillRows(self.id, keys=listed) for listed in self.keys]
+        return [BackfillRows(self.id, where=self.where)]
+
+    def rows_request(self, table: TableId) -> RowsRequest:
+        """The request that a command of rows makes; `table` is its table."""
+        if not self.keys:
+            return RowsRequest(self.id, table, where=self.where)
+        parts = [SnapshotSplit(table, n, None, None, None, again=again) for n, again in enumerate(self.rows)]
+        return RowsRequest(self.id, table, parts=tuple(parts))
+
+    def to_json(self) -> TableCommandJson:
+        command = TableCommandJson(id=self.id, action=str(self.action), table=self.table)
+        if self.where:
+            command["where"] = self.where
+        if self.keys:
+            command["keys"] = [*self.keys]
+        if self.replaces:
+            # An older raycdc passes over it: the target refuses the new snapshot as it did before.
+            command["replace"] = True
+        return command
+
+    @classmethod
+    def from_json(cls, data: TableCommandJson) -> TableCommand:
+        """`ValueError` for an action that this version does not know."""
+        where, keys = data.get("where", ""), tuple(data.get("keys", ()))
+        return cls(data["id"], TableAction(data["action"]), data["table"], where, keys, data.get("replace", False))
+
+    def requests(self, asked: CommandDecision) -> dict[str, TableRequest]:
+        """The requests that come of the command, which was judged as `asked`."""
+        request = TableRequest.RESNAPSHOT if asked.anew else self.action.request
+        return {} if asked.refused else dict.fromkeys(asked.tables, request)
+
+    def refused(self, why: str) -> CommandDecision:
+        return CommandDecision(self.id, str(self.action), self.table, (), why, refused=True)
+
+
+#: Raises `ConfigError` unless these rows of a table can be read (`raycdc.source.connector.IncrementalSource`).
+RequireRows = Callable[[TableId, SchemaDocument, BackfillRows], None]
+
+
+def no_rows(table: TableId, *_: object) -> None:
+    """`RequireRows` where there is no source to ask."""
+    raise ConfigError(
+        f"Its source alone can say which rows of {table} can be read again. Name the pipeline's TOML file."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRules:
+    """What the configuration says about commands: whether the sink holds one row per key, and where a table that is to
+    be added `is_selected`, which raises `ConfigError` otherwise. So does `require_rows` of rows that cannot be read.
+    `why_not_by_key` says why rows of a table cannot be put over those of its target, and `why_read_once` why the log
+    cannot be read a second time beside itself (`raycdc.config.SourceConfig`).
+    """
+
+    updates_rows: bool
+    is_selected: Callable[[TableId], None]
+    require_rows: RequireRows = no_rows
+    why_not_by_key: WhyNotByKey = field(default_factory=lambda: RowsByKey().why_not)
+    why_read_once: Callable[[], str] = str
+
+    def why_no_rows(self, table: TableId, state: StreamState, record: CommitRecord | None) -> str:
+        """Why no rows of the table are read again, whatever the source says; empty where they may be."""
+        if not self.updates_rows:
+            return (
+                f"The target of {table} keeps every change of a row (sink.write), and a row that is read again is not "
+                "a change. To read the whole table anew: raycdc tables resnapshot, without --where."
+            )
+        try:
+            return self.why_not_by_key(table, state.tables, record)
+        except ConfigError as error:
+            return str(error)
+
+
+def as_it_is(state: StreamState, record: CommitRecord | None) -> StreamState:
+    """The log's state as the next coordinator finds it: with the tables parked that the record says a target
+    refused.
+    """
+    return state if record is None else with_refusals(state, refusals_of(record.parked))
+
+
+def judged(
+    command: TableCommand,
+    state: StreamState,
+    record: CommitRecord | None,
+    rules: CommandRules,
+    document: Callable[[str], SchemaDocument],
+) -> CommandDecision:
+    """The command as it is carried out on a log's `state` (`as_it_is`). `ConfigError` says why it is refused.
+
+    `document` gives the description of a table by its fingerprint.
+    """
+    action, table = command.action, table_called(command.table, state)
+    if command.is_of_rows:
+        return _judged_rows(command, TableId.parse(table), state, record, rules, document)
+    _require_sense(action, table, state, rules)
+    why = _why_anew(table, state, record, rules) if action is TableAction.RESUME else ""
+    if action is TableAction.RESUME and not why and (once := rules.why_read_once()):
+        raise ConfigError(
+            f"{table} cannot go on from where it was left, because {once} Or read it anew with: raycdc tables "
+            f"resnapshot CONFIG {table}"
+        )
+    anew = bool(why) or action.request is TableRequest.RESNAPSHOT
+    shared = record if anew and rules.updates_rows else None
+    together = read_together(shared, [table], state)
+    done = f"goes on, and is read anew, because {why}" if why else action.done
+    if command.replaces:
+        _require_replaceable(table, action, record)
+        done += ", and its target is replaced, with all that is in it"
+    text = f"{table} {done}" + _said_of(together, left_behind(shared, together))
+    begins = tuple(sorted(together)) if anew else ()
+    return CommandDecision(
+        command.id,
+        str(action),
+        table,
+        tuple(sorted(together)),
+        text,
+        anew=anew,
+        begins=begins,
+        replaces=command.replaces,
+    )
+
+
+def _require_replaceable(table: str, action: TableAction, record: CommitRecord | None) -> None:
+    """`ConfigError` unless the table's parked target is its own alone, so that nothing but its rows are read again."""
+    if action is not TableAction.RESNAPSHOT:
+        raise ConfigError(f"--replace belongs to a new snapshot of a table, not to {action}.")
+    entries = {} if record is None else {n: e for n, e in record.parked.items() if table in e.sources and not e.begun}
+    if not entries:
+        raise ConfigError(
+            f"The target of {table} is not parked, so there is nothing to replace: without --replace a new snapshot "
+            "empties an upsert target, and a changelog keeps what it has."
+        )
+    shared = {} if record is None else merged_targets(record)
+    if both := next((name for name in entries if name in shared), None):
+        raise ConfigError(
+            f"{both} has rows of several tables ({', '.join(shared[both])}), which are not replaced for one of them. "
+            "Move it away, and read them anew without --replace."
+        )
+
+
+def taken_back(
+    command: TableCommand, before: StreamState, state: StreamState, requests: Requests
+) -> CommandDecision | None:
+    """The answer to who resumes a table whose pause was asked for and has not begun: it takes that back, and nothing
+    else becomes of the table. None for any other command. `state` is `before` with all that was asked for.
+    """
+    if command.action is not TableAction.RESUME:
+        return None
+    table = table_called(command.table, state)
+    if requests.tables.get(table) is not TableRequest.PAUSE or can_be_resumed(before.named(table)):
+        return None
+    text = f"{table} is not paused: that was asked for and had not begun, and is taken back"
+    return CommandDecision(command.id, str(command.action), table, (table,), text)
+
+
+def _why_anew(table: str, state: StreamState, record: CommitRecord | None, rules: CommandRules) -> str:
+    """Why the paused table cannot go on from where it was left; empty where it can."""
+    paused = state.named(table)
+    if not isinstance(paused, Parked) or paused.left is None:
+        return (
+            "nobody knows what happened since it was paused (its snapshot was under way, an older raycdc paused it, or "
+            "another server took over since)"
+        )
+    if record is not None and any(table in entry.sources for entry in record.parked.values()):
+        return "its target was parked before, and lacks rows"
+    if record is not None and rules.updates_rows and any(table in names for names in merged_targets(record).values()):
+        return "other tables share its target, which may have been emptied for them meanwhile"
+    return ""
+
+
+def _judged_rows(
+    command: TableCommand,
+    table: TableId,
+    state: StreamState,
+    record: CommitRecord | None,
+    rules: CommandRules,
+    document: Callable[[str], SchemaDocument],
+) -> CommandDecision:
+    """`judged`, of a command about some rows. `ConfigError`, also where the source could not be asked."""
+    now = state[table]
+    if command.action not in (TableAction.BACKFILL, TableAction.RESNAPSHOT):
+        raise ConfigError(f"{command.action} is about a whole table. Leave --where out.")
+    if not (command.where or command.keys):
+        raise ConfigError("A backfill needs --where, which says which rows. For all: raycdc tables resnapshot.")
+    if isinstance(now, Unknown):
+        _require_sense(command.action, str(table), state, rules)
+        raise ConfigError(f"{table} is not one of the pipeline's tables.")
+    if isinstance(now, Parked | Dropped):
+        why = f"{now.phase}: {now.reason}" if isinstance(now, Parked) else "gone"
+        raise ConfigError(f"{table} is {why} Rows are read again of tables that are followed: resume it first.")
+    if isinstance(now, CatchingUp):
+        raise ConfigError(f"{table} is still catching up with the log after a pause. Ask again when it has caught up.")
+    if why_not := rules.why_no_rows(table, state, record):
+        raise ConfigError(why_not)
+    described = document(now.schema)
+    if not described.primary_key:
+        raise ConfigError(
+            f"{table} has no primary key, by which rows that are read again are told from those of its target. For all "
+            "of its rows: raycdc tables resnapshot, without --where."
+        )
+    for again in command.rows:
+        try:
+            rules.require_rows(table, described, again)
+        except SourceError as cause:
+            raise ConfigError(f"The source could not be asked for the rows: {cause}") from cause
+    if command.keys:
+        text = "has the rows of some keys read again, and keys that the source does not have deleted from its target"
+    else:
+        text = (
+            f"has the rows that meet {command.where} read again beside its log, and put over those of its target by key"
+        )
+    return CommandDecision(command.id, str(command.action), str(table), (), f"{table} {text}")
+
+
+def _require_sense(action: TableAction, table: str, state: StreamState, rules: CommandRules) -> None:
+    now = state.named(table)
+    parked = now if isinstance(now, Parked) else None
+    known = not isinstance(now, Unknown)
+    removed = parked is not None and parked.phase is ParkedPhase.REMOVED
+    if action is TableAction.ADD:
+        if known and not removed:
+            raise ConfigError(f"{table} is one of the pipeline's tables. To read it again: raycdc tables resnapshot.")
+        rules.is_selected(TableId.parse(table))
+    elif not known:
+        raise ConfigError(
+            f"{table} is not one of the pipeline's tables "
+            f"({_some(state.names)}){did_you_mean(table, state.names) or '.'} {_way_in(table, rules)}"
+        )
+    if removed and action in (TableAction.RESUME, TableAction.RESNAPSHOT):
+        raise ConfigError(f"{table} was removed. Add it with: raycdc tables add.")
+    if action is TableAction.RESUME and not can_be_resumed(now):
+        raise ConfigError(f"{table} is not paused. For a new snapshot of it: raycdc tables resnapshot.")
+    idle = parked is not None and parked.phase is not ParkedPhase.PARKED
+    if parked is not None and ((action is TableAction.PAUSE and idle) or (action is TableAction.REMOVE and removed)):
+        raise ConfigError(f"{table} is {parked.phase} already: {parked.reason}")
+
+
+def _way_in(table: str, rules: CommandRules) -> str:
+    """What to do for a table that the pipeline does not have: `add` takes only what the configuration selects."""
+    try:
+        rules.is_selected(TableId.parse(table))
+    except ConfigError as refused:
+        return str(refused)
+    except ValueError:
+        return "A table is named DB.TABLE."
+    return "Add it with: raycdc tables add."
+
+
+def _some(names: Sequence[str]) -> str:
+    """The names, or the first of many."""
+    more = len(names) - NAMES_MAX
+    return ", ".join(names[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def table_called(name: str, state: StreamState) -> str:
+    """The table's name as the state has it, where people may have written it as a plain name of the configuration."""
+    if "." not in name or not isinstance(state.named(name), Unknown):
+        return name
+    return str(plain_table(name) or TableId.parse(name))
+
+
+def _said_of(together: Mapping[str, str], left: Sequence[str]) -> str:
+    """A text about the other tables that are read again; empty where the table has its targets for itself."""
+    targets = ", ".join(sorted(set(together.values()) - {""}))
+    if not targets:
+        return ""
+    those = f" and the rows of {', '.join(left)}, which nobody reads again, are removed" if left else ""
+    return (
+        f"\nIts rows in {targets} cannot be told from those of other tables, so {targets} is emptied{those}, and "
+        f"{', '.join(sorted(together))} are read again together."
+    )

@@ -1,0 +1,767 @@
+"""One table's life, as the reader of the log tells it: its states, what leads from one to the other, and their JSON.
+
+Theory of operation. Every table of a log is in exactly one of these states, and only `TableStates` moves it:
+
+| state | the log's rows of the table are | its chunks |
+|---|---|---|
+| `InSnapshot` | dropped, held or passed on, by the chunk of their key (`snapshot.hand_off`) | are being read |
+| `AsOf` | dropped up to a place T, where the log stands until all chunks are out (`snapshot.as_of`) | are read |
+| `Behind` | dropped up to T, which the chunks have; the first one after T makes it `Live` | are all published |
+| `Live` | passed on | are all published, or it has no snapshot |
+| `Parked` | dropped; its reason and place are kept until somebody decides (`raycdc.source.tables.parking`) | none |
+| `CatchingUp` | dropped; those from an older place on are read beside it (`snapshot.catch_up`) | are all published |
+| `Dropped` | none: it was dropped, which the open epoch says | none |
+| `Unknown` | none: no state has it | none |
+
+`TRANSITIONS` is the whole of what may happen; anything else is a bug and an `AssertionError` where it happens. A state
+is a value: it is replaced, never changed, and its JSON is what a manifest holds. `Dropped` and `Unknown` are in no
+manifest.
+
+*Announced* says that an epoch has told the targets of the table; a table's first epoch does (its CreateTableEvent). It
+is a flag and no state `Unannounced`, because it is independent of all that the states tell apart: a table may be
+announced, or not, while its chunks are read, while it streams, when it is parked and when it is dropped, and nothing
+that the log reader does with its rows depends on it.
+
+The `schema` of a state is the fingerprint of the table's schema document, as `raycdc.source.split.StreamSplit` has it.
+
+The *incarnation* counts the parkings and new beginnings of all tables: a table that begins again has the next number,
+which voids whatever was said of it before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, StrEnum
+from typing import Any, NamedTuple, NotRequired, TypedDict, assert_never
+
+from raycdc.model import TableId
+from raycdc.source.snapshot.key_intervals import ChunkKey, key_from_json
+from raycdc.state.opaque import NO_NOTES, LogNotes, Position
+
+
+class ParkedPhase(StrEnum):
+    """Why a table is parked. Only the first is anything to complain about."""
+
+    #: It cannot be followed, which somebody must decide about.
+    PARKED = "parked"
+    PAUSED = "paused"
+    #: The user removed it; its target keeps what it had.
+    REMOVED = "removed"
+    #: It is no more under its name, or not selected any more; its target keeps what it had.
+    ENDED = "ended"
+
+
+class AsOfJson(TypedDict):
+    """The part of `AsOf` that is beside its snapshot."""
+
+    at: int
+    lost: int | None
+
+
+class SnapshotJson(TypedDict):
+    """`SnapshotState` in a manifest, with what an `AsOf` has beside it."""
+
+    key: ChunkKey | None
+    foldable: bool
+    needs_null: bool
+    null_closed: bool
+    closed: list[list[Any]]
+    as_of: NotRequired[AsOfJson]
+
+
+class FollowedJson(TypedDict):
+    """A followed table in a manifest."""
+
+    incarnation: NotRequired[int]
+    schema: str
+    announced: bool
+    snapshot: SnapshotJson | None
+    passed: NotRequired[int]
+
+
+class LeftJson(TypedDict):
+    """`LeftAt` in a manifest; the notes are those of its connector."""
+
+    incarnation: int
+    ordinal: int
+    notes: NotRequired[Any]
+
+
+class ParkedJson(TypedDict):
+    """`Parked`, or `CatchingUp`, in a manifest; the position is one of its connector.
+
+    A table that is `catching_up` looks like a paused one to whoever does not know it, and may be treated so; one that
+    is `awaited` looks like one that begins again.
+    """
+
+    schema: str | None
+    announced: bool
+    incarnation: int
+    again: bool
+    phase: str
+    reason: str
+    position: Any
+    ts_ms: int
+    left: NotRequired[LeftJson]
+    awaited: NotRequired[bool]
+    catching_up: NotRequired[CatchingUpJson]
+
+
+class CatchingUpJson(TypedDict):
+    """The part of `CatchingUp` that a paused table has not."""
+
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotState:
+    """How a table is cut into chunks, and which of its keys are published.
+
+    `key` is None for a table that is a single chunk. Rows of a `foldable` table can be told apart, so that held changes
+    may be folded into its chunks. `closed` are ranges of keys [lower, upper) as the source writes them, None being
+    unbounded; `null_closed` says it of NULL, which is a key of a table that `needs_null`.
+    """
+
+    key: ChunkKey | None
+    foldable: bool
+    needs_null: bool
+    null_closed: bool = False
+    closed: tuple[tuple[Any, Any], ...] = ()
+
+    def to_json(self) -> SnapshotJson:
+        return {
+            "key": self.key,
+            "foldable": self.foldable,
+            "needs_null": self.needs_null,
+            "null_closed": self.null_closed,
+            "closed": [list(bounds) for bounds in self.closed],
+        }
+
+    @classmethod
+    def from_json(cls, data: SnapshotJson) -> SnapshotState:
+        closed = tuple((lower, upper) for lower, upper in data["closed"])
+        return cls(key_from_json(data["key"]), data["foldable"], data["needs_null"], data["null_closed"], closed)
+
+
+@dataclass(frozen=True, slots=True)
+class InSnapshot:
+    """Chunks of the table are read, and its rows judged by the chunk of their key."""
+
+    schema: str
+    announced: bool
+    incarnation: int
+    snapshot: SnapshotState
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """All chunks of the table are read as of the ordinal `at`.
+
+    `lost`: a chunk found the table to be another one, so the chunks are of no use; the log says why up to that ordinal.
+    """
+
+    schema: str
+    announced: bool
+    incarnation: int
+    snapshot: SnapshotState
+    at: int
+    lost: int | None = None
+
+    def bars(self, ordinal: int) -> bool:
+        """Whether the log may not pass `ordinal` yet."""
+        return self.lost is None and ordinal > self.at
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The chunks of the table have all changes up to the ordinal `at`, which the log is still to pass."""
+
+    schema: str
+    announced: bool
+    incarnation: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Every change of the table is passed on."""
+
+    schema: str
+    announced: bool
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAt:
+    """What a paused table needs beside schema and position to go on from there: the beginning that goes on, the place
+    in the log's total order, and the connector's notes about the log before it.
+    """
+
+    incarnation: int
+    ordinal: int
+    notes: LogNotes = NO_NOTES
+
+    def to_json(self) -> LeftJson:
+        left = LeftJson(incarnation=self.incarnation, ordinal=self.ordinal)
+        if self.notes:
+            left["notes"] = self.notes.to_json()
+        return left
+
+    @classmethod
+    def from_json(cls, data: LeftJson) -> LeftAt:
+        return cls(data["incarnation"], data["ordinal"], LogNotes.from_json(data.get("notes", {})))
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Nothing of the table is passed on from `position` on. `again`: it begins anew by itself.
+
+    `schema` is the last one that was followed (None: never), `ts_ms` the commit time of the event that parked it.
+    `left` is of a table that was paused when all its chunks were out, or whose log could not be read for a while since:
+    it can go on from `position`. An `awaited` table was not there at `position`: it is followed from the statement that
+    makes it, and begins anew where the log has none.
+    """
+
+    schema: str | None
+    announced: bool
+    incarnation: int
+    phase: ParkedPhase
+    reason: str
+    position: Position
+    ts_ms: int
+    again: bool = False
+    left: LeftAt | None = None
+    awaited: bool = False
+
+    @property
+    def word(self) -> str:
+        """Its phase in a word, for people and programs: one that is about to be read is not parked to them."""
+        return "pending" if self.again and self.phase is ParkedPhase.PARKED else str(self.phase)
+
+    def to_json(self) -> ParkedJson:
+        entry: ParkedJson = {
+            "schema": self.schema,
+            "announced": self.announced,
+            "incarnation": self.incarnation,
+            "again": self.again,
+            "phase": str(self.phase),
+            "reason": self.reason,
+            "position": self.position.to_json(),
+            "ts_ms": self.ts_ms,
+        }
+        if self.left is not None:
+            entry["left"] = self.left.to_json()
+        if self.awaited:
+            entry["awaited"] = True
+        return entry
+
+    @classmethod
+    def from_json(cls, data: ParkedJson) -> Parked:
+        return cls(
+            data["schema"],
+            data["announced"],
+            data["incarnation"],
+            ParkedPhase(data["phase"]),
+            data["reason"],
+            Position.from_json(data["position"]),
+            data["ts_ms"],
+            data["again"],
+            LeftAt.from_json(data["left"]) if "left" in data else None,
+            data.get("awaited", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CatchingUp:
+    """The table was paused, and goes on from `position`, by a reading of the log beside the one of all other tables.
+
+    It is the beginning that it was before the pause, so a target that refused that one takes nothing of it. `gone`: as
+    far as the log was read, the table was dropped, and not made again.
+    """
+
+    schema: str
+    announced: bool
+    position: Position
+    left: LeftAt
+    gone: bool = False
+
+    @property
+    def incarnation(self) -> int:
+        return self.left.incarnation
+
+    @property
+    def ordinal(self) -> int:
+        return self.left.ordinal
+
+    def to_json(self) -> ParkedJson:
+        paused = Parked(
+            self.schema,
+            self.announced,
+            self.incarnation,
+            ParkedPhase.PAUSED,
+            "it goes on from where it was left",
+            self.position,
+            0,
+            left=self.left,
+        )
+        return {**paused.to_json(), "catching_up": {"gone": self.gone}}
+
+    @classmethod
+    def from_json(cls, data: ParkedJson) -> CatchingUp:
+        assert data["schema"] is not None, "a table is caught up that was never followed"
+        return cls(
+            data["schema"],
+            data["announced"],
+            Position.from_json(data["position"]),
+            LeftAt.from_json(data["left"]),
+            data["catching_up"]["gone"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The table was dropped, and the open epoch says so; the next one knows nothing of it."""
+
+    schema: str
+    announced: bool
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No table of this name."""
+
+
+Reading = InSnapshot | AsOf
+Followed = InSnapshot | AsOf | Behind | Live
+TableState = InSnapshot | AsOf | Behind | Live | Parked | CatchingUp | Dropped | Unknown
+
+
+class TableTransition(Enum):
+    """The things that may happen to a table."""
+
+    FOUND = "the log has a table of this name"
+    ALTERED = "another schema is in force"
+    ANNOUNCED = "an epoch tells the targets of it"
+    OPENED = "its first chunk is opened as of a place"
+    LOST = "a chunk found another table"
+    PUBLISHED = "a chunk is published"
+    COMPLETED = "every key is published"
+    PASSED = "a change after T was seen"
+    DROPPED = "it is no more"
+    PARKED = "it cannot be followed, or is not to be"
+    BEGUN = "it begins again, all chunks unopened"
+    CUT = "the epoch is cut"
+    MOVED = "the reading beside the log is at another place"
+    JOINED = "the reading beside the log is where the log is"
+
+
+#: The state that each step leads to. A step that is not here cannot happen.
+TRANSITIONS: Mapping[type[TableState], Mapping[TableTransition, type[TableState]]] = {
+    Unknown: {
+        TableTransition.FOUND: Live,
+        TableTransition.DROPPED: Unknown,
+        TableTransition.PARKED: Parked,
+        TableTransition.BEGUN: InSnapshot,
+    },
+    InSnapshot: {
+        TableTransition.ALTERED: InSnapshot,
+        TableTransition.ANNOUNCED: InSnapshot,
+        TableTransition.OPENED: AsOf,
+        TableTransition.PUBLISHED: InSnapshot,
+        TableTransition.COMPLETED: Live,
+        TableTransition.DROPPED: Dropped,
+        TableTransition.PARKED: Parked,
+        TableTransition.BEGUN: InSnapshot,
+    },
+    AsOf: {
+        TableTransition.ALTERED: AsOf,
+        TableTransition.ANNOUNCED: AsOf,
+        TableTransition.LOST: AsOf,
+        TableTransition.PUBLISHED: AsOf,
+        TableTransition.COMPLETED: Behind,
+        TableTransition.DROPPED: Dropped,
+        TableTransition.PARKED: Parked,
+        TableTransition.BEGUN: InSnapshot,
+    },
+    Behind: {
+        TableTransition.ALTERED: Behind,
+        TableTransition.ANNOUNCED: Behind,
+        TableTransition.PASSED: Live,
+        TableTransition.DROPPED: Dropped,
+        TableTransition.PARKED: Parked,
+        TableTransition.BEGUN: InSnapshot,
+    },
+    Live: {
+        TableTransition.ALTERED: Live,
+        TableTransition.ANNOUNCED: Live,
+        TableTransition.DROPPED: Dropped,
+        TableTransition.PARKED: Parked,
+        TableTransition.BEGUN: InSnapshot,
+    },
+    Parked: {TableTransition.DROPPED: Parked, TableTransition.PARKED: Parked, TableTransition.BEGUN: InSnapshot},
+    CatchingUp: {
+        TableTransition.ALTERED: CatchingUp,
+        TableTransition.ANNOUNCED: CatchingUp,
+        TableTransition.DROPPED: CatchingUp,
+        TableTransition.MOVED: CatchingUp,
+        TableTransition.JOINED: Live,
+        TableTransition.PARKED: Parked,
+        TableTransition.BEGUN: InSnapshot,
+    },
+    Dropped: {
+        TableTransition.ALTERED: Live,
+        TableTransition.ANNOUNCED: Dropped,
+        TableTransition.DROPPED: Dropped,
+        TableTransition.PARKED: Parked,
+        TableTransition.BEGUN: InSnapshot,
+        TableTransition.CUT: Unknown,
+    },
+}
+
+_UNKNOWN = Unknown()
+
+
+class SealedTables(NamedTuple):
+    """All tables of a log, by what a manifest says of them."""
+
+    followed: dict[TableId, Followed]
+    parked: dict[TableId, Parked]
+    catching_up: dict[TableId, CatchingUp]
+
+
+class ChangedTableStates:
+    """Which tables are to be told of: what a cut takes does not look at the others. Kept by `TableStates` alone."""
+
+    def __init__(self, states: Mapping[TableId, TableState]) -> None:
+        #: Tables whose state is another one than at the last `take_changed`, in the order in which they became so.
+        self._changed: dict[TableId, None] = {}
+        #: Tables that are followed and of which no epoch has told yet.
+        self.unannounced: dict[TableId, None] = {}
+        #: Tables that are read, or were, as of one place.
+        self.as_of: set[TableId] = set()
+        #: Tables that the open epoch says are gone.
+        self.gone: dict[TableId, None] = {}
+        for table, state in states.items():
+            self.note(table, state)
+        self._changed.clear()
+
+    def note(self, table: TableId, state: TableState) -> None:
+        """The table is in that state now."""
+        self._changed[table] = None
+        if isinstance(state, Parked) or is_announced(state) or isinstance(state, Unknown):
+            self.unannounced.pop(table, None)
+        else:
+            self.unannounced[table] = None
+        if isinstance(state, AsOf | Behind):
+            self.as_of.add(table)
+        else:
+            self.as_of.discard(table)
+        if isinstance(state, Dropped):
+            self.gone[table] = None
+        else:
+            self.gone.pop(table, None)
+
+    def take_changed(self) -> list[TableId]:
+        """Tables whose state is another one than at the call before."""
+        changed = list(self._changed)
+        self._changed.clear()
+        return changed
+
+
+class TableStates:
+    """Every table of one log, each in its state. The only writer of a table's state; one owner, the log reader.
+
+    `changes` counts parkings and new beginnings.
+    """
+
+    def __init__(self, states: Mapping[TableId, TableState], *, changes: int = 0) -> None:
+        self._states = dict(states)
+        self.changes = changes
+        self.news = ChangedTableStates(self._states)
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{table}: {type(state).__name__}" for table, state in self._states.items())
+        return f"TableLives({states})"
+
+    def __getitem__(self, table: TableId) -> TableState:
+        return self._states.get(table, _UNKNOWN)
+
+    def __iter__(self) -> Iterator[TableId]:
+        return iter(self._states)
+
+    def found(self, table: TableId, schema: str) -> None:
+        """The log has a table of this name, without a snapshot: all its rows are in the log."""
+        self._move(table, TableTransition.FOUND, Live(schema, announced=False, incarnation=0))
+
+    def altered(self, table: TableId, schema: str) -> None:
+        """`schema` is in force from here on; a table that was dropped in the open epoch is there again."""
+        state = self[table]
+        assert not isinstance(state, Unknown | Parked), f"{table} is {state} and was altered"
+        if isinstance(state, Dropped):
+            self._move(table, TableTransition.ALTERED, Live(schema, state.announced, state.incarnation))
+        elif isinstance(state, CatchingUp):
+            self._move(table, TableTransition.ALTERED, replace(state, schema=schema, gone=False))
+        else:
+            self._move(table, TableTransition.ALTERED, replace(state, schema=schema))
+
+    def announced(self, table: TableId) -> None:
+        """The open epoch tells the targets of the table."""
+        state = self[table]
+        assert not isinstance(state, Unknown | Parked), f"{table} is {state} and was announced"
+        self._move(table, TableTransition.ANNOUNCED, replace(state, announced=True))
+
+    def opened_as_of(self, table: TableId, at: int) -> None:
+        """The first chunk of a table that is read as of one place is opened, and `at` is that place."""
+        state = self[table]
+        assert isinstance(state, InSnapshot), f"{table} is {state} and was opened"
+        read = AsOf(state.schema, state.announced, state.incarnation, state.snapshot, at)
+        self._move(table, TableTransition.OPENED, read)
+
+    def lost(self, table: TableId, high: int) -> None:
+        """A chunk found another table, of which the log tells up to `high`."""
+        state = self[table]
+        assert isinstance(state, AsOf), f"{table} is {state} and was lost"
+        self._move(table, TableTransition.LOST, replace(state, lost=max(high, state.lost or 0)))
+
+    def published(self, table: TableId, closed: tuple[tuple[Any, Any], ...], *, null_closed: bool) -> None:
+        """A chunk is out, after which these ranges of keys are."""
+        state = self[table]
+        assert isinstance(state, InSnapshot | AsOf), f"{table} is {state} and a chunk of it was published"
+        snapshot = replace(state.snapshot, closed=closed, null_closed=null_closed)
+        self._move(table, TableTransition.PUBLISHED, replace(state, snapshot=snapshot))
+
+    def completed(self, table: TableId) -> None:
+        """Every key is published."""
+        match state := self[table]:
+            case InSnapshot(schema, announced, incarnation):
+                self._move(table, TableTransition.COMPLETED, Live(schema, announced, incarnation))
+            case AsOf(schema, announced, incarnation, _, at):
+                self._move(table, TableTransition.COMPLETED, Behind(schema, announced, incarnation, at))
+            case _:
+                raise AssertionError(f"{table} is {state} and was completed")
+
+    def passed(self, table: TableId) -> None:
+        """A change was seen that the chunks do not have."""
+        state = self[table]
+        assert isinstance(state, Behind), f"{table} is {state} and was passed"
+        self._move(table, TableTransition.PASSED, Live(state.schema, state.announced, state.incarnation))
+
+    def dropped(self, table: TableId) -> None:
+        """The table is no more; one that was parked or never known stays that."""
+        match state := self[table]:
+            case Unknown() | Parked() | Dropped():
+                self._move(table, TableTransition.DROPPED, state)
+            case CatchingUp():
+                self._move(table, TableTransition.DROPPED, replace(state, gone=True))
+            case InSnapshot() | AsOf() | Behind() | Live():
+                self._move(table, TableTransition.DROPPED, Dropped(state.schema, state.announced, state.incarnation))
+            case _:
+                assert_never(state)
+
+    def parked(self, table: TableId, parking: ParkingCause, *, announced: bool) -> None:
+        """Nothing of the table is passed on from here; `changes` counts it.
+
+        It is `announced` by the open epoch, if not by an earlier one.
+        """
+        self.changes += 1
+        self._move(
+            table,
+            TableTransition.PARKED,
+            parked_from(self[table], parking, incarnation=self.changes, announced=announced),
+        )
+
+    def caught_up_to(self, table: TableId, position: Position, ordinal: int, notes: LogNotes) -> None:
+        """All of the table up to there was passed on by the reading beside the log."""
+        state = self[table]
+        assert isinstance(state, CatchingUp), f"{table} is {state} and was caught up"
+        left = LeftAt(state.incarnation, ordinal, notes)
+        self._move(table, TableTransition.MOVED, replace(state, position=position, left=left))
+
+    def joined(self, table: TableId) -> None:
+        """All of the table was passed on that is before the log's place; `changes` counts it, for those who wait."""
+        state = self[table]
+        assert isinstance(state, CatchingUp), f"{table} is {state} and joined the log"
+        self.changes += 1
+        self._move(table, TableTransition.JOINED, followed_from(state))
+
+    def begun_again(self, table: TableId, schema: str, snapshot: SnapshotState) -> None:
+        """All chunks of the table are unopened, and its target is emptied; `changes` counts it."""
+        announced = is_announced(self[table])
+        self.changes += 1
+        self._move(table, TableTransition.BEGUN, InSnapshot(schema, announced, self.changes, snapshot))
+
+    def sealed(self, announced: Container[TableId]) -> SealedTables:
+        """The tables as they are once the open epoch is sealed, which has `announced` some."""
+        followed: dict[TableId, Followed] = {}
+        parked: dict[TableId, Parked] = {}
+        catching_up: dict[TableId, CatchingUp] = {}
+        for table, state in self._states.items():
+            match state:
+                case InSnapshot() | AsOf() | Behind() | Live():
+                    followed[table] = replace(state, announced=state.announced or table in announced)
+                case Parked():
+                    parked[table] = state
+                case CatchingUp():
+                    catching_up[table] = replace(state, announced=state.announced or table in announced)
+                case Dropped() | Unknown():
+                    pass
+                case _:
+                    assert_never(state)
+        return SealedTables(followed, parked, catching_up)
+
+    def cut(self) -> None:
+        """The open epoch is over: tables that it says are gone are not known any more."""
+        for table in list(self.news.gone):
+            self._move(table, TableTransition.CUT, _UNKNOWN)
+
+    def _move(self, table: TableId, step: TableTransition, state: TableState) -> None:
+        before = self[table]
+        allowed = TRANSITIONS[type(before)].get(step)
+        assert type(state) is allowed, f"{table}: {step.name} does not lead from {before} to {state}"
+        if isinstance(state, Unknown):
+            self._states.pop(table, None)
+        else:
+            self._states[table] = state
+        self.news.note(table, state)
+
+
+def first_state(schema: str, snapshot: SnapshotState | None) -> Followed:
+    """A table where reading begins: all its chunks are unread, or it is followed without any."""
+    if snapshot is None:
+        return Live(schema, announced=False, incarnation=0)
+    return InSnapshot(schema, announced=False, incarnation=0, snapshot=snapshot)
+
+
+def reading(state: TableState) -> Reading | None:
+    """The table's state while its chunks are read."""
+    return state if isinstance(state, InSnapshot | AsOf) else None
+
+
+def is_announced(state: TableState) -> bool:
+    """Whether an epoch has told targets of the table."""
+    return not isinstance(state, Unknown) and state.announced
+
+
+def had_rows(state: TableState) -> bool:
+    """Whether a target may have rows of the table: it was followed once, or an epoch told of it."""
+    return not isinstance(state, Unknown) and (state.schema is not None or state.announced)
+
+
+def is_nothing(state: TableState) -> bool:
+    """Whether no table was found under the name, or it went before anything of it was read: nothing is to come of it,
+    and no target has anything.
+    """
+    return isinstance(state, Parked) and state.phase is ParkedPhase.ENDED and not state.again and not had_rows(state)
+
+
+def phase_word(state: TableState) -> str:
+    """The phase of a table in a word, as ``raycdc tables`` and a status tell it to people and programs."""
+    match state:
+        case Parked():
+            return state.word
+        case InSnapshot() | AsOf():
+            return "snapshot"
+        case Behind() | Live() | Dropped():
+            return "stream"
+        case CatchingUp():
+            return "resuming"
+        case Unknown():
+            return "new"
+        case _:
+            assert_never(state)
+
+
+def incarnation_of(state: TableState) -> int | None:
+    """Which beginning of the table it is; None for one that is neither followed nor parked."""
+    return None if isinstance(state, Unknown | Dropped) else state.incarnation
+
+
+def parked_from(state: TableState, parking: ParkingCause, *, incarnation: int = 0, announced: bool = False) -> Parked:
+    """`state` after it was parked because of `parking`. `announced`: an epoch told of it, whatever `state` says."""
+    schema = None if isinstance(state, Unknown) else state.schema
+    return Parked(
+        schema,
+        announced or is_announced(state),
+        incarnation,
+        parking.phase,
+        parking.reason,
+        parking.position,
+        parking.ts_ms,
+        parking.again,
+        state.left if parking.goes_on and isinstance(state, CatchingUp) and not state.gone else None,
+        parking.awaited,
+    )
+
+
+def resumed(paused: Parked) -> CatchingUp:
+    """A table that was `paused` and goes on from where it was left."""
+    assert paused.left is not None, f"{paused} cannot go on"
+    assert paused.schema is not None, f"{paused} was never followed"
+    return CatchingUp(paused.schema, paused.announced, paused.position, paused.left)
+
+
+def followed_from(state: CatchingUp) -> Live:
+    """The table as a reading of the log from its own place on follows it."""
+    return Live(state.schema, state.announced, state.incarnation)
+
+
+def asleep(state: Followed | Parked | CatchingUp, position: Position) -> Parked:
+    """A table of which a reading of the log from `position` on is to say nothing."""
+    return Parked(
+        state.schema, state.announced, state.incarnation, ParkedPhase.PAUSED, "it is read elsewhere", position, 0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingCause:
+    """Why a table is not followed from `position` on. `again`: until it begins anew by itself.
+
+    `ts_ms` is the commit time of the event that did it. `goes_on`: the table is `CatchingUp`, and can go on from there.
+    `awaited`: see `Parked`.
+    """
+
+    reason: str
+    position: Position
+    ts_ms: int
+    again: bool = False
+    phase: ParkedPhase = ParkedPhase.PARKED
+    goes_on: bool = False
+    awaited: bool = False
+
+
+def followed_to_json(state: Followed) -> FollowedJson:
+    """A followed table as a manifest has it."""
+    entry: FollowedJson = {
+        "incarnation": state.incarnation,
+        "schema": state.schema,
+        "announced": state.announced,
+        "snapshot": None,
+    }
+    match state:
+        case InSnapshot(snapshot=snapshot):
+            entry["snapshot"] = snapshot.to_json()
+        case AsOf(snapshot=snapshot, at=at, lost=lost):
+            entry["snapshot"] = {**snapshot.to_json(), "as_of": {"at": at, "lost": lost}}
+        case Behind(at=at):
+            entry["passed"] = at
+        case Live():
+            pass
+        case _:
+            assert_never(state)
+    return entry
+
+
+def followed_from_json(data: FollowedJson) -> Followed:
+    """Inverse of `followed_to_json`; states that were written before tables could begin again have no incarnation."""
+    schema, announced, incarnation = data["schema"], data["announced"], data.get("incarnation", 0)
+    if data["snapshot"] is not None:
+        snapshot = SnapshotState.from_json(data["snapshot"])
+        as_of = data["snapshot"].get("as_of")
+        if as_of is not None:
+            return AsOf(schema, announced, incarnation, snapshot, as_of["at"], as_of["lost"])
+        return InSnapshot(schema, announced, incarnation, snapshot)
+    if "passed" in data:
+        return Behind(schema, announced, incarnation, data["passed"])
+    return Live(schema, announced, incarnation)

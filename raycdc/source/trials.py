@@ -1,0 +1,106 @@
+"""Strategies of cutting tables that a source lets be compared, and what its server says that cutting costs it.
+
+The partitions of a source, read for a comparison of how readers could share them: ``raycdc bench splits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+SourceT_co = TypeVar("SourceT_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCosts:
+    """What a server did: statements that it answered, rows that it read for them, seconds of its CPU, of all its
+    threads and for whoever asked. None where it does not say.
+    """
+
+    queries: int | None = None
+    rows_read: int | None = None
+    cpu_s: float | None = None
+
+    def since(self, before: ServerCosts) -> ServerCosts:
+        """What was done after `before`."""
+        return ServerCosts(
+            None if self.queries is None or before.queries is None else self.queries - before.queries,
+            None if self.rows_read is None or before.rows_read is None else self.rows_read - before.rows_read,
+            None if self.cpu_s is None or before.cpu_s is None else self.cpu_s - before.cpu_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTrial(Generic[SourceT_co]):
+    """One strategy, for comparing it with others.
+
+    `source` is the user's source, set to cut by the strategy; it can be pickled. `costs` says what its server did so
+    far, for the statements of this `source` in this process where the server can tell them apart. It blocks.
+    `settings` are the lines of the configuration that choose the strategy.
+    """
+
+    name: str
+    settings: str
+    source: SourceT_co
+    costs: Callable[[], ServerCosts]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPartition:
+    """A partition and what it holds now: places from `first` up to `end`, of which some may be no messages (markers of
+    transactions, messages that a compacted topic has lost). `name` is that of its split.
+    """
+
+    name: str
+    topic: str
+    number: int
+    first: int
+    end: int
+
+    @property
+    def places(self) -> int:
+        """At most so many messages."""
+        return max(0, self.end - self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some messages of a partition that were read, and how long their decoding took. `done`: the last of it, or none is
+    left to read.
+    """
+
+    name: str
+    messages: int
+    rows: int
+    size: int
+    decode_s: float
+    done: bool
+
+
+class TrialReader(Protocol):
+    """One reader's consumer. For one thread."""
+
+    def read(self, places: Mapping[TrialPartition, int]) -> Iterator[Piece]:
+        """Of each partition the messages of its first so many places, all partitions at once, as a job's reader does.
+        Blocks; raises `SourceError`, and `DataError` for a message that a run would refuse.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class PartitionTrial(Protocol):
+    """How a source lets its partitions be read. Can be pickled: it holds no connection."""
+
+    def partitions(self) -> Sequence[TrialPartition]:
+        """All that there are, in the order of their names. Asks the source, and blocks; raises `SourceError`."""
+        ...
+
+    def reader(self) -> TrialReader:
+        """A reader for this process."""
+        ...
+
+    def warm_up(self) -> None:
+        """What a process does before its first message, and is not measured."""
+        ...

@@ -1,0 +1,41 @@
+"""How many rows of each table were left out so far (``pipeline.on_bad_record``), in step with the epochs committed.
+
+``bad_rows.json`` is written before the commits of an epoch that leaves rows out, with the figures before and after it:
+which of them hold shows when the epoch is committed, or is not, so no crash loses or doubles any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raycdc.state.store import CheckpointStore
+
+_NAME = "bad_rows.json"
+
+
+def bad_rows(store: CheckpointStore, committed: int) -> dict[str, int]:
+    """Rows left out of each table in epochs up to `committed`, the last one in the sink; tables without any are not
+    in it. `StateError` when the file cannot be read.
+    """
+    document = store.documents.read(_NAME)
+    return {} if document is None else dict(document["after" if document["epoch"] <= committed else "before"])
+
+
+def add_bad_rows(store: CheckpointStore, epoch: int, more: Mapping[str, int], *, committed: int) -> None:
+    """`epoch`, about to be committed after `committed`, leaves out `more`. Writing it again, or what is left of it when
+    some targets hold it, changes nothing.
+    """
+    before, document = bad_rows(store, committed), store.documents.read(_NAME)
+    told = dict(document["after"]) if document is not None and document["epoch"] == epoch else {}
+    after = {
+        name: max(before.get(name, 0) + more.get(name, 0), told.get(name, 0))
+        for name in sorted({*before, *more, *told})
+    }
+    store.documents.write(_NAME, {"epoch": epoch, "before": before, "after": after})
+
+
+def settle_bad_rows(store: CheckpointStore, committed: int) -> None:
+    """Forget an epoch that was not committed: it is staged again, or never comes. At a start, after recovery."""
+    document = store.documents.read(_NAME)
+    if document is not None and document["epoch"] > committed:
+        store.documents.write(_NAME, {**document, "epoch": committed, "after": document["before"]})

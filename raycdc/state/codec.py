@@ -1,0 +1,192 @@
+"""Manifests and commit records as bytes: versioned JSON with a checksum over its content.
+
+Called by `raycdc.state` only. Invariant: what `encode` wrote, `decode` of this and of every later version reads;
+a document that is damaged, or that a newer raycdc wrote, is a `StateError` naming its file, and is never taken
+for "no state".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import Any
+
+from raycdc.errors import StateError
+from raycdc.state.files.state_folder import StateFolder
+from raycdc.state.manifests.manifest import MANIFEST_VERSION, STATE_NODE, Manifest
+
+Document = dict[str, Any]
+#: Makes a document one of the next version.
+Upgrade = Callable[[Document], Document]
+
+
+def _place_segments_by_node(document: Document) -> Document:
+    """Version 1 had absolute paths of the host's own spool, the only one there was."""
+    segments = [
+        {k: v for k, v in segment.items() if k != "flight"}
+        | {"node": STATE_NODE, "path": PurePath(segment["path"]).name}
+        for segment in document["segments"]
+    ]
+    return {**document, "version": 2, "segments": segments}
+
+
+def _number_changes(document: Document) -> Document:
+    """Version 2 knew no parked tables, and none that began again."""
+    return {
+        **document,
+        "version": 3,
+        "from_splits": _with_parked(document["from_splits"]),
+        "to_splits": _with_parked(document["to_splits"]),
+    }
+
+
+def _with_parked(splits: Document) -> Document:
+    stream = splits.get("stream")
+    if stream is None:
+        return splits
+    tables = {name: {**table, "incarnation": 0} for name, table in stream["tables"].items()}
+    return {**splits, "stream": {**stream, "changes": 0, "parked": {}, "tables": tables}}
+
+
+#: Upgrades by the version they start from; each returns the document one version further. Every bump of
+#: `MANIFEST_VERSION` adds one here and a golden file to the tests.
+UPGRADES: dict[int, Upgrade] = {1: _place_segments_by_node, 2: _number_changes}
+
+
+#: Version of the documents other than manifests and commit records, and their upgrades.
+DOCUMENT_VERSION = 1
+DOCUMENT_UPGRADES: dict[int, Upgrade] = {}
+#: Version of a document of that form with parts which a raycdc that knows the form alone would pass over in silence, so
+#: that it refuses the document by name. Without such parts it stays what older versions read.
+EXTENDED_VERSION = 2
+EXTENDED_UPGRADES: dict[int, Upgrade] = {**DOCUMENT_UPGRADES, DOCUMENT_VERSION: lambda plain: plain}
+
+#: The entries of an object that are one piece of the canonical form: a call for each takes several times as long.
+_ENTRIES_AT_ONCE = 256
+
+#: Parts of what is said of a document that is damaged.
+_DAMAGED = " cannot be used: "
+_ADVICE = ". Restore the state folder from a copy, or start under another pipeline.state with a new snapshot."
+
+_encode_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+
+
+def encode(document: Mapping[str, object]) -> bytes:
+    """`document` as UTF-8 JSON with ``sha``, the SHA-256 of its canonical form without that key."""
+    return encode_signed(document)[0]
+
+
+def encode_signed(document: Mapping[str, object]) -> tuple[bytes, str]:
+    """`encode`, and the ``sha``."""
+    sha = _digest(document)
+    return (json.dumps({**document, "sha": sha}, ensure_ascii=False) + "\n").encode(), sha
+
+
+def decode(data: bytes, *, origin: str) -> Document:
+    """Inverse of `encode`, without ``sha``. Raises `StateError` naming `origin` when the content is damaged."""
+    return decode_signed(data, origin=origin)[0]
+
+
+def decode_signed(data: bytes, *, origin: str) -> tuple[Document, str]:
+    """`decode`, and the ``sha``, by which one document names another."""
+    try:
+        document = json.loads(data)
+    except ValueError as cause:
+        raise damaged(origin, f"it is not JSON ({cause})") from cause
+    if not isinstance(document, dict):
+        raise damaged(origin, "it is not a JSON object")
+    digest = document.pop("sha", None)
+    if digest != _digest(document):
+        raise damaged(origin, "its checksum does not match its content")
+    return document, str(digest)
+
+
+def manifest_of(written: Any, *, origin: str) -> Manifest:
+    """The whole manifest that a document `written` is. Raises `StateError` naming `origin`."""
+    document = whole_manifest(written, origin=origin)
+    with malformed_as_damage(origin):
+        return Manifest.from_json(document)
+
+
+def whole_manifest(written: Any, *, origin: str) -> Any:
+    """The document of a whole manifest as this version writes it. Raises `StateError` naming `origin`."""
+    return upgrade(written, origin=origin, current=MANIFEST_VERSION, upgrades=UPGRADES)
+
+
+@contextmanager
+def malformed_as_damage(origin: str) -> Iterator[None]:
+    """What cannot be read of a document's fields is a `StateError` naming `origin`."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as cause:
+        raise damaged(origin, f"a field is missing or malformed ({cause!r})") from cause
+
+
+def read(folder: StateFolder, name: str) -> Document | None:
+    """The document `name` of a state's folder, in whatever version; None where there is none."""
+    data = folder.read(name)
+    return None if data is None else decode(data, origin=folder.origin(name))
+
+
+def read_current(folder: StateFolder, name: str) -> Document | None:
+    """`read` for the documents other than manifests and commit records, upgraded to the current version."""
+    document = read(folder, name)
+    if document is None:
+        return None
+    origin = folder.origin(name)
+    return upgrade(document, origin=origin, current=EXTENDED_VERSION, upgrades=EXTENDED_UPGRADES)
+
+
+def upgrade(document: Document, *, origin: str, current: int, upgrades: Mapping[int, Upgrade]) -> Document:
+    """`document` at version `current`. Raises `StateError` when it is newer or has no known version."""
+    version = document.get("version")
+    if not isinstance(version, int) or version < 1:
+        raise damaged(origin, f"its version is {version!r}")
+    if version > current:
+        raise StateError(
+            f"{origin} was written by a newer raycdc (format version {version}, this one reads up to {current}). "
+            f"Upgrade raycdc, or start under another pipeline.state with a new snapshot."
+        )
+    while version < current:
+        document = upgrades[version](document)
+        version += 1
+    return document
+
+
+def _digest(document: Mapping[str, object]) -> str:
+    hashed = hashlib.sha256()
+    for text in _canonical(document, levels=2):
+        hashed.update(text.encode())
+    return hashed.hexdigest()
+
+
+def _canonical(value: object, *, levels: int) -> Iterator[str]:
+    """The canonical form in pieces: an object is never there as one text, which with 100,000 tables is a large one."""
+    if not levels or not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        yield _encode_canonical(value)
+        return
+    keys = sorted(value)
+    yield "{"
+    if levels == 1:
+        for first in range(0, len(keys), _ENTRIES_AT_ONCE):
+            piece = _encode_canonical({key: value[key] for key in keys[first : first + _ENTRIES_AT_ONCE]})
+            yield f"{',' if first else ''}{piece[1:-1]}"
+    else:
+        for number, key in enumerate(keys):
+            yield f"{',' if number else ''}{_encode_canonical(key)}:"
+            yield from _canonical(value[key], levels=levels - 1)
+    yield "}"
+
+
+def damaged(origin: str, why: str) -> StateError:
+    """The error for a document that is there and cannot be used."""
+    return StateError(f"{origin}{_DAMAGED}{why}{_ADVICE}")
+
+
+def damage_of(error: StateError) -> tuple[str, str] | None:
+    """The document that is `damaged`, and why; None for any other error."""
+    origin, found, why = str(error).removesuffix(_ADVICE).partition(_DAMAGED)
+    return (origin, why) if found else None

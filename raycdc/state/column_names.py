@@ -1,0 +1,38 @@
+"""Columns that have another name in their targets (`raycdc.transform.naming`), as the state keeps them for its life.
+
+``names.json`` is written before the first row is, and only ever gets longer: a column that is dropped and comes again
+has the name that it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from raycdc.model import TableId
+from raycdc.state.store import CheckpointStore
+
+_NAME = "names.json"
+
+
+def column_names(store: CheckpointStore) -> dict[str, dict[str, str]]:
+    """For each source table the columns with another name in its targets. `StateError` where it cannot be read."""
+    document = store.documents.read(_NAME)
+    return {} if document is None else {table: dict(names) for table, names in document["tables"].items()}
+
+
+def add_column_names(store: CheckpointStore, table: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Keep `names` of `table`, durably; returns those that are new."""
+    known = column_names(store)
+    new = {name: made for name, made in names.items() if name not in known.get(table, {})}
+    if new:
+        store.documents.write(_NAME, {"tables": {**known, table: {**known.get(table, {}), **new}}})
+    return new
+
+
+def keep_column_names(
+    store: CheckpointStore, warn: Callable[[str], None], table: TableId, names: Mapping[str, str]
+) -> None:
+    """`add_column_names` before any row of `table` is written; each new name is told once."""
+    if new := add_column_names(store, str(table), names):
+        shown = ", ".join(f"{name!r} is {made!r}" for name, made in new.items())
+        warn(f"{table}: {shown} in the target, which cannot hold the column's own name.")

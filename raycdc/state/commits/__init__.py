@@ -1,0 +1,1 @@
+"""Commit records: what targets hold after an epoch."""

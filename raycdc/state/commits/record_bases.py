@@ -1,0 +1,310 @@
+"""Commit records of many targets, written as what changed since a whole list of them: a base.
+
+With 100,000 targets a whole record is 8 MB, and half a second of CPU for whoever writes it, however few targets an
+epoch is for. So a record beyond `ManifestCompaction.whole_below` targets names its base and whatever is not as it is
+there. Two documents are read for one record, never more: it tells what changed since the base, not since the record
+before.
+
+```
+commits/%010d.json                  {"version": 4, "base": {"epoch", "generation", "sha"}, "tables", "routes" and
+                                     "known": what is new, or another one; "gone": names that the base has too many;
+                                     and what else is in a whole record}
+bases/record-EPOCH-GENERATION-SHA.json  {"version": 2, "epoch", "generation", "tables", "routes", "known"}
+```
+
+| a base is written | because |
+|---|---|
+| with the first record of a process | it relies on no document of others, who may still be about to write |
+| when a record tells of more than `Compaction.record_share_max` of the targets | the next ones would be as long |
+
+*What if the process dies here?* A base is there durably before the record that names it, and is never written over:
+its name has its checksum. Without its record nobody reads it. It is deleted `KEEP_COMMITTED` epochs later (`sweep`), if
+no record that is kept names it, and never by a driver that is older than its writer: of a newer one's base the record
+may not be there yet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NotRequired, TypedDict, TypeVar
+
+from raycdc.core.startup_tuning import without_collection
+from raycdc.errors import StateError
+from raycdc.state import codec
+from raycdc.state.commits.commit_record import (
+    DESCRIBED_VERSION,
+    CommitFiles,
+    CommitRecord,
+    CommitRecordJson,
+    RoutedTarget,
+)
+from raycdc.state.files.state_folder import StateFolder
+from raycdc.state.manifests.manifest_files import ManifestCompaction
+
+#: The newest version of a commit record; one that names a base is always of it.
+COMMIT_VERSION = DESCRIBED_VERSION
+#: Nothing in a record of an older version means anything else now. What it does not describe is found out elsewhere
+#: (`raycdc.delivery.targets.described_targets`).
+_UPGRADES: Mapping[int, codec.Upgrade] = {
+    1: lambda record: {**record, "version": 2},
+    2: lambda record: {**record, "version": 3},
+    3: lambda record: {**record, "version": 4},
+}
+RECORD_BASE_VERSION = 2
+_BASE_UPGRADES: Mapping[int, codec.Upgrade] = {1: lambda base: {**base, "version": 2}}
+
+_FOLDER = "bases"
+PREFIX = "record-"
+_FILE = re.compile(PREFIX + r"(\d{10})-(\d{10})-([0-9a-f]{64})\.json")
+
+#: What of a record is in its base.
+_PARTS = ("tables", "routes", "known")
+
+_Value = TypeVar("_Value")
+#: The documents of the records that are kept, and the first epoch of them.
+KeptRecords = Callable[[], tuple[Iterable[codec.Document], int]]
+
+
+class BaseReferenceJson(TypedDict):
+    """`BaseReference` in a record."""
+
+    epoch: int
+    generation: int
+    sha: str
+
+
+class ChangedRecordJson(CommitRecordJson):
+    """A record on disk that names a base."""
+
+    base: BaseReferenceJson
+    gone: NotRequired[dict[str, list[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class BaseReference:
+    """Which base: the epoch and generation of the record that it was written with, and its checksum."""
+
+    epoch: int
+    generation: int
+    sha: str
+
+    @property
+    def name(self) -> str:
+        return f"{_FOLDER}/{PREFIX}{self.epoch:010d}-{self.generation:010d}-{self.sha}.json"
+
+    def to_json(self) -> BaseReferenceJson:
+        return {"epoch": self.epoch, "generation": self.generation, "sha": self.sha}
+
+    @classmethod
+    def from_json(cls, data: BaseReferenceJson) -> BaseReference:
+        return cls(data["epoch"], data["generation"], data["sha"])
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What one record says of each target. The mappings are never changed."""
+
+    reference: BaseReference
+    tables: Mapping[str, tuple[int, int]]
+    routes: Mapping[str, RoutedTarget]
+    known: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRecord:
+    """A record's document, with the base that it names; `base_data` is to be written first, where that is new."""
+
+    data: bytes
+    base: Base | None = None
+    base_data: bytes = field(default=b"", repr=False)
+
+
+class RecordBases:
+    """See the module's docstring. Records are written by one thread, and read by any."""
+
+    def __init__(self, folder: StateFolder, compaction: ManifestCompaction) -> None:
+        self._folder = folder
+        self._compaction = compaction
+        #: Of the record that this process wrote last.
+        self._own: Base | None = None
+        #: The base that was read last.
+        self._read: Base | None = None
+        #: The epoch with which bases that nobody names any more are looked for: at first with the next one, as each
+        #: process writes a base, and may end before there are as many epochs as are kept.
+        self._sweep_at = 0
+
+    def __repr__(self) -> str:
+        return f"RecordBases({self._folder.where!r}, own={self._own and self._own.reference.epoch})"
+
+    # -- reading
+
+    def newest(self, commits: CommitFiles) -> CommitRecord | None:
+        """The newest of the records; None where there is none. `StateError` names what is of no use."""
+        found = commits.newest()
+        while found is not None:
+            name, document = found
+            try:
+                return self.record_of(document, origin=self._folder.origin(name))
+            except MissingBaseError:
+                # Beside a run, it may be one that is kept no more.
+                found = commits.newest()
+                if found == (name, document):
+                    raise
+        return None
+
+    def record_of(self, written: codec.Document, *, origin: str) -> CommitRecord:
+        """The record that a document is, of whatever version. `StateError` names what is of no use.
+
+        `MissingBaseError`: its base is not there, maybe no more.
+        """
+        with without_collection():
+            document: Any = codec.upgrade(written, origin=origin, current=COMMIT_VERSION, upgrades=_UPGRADES)
+            with codec.malformed_as_damage(origin):
+                record = CommitRecord.from_json(document)
+                if (reference := reference_of(document)) is None:
+                    return record
+                gone = {part: frozenset(names) for part, names in document.get("gone", {}).items()}
+            base = self._base(reference, origin)
+            return CommitRecord(
+                record.epoch,
+                record.generation,
+                record.committed_ms,
+                _onto(base.tables, record.tables, gone.get("tables", ())),
+                _onto(base.routes, record.routes, gone.get("routes", ())),
+                _onto(base.known, record.known, gone.get("known", ())),
+                record.parked,
+            )
+
+    def _base(self, reference: BaseReference, origin: str) -> Base:
+        read = self._read
+        if read is not None and read.reference == reference:
+            return read
+        data = self._folder.read(reference.name)
+        where = self._folder.origin(reference.name)
+        if data is None:
+            raise MissingBaseError(
+                f"{where} is missing, and {origin} is written as a change of it: the state is incomplete. Restore the "
+                "state folder from a copy, or start under another pipeline.state with a new snapshot."
+            )
+        written, sha = codec.decode_signed(data, origin=where)
+        if sha != reference.sha:
+            raise codec.damaged(where, "its content is not that which its name says")
+        document: Any = codec.upgrade(written, origin=where, current=RECORD_BASE_VERSION, upgrades=_BASE_UPGRADES)
+        with codec.malformed_as_damage(where):
+            # The lists are a record's.
+            lists: Any = {**document, "committed_ms": 0}
+            record = CommitRecord.from_json(lists)
+        base = self._read = Base(reference, record.tables, record.routes, record.known)
+        return base
+
+    # -- writing
+
+    def encoded(self, record: CommitRecord) -> EncodedRecord:
+        """The document of `record`, and of its base where it has one; nothing is written yet."""
+        with without_collection():
+            entries = len(record.tables) + len(record.routes) + len(record.known)
+            if entries < self._compaction.whole_below:
+                return EncodedRecord(codec.encode(record.to_json()))
+            if self._own is not None:
+                document, told = _change(record, self._own)
+                if told <= entries * self._compaction.record_share_max:
+                    return EncodedRecord(codec.encode(document), self._own)
+            base, data = _base_of(record)
+            return EncodedRecord(codec.encode(_change(record, base)[0]), base, data)
+
+    def put(self, encoded: EncodedRecord) -> None:
+        """Put the base of a record there, durably, if it is new; the record may name it then."""
+        if encoded.base is not None and encoded.base_data:
+            self._folder.create(_FOLDER)
+            self._folder.write(encoded.base.reference.name, encoded.base_data)
+
+    def written(self, encoded: EncodedRecord) -> None:
+        """The record is there."""
+        if encoded.base is not self._own and self._sweep_at == _NEVER:
+            self._sweep_at = 0
+        self._own = encoded.base
+
+    def sweep(self, record: CommitRecord, kept: KeptRecords, keep: int) -> None:
+        """Delete bases that none of the `kept` records names; `record` was just written, and `keep` are kept."""
+        if record.epoch < self._sweep_at:
+            return
+        there = [found for name in self._folder.list(_FOLDER) if (found := _FILE.fullmatch(name))]
+        if there:
+            try:
+                documents, first = kept()
+                needed = {reference.name for each in documents if (reference := reference_of(each)) is not None}
+            except (StateError, LookupError, TypeError, ValueError):
+                # One that is damaged does not tell: all stay until it is too old itself.
+                self._sweep_at = record.epoch + keep
+                return
+            for found in list(there):
+                is_ours_to_judge = int(found[1]) < first and int(found[2]) <= record.generation
+                if is_ours_to_judge and f"{_FOLDER}/{found[0]}" not in needed:
+                    self._folder.delete(f"{_FOLDER}/{found[0]}")
+                    there.remove(found)
+        # With one left there is nothing to delete until another one is written.
+        self._sweep_at = record.epoch + keep if len(there) > 1 else _NEVER
+
+
+class MissingBaseError(StateError):
+    """A commit record is not whole: the earlier one that it builds on is not there."""
+
+    cure = "See with `raycdc state check` what is missing, and bring it back from a copy of the state."
+
+
+#: No epoch has such a number.
+_NEVER = 1 << 62
+
+
+def reference_of(document: codec.Document) -> BaseReference | None:
+    """The base that a record's document names; None where it is whole."""
+    return BaseReference.from_json(document["base"]) if "base" in document else None
+
+
+def _base_of(record: CommitRecord) -> tuple[Base, bytes]:
+    whole = record.to_json()
+    head = {"version": RECORD_BASE_VERSION, "epoch": record.epoch, "generation": record.generation}
+    data, sha = codec.encode_signed({**head, **{name: part for name, part in whole.items() if name in _PARTS}})
+    reference = BaseReference(record.epoch, record.generation, sha)
+    return Base(reference, dict(record.tables), dict(record.routes), dict(record.known)), data
+
+
+def _change(record: CommitRecord, base: Base) -> tuple[ChangedRecordJson, int]:
+    """The document of `record` as a change of `base`, and of how many targets it tells."""
+    short = replace(
+        record,
+        tables=_news(base.tables, record.tables),
+        routes=_news(base.routes, record.routes),
+        known=_news(base.known, record.known),
+    )
+    gone = {
+        "tables": _missing(base.tables, record.tables),
+        "routes": _missing(base.routes, record.routes),
+        "known": _missing(base.known, record.known),
+    }
+    whole = short.to_json()
+    whole["version"] = COMMIT_VERSION
+    # mypy does not see that what may be left out of the one may be left out of the other.
+    document: ChangedRecordJson = {**whole, "base": base.reference.to_json()}  # type: ignore[typeddict-item]
+    if any(gone.values()):
+        document["gone"] = {part: names for part, names in gone.items() if names}
+    told = len(short.tables) + len(short.routes) + len(short.known)
+    return document, told + sum(map(len, gone.values()))
+
+
+def _news(before: Mapping[str, _Value], after: Mapping[str, _Value]) -> dict[str, _Value]:
+    """What `before` does not have, or has as another one. Most are the very same values."""
+    return {name: value for name, value in after.items() if (was := before.get(name)) is not value and was != value}
+
+
+def _missing(before: Mapping[str, _Value], after: Mapping[str, _Value]) -> list[str]:
+    return sorted(before.keys() - after.keys())
+
+
+def _onto(before: Mapping[str, _Value], news: Mapping[str, _Value], gone: Iterable[str]) -> dict[str, _Value]:
+    after = {**before, **news}
+    for name in gone:
+        del after[name]
+    return after

@@ -1,0 +1,203 @@
+"""With what configuration a state was made: kept beside it, and compared at each start (`raycdc.config.changes`).
+
+``configured.json``: `keys` are values as TOML would have them, by ``section.key``; of a key that may hold a credential
+only a digest is kept. Keys that are free to change are not. A state from before there was this document gets it at its
+next start, unjudged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel
+
+from raycdc.config.changes import CLASSES, ConfigChangeClass, class_of, is_place, keys_of, may_hold_secret
+from raycdc.config.fields import Secret
+from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig
+from raycdc.plugins import PluginGroup, load_plugin
+from raycdc.state.store import CheckpointStore
+
+#: The value of a key as TOML would have it; None where it has none.
+Setting: TypeAlias = "bool | int | float | str | list[Setting] | dict[str, Setting] | None"
+
+_NAME = "configured.json"
+
+#: Free to change, and compared with what it was for another reason: which tables are new to the selection.
+_SELECTION = frozenset({"source.tables", "source.collections", "source.exclude"})
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key that has another value than when the state was made; texts are for people."""
+
+    key: str
+    change: ConfigChangeClass
+    was: Setting
+    now: Setting
+
+    def __str__(self) -> str:
+        if str(self.was).startswith("sha256:"):
+            return f"{self.key} differs from when the state was made"
+        return f"{self.key} is {json.dumps(self.now)}, and was {json.dumps(self.was)} when the state was made"
+
+    def tables(self, followed: Collection[str]) -> list[str]:
+        """The tables whose rows would not match: those that it names, or all."""
+        if isinstance(self.was, dict) or isinstance(self.now, dict):
+            was = self.was if isinstance(self.was, dict) else {}
+            now = self.now if isinstance(self.now, dict) else {}
+            return sorted(name for name in {*was, *now} if was.get(name) != now.get(name) and name in followed)
+        return sorted(followed)
+
+
+def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[str, Setting]:
+    """The parts of `config` that a state remembers. Without a sink, the section of the sink is not among them."""
+    keys: dict[str, Setting] = {}
+    for name in COMMON_SECTIONS:
+        keys |= _kept(name, name, getattr(config, name))
+    keys |= _kept("source", f"source:{config.source.type}", config.source)
+    if has_sink:
+        keys |= _kept("sink", f"sink:{config.sink.type}", config.sink)
+    for name, (field, _) in REPEATED_SECTIONS.items():
+        keys[name] = [_kept("", name, options) for options in getattr(config, field)]
+    return keys
+
+
+def all_keys(config: PipelineConfig) -> dict[str, Setting]:
+    """Every key, for a plan: those that a state remembers as `configured_keys` has them, and those that are free to
+    change, of which only numbers and words of yes and no stand there, and of others a digest. Of keys that may hold a
+    secret there is nothing: it may change at any time, and could be guessed from its digest.
+    """
+    keys: dict[str, Setting] = {}
+    for name in COMMON_SECTIONS:
+        keys |= _planned(name, name, getattr(config, name))
+    keys |= _planned("source", f"source:{config.source.type}", config.source)
+    keys |= _planned("sink", f"sink:{config.sink.type}", config.sink)
+    for name, (field, _) in REPEATED_SECTIONS.items():
+        keys[name] = [_planned("", name, options) for options in getattr(config, field)]
+    return keys
+
+
+def read_configured(store: CheckpointStore) -> dict[str, Setting] | None:
+    """The configuration that the state was made with; None where it does not say."""
+    document = store.documents.read(_NAME)
+    keys: dict[str, Setting] | None = None if document is None else document["keys"]
+    return keys
+
+
+def kept_sink(keys: Mapping[str, Setting]) -> str | None:
+    """The type of the sink that a state's epochs were for; None where they were for their readers."""
+    kind = keys.get("sink.type")
+    return None if kind is None else str(kind)
+
+
+def kept_texts(keys: Mapping[str, Setting], key: str) -> tuple[str, ...]:
+    """The value of a key that is a list of texts; none where the state does not have it."""
+    value = keys.get(key)
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def write_configured(store: CheckpointStore, keys: Mapping[str, Setting]) -> None:
+    """Remember `keys`, if they are others."""
+    if read_configured(store) != keys:
+        store.documents.write(_NAME, {"keys": dict(keys)})
+
+
+def differences(was: Mapping[str, Setting], now: Mapping[str, Setting], config: PipelineConfig) -> list[Difference]:
+    """The keys of `now` that differ; of those that only one of the two knows nothing is known, unless the source or
+    sink is another, which then is the one difference told.
+    """
+    changed = [key for key in now if key in was and was[key] != now[key] and key not in _SELECTION]
+    for kind in ("source", "sink"):
+        if f"{kind}.type" in changed:
+            changed = [key for key in changed if key == f"{kind}.type" or not key.startswith(f"{kind}.")]
+    return [Difference(key, _class(key, config), was[key], now[key]) for key in changed]
+
+
+def _class(key: str, config: PipelineConfig) -> ConfigChangeClass:
+    if key in REPEATED_SECTIONS:
+        changes = {change for (listed, _), change in CLASSES.items() if listed == key}
+        return ConfigChangeClass.FREE if changes == {ConfigChangeClass.FREE} else ConfigChangeClass.JUDGED
+    section, _, rest = key.partition(".")
+    model: BaseModel = getattr(config, section)
+    kind = f"{section}:{getattr(model, 'type', '')}" if section in ("source", "sink") else section
+    return class_of(kind, rest, dict(keys_of(type(model))).get(rest))
+
+
+def _kept(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
+    """The keys of a section that are not free to change, and their values."""
+    keys: dict[str, Setting] = {}
+    for key, field in keys_of(type(options)):
+        value = _value(options, key)
+        here = f"{prefix}.{key}" if prefix else key
+        if key == "format" and isinstance(value, dict):
+            # One key: an option that was left out before is a difference, too.
+            keys[here] = {k: v for k, v in value.items() if class_of("format", k, None) is not ConfigChangeClass.FREE}
+            continue
+        change = class_of(section, key, field)
+        if change is ConfigChangeClass.FREE and here not in _SELECTION:
+            continue
+        plain = change is not ConfigChangeClass.PLACE or is_place(field)
+        keys[here] = value if plain and not isinstance(_raw(options, key), Secret) else _digest(_raw(options, key))
+    return keys
+
+
+def _planned(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
+    """All keys of a section but those that may hold a secret."""
+    kept = _kept(prefix, section, options)
+    keys: dict[str, Setting] = {}
+    for key, field in keys_of(type(options)):
+        if may_hold_secret(field):
+            continue
+        here, value = f"{prefix}.{key}" if prefix else key, _value(options, key)
+        if key == "format" and isinstance(value, dict):
+            keys |= _planned_format(here, value)
+        else:
+            keys[here] = kept[here] if here in kept else _plain(value, _raw(options, key))
+    return keys
+
+
+def _planned_format(prefix: str, options: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The options of a message format that are given, each as a key."""
+    fields = dict(keys_of(load_plugin(PluginGroup.FORMATS, str(options["type"])).config))
+    hidden = {key.partition(".")[0] for key, field in fields.items() if may_hold_secret(field)}
+    keys: dict[str, Setting] = {}
+    for key, value in options.items():
+        if key in hidden:
+            continue
+        free = class_of("format", key, fields.get(key)) is ConfigChangeClass.FREE
+        keys[f"{prefix}.{key}"] = _plain(value, value) if free else value
+    return keys
+
+
+def _plain(value: Setting, raw: Any) -> Setting:
+    """`raw` where it is a number, or yes or no; else a digest of `value`."""
+    return raw if raw is None or isinstance(raw, bool | int | float) else _digest(value)
+
+
+def _raw(options: BaseModel, key: str) -> Any:
+    """The value itself; None inside a table that is not there."""
+    value: Any = options
+    for part in key.split("."):
+        if value is None:
+            return None
+        fields = type(value).model_fields
+        name = next(name for name, field in fields.items() if part in (name, field.alias))
+        value = getattr(value, name)
+    return value
+
+
+def _value(options: BaseModel, key: str) -> Any:
+    """As TOML would have it."""
+    dumped: Any = options.model_dump(mode="json", by_alias=True)
+    for part in key.split("."):
+        dumped = None if dumped is None else dumped[part]
+    return dumped
+
+
+def _digest(value: Any) -> str:
+    text = value.reveal() if isinstance(value, Secret) else json.dumps(value, default=str, sort_keys=True)
+    return f"sha256:{sha256(text.encode()).hexdigest()}"

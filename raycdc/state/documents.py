@@ -1,0 +1,228 @@
+"""Documents of the driver's own beside the epochs: requests, column names, figures of bad rows, and the like.
+
+Each has a module that knows its content; `KINDS` below lists all kinds of files. A folder cannot
+make "is my generation still the newest?" and "put this document there" one step, so a driver that was stopped between
+the two, and wakes up behind its successor, may still write. Therefore each driver has files of its own generation, and
+says which documents it takes over, with all that stands in them, before it acts: nobody reads what a stale one writes.
+
+| of a document there are | counts |
+|---|---|
+| a file of a generation as new as what was taken over last | that of the newest generation |
+| older files alone | what was taken over last: the document as it was then, or none |
+| nothing that was taken over, in a state of an older version | the file without a generation |
+
+```
+documents/NAME.GENERATION            written by the driver of that generation alone
+generations/GENERATION.documents.json   what it took over: every document that there was, by name
+```
+
+Every kind of file that the folder of a state may have, and what stands in it. Nothing else may be put there.
+
+`CheckpointStore` refuses to write a document of another name, and the sweep for what masks hide
+(``tests/leaks.py``) finds every other file that is of none of these kinds, and every kind that no test has looked into.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from raycdc.state import codec
+from raycdc.state.drivers.generations import Generations, OwnGeneration
+from raycdc.state.files.state_folder import StateFolder
+
+
+class StateFileKind(NamedTuple):
+    """Files whose name below the state's folder `pattern` matches in full. `rows`: what is made of rows, or quotes
+    them, may stand in it; otherwise names, numbers, and what the configuration says.
+    """
+
+    pattern: str
+    rows: bool = True
+
+
+#: Documents of the driver's own (`raycdc.state.documents`), as they are called in a state of whatever version.
+DOCUMENTS = frozenset(
+    {"requests.json", "configured.json", "names.json", "changelog.json", "bad_rows.json", "retyped.json"}
+    | {"datasource.json"}
+)
+
+
+def _document(name: str, *, rows: bool = True) -> StateFileKind:
+    """A document of the driver's own, in a state of an older version and in one of this."""
+    assert name in DOCUMENTS
+    return StateFileKind(rf"({re.escape(name)}|documents/{re.escape(name)}\.\d{{10}})", rows)
+
+
+#: By a name for people.
+KINDS: Mapping[str, StateFileKind] = MappingProxyType(
+    {
+        "meta": StateFileKind(r"meta\.json", rows=False),
+        "lease": StateFileKind(r"lease", rows=False),
+        "generation": StateFileKind(r"gen|generations/\d{10}(\.pulse|\.epochs)?\.json"),
+        "documents taken over": StateFileKind(r"generations/\d{10}\.documents\.json"),
+        "manifests": StateFileKind(r"epochs/\d{10}\.json(\.dropped)?|bases/\d{10}\.jsonl"),
+        "commits": StateFileKind(r"commits/\d{10}\.json(\.\d{10})?|bases/record-\d{10}-\d{10}-[0-9a-f]{64}\.json"),
+        "schemas": StateFileKind(r"schemas/[0-9a-f]+\.json"),
+        "requests": _document("requests.json"),
+        "configured": _document("configured.json"),
+        "column names": _document("names.json"),
+        "changelog": _document("changelog.json", rows=False),
+        "bad rows": _document("bad_rows.json"),
+        "retyped targets": _document("retyped.json", rows=False),
+        "commands": StateFileKind(r"commands/[0-9a-z]{8,64}\.json", rows=False),
+        "dead letters": StateFileKind(r"dead_letters/.+\.jsonl(\..+)?"),
+        "segments": StateFileKind(r"spool/.+"),
+        "derived segments": StateFileKind(r"derived/.+"),
+        "looked up": StateFileKind(r"looked_up/.+"),
+        "known rows": StateFileKind(r"known/.+"),
+        "exact changes": StateFileKind(r"exact/.+"),
+        "spark": StateFileKind(r"spark/.+"),
+        "notifications sent": StateFileKind(r"notified\.json", rows=False),
+        "private": StateFileKind(r"private/.+", rows=False),
+        "data source": _document("datasource.json"),
+    }
+)
+#: A document whose write was interrupted has the name of the finished one in its own.
+_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
+
+
+def kind_of(name: str) -> str:
+    """The kind of a file by its name below the state's folder; empty where there is none."""
+    folder, _, last = name.rpartition("/")
+    unfinished = _UNFINISHED.fullmatch(last)
+    if unfinished is not None:
+        name = f"{folder}/{unfinished[1]}" if folder else unfinished[1]
+    return next((kind for kind, one in KINDS.items() if re.fullmatch(one.pattern, name)), "")
+
+
+T = TypeVar("T")
+
+#: What was asked of the tables (`raycdc.source.tables.parking.Requests`); the coordinator that starts next carries it
+#: out.
+REQUESTS = "requests.json"
+
+_FOLDER = "documents"
+_OF_GENERATION = re.compile(r"(.+)\.(\d{10})$")
+_TAKEN_OVER = re.compile(r"(\d{10})\.documents\.json$")
+
+#: A generation, and the documents that its driver took over.
+_TakenOver = tuple[int, Mapping[str, codec.Document]]
+
+
+class DriverDocuments:
+    """See the module's docstring. Written under the lease only. Every answer comes from storage, but for what a
+    generation took over, which never changes.
+    """
+
+    def __init__(self, folder: StateFolder, generations: Generations) -> None:
+        #: All documents of the state, for whoever has some of its own kind.
+        self.folder = folder
+        self._generations = generations
+        self._taken_over: _TakenOver | None = None
+        #: Held by a thread of the driver that writes a document as it has read it, but for a change.
+        self.changing = threading.RLock()
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """The document `name` as it was written last; None when it never was."""
+        return self.folder.atomically(lambda: self._read(name))
+
+    def write(self, name: str, document: Mapping[str, Any]) -> None:
+        """Replace the document `name`, durably; with a ``version`` of its own where it has parts that older versions of
+        raycdc must not pass over (`codec.EXTENDED_VERSION`). `FencedError` where another driver took over.
+        """
+        assert name in DOCUMENTS, f"{name} is none of the documents in raycdc.state.documents"
+        data = codec.encode({"version": codec.DOCUMENT_VERSION, **document})
+        while True:
+            generation = self.as_driver(name, lambda: self._write(name, data))
+            # A number that rises by the driver's own act takes over what was there before that.
+            if self._generations.own() in (generation, None):
+                return
+
+    def take_over(self, own: OwnGeneration) -> None:
+        """The driver of generation `own`, which begins, takes over the documents as they are now. Nothing that older
+        drivers write counts any more.
+        """
+        self.folder.atomically(lambda: self._take_over(own))
+
+    def as_driver(self, what: str, act: Callable[[], T]) -> T:
+        """The result of `act`, which is one step with the look at the generations where the storage can do that.
+        `FencedError` where another driver took over; it says that `what` was not done.
+        """
+
+        def own() -> T:
+            self._generations.require_own(what)
+            return act()
+
+        return self.folder.atomically(own)
+
+    def _write(self, name: str, data: bytes) -> int:
+        """The generation that it was written for: who is no driver has the state to itself."""
+        own = self._generations.own()
+        generation = self._generations.newest() if own is None else own
+        self.folder.create(_FOLDER)
+        self.folder.write(_own_name(name, generation), data)
+        return generation
+
+    def _read(self, name: str) -> codec.Document | None:
+        """The document that counts, in the current version; errors name the file that it is in."""
+        while True:
+            taken_over = self._newest_taken_over()
+            first = -1 if taken_over is None else taken_over[0]
+            newer = [generation for there, generation in self._files() if there == name and generation >= first]
+            if not newer:
+                return codec.read_current(self.folder, name) if taken_over is None else taken_over[1].get(name)
+            document = codec.read_current(self.folder, _own_name(name, max(newer)))
+            if document is not None:
+                return document
+            # Somebody has taken it over just now.
+
+    def _take_over(self, own: OwnGeneration) -> None:
+        first = self._newest_taken_over() is None
+        documents = {name: document for name in sorted(DOCUMENTS) if (document := self._read(name)) is not None}
+        data = codec.encode({"version": codec.DOCUMENT_VERSION, "documents": documents})
+        self.folder.write(_taken_over_name(own), data)
+        for name, generation in self._files():
+            if generation < own:
+                self.folder.delete(_own_name(name, generation))
+        for generation in self._takers():
+            if generation < own:
+                self.folder.delete(_taken_over_name(generation))
+        for name in documents if first else ():
+            self.folder.delete(name)
+
+    def _newest_taken_over(self) -> _TakenOver | None:
+        while generations := self._takers():
+            newest = max(generations)
+            if self._taken_over is not None and self._taken_over[0] == newest:
+                return self._taken_over
+            name = _taken_over_name(newest)
+            document = codec.read_current(self.folder, name)
+            if document is not None:
+                current = {inner: self._current(name, one) for inner, one in document["documents"].items()}
+                self._taken_over = newest, current
+                return self._taken_over
+            # A newer one took its place just now.
+        return None
+
+    def _current(self, file: str, document: codec.Document) -> codec.Document:
+        origin, version = self.folder.origin(file), codec.EXTENDED_VERSION
+        return codec.upgrade(document, origin=origin, current=version, upgrades=codec.EXTENDED_UPGRADES)
+
+    def _files(self) -> list[tuple[str, int]]:
+        matches = (_OF_GENERATION.match(name) for name in self.folder.list(_FOLDER))
+        return [(found[1], int(found[2])) for found in matches if found]
+
+    def _takers(self) -> list[int]:
+        return [int(found[1]) for name in self.folder.list("generations") if (found := _TAKEN_OVER.match(name))]
+
+
+def _own_name(name: str, generation: int) -> str:
+    return f"{_FOLDER}/{name}.{generation:010d}"
+
+
+def _taken_over_name(generation: int) -> str:
+    return f"generations/{generation:010d}.documents.json"

@@ -1,0 +1,211 @@
+"""The signs of life by which a driver that waits for a state (``raycdc run --standby``) knows that another one has it.
+
+Each driver renews a document of its own generation; whoever waits looks whether the newest one changes. So a stopped
+process that wakes up renews a document that nobody reads any more. The document is for politeness alone: a driver that
+is taken for dead and is not, because its disk hung, is fenced by its generation like any other.
+
+| newest generation | its driver | decision |
+|---|---|---|
+| none | | free |
+| says that it ended | | free |
+| had the state's lock, on this machine | nobody has the lock | free: its process is gone |
+| had that of another work folder, on this machine | nobody has that lock | free: its process is gone |
+| of a raycdc that gives no sign | somebody on this machine has the lock | taken |
+| … | nobody has | free |
+| any other | its document changed within `SILENT_S` of *our* clock | taken |
+| … | it did not | free, whoever may have the lock: a stopped process keeps it |
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from raycdc.core.threads import THREADS, Threads
+from raycdc.errors import FencedError, RaycdcError, StateError
+from raycdc.state.drivers.holder import ControlEndpoint, Holder, LockFile, RunEnd
+
+if TYPE_CHECKING:
+    from raycdc.state.drivers.generations import Generations, OwnGeneration
+    from raycdc.state.files.folder import Lease
+
+#: How often a driver renews its document, and how long one may stay as it is: five times that, for slow disks.
+RENEW_S = 3.0
+SILENT_S = 15.0
+#: How often one that waits looks at the state.
+LOOK_S = 1.0
+
+
+class DriverHeartbeat:
+    """A driver's own side: renews its document from a thread of its own, and finds out that it was replaced.
+
+    `lease` tries to get the state's lock, which a process that was stopped may still have. `on_lost` is called once, by
+    that thread. A disk that fails is for those who need it to tell. `lock` is the locked file, where that is not
+    in the state's own folder.
+    """
+
+    def __init__(
+        self,
+        generations: Generations,
+        generation: Callable[[], OwnGeneration],
+        *,
+        lease: Callable[[], Lease | None],
+        on_lost: Callable[[FencedError], None],
+        lock: LockFile | None = None,
+        threads: Threads = THREADS,
+    ) -> None:
+        self._generations = generations
+        self._generation = generation
+        self._lease = lease
+        self._held = lease()
+        self._on_lost = on_lost
+        self._threads = threads
+        self._closed = threading.Event()
+        mine = replace(Holder.myself(), locked=self._held is not None)
+        self._holder = mine if lock is None else replace(mine, lock=lock.identity, lock_file=lock.path)
+        #: Where its run can be asked; told with the next sign of life.
+        self.door: ControlEndpoint | None = None
+        self.lost: FencedError | None = None
+        #: Whether the thread asks the state's disk or store right now, which may take minutes where it is away.
+        self._asks = False
+        self._renew()
+        self._thread = threads.start(self._run, "pulse")
+
+    def __repr__(self) -> str:
+        return f"Pulse({self._holder}, lost={self.lost!r})"
+
+    def require_held(self) -> None:
+        """`FencedError` where another driver took over; one that has ended gave way to it."""
+        if self.lost is not None:
+            raise self.lost
+        if self._closed.is_set():
+            return
+        newest, own = self._generations.newest(), self._generation()
+        if newest > own:
+            self.lost = self._replaced_by(newest, own)
+            raise self.lost
+
+    def close(self, end: RunEnd | None = None) -> None:
+        """Say that this driver has ended, and how its run did, and let go of the lock. A store that has not answered
+        for `RENEW_S` is not told: nobody waits for that, and the next driver finds the state silent.
+        """
+        self._closed.set()
+        self._thread.join(timeout=RENEW_S)
+        self._holder, self.door = replace(self._holder, ended=True, end=end), None
+        if self.lost is None and not self._asks:
+            with suppress(StateError):
+                self._renew()
+        if self._held is not None:
+            self._held.release()
+
+    def _run(self) -> None:
+        while not self._threads.wait(self._closed, RENEW_S):
+            self._asks = True
+            with suppress(StateError):
+                try:
+                    self.require_held()
+                except FencedError as lost:
+                    self._on_lost(lost)
+                    return
+                if self._held is None:
+                    self._held = self._lease()
+                    self._holder = replace(self._holder, locked=self._held is not None)
+                self._renew()
+            self._asks = False
+
+    def _renew(self) -> None:
+        self._holder = replace(self._holder, beat=self._holder.beat + 1, door=self.door)
+        self._generations.show(self._generation(), self._holder)
+
+    def _replaced_by(self, newest: int, own: int) -> FencedError:
+        other: Holder | None = None
+        with suppress(RaycdcError):
+            other = self._generations.holder(newest)
+        who = f", {other}," if other is not None else ""
+        return FencedError(
+            f"Another driver{who} took over the state in {self._generations.where}: generation {newest} is the newest, "
+            f"and this one has {own}. Nothing more of this one is accepted; it ends."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Vacancy:
+    """A state that may be taken over from the driver of generation `after`, and why."""
+
+    after: int
+    why: str
+
+
+class DriverWatch:
+    """The waiting side; see the module's table. `locked_by` is the process on this machine with the state's lock, or
+    empty; `lock` is ours, as `Holder.lock`.
+    """
+
+    def __init__(
+        self,
+        generations: Generations,
+        locked_by: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        lock: str = "",
+    ) -> None:
+        self._generations = generations
+        self._locked_by = locked_by
+        self._clock = clock
+        self._lock = lock
+        #: How often the holder was seen to change, the first look included.
+        self.changes = 0
+        self._seen: tuple[int, Holder | None] | None = None
+        self._since_s = clock()
+
+    def look(self) -> Vacancy | str:
+        """A vacancy, or who has the state. One look at the folder."""
+        (newest, holder), now_s = self._generations.newest_holder(), self._clock()
+        if newest == 0:
+            return Vacancy(0, "nobody had it yet")
+        if (newest, holder) != self._seen:
+            self._seen, self._since_s = (newest, holder), now_s
+            self.changes += 1
+        if holder is None:
+            locked_by = self._locked_by()
+            return f"process {locked_by}" if locked_by else Vacancy(newest, "nobody has it")
+        if holder.ended:
+            return Vacancy(newest, f"{holder} has ended")
+        gone = not self._locked_by() if holder.shares(self._lock) else holder.has_let_go()
+        if holder.locked and gone:
+            return Vacancy(newest, f"{holder} is gone")
+        if now_s - self._since_s >= SILENT_S:
+            return Vacancy(newest, f"{holder} gave no sign of life for {now_s - self._since_s:.0f} s")
+        return str(holder)
+
+
+def require_vacant(
+    generations: Generations,
+    where: str,
+    *,
+    lock: str,
+    wait: Callable[[str], None] | None = None,
+    threads: Threads = THREADS,
+) -> None:
+    """Wait until it is known that no driver has the state at `where`. `StateError` where one has. For whoever has the
+    `lock` already, because only that keeps out another of this machine: one that claimed its generation here and never
+    gave a sign is gone with its lock. `wait` is called between two looks, with the driver that may have the state.
+    """
+    _, holder = generations.newest_holder()
+    if holder is not None and not holder.beat and holder.shares(lock):
+        return
+    watch = DriverWatch(generations, lambda: "", threads.now_s, lock=lock)
+    while not isinstance(found := watch.look(), Vacancy):
+        if watch.changes > 1:
+            raise StateError(
+                f"The state in {where} is in use by {found}. Stop that one first (two drivers on one state would "
+                "commit twice), or give this pipeline its own pipeline.state."
+            )
+        if wait is not None:
+            wait(found)
+        else:
+            threads.wait(threading.Event(), LOOK_S)

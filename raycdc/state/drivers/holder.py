@@ -1,0 +1,220 @@
+"""Who a driver is, as it says itself in the state: one plain value, with its form on disk.
+
+The address of a running pipeline's control door, as its driver's signs of life have it, and the file of its token.
+
+The token is no part of that record, because many may read a state who must not command the run: the record names a file
+of the driver's user in the run's private folder. A state on an object store never has the token.
+
+A run reports how it ended with its last heartbeat.
+
+A run that was killed, or lost its machine, says nothing, and neither does one that ended before the state was its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NotRequired, TypedDict
+
+from raycdc.errors import StateError
+from raycdc.state.files.folder import is_free
+
+#: Of the API that is behind the door.
+VERSION = 1
+_FILE = re.compile(r"private-[0-9a-f]{32}")
+
+
+class ControlEndpointJson(TypedDict):
+    """`ControlEndpoint` on disk."""
+
+    url: str
+    token: str
+    version: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlEndpoint:
+    """`token` is the name of a private file, empty where the configuration has the token. `problem` says why there is
+    no door.
+    """
+
+    url: str = ""
+    token: str = ""
+    version: int = VERSION
+    problem: str = ""
+
+    def to_json(self) -> ControlEndpointJson:
+        return ControlEndpointJson(url=self.url, token=self.token, version=self.version, problem=self.problem)
+
+    @classmethod
+    def from_json(cls, data: ControlEndpointJson) -> ControlEndpoint:
+        return cls(data["url"], data["token"], data["version"], data["problem"])
+
+    def token_path(self, private: Path) -> Path:
+        """The file of the token in the folder of private files. `StateError` where the record names no such file."""
+        if not self.token:
+            raise StateError(f"The run at {self.url} has its token from its configuration: set the same control.token.")
+        if not _FILE.fullmatch(self.token):
+            raise StateError(
+                f"The state names {self.token!r} as the file of its run's token, but no run names a file so."
+            )
+        return private / self.token
+
+
+#: Of the text of an error: its first line, and no more than so many characters.
+_TEXT_MAX = 500
+
+
+class RunEndJson(TypedDict):
+    """`RunEnd` on disk."""
+
+    at_ms: int
+    exit_code: int
+    error: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """`exit_code` is the process's; `error` and `text` are empty where it was 0."""
+
+    at_ms: int
+    exit_code: int
+    error: str = ""
+    text: str = ""
+
+    @classmethod
+    def now(cls, exit_code: int, error: str = "", text: str = "") -> RunEnd:
+        """The end of this moment; `text` may have any number of lines."""
+        line = text.strip().partition("\n")[0]
+        return cls(time.time_ns() // 1_000_000, exit_code, error, line[:_TEXT_MAX])
+
+    def to_json(self) -> RunEndJson:
+        return RunEndJson(at_ms=self.at_ms, exit_code=self.exit_code, error=self.error, text=self.text)
+
+    @classmethod
+    def from_json(cls, data: RunEndJson) -> RunEnd:
+        return cls(data["at_ms"], data["exit_code"], data["error"], data["text"])
+
+
+class HolderJson(TypedDict):
+    """`Holder` on disk."""
+
+    host: str
+    machine: str
+    pid: int
+    beat: int
+    locked: bool
+    ended: bool
+    lock: NotRequired[str]
+    lock_file: NotRequired[str]
+    door: NotRequired[ControlEndpointJson]
+    end: NotRequired[RunEndJson]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A driver as it says itself: where it runs, how often it has said so, whether it has the state's lock, whether it
+    has ended, and how (`end`; None for one of an older raycdc). `machine` is the same for all processes of one kernel
+    since it started. `lock` says which file is locked, where that is not in the state's own folder, and `lock_file` is
+    its path.
+    """
+
+    host: str
+    machine: str
+    pid: int
+    beat: int = 0
+    locked: bool = False
+    ended: bool = False
+    lock: str = ""
+    door: ControlEndpoint | None = None
+    lock_file: str = ""
+    end: RunEnd | None = None
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    def shares(self, lock: str) -> bool:
+        """Whether it runs, or ran, where our lock (`lock`, as `Holder.lock`) would meet its own."""
+        if self.lock or lock:
+            return self.lock == lock
+        return self.host == socket.gethostname() or bool(self.machine and self.machine == machine_identity())
+
+    def has_let_go(self) -> bool:
+        """Whether its lock, which is not ours, is on this machine, under the path that it had it by, and nobody has it.
+        Another container may have another file there, which is told by `lock`.
+        """
+        path = Path(self.lock_file)
+        return bool(self.lock and self.lock_file) and lock_of(path) == self.lock and is_free(path)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs, or ran, on this machine, and in this container."""
+        return self.host == socket.gethostname() and self.machine in ("", machine_identity())
+
+    def to_json(self) -> HolderJson:
+        document = HolderJson(
+            host=self.host,
+            machine=self.machine,
+            pid=self.pid,
+            beat=self.beat,
+            locked=self.locked,
+            ended=self.ended,
+        )
+        if self.lock:
+            document["lock"] = self.lock
+        if self.lock_file:
+            document["lock_file"] = self.lock_file
+        if self.door is not None:
+            document["door"] = self.door.to_json()
+        if self.end is not None:
+            document["end"] = self.end.to_json()
+        return document
+
+    @classmethod
+    def from_json(cls, data: HolderJson) -> Holder:
+        said = data["host"], data["machine"], data["pid"], data["beat"], data["locked"], data["ended"]
+        door = ControlEndpoint.from_json(data["door"]) if "door" in data else None
+        end = RunEnd.from_json(data["end"]) if "end" in data else None
+        return cls(*said, data.get("lock", ""), door, data.get("lock_file", ""), end)
+
+    @classmethod
+    def myself(cls) -> Holder:
+        """The process that asks."""
+        return cls(socket.gethostname(), machine_identity(), os.getpid())
+
+
+@dataclass(frozen=True, slots=True)
+class LockFile:
+    """A locked file: which one it is among all (`lock_of`), and its path here."""
+
+    identity: str
+    path: str
+
+
+def lock_of(file: Path) -> str:
+    """Which file that is, among all of all machines since they started; empty where there is none."""
+    with suppress(OSError):
+        found = file.stat()
+        return f"{machine_identity()} {found.st_dev}:{found.st_ino}"
+    return ""
+
+
+@cache
+def machine_identity() -> str:
+    """An identity of the running kernel, the same for all processes since it started; empty where there is none."""
+    with suppress(OSError):
+        if sys.platform == "darwin":
+            asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+            return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""

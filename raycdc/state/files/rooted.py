@@ -1,0 +1,386 @@
+"""The documents of a state on an object store: one root object says which documents there are, and each change of the
+state replaces it under the condition that nobody else did.
+
+```
+state.json           the root: every document by name, with its text or the name of its object; a nonce
+objects/G-NONCE      content of a document too large for the root, written once, by a driver of generation G
+schemas/FP.json      schemas, by fingerprint: the same for whoever writes them, so they need no root
+dead_letters/NAME    rows that were left out, for people: the same for whoever writes them
+joined/NAME          segments with what was looked up for their rows; a document says which of them count
+generations/G.pulse.json   signs of life of the driver of generation G, which writes it alone
+```
+
+A store has no rename, no lock and no several objects in one step, so a driver that was stopped between the look whether
+it is still the newest and its write would write all the same. Here look and write are one: whatever a step reads comes
+from one root (`atomically`), the generations are in the root, and the root is replaced only if it is still that one.
+A write of a stale driver is therefore an object that no root names; nobody ever reads it, and the next driver deletes
+it (`sweep`). What a reader sees is always some root that was the newest one at that moment.
+
+| step | requests |
+|---|---|
+| read a document | GET root; GET object where it is not in the root |
+| change documents | GET root; PUT object for each that is not in the root; PUT root |
+| delete documents | the same, then DELETE of each object |
+
+The root of a state on an object store: which documents there are, and how one root follows another.
+
+A `RootUpdate` is the root as it was read, and what is to become of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import NotRequired, TypedDict, TypeVar
+
+from raycdc.core.failpoints import reach
+from raycdc.errors import StateError
+from raycdc.state import codec
+from raycdc.storage.api import ObjectWritten, PreconditionFailed, Store, StoreError, Version
+
+ROOT = "state.json"
+ROOT_VERSION = 1
+OBJECTS = "objects"
+#: Documents up to this size are in the root, which then has some dozens of kilobytes.
+INLINE_BYTES_MAX = 4096
+
+_GENERATIONS = "generations/"
+
+
+class _EntryJson(TypedDict):
+    """What a root says of a document: its text, or the name of the object that has it."""
+
+    text: NotRequired[str]
+    object: NotRequired[str]
+
+
+class ObjectMissingError(Exception):
+    """An object that the step's root names is gone: the root is not the newest any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class InlineDocument:
+    """A document that is in the root."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDocument:
+    """A document that is the object `name`."""
+
+    name: str
+
+
+@dataclass(slots=True)
+class RootUpdate:
+    """What a thread does to the state between one root and the next: `pending` are documents that it has written, and
+    `left` objects that the root names no more afterwards. `before` is None where there is no root yet.
+    """
+
+    before: Version | None
+    documents: dict[str, InlineDocument | ObjectDocument]
+    pending: dict[str, bytes] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    changed: bool = False
+
+    @property
+    def names(self) -> set[str]:
+        return {*self.documents, *self.pending}
+
+    @property
+    def generation(self) -> int:
+        """The newest that was claimed: the writer's own, or somebody's under whose eyes it writes."""
+        claims = [name.removeprefix(_GENERATIONS)[:10] for name in self.names if name.startswith(_GENERATIONS)]
+        return max((int(number) for number in claims if number.isdigit()), default=0)
+
+    def write(self, name: str, data: bytes) -> None:
+        self.changed = True
+        self.pending[name] = data
+
+    def delete(self, name: str) -> None:
+        if name in self.names:
+            self.changed = True
+            self.pending.pop(name, None)
+            self.leave(name)
+
+    def rename(self, name: str, to: str) -> None:
+        """`KeyError` where there is no such document."""
+        if name in self.pending:
+            self.write(to, self.pending.pop(name))
+            self.leave(name)
+        else:
+            entry = self.documents.pop(name)
+            self.delete(to)
+            self.documents[to] = entry
+        self.changed = True
+
+    def leave(self, name: str) -> None:
+        entry = self.documents.pop(name, None)
+        if isinstance(entry, ObjectDocument):
+            self.left.append(entry.name)
+
+
+class Roots:
+    """Reads roots, and puts one in the place of another. Errors of the store are `StateError`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def begun(self) -> RootUpdate:
+        """A step on the root as it is now."""
+        with as_state_errors():
+            stored = self._store.read(ROOT)
+        if stored is None:
+            return RootUpdate(None, {})
+        origin = f"{self._store.place}/{ROOT}"
+        document = codec.upgrade(
+            codec.decode(stored.data, origin=origin), origin=origin, current=ROOT_VERSION, upgrades={}
+        )
+        return RootUpdate(stored.version, {name: _entry(entry) for name, entry in document["documents"].items()})
+
+    def content(self, step: RootUpdate, name: str) -> bytes | None:
+        """What is in the document `name`; None where there is none. Raises `ObjectMissingError`."""
+        if name in step.pending:
+            return step.pending[name]
+        match step.documents.get(name):
+            case None:
+                return None
+            case InlineDocument(text):
+                return text.encode()
+            case ObjectDocument(key):
+                with as_state_errors():
+                    stored = self._store.read(key)
+                if stored is None:
+                    raise ObjectMissingError(key)
+                return stored.data
+
+    def placed(self, step: RootUpdate) -> bool:
+        """Replace the root by what the step made of it; False where another root is there."""
+        with as_state_errors():
+            for name, data in step.pending.items():
+                step.leave(name)
+                step.documents[name] = self._entry_of(data, step.generation)
+            data = codec.encode(
+                {
+                    "version": ROOT_VERSION,
+                    "nonce": uuid.uuid4().hex,
+                    "documents": {name: _to_json(entry) for name, entry in sorted(step.documents.items())},
+                }
+            )
+            reach("before_root")
+            if step.before is None:
+                outcome = self._store.put_if_absent(ROOT, data)
+            else:
+                outcome = self._store.replace_if_match(ROOT, data, step.before)
+        if isinstance(outcome, PreconditionFailed):
+            # Ours may have been the root for a moment, so only the next driver's sweep knows what nobody names.
+            return False
+        reach("after_root")
+        # They are nothing to anybody: the next sweep has what is left of them.
+        with suppress(StoreError):
+            for name in step.left:
+                self._store.delete(name)
+        return True
+
+    def sweep(self, generation: int) -> None:
+        """Delete objects that no root names and none ever will: what drivers older than `generation` (the newest one,
+        which asks) wrote and could not put into the root. One LIST.
+        """
+        with as_state_errors():
+            names = self._store.list(OBJECTS)
+            named = {entry.name for entry in self.begun().documents.values() if isinstance(entry, ObjectDocument)}
+            for name in names:
+                if int(name[:10]) < generation and f"{OBJECTS}/{name}" not in named:
+                    self._store.delete(f"{OBJECTS}/{name}")
+
+    def _entry_of(self, data: bytes, generation: int) -> InlineDocument | ObjectDocument:
+        if len(data) <= INLINE_BYTES_MAX:
+            return InlineDocument(data.decode())
+        name = f"{OBJECTS}/{generation:010d}-{uuid.uuid4().hex}"
+        self._store.put(name, data)
+        return ObjectDocument(name)
+
+
+@contextmanager
+def as_state_errors() -> Iterator[None]:
+    """Errors of the store are the state's."""
+    try:
+        yield
+    except StoreError as error:
+        raise StateError(str(error)) from error
+
+
+def _entry(data: _EntryJson) -> InlineDocument | ObjectDocument:
+    return InlineDocument(data["text"]) if "text" in data else ObjectDocument(data["object"])
+
+
+def _to_json(entry: InlineDocument | ObjectDocument) -> _EntryJson:
+    match entry:
+        case InlineDocument(text):
+            return {"text": text}
+        case ObjectDocument(name):
+            return {"object": name}
+
+
+_Result = TypeVar("_Result")
+
+#: Others change the root at most a few times a second: a coordinator, a driver, somebody who takes over.
+TRIES = 20
+
+_SCHEMAS = "schemas"
+#: Folders whose documents are objects of their own.
+_PLAIN = (_SCHEMAS, "dead_letters", "joined")
+
+
+class _Steps(threading.local):
+    """The step that each thread is in."""
+
+    own: RootUpdate | None = None
+
+
+class RootedFolder:
+    """See the module's docstring; a `StateFolder`. For any thread: those of one process are others to each other."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._roots = Roots(store)
+        self._steps = _Steps()
+
+    def __repr__(self) -> str:
+        return f"RootedFolder({self._store!r})"
+
+    @property
+    def where(self) -> str:
+        return str(self._store.place)
+
+    def origin(self, name: str) -> str:
+        return f"{self.where}/{name}"
+
+    def create(self, *folders: str) -> None:
+        """A store has no folders."""
+
+    def require_usable(self) -> None:
+        """`StateError` where the store refuses something, or takes a write whose condition does not hold: some servers
+        and proxies know no conditions, and on those nothing would keep a stale driver from writing.
+        """
+        name = f"probe-{uuid.uuid4().hex}"
+        with as_state_errors():
+            held = _keeps_conditions(self._store, name)
+            self._store.delete(name)
+        if not held:
+            raise StateError(
+                f"{self.where} does not honour conditional writes (If-None-Match, If-Match), so two drivers could both "
+                "write the state there. Update that server, or choose another pipeline.state."
+            )
+
+    def has_remains(self) -> bool:
+        with as_state_errors():
+            return any(self._store.list(folder) for folder in (OBJECTS, _SCHEMAS))
+
+    def read(self, name: str) -> bytes | None:
+        if _is_plain(name):
+            with as_state_errors():
+                stored = self._store.read(name)
+            return None if stored is None else stored.data
+        return self.atomically(lambda: self._roots.content(self._step, name))
+
+    def write(self, name: str, data: bytes) -> None:
+        if _is_plain(name):
+            with as_state_errors():
+                self._store.put(name, data)
+            return
+        self.atomically(lambda: self._step.write(name, data))
+
+    def write_all(self, documents: Mapping[str, bytes]) -> None:
+        for name, data in documents.items():
+            self.write(name, data)
+
+    def create_once(self, name: str, data: bytes) -> None:
+        if _is_plain(name):
+            with as_state_errors():
+                self._store.put_if_absent(name, data)
+            return
+        self.atomically(lambda: None if name in self._step.names else self._step.write(name, data))
+
+    def list(self, folder: str) -> list[str]:
+        if folder in _PLAIN:
+            with as_state_errors():
+                return self._store.list(folder)
+        prefix = f"{folder}/"
+        return self.atomically(
+            lambda: sorted(name.removeprefix(prefix) for name in self._step.names if name.startswith(prefix))
+        )
+
+    def rename(self, name: str, to: str) -> None:
+        def act() -> None:
+            if name not in self._step.names:
+                raise StateError(f"{self.origin(name)} cannot be renamed to {to}: it is not there.")
+            self._step.rename(name, to)
+
+        self.atomically(act)
+
+    def sync(self, folder: str) -> None:
+        """A write that a store answered is durable."""
+
+    def delete(self, name: str) -> None:
+        if _is_plain(name):
+            with as_state_errors():
+                self._store.delete(name)
+            return
+        self.atomically(lambda: self._step.delete(name))
+
+    def atomically(self, act: Callable[[], _Result]) -> _Result:
+        """See `StateFolder.atomically`. Inside another step of this thread, a part of that one."""
+        if self._steps.own is not None:
+            return act()
+        for _ in range(TRIES):
+            self._steps.own = step = self._roots.begun()
+            try:
+                result = act()
+            except ObjectMissingError as gone:
+                if self._roots.begun().before == step.before:
+                    raise StateError(
+                        f"{self.origin(str(gone))} is missing although {ROOT} names it: the state is incomplete. "
+                        "Bring that object back (a bucket with versions has it), or start under another "
+                        "pipeline.state with a new snapshot."
+                    ) from gone
+                continue
+            finally:
+                self._steps.own = None
+            if not step.changed or self._roots.placed(step):
+                return result
+        raise StateError(
+            f"{self.origin(ROOT)} was changed by others at each of {TRIES} tries. Is this pipeline.state used twice?"
+        )
+
+    def sweep(self, generation: int) -> None:
+        """See `StateFolder.sweep`."""
+        self._roots.sweep(generation)
+
+    @property
+    def _step(self) -> RootUpdate:
+        assert self._steps.own is not None, "only inside atomically"
+        return self._steps.own
+
+
+def _keeps_conditions(store: Store, name: str) -> bool:
+    """Whether the object `name`, which is not there, is written under a condition that holds, and under no other."""
+    first = store.put_if_absent(name, b"1")
+    if not isinstance(first, ObjectWritten) or isinstance(store.put_if_absent(name, b"2"), ObjectWritten):
+        return False
+    second = store.replace_if_match(name, b"3", first.version)
+    if not isinstance(second, ObjectWritten) or isinstance(
+        store.replace_if_match(name, b"4", first.version), ObjectWritten
+    ):
+        return False
+    kept = store.read(name)
+    return kept is not None and kept.data == b"3"
+
+
+def _is_plain(name: str) -> bool:
+    """Whether the object has the document's own name: what is in it depends on the name alone, or is one driver's."""
+    return name.partition("/")[0] in _PLAIN or name.endswith(".pulse.json")

@@ -1,0 +1,154 @@
+"""``meta.json``: whose state it is, and whether anybody may go on from it. Written once, but where a state is moved.
+
+| version | says | whoever would go on from there |
+|---|---|---|
+| 1 | the pipeline's name and the identity of its commits | may |
+| 2, with `moved_to` | that the state is somewhere else now | is told where |
+| 2, with `copied_from` | that a copy of a state is being written there | is told that it is not whole |
+
+A raycdc that knows version 1 alone refuses the other one by its number. A driver that waited for the state (a standby)
+has read the document before it was barred, so whoever claims a generation looks again, before and behind the claim
+(`require_usable`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NotRequired, TypedDict
+
+from raycdc.errors import StateError
+from raycdc.state import codec
+from raycdc.state.files.state_folder import StateFolder
+
+NAME = "meta.json"
+BARRED_VERSION = 2
+
+
+class _IdentityJson(TypedDict):
+    """The content of ``meta.json``."""
+
+    version: int
+    checkpoint: str
+    pipeline: str
+    moved_to: NotRequired[str]
+    copied_from: NotRequired[str]
+    copy: NotRequired[str]
+    at_ms: NotRequired[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StateIdentity:
+    """Of a state: its pipeline, and `checkpoint`, which is in every commit of it.
+
+    `moved_to` bars a place that a state has left, `copied_from` one that a state has not wholly come to; both are
+    folders or URLs, and `at_ms` says since when. `copy` is the one of all copies to a place that writes there.
+    """
+
+    checkpoint: str
+    pipeline: str
+    moved_to: str = ""
+    copied_from: str = ""
+    at_ms: int = 0
+    copy: str = ""
+
+    @property
+    def barred(self) -> bool:
+        return bool(self.moved_to or self.copied_from)
+
+    def encoded(self) -> bytes:
+        document = _IdentityJson(
+            version=BARRED_VERSION if self.barred else codec.DOCUMENT_VERSION,
+            checkpoint=self.checkpoint,
+            pipeline=self.pipeline,
+        )
+        if self.moved_to:
+            document["moved_to"] = self.moved_to
+        if self.copied_from:
+            document["copied_from"] = self.copied_from
+        if self.copied_from and self.copy:
+            document["copy"] = self.copy
+        if self.barred:
+            document["at_ms"] = self.at_ms
+        return codec.encode(document)
+
+    def bar(self, where: str) -> str:
+        """Why nobody may go on from the place `where`, and what to do."""
+        since = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+        if self.moved_to:
+            return (
+                f"The state of pipeline {self.pipeline!r} was moved from {where} to {self.moved_to} at {since}. Set "
+                f'pipeline.state = "{self.moved_to}"; from {where} nobody may go on, because it would write everything '
+                f"again that the pipeline has written since."
+            )
+        return (
+            f"{where} has only a part of the state in {self.copied_from}, because a copy that was begun at {since} did "
+            f'not end. With pipeline.state = "{self.copied_from}", repeat the command that began it (raycdc state move '
+            f"or backup), or go on there."
+        )
+
+
+def read_identity(folder: StateFolder) -> StateIdentity | None:
+    """What stands in ``meta.json``, a bar too; None where there is none."""
+    document = codec.read(folder, NAME)
+    if document is None:
+        return None
+    origin = folder.origin(NAME)
+    written: Any = document
+    if document.get("version") != BARRED_VERSION:
+        written = codec.upgrade(
+            document, origin=origin, current=codec.DOCUMENT_VERSION, upgrades=codec.DOCUMENT_UPGRADES
+        )
+    with codec.malformed_as_damage(origin):
+        return StateIdentity(
+            str(written["checkpoint"]),
+            str(written["pipeline"]),
+            str(written.get("moved_to", "")),
+            str(written.get("copied_from", "")),
+            int(written.get("at_ms", 0)),
+            str(written.get("copy", "")),
+        )
+
+
+def require_usable(folder: StateFolder) -> StateIdentity | None:
+    """`read_identity`; `StateError` where nobody may go on from there."""
+    identity = read_identity(folder)
+    if identity is not None and identity.barred:
+        raise StateError(identity.bar(folder.where))
+    return identity
+
+
+def identity_of(folder: StateFolder, pipeline: str, *, create: bool) -> StateIdentity:
+    """The identity of the state in a folder, which is made where a state begins. `StateError` where it is barred."""
+    return require_usable(folder) or _created(folder, pipeline, create=create)
+
+
+def require_identity(folder: StateFolder) -> None:
+    """`StateError` where a folder without ``meta.json`` had a state. Another first start may make one meanwhile."""
+    if folder.has_remains() and folder.read(NAME) is None:
+        raise StateError(
+            f"{folder.where} has epochs but no meta.json, so its identity is lost. Restore meta.json, or start under "
+            f"another pipeline.state with a new snapshot."
+        )
+
+
+def no_state(folder: StateFolder) -> StateError:
+    """The error for a folder in which a state was looked for, and is none."""
+    return StateError(
+        f"There is no raycdc state in {folder.where}. Either the pipeline has not run yet (raycdc run), or "
+        "pipeline.state names another place."
+    )
+
+
+def _created(folder: StateFolder, pipeline: str, *, create: bool) -> StateIdentity:
+    if not create:
+        raise no_state(folder)
+    require_identity(folder)
+    folder.require_usable()
+    folder.create("epochs", "commits", "schemas", "spool")
+    folder.create_once(NAME, StateIdentity(uuid.uuid4().hex, pipeline).encoded())
+    # Of two first starts at once, which the lease has not sorted out yet, both must go by the same identity.
+    created = read_identity(folder)
+    assert created is not None
+    return created

@@ -1,0 +1,169 @@
+"""The files of epochs, and which of them count: a driver says which it takes over, before it acts.
+
+A folder cannot make "is my generation still the newest?" and "rename this manifest" one step. So a driver that was
+stopped between the two, and wakes up behind its successor, may still rename a manifest away or put one there. Each
+driver therefore says which epochs of older generations count, in a document of its own generation, and only the newest
+such document is read: what a stale driver does to the files changes nothing any more.
+
+| epoch's number | its file | counts |
+|---|---|---|
+| in the newest document | sealed, or renamed as dropped by somebody stale | yes |
+| not in it, and used before it was written | any | no: it was dropped, or nobody had sealed it then |
+| later | sealed, by a generation as new as the document | yes |
+| … | sealed by an older one, or dropped | no |
+
+Without such a document, in a state of an older version, a manifest counts until it is renamed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from raycdc.state import codec
+from raycdc.state.drivers.generations import OwnGeneration
+from raycdc.state.files.state_folder import StateFolder
+
+_EPOCH_FILE = re.compile(r"(\d{10})\.json(\.dropped)?$")
+#: A raycdc that knows version 1 alone would not find the documents that are files of a generation, like this one. The
+#: content is the same.
+VERSION = 2
+_UPGRADES: dict[int, codec.Upgrade] = {1: lambda document: {**document, "version": 2}}
+_DOCUMENT = re.compile(r"(\d{10})\.epochs\.json$")
+
+
+class InheritedJson(TypedDict):
+    """`Inherited` on disk."""
+
+    epochs: list[int]
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """The epochs of older generations than `generation` that count, and the first number that none of them had."""
+
+    generation: int
+    epochs: frozenset[int]
+    next: int
+
+    def to_json(self) -> InheritedJson:
+        return InheritedJson(epochs=sorted(self.epochs), next=self.next)
+
+
+class EpochFiles:
+    """See the module's docstring. Every answer comes from storage, but for who sealed an epoch, which never changes."""
+
+    def __init__(self, folder: StateFolder) -> None:
+        self._folder = folder
+        self._sealed_by: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"EpochFiles({self._folder.where!r})"
+
+    def sealed(self, after: int = -1) -> list[int]:
+        """Numbers of the epochs greater than `after` that count, ascending."""
+
+        def act() -> list[int]:
+            files = [(epoch, dropped) for epoch, dropped in numbers(self._folder, "epochs") if epoch > after]
+            inherited = self._inherited()
+            if inherited is None:
+                return [epoch for epoch, dropped in files if not dropped]
+            return [epoch for epoch, dropped in files if self._counts(epoch, inherited, dropped=dropped)]
+
+        return self._folder.atomically(act)
+
+    def read(self, epoch: int) -> bytes | None:
+        """The manifest of `epoch`; None where there is none, or where it was dropped."""
+        name = epoch_name("epochs", epoch)
+        data = self._folder.read(name)
+        inherited = self._inherited() if data is None else None
+        if inherited is not None and epoch in inherited.epochs:
+            # A driver that was replaced has renamed it.
+            data = self._folder.read(name + ".dropped")
+        return data
+
+    def next(self) -> int:
+        """The first number that no epoch had yet, dropped ones included; 1 at a first start."""
+
+        def act() -> int:
+            return max((e for folder in ("epochs", "commits") for e, _ in numbers(self._folder, folder)), default=0) + 1
+
+        return self._folder.atomically(act)
+
+    def note(self, epoch: int, generation: int) -> None:
+        """Somebody has read who sealed `epoch`, or has sealed it."""
+        self._sealed_by[epoch] = generation
+
+    def take_over(self, own: OwnGeneration) -> None:
+        """The driver of generation `own`, which begins, takes over the epochs that are sealed now. Nothing that older
+        drivers do to their files counts any more.
+        """
+        self._folder.atomically(lambda: self._write(own, self.sealed()))
+
+    def drop_after(self, epoch: int, own: OwnGeneration | None) -> list[int]:
+        """Have no epoch greater than `epoch` count any more, and return their numbers. Their files get other names, the
+        newest first. `own` is the generation of the driver that does so, if it is one.
+        """
+        dropped = self.sealed(epoch)
+        if own is not None:
+            self._write(own, [number for number in self.sealed() if number <= epoch])
+        there = {number for number, renamed in numbers(self._folder, "epochs") if not renamed}
+        for number in reversed([number for number in dropped if number in there]):
+            name = epoch_name("epochs", number)
+            self._folder.rename(name, name + ".dropped")
+        return dropped
+
+    def _counts(self, epoch: int, inherited: Inherited, *, dropped: bool) -> bool:
+        if epoch in inherited.epochs:
+            return True
+        return epoch >= inherited.next and not dropped and self._generation_of(epoch) >= inherited.generation
+
+    def _generation_of(self, epoch: int) -> int:
+        if epoch not in self._sealed_by:
+            name = epoch_name("epochs", epoch)
+            document = codec.read(self._folder, name)
+            if document is None:
+                return -1  # It was pruned or dropped just now.
+            self._sealed_by[epoch] = int(document["generation"])
+        return self._sealed_by[epoch]
+
+    def _inherited(self) -> Inherited | None:
+        """The document that is in force."""
+        while generations := self._documents():
+            newest = max(generations)
+            document = codec.read(self._folder, _name(newest))
+            if document is not None:
+                origin = self._folder.origin(_name(newest))
+                document = codec.upgrade(document, origin=origin, current=VERSION, upgrades=_UPGRADES)
+                return Inherited(newest, frozenset(document["epochs"]), document["next"])
+            # A newer one took its place just now.
+        return None
+
+    def _write(self, own: OwnGeneration, epochs: Sequence[int]) -> None:
+        inherited = Inherited(own, frozenset(epochs), self.next())
+        document = {"version": VERSION, **inherited.to_json()}
+        self._folder.write(_name(own), codec.encode(document))
+        for older in self._documents():
+            if older < own:
+                self._folder.delete(_name(older))
+
+    def _documents(self) -> list[int]:
+        return [int(found[1]) for name in self._folder.list("generations") if (found := _DOCUMENT.match(name))]
+
+
+def numbers(folder: StateFolder, name: str) -> list[tuple[int, bool]]:
+    """The epochs that the folder `name` of a state has files of, ascending, and whether each was dropped."""
+    matches = (_EPOCH_FILE.match(entry) for entry in folder.list(name))
+    return sorted((int(m[1]), m[2] is not None) for m in matches if m)
+
+
+def epoch_name(folder: str, epoch: int) -> str:
+    """The document of `epoch` in one of the state's folders."""
+    return f"{folder}/{epoch:010d}.json"
+
+
+def _name(generation: int) -> str:
+    return f"generations/{generation:010d}.epochs.json"

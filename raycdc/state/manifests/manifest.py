@@ -1,0 +1,264 @@
+"""The epoch manifest: what one sealed epoch consists of. *The manifest is the checkpoint.*
+
+The coordinator writes it, atomically and durably, when every reader has sealed; from then on the epoch can be
+committed to the sink, replayed, or read again, whoever dies. `from_splits` and `to_splits` are the split states
+before and after the epoch, `enumerator` the enumerator's state after it, `segments` the files holding the rows.
+
+**`_seq`.** A row's number is ``segment.seq_base + row._seq``: 30 bits of epoch, one bit *log* (so that snapshot rows
+of an epoch precede its log rows), 32 bits of a counter. It orders all changes of a key, never compares with a
+position of the source, and is the same however often the segment is read.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import Any, NotRequired, TypedDict
+
+from raycdc.errors import SchemaError
+from raycdc.model import TableId
+from raycdc.model.evolution.events import SchemaChangeEvent, event_from_json, event_to_json
+from raycdc.model.view import RowView, RowViewJson
+from raycdc.state.opaque import EnumeratorState, Opaque, SealedSplit
+
+#: Version of the manifest format; a newer one is refused, an older one upgraded on load (`checkpoint.codec`).
+MANIFEST_VERSION = 3
+
+#: The split that is a source's log, of the kind that begins with a snapshot; others have splits of their own names.
+STREAM_SPLIT_ID = "stream"
+
+#: Node of segments in the spool beside the state, wherever that folder is; other nodes' names are made with theirs.
+STATE_NODE = "state"
+
+SEQ_COUNTER_BITS = 32
+EPOCH_MAX = (1 << 30) - 1
+
+
+def seq_base(epoch: int, *, log: bool, offset: int = 0) -> int:
+    """First `_seq` of a run of rows in `epoch`; `offset` counts the rows of earlier runs of the same kind."""
+    if not 0 <= epoch <= EPOCH_MAX or not 0 <= offset < 1 << SEQ_COUNTER_BITS:
+        raise ValueError(f"epoch {epoch} or row offset {offset} is out of range for _seq")
+    return (epoch << (SEQ_COUNTER_BITS + 1)) | (int(log) << SEQ_COUNTER_BITS) | offset
+
+
+class SegmentFileJson(TypedDict):
+    """The file of a `Segment` in a message. A manifest has no `flight`."""
+
+    node: str
+    path: str
+    flight: NotRequired[str]
+    rows: int
+    bytes: int
+    crc32: int
+
+
+class SegmentJson(SegmentFileJson):
+    """A `Segment` in a message. A manifest has neither `lost` nor `view`."""
+
+    table: str
+    schema: str
+    split_id: str
+    partition: int
+    kind: str
+    seq_base: int
+    lost: NotRequired[int]
+    view: NotRequired[RowViewJson]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One uncompressed Arrow IPC file of changelog rows: one table, one schema version, one hash partition.
+
+    `node` names the spool that has it: `STATE_NODE`, or another Ray node's. In a running job `path` is absolute on that
+    node and `flight` is the node's Arrow Flight endpoint (``grpc://host:port`` or empty); a manifest keeps neither
+    (`stored`), because folders move and servers start anew: whoever reads it finds the spool by its node again
+    (`placed`). `kind` is ``"snapshot"`` (inserts of one chunk), ``"backfill"`` (rows of one chunk that the target may
+    have, and deletes) or ``"log"``. `crc32` covers the whole file. `rows` and
+    `bytes` are exact. `lost` is how many values of the rows are not what the source has (`raycdc.model.batch`); a
+    manifest keeps only their sums. `view` is how a merged target sees the rows; a manifest knows of no targets.
+    """
+
+    node: str
+    path: str
+    flight: str
+    table: TableId
+    schema: str
+    split_id: str
+    partition: int
+    kind: str
+    seq_base: int
+    rows: int
+    bytes: int
+    crc32: int
+    lost: int = 0
+    view: RowView | None = None
+
+    def to_json(self) -> SegmentJson:
+        plain = self.stored()
+        plain["path"] = self.path
+        plain["flight"] = self.flight
+        plain["lost"] = self.lost
+        if self.view:
+            plain["view"] = self.view.to_json()
+        return plain
+
+    @classmethod
+    def from_json(cls, data: SegmentJson) -> Segment:
+        view = RowView.from_json(data["view"]) if "view" in data else None
+        fields: Any = {"flight": "", **data, "table": TableId.parse(data["table"]), "view": view}
+        return cls(**fields)
+
+    @property
+    def name(self) -> str:
+        """The file's name, which no two segments share."""
+        return posixpath.basename(self.path)
+
+    def stored(self) -> SegmentJson:
+        """The part of `to_json` that stays true when folders move and servers start anew."""
+        return SegmentJson(
+            node=self.node,
+            path=self.name,
+            table=str(self.table),
+            schema=self.schema,
+            split_id=self.split_id,
+            partition=self.partition,
+            kind=self.kind,
+            seq_base=self.seq_base,
+            rows=self.rows,
+            bytes=self.bytes,
+            crc32=self.crc32,
+        )
+
+    def placed(self, folder: PurePath | None, *, flight: str = "") -> Segment:
+        """The segment where its node has it now: in `folder` (None: the node knows), served by `flight`."""
+        return replace(self, path=str(folder / self.name) if folder else self.name, flight=flight)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownChange:
+    """A schema change that this version cannot read: the `index`-th change of its table in the epoch, as `written`."""
+
+    index: int
+    written: Opaque
+
+
+class TableEpochJson(TypedDict):
+    """`TableEpoch` in a manifest; a change is of `raycdc.model.evolution.events`, of this version or a later one."""
+
+    schema: str
+    snapshot: bool
+    changes: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TableEpoch:
+    """The share of one source table in one epoch.
+
+    `schema` is the fingerprint of the one schema version all its rows have. `changes` are the elementary schema
+    changes that lead to it from the version before, applied before any row; the first epoch of a table carries its
+    CreateTableEvent. `snapshot` is True while the table has chunks left to read
+    *after* this epoch. `unknown` are changes that this version cannot read: no target can have the epoch.
+    """
+
+    schema: str
+    snapshot: bool
+    changes: tuple[SchemaChangeEvent, ...] = ()
+    unknown: tuple[UnknownChange, ...] = ()
+
+    def to_json(self) -> TableEpochJson:
+        changes: list[Any] = [*map(event_to_json, self.changes)]
+        for change in self.unknown:
+            # In ascending order, so each finds all that come before it.
+            changes.insert(change.index, change.written.to_json())
+        return {"schema": self.schema, "snapshot": self.snapshot, "changes": changes}
+
+    @classmethod
+    def from_json(cls, data: TableEpochJson) -> TableEpoch:
+        changes: list[SchemaChangeEvent] = []
+        unknown: list[UnknownChange] = []
+        for index, change in enumerate(data["changes"]):
+            try:
+                changes.append(event_from_json(change))
+            except SchemaError:
+                unknown.append(UnknownChange(index, Opaque.from_json(change)))
+        return cls(data["schema"], data["snapshot"], tuple(changes), tuple(unknown))
+
+
+class ManifestJson(TypedDict):
+    """A `Manifest` on disk; the splits and the enumerator are as their authors write them."""
+
+    version: int
+    epoch: int
+    generation: int
+    created_ms: int
+    from_splits: dict[str, Any]
+    to_splits: dict[str, Any]
+    enumerator: Any
+    segments: list[SegmentJson]
+    tables: dict[str, TableEpochJson]
+    watermark_ms: int | None
+    final: bool
+    lost: NotRequired[dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One sealed epoch; see the module's docstring. `final` marks the last epoch of a bounded run.
+
+    `tables` names every table that must hold the epoch before it counts as committed: those with segments or schema
+    changes in it. `lost` is how many values of each table were lost in this and all epochs before. `watermark_ms` is
+    the minimum event time over active splits, or None when nothing was read yet.
+    """
+
+    epoch: int
+    generation: int
+    created_ms: int
+    from_splits: Mapping[str, SealedSplit]
+    to_splits: Mapping[str, SealedSplit]
+    enumerator: EnumeratorState
+    segments: tuple[Segment, ...] = ()
+    tables: dict[TableId, TableEpoch] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    final: bool = False
+    lost: dict[TableId, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(segment.rows for segment in self.segments)
+
+    def to_json(self) -> ManifestJson:
+        document: ManifestJson = {
+            "version": MANIFEST_VERSION,
+            "epoch": self.epoch,
+            "generation": self.generation,
+            "created_ms": self.created_ms,
+            "from_splits": {split: state.to_json() for split, state in self.from_splits.items()},
+            "to_splits": {split: state.to_json() for split, state in self.to_splits.items()},
+            "enumerator": self.enumerator.to_json(),
+            "segments": [s.stored() for s in self.segments],
+            "tables": {str(t): e.to_json() for t, e in self.tables.items()},
+            "watermark_ms": self.watermark_ms,
+            "final": self.final,
+        }
+        if self.lost:
+            document["lost"] = {str(table): count for table, count in self.lost.items()}
+        return document
+
+    @classmethod
+    def from_json(cls, data: ManifestJson) -> Manifest:
+        """Inverse of `to_json` for the current version; `checkpoint.codec` checks and upgrades versions first."""
+        return cls(
+            epoch=data["epoch"],
+            generation=data["generation"],
+            created_ms=data["created_ms"],
+            from_splits={split: SealedSplit.from_json(state) for split, state in data["from_splits"].items()},
+            to_splits={split: SealedSplit.from_json(state) for split, state in data["to_splits"].items()},
+            enumerator=EnumeratorState.from_json(data["enumerator"]),
+            segments=tuple(Segment.from_json(s) for s in data["segments"]),
+            tables={TableId.parse(t): TableEpoch.from_json(e) for t, e in data["tables"].items()},
+            watermark_ms=data["watermark_ms"],
+            final=data["final"],
+            lost={TableId.parse(table): count for table, count in data.get("lost", {}).items()},
+        )

@@ -1,0 +1,212 @@
+"""The state that a manifest leaves behind, which is nearly the one before, and how it is written as that.
+
+A manifest is whole, or it is the change of another one (`ChangedManifest`): the states of splits and of the enumerator,
+and the counts of lost values, are then patches of those after the epoch that it names by number and checksum. All else
+that a manifest has is of its epoch alone, and stands in it either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
+
+from raycdc.model import TableId
+from raycdc.model.json_value import Json
+from raycdc.state.manifests.manifest import Manifest, SegmentJson, TableEpochJson
+from raycdc.state.manifests.patch import Patch, PatchJson
+from raycdc.state.opaque import EnumeratorState, SealedSplit
+
+#: Version of a manifest that is a change. One that is whole has `MANIFEST_VERSION`, which older versions read.
+CHANGE_VERSION = 4
+
+#: Levels of a split's state and of an enumerator's that are looked into: their fields, and the tables in these.
+_LEVELS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SealedState:
+    """What is behind an epoch: the states of splits and enumerator, and how many values each table has lost so far."""
+
+    splits: Mapping[str, SealedSplit]
+    enumerator: EnumeratorState
+    lost: Mapping[TableId, int]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> SealedState:
+        return cls(manifest.to_splits, manifest.enumerator, manifest.lost)
+
+    @classmethod
+    def of_document(cls, data: Any) -> SealedState:
+        """The state behind a whole manifest, of which nothing else is read: tables of the epoch may be very many."""
+        return cls(
+            _splits(data["to_splits"]), EnumeratorState.from_json(data["enumerator"]), _tables(data.get("lost", {}))
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        return {"splits": _states(self.splits), "enumerator": self.enumerator.to_json(), "lost": _counts(self.lost)}
+
+    @classmethod
+    def from_json(cls, data: Any) -> SealedState:
+        return cls(_splits(data["splits"]), EnumeratorState.from_json(data["enumerator"]), _tables(data["lost"]))
+
+    @property
+    def entries(self) -> int:
+        """About how many things it has that change by themselves: splits, and tables of these and of the enumerator."""
+        states = (*self.splits.values(), self.enumerator)
+        return len(self.splits) + sum(_entries(state.to_json()) for state in states)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestReference:
+    """A manifest by its number and the checksum of its document."""
+
+    epoch: int
+    sha: str
+
+
+class AfterJson(TypedDict):
+    """What a manifest follows, and from which number on everything is needed to read that."""
+
+    epoch: int
+    sha: str
+    base: int
+
+
+class ChangesJson(TypedDict):
+    """The patches of a `ChangedManifest`."""
+
+    from_splits: PatchJson
+    to_splits: PatchJson
+    enumerator: PatchJson
+    lost: PatchJson
+
+
+class ChangedManifestJson(TypedDict):
+    """`ChangedManifest` on disk."""
+
+    version: int
+    epoch: int
+    generation: int
+    created_ms: int
+    after: AfterJson
+    changes: ChangesJson
+    segments: list[SegmentJson]
+    tables: dict[str, TableEpochJson]
+    watermark_ms: int | None
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedManifest:
+    """A manifest as the change of the state `after` another one.
+
+    `from_splits` is a patch of the splits there, `to_splits` one of the splits that it makes. Everything needed to read
+    it has a number from `base` on: a whole manifest, or a whole state (`raycdc.state.manifests.manifest_files`).
+    """
+
+    own: Manifest
+    after: ManifestReference
+    base: int
+    from_splits: Patch
+    to_splits: Patch
+    enumerator: Patch
+    lost: Patch
+
+    @classmethod
+    def between(
+        cls, before: SealedState, manifest: Manifest, *, after: ManifestReference, base: int
+    ) -> ChangedManifest:
+        """How `manifest` differs from the state `before` it, which is the one after that epoch."""
+        from_splits = _states(manifest.from_splits)
+        enumerator = Patch.between(before.enumerator.to_json(), manifest.enumerator.to_json(), depth=_LEVELS)
+        return cls(
+            manifest,
+            after,
+            base,
+            Patch.between(_states(before.splits), from_splits, depth=1 + _LEVELS),
+            Patch.between(from_splits, _states(manifest.to_splits), depth=1 + _LEVELS),
+            enumerator,
+            Patch.between(_counts(before.lost), _counts(manifest.lost), depth=0),
+        )
+
+    @property
+    def entries(self) -> int:
+        """How much of the state it tells."""
+        return self.from_splits.entries + self.to_splits.entries + self.enumerator.entries
+
+    @property
+    def is_written(self) -> bool:
+        """Whether JSON keeps all of it as it is."""
+        return all(patch.is_written for patch in (self.from_splits, self.to_splits, self.enumerator, self.lost))
+
+    def onto(self, before: SealedState) -> Manifest:
+        """The whole manifest. `KeyError`, `TypeError`: it is the change of another state."""
+        from_splits = self.from_splits.onto(_states(before.splits))
+        lost: Any = self.lost.onto(_counts(before.lost))
+        return replace(
+            self.own,
+            from_splits=_splits(from_splits),
+            to_splits=_splits(self.to_splits.onto(from_splits)),
+            enumerator=EnumeratorState.from_json(self.enumerator.onto(before.enumerator.to_json())),
+            lost=_tables(lost),
+        )
+
+    def to_json(self) -> ChangedManifestJson:
+        own = self.own
+        return ChangedManifestJson(
+            version=CHANGE_VERSION,
+            epoch=own.epoch,
+            generation=own.generation,
+            created_ms=own.created_ms,
+            after=AfterJson(epoch=self.after.epoch, sha=self.after.sha, base=self.base),
+            changes=ChangesJson(
+                from_splits=self.from_splits.to_json(),
+                to_splits=self.to_splits.to_json(),
+                enumerator=self.enumerator.to_json(),
+                lost=self.lost.to_json(),
+            ),
+            segments=[segment.stored() for segment in own.segments],
+            tables={str(table): epoch.to_json() for table, epoch in own.tables.items()},
+            watermark_ms=own.watermark_ms,
+            final=own.final,
+        )
+
+    @classmethod
+    def from_json(cls, data: ChangedManifestJson) -> ChangedManifest:
+        """Inverse of `to_json`; its own manifest has no states."""
+        whole: Any = {**data, "from_splits": {}, "to_splits": {}, "enumerator": {}}
+        own = Manifest.from_json(whole)
+        after, changes = data["after"], data["changes"]
+        return cls(
+            own,
+            ManifestReference(after["epoch"], after["sha"]),
+            after["base"],
+            Patch.from_json(changes["from_splits"]),
+            Patch.from_json(changes["to_splits"]),
+            Patch.from_json(changes["enumerator"]),
+            Patch.from_json(changes["lost"]),
+        )
+
+
+def _states(splits: Mapping[str, SealedSplit]) -> dict[str, Json]:
+    return {split: state.to_json() for split, state in splits.items()}
+
+
+def _splits(states: Mapping[str, Json]) -> dict[str, SealedSplit]:
+    return {split: SealedSplit.from_json(state) for split, state in states.items()}
+
+
+def _tables(counts: Mapping[str, int]) -> dict[TableId, int]:
+    return {TableId.parse(table): count for table, count in counts.items()}
+
+
+def _counts(lost: Mapping[TableId, int]) -> dict[str, int]:
+    return {str(table): count for table, count in lost.items()}
+
+
+def _entries(state: Json) -> int:
+    """Things that a state has as fields of its fields."""
+    if not isinstance(state, Mapping):
+        return 1
+    return sum(len(value) for value in state.values() if isinstance(value, Mapping))

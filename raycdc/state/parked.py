@@ -1,0 +1,130 @@
+"""A target that is parked: its share of a sealed epoch could not be committed, and the other targets go on without it.
+
+Part of the commit record (`raycdc.state.store`), written by the epoch loop (`raycdc.delivery.targets.parked_targets`).
+The record says which tables wait for a decision; the source is told of it (`raycdc.source.tables.parking.Refusal`) and
+passes none of their rows from some later place on. Between the two nothing of them is written either.
+
+A source table takes part again from the manifest on in which it has begun again: its incarnation is greater than when
+it was parked, its rows come anew and begin with the emptying of the target. That holds whatever step of the epoch the
+target had reached, so nobody has to know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict
+
+from raycdc.errors import ParkReason
+from raycdc.model import TableId
+from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
+from raycdc.state.opaque import Position
+
+#: The advice for the time before the table is read anew, by the reason.
+#: ``tests/e2e/test_ways_out.py`` tries each; a reason without a story there fails.
+WAYS_OUT: Mapping[ParkReason, str] = {
+    ParkReason.CHANGE: "Delete or move away the target if it is a changelog or has another key; any other is emptied, "
+    "and gets the columns that the table has now",
+    ParkReason.COLUMNS: "Rename or change the column at the source, or choose other columns with a [[transform]]",
+    ParkReason.NAME: "Give it another name in the sink with a [[route]], or rename the table",
+    ParkReason.KEY: "Give the table a key that tells its rows apart, change one of two rows that have the same key, or "
+    "delete the target if its key is an older one",
+    ParkReason.VALUE: "Mend the row, the transform or the column's type",
+    ParkReason.TAKEN: "Move what is there away, or say with pipeline.on_existing what becomes of it",
+    ParkReason.GONE: "The target is made anew",
+    ParkReason.TOUCHED: "Undo what was done to the target, or delete the target",
+    ParkReason.BLOCKED: "End the session that has the target locked, or mend what fails for it at its server or "
+    "catalog",
+    ParkReason.RULES: "Change the [[transform]], [[lookup]], [[mask]] or [[route]], or the table",
+}
+
+#: Reasons that lie in what is at the target's place, which a new snapshot may replace.
+REPLACEABLE = frozenset({ParkReason.CHANGE, ParkReason.TAKEN, ParkReason.TOUCHED})
+
+
+class ParkedTargetJson(TypedDict):
+    """`ParkedTarget` in a commit record; the positions are those of their connectors."""
+
+    epoch: int
+    held: list[int] | None
+    reason: str
+    text: str
+    since_ms: int
+    sources: dict[str, int]
+    positions: dict[str, Any]
+    begun: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedTarget:
+    """Nothing from `epoch` on is in the target, but for what `held` (the vector it reached; None: none) says.
+
+    `sources` are the source tables that do not take part, with their incarnations when they were parked. `positions`
+    are where the splits stood before the epoch. `begun`: a merged target was emptied and has rows again, of the tables
+    that are not in `sources` any more.
+    """
+
+    epoch: int
+    held: tuple[int, int] | None
+    reason: ParkReason
+    text: str
+    since_ms: int
+    sources: Mapping[str, int]
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    begun: bool = False
+
+    def to_json(self) -> ParkedTargetJson:
+        return {
+            "epoch": self.epoch,
+            "held": None if self.held is None else list(self.held),
+            "reason": self.reason.value,
+            "text": self.text,
+            "since_ms": self.since_ms,
+            "sources": dict(self.sources),
+            "positions": {split: position.to_json() for split, position in self.positions.items()},
+            "begun": self.begun,
+        }
+
+    @classmethod
+    def from_json(cls, data: ParkedTargetJson) -> ParkedTarget:
+        held = data["held"]
+        return cls(
+            epoch=data["epoch"],
+            held=None if held is None else (held[0], held[1]),
+            reason=ParkReason(data["reason"]),
+            text=data["text"],
+            since_ms=data["since_ms"],
+            sources=data["sources"],
+            positions={split: Position.from_json(place) for split, place in data["positions"].items()},
+            begun=data["begun"],
+        )
+
+    def waits(self, source: TableId, manifest: Manifest) -> bool:
+        """Whether rows of `source` in `manifest` are not for the target."""
+        if manifest.epoch < self.epoch:
+            return False
+        if str(source) not in self.sources:
+            # A table that comes to the target later: its rows go there once the target was emptied.
+            return not self.begun and not any(self._is_back(TableId.parse(name), manifest) for name in self.sources)
+        return not self._is_back(source, manifest)
+
+    def _is_back(self, source: TableId, manifest: Manifest) -> bool:
+        """Whether one of the `sources` has begun again by `manifest`, which empties the target."""
+        now = incarnation_of(source, manifest)
+        return now is not None and now > self.sources[str(source)]
+
+    def after(self, manifest: Manifest, sources: Collection[TableId]) -> ParkedTarget | None:
+        """The entry once `manifest`, which has something of `sources` for the target, is recorded; None: over."""
+        if manifest.epoch < self.epoch:
+            return self
+        back = {str(source) for source in sources if not self.waits(source, manifest)}
+        new = {str(s): incarnation_of(s, manifest) or 0 for s in sources if self.waits(s, manifest)}
+        left = {**new, **{name: number for name, number in self.sources.items() if name not in back}}
+        begun = self.begun or bool(back)
+        return replace(self, sources=left, begun=begun) if left else None
+
+
+def incarnation_of(source: TableId, manifest: Manifest) -> int | None:
+    """Which beginning the table has after `manifest`; None where it is not followed then, or nothing counts them."""
+    stream = manifest.to_splits.get(STREAM_SPLIT_ID)
+    return None if stream is None else stream.incarnation(str(source))

@@ -1,0 +1,262 @@
+"""The decision about a sealed epoch that has no commit record: one table of cases, before anything is written.
+
+Called by the epoch loop at start, for each such epoch in order, with what every table of the epoch says it holds.
+
+| tables hold the epoch | segments of those that lack it | decision |
+|---|---|---|
+| one holds less than its record says, or more than any epoch we sealed | – | `Refuse` |
+| one holds an epoch that is not recorded, and that we did not seal, or not for it, or only after it was written | – | \
+`Refuse` |
+| some hold a tombstone of it, none has rows of it | – | `Tombstone`: an earlier recovery dropped it and was \
+interrupted |
+| some hold a tombstone of it, some have rows | – | `Frozen`: a driver that was replaced wrote while it was being \
+dropped; the barred tables begin again |
+| all | – | `WriteRecord` |
+| some, in part, or none | intact | `Replay` for the tables that lack it |
+| some or in part | gone | `Frozen`: tables whose rows are gone begin again with a new snapshot, others go on |
+| none | gone | `Tombstone`: it and all later epochs are dropped and their log range is read again under new numbers |
+
+Asking the sink comes first: deciding by the segments alone would drop epochs whose rows are in the sink already.
+
+A table holds an epoch in part from its first row on, and one whose columns the epoch renames from the schema change on:
+were the epoch dropped, its changes would come again under another number, and names that were exchanged, or given to
+another column, do not tell that it was done before. All other changes may be carried out twice.
+
+A frozen epoch keeps its number and its range of the log: some tables have just these rows. Nobody can make the same
+rows for the others (chunks that are read again are newer), so they get none of them, and everything anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from raycdc.model import TableId
+from raycdc.state.manifests.manifest import STATE_NODE, Manifest
+
+#: Steps of one table's epoch, in order. A table holds an epoch once its vector is at `STEP_LAST` of it or beyond.
+STEP_SCHEMA = 0
+STEP_APPEND = 1
+STEP_MERGE = 2
+STEP_LAST = 3
+#: The step of a tombstone: the epoch is refused for ever, although its number is used.
+STEP_TOMBSTONE = 7
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CommitVector:
+    """How far a target table got: everything up to and including (`epoch`, `step`), written by `generation`."""
+
+    epoch: int
+    step: int
+    generation: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(epoch, step): how far, whoever wrote it."""
+        return self.epoch, self.step
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """Every table holds the epoch: only its commit record is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Write the epoch again for `tables`; what they hold of it already is skipped by their sinks."""
+
+    tables: tuple[TableId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Some tables hold the epoch, and others can have it no more: `again` must begin anew, because their segments are
+    gone, `barred` because they have a tombstone of it; `replay` can be written. `text` says so to people, with what to
+    do if beginning anew is out of the question.
+    """
+
+    again: tuple[TableId, ...]
+    replay: tuple[TableId, ...]
+    text: str
+    barred: tuple[TableId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """Nobody holds the epoch and it cannot be replayed: bar it in `tables`, drop it and all later ones."""
+
+    tables: tuple[TableId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The sink contradicts the state; `text` says which table and the ways out."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """An epoch that is not recorded: who sealed it, and the targets it has something for."""
+
+    generation: int
+    targets: Collection[TableId]
+
+
+#: The way out that leaves what there is alone until the new snapshot is there.
+_ANEW = 'begin with another pipeline.state and pipeline.on_existing = "replace", which takes a new snapshot'
+
+Decision = WriteRecord | Replay | Frozen | Tombstone | Refuse
+
+
+class _TargetProgress(Enum):
+    ALL = "all"
+    PART = "part"
+    NONE = "none"
+    BARRED = "barred"
+
+
+def decide(
+    manifest: Manifest,
+    holds: Mapping[TableId, CommitVector | None],
+    *,
+    lost: Collection[TableId],
+    recorded: Mapping[str, tuple[int, int]],
+    newest_epoch: int,
+    renamed: Collection[TableId] = (),
+) -> Decision:
+    """The decision for `manifest`, as the module's table says.
+
+    `holds` is what each of the epoch's target tables says about itself, `recorded` the vectors of the last commit
+    record by their names, and `newest_epoch` the greatest epoch number this state ever used. `lost` are targets that
+    need segments which are missing or damaged, `renamed` those whose columns get other names in the epoch.
+    """
+    if contradiction := contradictions(holds, recorded=recorded, newest_epoch=newest_epoch):
+        return contradiction
+    tables = tuple(holds)
+    states = {table: _holding(manifest.epoch, holds[table], renamed=table in renamed) for table in tables}
+    barred = tuple(table for table in tables if states[table] is _TargetProgress.BARRED)
+    lacking = tuple(table for table in tables if states[table] in (_TargetProgress.NONE, _TargetProgress.PART))
+    if not lacking and not barred:
+        return WriteRecord()
+    again = tuple(table for table in lacking if table in lost)
+    if not again and not barred:
+        return Replay(lacking)
+    touched = [table for table in tables if states[table] in (_TargetProgress.ALL, _TargetProgress.PART)]
+    if touched:
+        replay = tuple(table for table in lacking if table not in again)
+        text = _frozen_text(manifest, touched, again) if again else _barred_text(manifest, touched, barred)
+        return Frozen(again, replay, text, barred)
+    return Tombstone(tables)
+
+
+def lacks(epoch: int, vector: CommitVector | None) -> bool:
+    """Whether a table that says `vector` of itself may need the epoch's segments."""
+    return _holding(epoch, vector) in (_TargetProgress.NONE, _TargetProgress.PART)
+
+
+def contradictions(
+    holds: Mapping[TableId, CommitVector | None], *, recorded: Mapping[str, tuple[int, int]], newest_epoch: int
+) -> Refuse | None:
+    """The first table that holds less than recorded (restored, swapped, deleted) or more than was ever sealed."""
+    for text in shortfalls(holds, recorded=recorded).values():
+        return Refuse(text)
+    return beyond(holds, newest_epoch=newest_epoch)
+
+
+def shortfalls(
+    holds: Mapping[TableId, CommitVector | None], *, recorded: Mapping[str, tuple[int, int]]
+) -> dict[TableId, str]:
+    """The tables that hold less than recorded: somebody deleted, restored or swapped them; with a text on each."""
+    found = {}
+    for table, vector in holds.items():
+        record = recorded.get(str(table))
+        have = None if vector is None else (vector.epoch, vector.step)
+        if record is not None and (have is None or have < record):
+            held = "nothing of this pipeline" if have is None else f"only epoch {have[0]}"
+            found[table] = (
+                f"The sink's table {table} holds {held}, but epoch {record[0]} was committed to it: it was deleted, "
+                f"restored from an older copy or swapped. Bring that version back, or have it made anew by a new "
+                f"snapshot of its source table: raycdc tables resnapshot CONFIG TABLE."
+            )
+    return found
+
+
+def beyond(holds: Mapping[TableId, CommitVector | None], *, newest_epoch: int) -> Refuse | None:
+    """The first table that holds more than was ever sealed: the state is older than the sink."""
+    for table, vector in holds.items():
+        if vector is not None and vector.epoch > newest_epoch:
+            return Refuse(
+                f"The sink's table {table} holds epoch {vector.epoch}, but this state knows epochs up to "
+                f"{newest_epoch}: the state was restored from an older copy. Bring the newer state back, or {_ANEW}."
+            )
+    return None
+
+
+def ahead(
+    holds: Mapping[TableId, CommitVector | None],
+    *,
+    recorded: Mapping[str, tuple[int, int]],
+    sealed: Mapping[int, Sealed],
+) -> Refuse | None:
+    """The first table that another copy of this state wrote to, although its epoch is one of our numbers.
+
+    `sealed` are all epochs that are not recorded yet. The epoch that a table holds beyond its own record must be one of
+    these, that has something for it, and that was sealed before it was written: the other copy's numbers are the same
+    as ours.
+    """
+    for table, vector in holds.items():
+        if vector is None or vector.step == STEP_TOMBSTONE:
+            continue
+        if (vector.epoch, vector.step) <= recorded.get(str(table), (0, 0)):
+            continue
+        ours = sealed.get(vector.epoch)
+        # A sink that does not keep generations says 0.
+        older = ours is not None and 0 < vector.generation < ours.generation
+        if ours is None or table not in ours.targets or older:
+            return Refuse(another_copy(table, vector.epoch))
+    return None
+
+
+def another_copy(table: TableId, epoch: int) -> str:
+    """That a target went on without this state, and the ways out."""
+    return (
+        f"The sink's table {table} holds an epoch {epoch} that this state did not write: the state was restored from "
+        f"an older copy, or a copy of it is in use, and the target went on since. Bring the newer state back, or "
+        f"{_ANEW}."
+    )
+
+
+def _holding(epoch: int, vector: CommitVector | None, *, renamed: bool = False) -> _TargetProgress:
+    if vector is None or vector.epoch < epoch:
+        return _TargetProgress.NONE
+    if vector.step == STEP_TOMBSTONE:
+        return _TargetProgress.BARRED
+    if vector.epoch > epoch or vector.step >= STEP_LAST:
+        return _TargetProgress.ALL
+    return _TargetProgress.PART if renamed or vector.step > STEP_SCHEMA else _TargetProgress.NONE
+
+
+def _frozen_text(manifest: Manifest, touched: list[TableId], again: tuple[TableId, ...]) -> str:
+    others = sorted({segment.node for segment in manifest.segments} - {STATE_NODE})
+    nodes = f" or of node {', '.join(others)}" if others else ""
+    back = "Restore the spool folder of the state" + (", bring that Ray node back" if others else "")
+    return (
+        f"Epoch {manifest.epoch} is in {_names(touched)} but not, or not wholly, in {_names(again)}, and segments of "
+        f"it are gone from the spool of the state{nodes}, so the rest cannot be written exactly. {back}, or "
+        f"{_ANEW}."
+    )
+
+
+def _barred_text(manifest: Manifest, touched: list[TableId], barred: tuple[TableId, ...]) -> str:
+    return (
+        f"Epoch {manifest.epoch} is in {_names(touched)}, and {_names(barred)} can never have it: a driver that was "
+        f"replaced wrote it while it was being dropped. If {_names(barred)} cannot be read anew, {_ANEW}."
+    )
+
+
+def _names(tables: list[TableId] | tuple[TableId, ...]) -> str:
+    shown = ", ".join(str(table) for table in tables[:5])
+    return shown if len(tables) <= 5 else f"{shown} and {len(tables) - 5} more"

@@ -1,0 +1,323 @@
+"""The checkpoint on durable storage: manifests, commit records, schemas, generation and lease of one pipeline.
+
+Called by the coordinator (manifests, schemas) and by the driver (lease, generation, commits, recovery), which may be
+different processes: every answer comes from storage. Remembered are which schemas are durable, and what the last commit
+record is a change of.
+
+```
+meta.json            whose state it is, written once, first of all (`raycdc.state.identity`)
+lease                flock of the driver, with its pid inside
+gen                  {"generation"}: raised by each driver that starts
+generations/         one file per generation, by the driver that claimed it: no two ever have the same; and its
+                     signs of life (`raycdc.state.drivers.heartbeat`), and what it took over: epochs (`….epoch_files`)
+                     and documents (`….documents`)
+epochs/%010d.json    sealed manifests, whole or as the change of the one before
+                     (`raycdc.state.manifests.manifest_files`); "….json.dropped" when recovery dropped one (its number
+stays used) bases/%010d.jsonl    whole states behind some of them (`raycdc.state.manifests.manifest_files`);
+                     "record-….json" are whole lists of what the targets hold, behind commit records
+(`raycdc.state.commits.record_bases`) commits/%010d.json   commit records: generation, what each target table holds,
+                     which tables go into it and what columns it has; one that was replaced is "….json.GENERATION"
+(`raycdc.state.commits.commit_record`) documents/           of the driver's own, by name and generation: what the user
+                     asked of tables while nothing ran, how many rows of each table were left out, and the like
+(`raycdc.state.documents`) schemas/<fp>.json    table schemas by fingerprint
+spool/               segments of readers on this node
+```
+
+All kinds of files are in `raycdc.state.documents`.
+
+Invariant: a document exists whole or not at all (temporary file, fsync, rename, fsync of the folder), and its epoch's
+number is never given to another. Writers whose generation is no longer the newest are refused (`FencedError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from raycdc.errors import StateError
+from raycdc.model import TableSchema
+from raycdc.state import codec
+from raycdc.state.commits.commit_record import CommitFiles, CommitRecord, RoutedTarget
+from raycdc.state.commits.record_bases import RecordBases
+from raycdc.state.documents import DriverDocuments
+from raycdc.state.drivers.generations import Generations
+from raycdc.state.drivers.heartbeat import require_vacant
+from raycdc.state.files.folder import DISK, Disk, Lease, LocalFolder
+from raycdc.state.files.state_folder import StateFolder
+from raycdc.state.identity import NAME, identity_of, require_identity
+from raycdc.state.location import StateLocation, StateLock
+from raycdc.state.manifests.epoch_files import epoch_name, numbers
+from raycdc.state.manifests.manifest import STATE_NODE, Manifest
+from raycdc.state.manifests.manifest_files import KnownManifest, ManifestCompaction, ManifestFiles
+
+__all__ = ["KEEP_COMMITTED", "CheckpointStore", "CommitRecord", "RoutedTarget", "sweep"]
+
+#: Committed epochs whose manifests and records are kept for people to look at; recovery needs only the last.
+KEEP_COMMITTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """What a process knows beside what is on storage: the base of its commit records, and which documents are not to be
+    synced again.
+    """
+
+    bases: RecordBases
+    durable: set[str] = field(default_factory=set)
+
+
+class CheckpointStore:
+    """See the module's docstring. Methods block on disk only; `StateError` names the file in trouble."""
+
+    def __init__(
+        self,
+        path: StateLocation | Path | str,
+        *,
+        pipeline: str = "",
+        create: bool = True,
+        disk: Disk = DISK,
+        compaction: ManifestCompaction | None = None,
+    ) -> None:
+        """Open the store at `path`, creating it when nothing is there and `create` is set.
+
+        A folder with epochs but without a readable ``meta.json`` is an error, never a first start. A `pipeline` name
+        other than the one the state was created for is an error too. Its documents are on `disk`.
+        """
+        self.place = path if isinstance(path, StateLocation) else StateLocation.of(path)
+        #: The folder of this machine for segments, files of processes and the like: the state's own where it has one.
+        self.path = self.place.work
+        self._folder = self.place.open(disk)
+        #: Segments of readers on this node; the folder exists after the store was created.
+        self.spool = self.path / "spool"
+        self.generations = Generations(self._folder)
+        self.manifest_files = ManifestFiles(self._folder, compaction)
+        self._remembered = _Remembered(RecordBases(self._folder, compaction or ManifestCompaction()))
+        #: Of this machine; on others nobody meets it, unless they share the folder.
+        self.lock = StateLock(self.place)
+        self.documents = DriverDocuments(self._folder, self.generations)
+        identity = identity_of(self._folder, pipeline, create=create)
+        if create and self.place.on_store:
+            LocalFolder(self.path).create("spool")
+        self.pipeline = identity.pipeline
+        #: Identity of this checkpoint: part of every sink commit, so that deleted state never looks committed.
+        self.checkpoint = identity.checkpoint
+        #: Identity of this pipeline's commits in a sink.
+        self.app_id = f"raycdc:{self.pipeline}:{self.checkpoint}"
+        if pipeline and self.pipeline and pipeline != self.pipeline:
+            raise StateError(
+                f"The state in {self.place} belongs to pipeline {self.pipeline!r}, not {pipeline!r}. "
+                f"Give each pipeline its own pipeline.state."
+            )
+
+    @classmethod
+    def there(cls, path: StateLocation | Path | str, *, pipeline: str = "") -> CheckpointStore | None:
+        """The store at `path`, as a start would find it, with its errors; None where a start would make one."""
+        place = path if isinstance(path, StateLocation) else StateLocation.of(path)
+        folder = place.open()
+        if folder.read(NAME) is None:
+            require_identity(folder)
+            return None
+        return cls(path, pipeline=pipeline, create=False)
+
+    def __repr__(self) -> str:
+        return f"CheckpointStore({str(self.place)!r}, pipeline={self.pipeline!r}, checkpoint={self.checkpoint!r})"
+
+    def needed_segments(self) -> set[str]:
+        """Names of the segments, on whatever node, that an uncommitted epoch refers to."""
+        record = self.last_commit()
+        uncommitted = self.manifests(record.epoch if record else -1)
+        return {segment.name for manifest in uncommitted for segment in manifest.segments}
+
+    def sweep_spool(self) -> int:
+        """Delete segments here that no uncommitted epoch refers to: what readers had not sealed when they died.
+
+        Returns how many. Only under the lease, after recovery and while there is no reader; epochs may be committed
+        meanwhile.
+        """
+        return sweep(self.spool, self.needed_segments())
+
+    # -- one driver at a time ---------------------------------------------------------------------------------------
+
+    def lease(self, wait: Callable[[str], None] | None = None) -> Lease:
+        """Take the state for this process until `Lease.release`. `StateError` names the process that has it.
+
+        A driver on another machine, which the lock does not meet, is known by its signs of life; one that died there
+        and could not say so is waited for (`raycdc.state.drivers.heartbeat.SILENT_S`, which says what `wait` is).
+        """
+        lock = self.lock.take()
+        try:
+            require_vacant(self.generations, str(self.place), lock=self.lock.identity, wait=wait)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+    # -- manifests --------------------------------------------------------------------------------------------------
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Make `manifest` the newest sealed epoch, atomically and durably. Repeating the same one is harmless.
+
+        `FencedError` when its generation is not the newest, `StateError` when its number is used already.
+        """
+        name = epoch_name("epochs", manifest.epoch)
+
+        def act() -> KnownManifest | None:
+            self.generations.require_newest(manifest.generation, f"epoch {manifest.epoch}")
+            encoded = self.manifest_files.encoded(manifest)
+            if manifest.epoch >= self.next_epoch():
+                # Of two writers that both got this far, the second finds the number taken.
+                self._folder.create_once(name, encoded.data)
+            if self._folder.read(name) == encoded.data:
+                return encoded.known
+            # The same one may be written in another way than the first time, because there are more to follow now.
+            there = self.manifest_files.read(manifest.epoch)
+            if there is None or there.to_json() != manifest.to_json():
+                raise StateError(f"Epoch {manifest.epoch} in {self.place} exists already; epoch numbers are used once.")
+            return None
+
+        known = self._folder.atomically(act)
+        if known is not None:
+            self.manifest_files.written(known, generation=manifest.generation)
+
+    def manifest(self, epoch: int) -> Manifest:
+        """The manifest of `epoch`; `StateError` when it is not there (never sealed, dropped or pruned).
+
+        Segments in the state's spool are placed there; those of other nodes are the caller's to place.
+        """
+        manifest = self._folder.atomically(lambda: self.manifest_files.read(epoch))
+        if manifest is None:
+            origin = self._folder.origin(epoch_name("epochs", epoch))
+            raise StateError(f"{origin} does not exist: epoch {epoch} was not sealed, or was dropped.")
+        here = (s.placed(self.spool) if s.node == STATE_NODE else s for s in manifest.segments)
+        return replace(manifest, segments=tuple(here))
+
+    def sealed_epochs(self, after: int = -1) -> list[int]:
+        """Numbers of the sealed epochs greater than `after`, ascending."""
+        return self.manifest_files.epochs.sealed(after)
+
+    def manifest_after(self, after: int) -> Manifest | None:
+        """The first sealed epoch greater than `after`; None where there is none."""
+
+        def act() -> Manifest | None:
+            sealed = self.sealed_epochs(after)
+            return self.manifest(sealed[0]) if sealed else None
+
+        return self._folder.atomically(act)
+
+    def manifests(self, after: int = -1) -> Iterator[Manifest]:
+        """The sealed epochs greater than `after`, ascending, read one at a time.
+
+        Whoever sealed one may have died before it was durable, and from here on it may come to the sink.
+        """
+        epochs = self.sealed_epochs(after)
+        if epochs:
+            self._folder.sync("epochs")
+        return (self.manifest(epoch) for epoch in epochs)
+
+    def last_manifest(self) -> Manifest | None:
+        """The newest sealed epoch, where reading goes on after recovery; None at a first start."""
+
+        def act() -> Manifest | None:
+            sealed = self.sealed_epochs()
+            return self.manifest(sealed[-1]) if sealed else None
+
+        return self._folder.atomically(act)
+
+    def next_epoch(self) -> int:
+        """The first number no epoch had yet, dropped ones included; 1 at a first start."""
+        return self.manifest_files.epochs.next()
+
+    def drop_after(self, epoch: int) -> list[int]:
+        """Have no manifest greater than `epoch` count any more, and return their numbers."""
+
+        def act() -> list[int]:
+            self.manifest_files.forget(after=epoch)
+            return self.manifest_files.epochs.drop_after(epoch, self.generations.own())
+
+        return self.documents.as_driver("the end of later epochs", act)
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    def write_commit(self, record: CommitRecord) -> None:
+        """Record that the sink holds `record.epoch`, then prune what is older than `KEEP_COMMITTED` epochs."""
+        encoded = self._remembered.bases.encoded(record)
+
+        def act() -> None:
+            self.generations.require_newest(record.generation, f"the commit of epoch {record.epoch}")
+            self._remembered.bases.put(encoded)
+            commits = CommitFiles(self._folder)
+            commits.write(record.epoch, record.generation, encoded.data)
+            first = _prune(commits, self._folder, self.manifest_files)
+            self._remembered.bases.sweep(record, lambda: (commits.all(), first), KEEP_COMMITTED)
+
+        self._folder.atomically(act)
+        self._remembered.bases.written(encoded)
+
+    def last_commit(self) -> CommitRecord | None:
+        """The newest commit record; None when no epoch was committed yet.
+
+        Whoever wrote it may have died before it was durable: then whoever relies on it would be the only one to know.
+        """
+        return self._folder.atomically(lambda: self._remembered.bases.newest(CommitFiles(self._folder)))
+
+    # -- schemas ----------------------------------------------------------------------------------------------------
+
+    def put_schema(self, schema: TableSchema) -> str:
+        """Keep `schema` and return its fingerprint; known ones cost one look at the folder."""
+        fingerprint = schema.fingerprint()
+        self.put_documents({fingerprint: schema.to_json()})
+        return fingerprint
+
+    def put_documents(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep schema documents by their fingerprints: each is ``TableSchema.to_json`` and whatever else its source
+        wants back (`document`).
+        """
+        named = {f"schemas/{fingerprint}.json": document for fingerprint, document in documents.items()}
+        new = {
+            name: codec.encode({"version": codec.DOCUMENT_VERSION, **document})
+            for name, document in named.items()
+            if self._folder.read(name) is None
+        }
+        self._folder.write_all(new)
+        if named.keys() - new.keys() - self._remembered.durable:
+            # Whoever wrote them may have died before they were durable, and an epoch is about to refer to them.
+            self._folder.sync("schemas")
+        self._remembered.durable.update(named)
+
+    def schema(self, fingerprint: str) -> TableSchema:
+        """The schema called `fingerprint`; `StateError` when the state does not have it."""
+        return TableSchema.from_json(self.document(fingerprint))
+
+    def document(self, fingerprint: str) -> dict[str, Any]:
+        """The document kept by `put_documents`; `StateError` when the state does not have it."""
+        name = f"schemas/{fingerprint}.json"
+        document = codec.read_current(self._folder, name)
+        if document is None:
+            origin = self._folder.origin(name)
+            raise StateError(f"{origin} is missing although an epoch refers to it: the state is incomplete.")
+        # A target's has none, and a source that says no more of its tables may come to the same one later.
+        document.setdefault("fingerprint", fingerprint)
+        return document
+
+
+def _prune(commits: CommitFiles, folder: StateFolder, manifests: ManifestFiles) -> int:
+    """Delete what is older than the last `KEEP_COMMITTED` committed epochs, and nothing that reading these takes. The
+    first of these is returned.
+    """
+    kept = commits.kept(KEEP_COMMITTED)
+    first = manifests.kept_from(kept)
+    for epoch, dropped in numbers(folder, "epochs"):
+        if epoch < first:
+            folder.delete(epoch_name("epochs", epoch) + (".dropped" if dropped else ""))
+    manifests.prune(first)
+    return kept
+
+
+def sweep(spool: Path, needed: Collection[str]) -> int:
+    """Delete the files of `spool` that are not called as one of `needed`; returns how many. Folders are not ours."""
+    orphans = [path for path in spool.iterdir() if path.name not in needed and not path.is_dir()]
+    for path in orphans:
+        path.unlink(missing_ok=True)
+    return len(orphans)

@@ -1,0 +1,493 @@
+"""Files of a target, on this machine or in an object store: the one place where sinks write, read and delete them.
+
+A file of this machine is named by a path, one in a store by a `StorePath`, which may be joined as a path may. Either is
+there whole or not at all. In a store that is so by itself: an upload that did not end well makes no object. Names in a
+store are keys: there are no folders to be made, and none that are left.
+
+*Secrets*: tasks that run elsewhere get a `StorePath` among their arguments, which are written down on their way. Where
+the configuration has keys, arguments therefore name a file that has them (`Access.secrets`).
+
+Errors are `OSError`. Where the store is away or refuses, they say so by their number (`errno.EHOSTDOWN`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from raycdc.core.secrets import Renewed, as_private, from_private
+from raycdc.core.task_secrets import private_text
+from raycdc.storage.api import StoreError
+from raycdc.storage.object_store import client_of, shown
+from raycdc.storage.settings import StorageSettings
+from raycdc.storage.url import FolderLocation, ObjectLocation, place_of
+
+if TYPE_CHECKING:
+    from raycdc.storage.object_store import AnyClient
+
+#: Files up to this size are read in one request, and larger ones in pieces of it as they are asked for.
+READ_BYTES = 8 << 20
+#: A part of an upload; files below it are one request. S3 takes 10,000 parts, so that a file may have 80 GB.
+WRITE_BYTES = 8 << 20
+#: S3 copies no larger objects in one request.
+COPY_BYTES_MAX = 5 << 30
+#: So many keys are deleted by one request of S3's.
+_DELETED_AT_ONCE = 1_000
+
+
+class Access:
+    """How a process reaches a store. Pickled it says the settings, or names the file of this user's that has them."""
+
+    def __init__(self, settings: StorageSettings, secrets: str = "", *, written: str | None = None) -> None:
+        """`written` is what the file says, for its writer: where keys change, it says the newest ones from then on."""
+        self.settings = settings
+        self.secrets = secrets
+        self._written = written
+        self._clients: dict[ObjectLocation, AnyClient] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._tell()
+        return (_from_file, (self.secrets,)) if self.secrets else (Access, (self.settings,))
+
+    def _tell(self) -> None:
+        """Let the file say the keys as they are now: tasks on other machines cannot read them for themselves."""
+        if self._written is None or not self.settings.changes or (told := as_text(self.settings)) == self._written:
+            return
+        file = Path(self.secrets)
+        new = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as written:
+            written.write(told)
+        new.replace(file)
+        self._written = told
+
+    def client(self, place: ObjectLocation) -> AnyClient:
+        """A client for the bucket of `place`. `OSError` where the settings cannot be used."""
+        bucket = replace(place, prefix="")
+        if bucket not in self._clients:
+            try:
+                self._clients[bucket] = client_of(bucket, self.settings)
+            except StoreError as cause:
+                raise OSError(errno.EHOSTDOWN, str(cause)) from cause
+        return self._clients[bucket]
+
+
+def has_secrets(settings: StorageSettings) -> bool:
+    """Whether arguments of tasks must not say them."""
+    return bool(settings.secret_access_key or settings.session_token or settings.account_key or settings.sas_token)
+
+
+def as_text(settings: StorageSettings) -> str:
+    """The content of the file `Access.secrets`: the keys as they are now, and how they are read again."""
+    kept = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    read_again = {name: as_private(value) for name, value in kept.items() if isinstance(value, Renewed)}
+    return json.dumps({"settings": asdict(settings.now()), "read_again": read_again})
+
+
+def _from_file(path: str) -> Access:
+    told = json.loads(private_text(path))
+    read_again = {name: from_private(text) for name, text in told["read_again"].items()}
+    return Access(StorageSettings(**{**told["settings"], **read_again}), path)
+
+
+@dataclass(frozen=True, slots=True)
+class StorePath:
+    """A key of a store, or the beginning of keys. Its text is the URL."""
+
+    place: ObjectLocation
+    access: Access
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    def __truediv__(self, name: str) -> StorePath:
+        return replace(self, place=self.place.below(name)) if name else self
+
+    @property
+    def name(self) -> str:
+        return self.place.prefix.rpartition("/")[2]
+
+    @property
+    def parent(self) -> StorePath:
+        return replace(self, place=replace(self.place, prefix=self.place.prefix.rpartition("/")[0]))
+
+    def relative_to(self, folder: StorePath) -> str:
+        """The rest of the key behind that of `folder`."""
+        beginning = _keys_below(folder)
+        assert self.place.prefix.startswith(beginning), (self, folder)
+        return self.place.prefix[len(beginning) :]
+
+
+#: A folder, or a file of a folder.
+AnyPath = Path | StorePath
+#: A file as tasks name it; a text is a path of this machine.
+FileName = str | Path | StorePath
+
+
+def keys_change(path: AnyPath) -> bool:
+    """Whether it is in a store whose keys are read again."""
+    return isinstance(path, StorePath) and path.access.settings.changes
+
+
+def any_path(text: str, access: Access) -> AnyPath:
+    """The path that a checked text of the configuration names; absolute."""
+    match place_of(text):
+        case FolderLocation(path):
+            return Path(path).absolute()
+        case ObjectLocation() as place:
+            return StorePath(place, access)
+
+
+def relative(path: FileName, folder: AnyPath) -> str:
+    """The name of a file below `folder`."""
+    if isinstance(path, StorePath):
+        assert isinstance(folder, StorePath)
+        return path.relative_to(folder)
+    return os.path.relpath(path, str(folder))
+
+
+@contextmanager
+def writing(path: FileName) -> Iterator[IO[bytes]]:
+    """A file to write, which is there when the block ends well, and synced; else not."""
+    if not isinstance(path, StorePath):
+        with _replaced(Path(path)) as local:
+            yield local
+        return
+    import obstore
+
+    client = path.access.client(path.place)
+    with _named(path, "written"):
+        upload = obstore.open_writer(client, path.place.prefix, buffer_size=WRITE_BYTES)
+    try:
+        yield cast("IO[bytes]", _Upload(upload, path))
+    except BaseException as error:
+        # Nothing becomes visible, and the parts that were sent are given up.
+        with contextlib.suppress(OSError), _named(path, "written"):
+            upload.__exit__(type(error), error, None)
+        raise
+    with _named(path, "written"):
+        upload.__exit__(None, None, None)
+
+
+@contextmanager
+def reading(path: FileName) -> Iterator[Any]:
+    """A source for a reader of Parquet: the path of a file of this machine, or a file that can be read anywhere."""
+    if not isinstance(path, StorePath):
+        yield str(path)
+        return
+    import obstore
+
+    client, key = path.access.client(path.place), path.place.prefix
+    with _named(path, "read"):
+        size = obstore.head(client, key)["size"]
+        whole = obstore.get(client, key).bytes() if size <= READ_BYTES else None
+        file = None if whole is not None else obstore.open_reader(client, key, buffer_size=READ_BYTES)
+    if file is None:
+        yield io.BytesIO(whole or b"")
+        return
+    with contextlib.closing(file):
+        yield _Download(file, path)
+
+
+def content(path: AnyPath) -> bytes:
+    """The bytes of a file. `FileNotFoundError` where there is none."""
+    if isinstance(path, Path):
+        return path.read_bytes()
+    import obstore
+
+    with _named(path, "read"):
+        return bytes(obstore.get(path.access.client(path.place), path.place.prefix).bytes())
+
+
+def is_there(path: FileName) -> bool:
+    """Whether there is such a file. A store is asked each time."""
+    return Path(path).exists() if not isinstance(path, StorePath) else _head(path) is not None
+
+
+def identity(path: AnyPath) -> tuple[object, ...] | None:
+    """A value that changes when the file is another one; None where there is none, or nobody can tell."""
+    if isinstance(path, StorePath):
+        head = _head(path)
+        return None if head is None else (head["e_tag"], head["version"], head["last_modified"])
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def modified(path: AnyPath) -> float | None:
+    """When the file was written, in seconds of whoever keeps it; None where there is none."""
+    if isinstance(path, StorePath):
+        head = _head(path)
+        return None if head is None else head["last_modified"].timestamp()
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def touch(path: AnyPath) -> None:
+    """Make an empty file that is as new as it can be."""
+    if isinstance(path, StorePath):
+        import obstore
+
+        with _named(path, "written"):
+            obstore.put(path.access.client(path.place), path.place.prefix, str(time.time()).encode())
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def names_in(folder: AnyPath) -> list[str]:
+    """The files and folders in a folder, in order; none where there is none."""
+    if isinstance(folder, Path):
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    import obstore
+
+    beginning = _keys_below(folder)
+    with _named(folder, "listed"):
+        listing = obstore.list_with_delimiter(folder.access.client(folder.place), beginning or None)
+    keys = [*listing["common_prefixes"], *(meta["path"] for meta in listing["objects"])]
+    return sorted(key.removeprefix(beginning).rstrip("/") for key in keys)
+
+
+def files_below(folder: AnyPath) -> list[str]:
+    """The files in a folder and in those inside it, by their paths from there, in order; none where there is none."""
+    if isinstance(folder, Path):
+        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    import obstore
+
+    beginning = _keys_below(folder)
+    with _named(folder, "listed"):
+        client = folder.access.client(folder.place)
+        keys = [meta["path"] for chunk in obstore.list(client, beginning or None) for meta in chunk]
+    return sorted(key.removeprefix(beginning) for key in keys)
+
+
+def each_below(folder: AnyPath) -> Iterator[str]:
+    """`files_below`, in any order and one after another: who stops early has not looked at all of them. One that comes
+    or goes meanwhile may be among them.
+    """
+    if isinstance(folder, Path):
+        for place, _, names in os.walk(folder):
+            yield from (str(Path(place, name).relative_to(folder)) for name in names)
+        return
+    import obstore
+
+    beginning = _keys_below(folder)
+    with _named(folder, "listed"):
+        for chunk in obstore.list(folder.access.client(folder.place), beginning or None):
+            yield from (meta["path"].removeprefix(beginning) for meta in chunk)
+
+
+def transfer(file: AnyPath, to: AnyPath) -> int:
+    """Copy a file to wherever, whole or not at all, in a folder for this user alone; its bytes. `FileNotFoundError`
+    where there is none.
+    """
+    with reading(file) as source, writing(to) as whole:
+        if isinstance(to, Path):
+            os.fchmod(whole.fileno(), 0o600)
+        if not isinstance(source, str):
+            return _piecewise(source, whole)
+        with Path(source).open("rb") as opened:
+            return _piecewise(opened, whole)
+
+
+def _piecewise(source: Any, to: IO[bytes]) -> int:
+    size = 0
+    while piece := source.read(READ_BYTES):
+        size += to.write(piece)
+    return size
+
+
+def names_after(folder: StorePath, beginning: str, after: str = "") -> list[str]:
+    """The names of the objects directly in a folder that begin so and come behind `after`, in order."""
+    import obstore
+
+    place = _keys_below(folder)
+    found: list[str] = []
+    with _named(folder, "listed"):
+        # A prefix of the library is a whole part of a key; stores list in order.
+        for chunk in obstore.list(folder.access.client(folder.place), place, offset=f"{place}{after or beginning}"):
+            names = [meta["path"].removeprefix(place) for meta in chunk]
+            found += [name for name in names if name.startswith(beginning)]
+            if not names or not names[-1].startswith(beginning):
+                break
+    return sorted(found)
+
+
+def copy(file: StorePath, to: StorePath) -> None:
+    """Copy an object to another name of its bucket; the store does it, whole or not at all."""
+    import obstore
+
+    client = file.access.client(file.place)
+    with _named(file, "copied"):
+        if obstore.head(client, file.place.prefix)["size"] < COPY_BYTES_MAX:
+            obstore.copy(client, file.place.prefix, to.place.prefix)
+            return
+        parts = obstore.get(client, file.place.prefix).stream(WRITE_BYTES)
+    with writing(to) as whole:
+        for part in parts:
+            whole.write(bytes(part))
+
+
+def delete(files: Iterable[FileName]) -> None:
+    """Delete files that nobody will read; one that cannot be deleted only costs space."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            if isinstance(file, StorePath):
+                _delete_keys(file, [file.place.prefix])
+            else:
+                Path(file).unlink(missing_ok=True)
+
+
+def delete_table(folder: AnyPath, log: str) -> None:
+    """Delete a folder with all that is in it. In a store the files of its `log` go first, the newest before older ones,
+    so that no version names files that are gone.
+    """
+    if isinstance(folder, Path):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    import obstore
+
+    for beginning in (folder / log, folder):
+        with _named(folder, "deleted"):
+            client = folder.access.client(folder.place)
+            keys = [meta["path"] for chunk in obstore.list(client, _keys_below(beginning)) for meta in chunk]
+        _delete_keys(folder, sorted(keys, reverse=True), at_once=1 if beginning != folder else _DELETED_AT_ONCE)
+
+
+def _delete_keys(path: StorePath, keys: Sequence[str], *, at_once: int = _DELETED_AT_ONCE) -> None:
+    import obstore
+
+    with _named(path, "deleted"):
+        for first in range(0, len(keys), at_once):
+            with contextlib.suppress(FileNotFoundError):
+                obstore.delete(path.access.client(path.place), list(keys[first : first + at_once]))
+
+
+def _head(path: StorePath) -> Any:
+    import obstore
+
+    with _named(path, "looked for"):
+        try:
+            return obstore.head(path.access.client(path.place), path.place.prefix)
+        except FileNotFoundError:
+            return None
+
+
+def _keys_below(folder: StorePath) -> str:
+    return f"{folder.place.prefix}/" if folder.place.prefix else ""
+
+
+@contextmanager
+def _named(path: StorePath, verb: str) -> Iterator[None]:
+    """Errors of the library become `OSError`, with the URL in them."""
+    from obstore import exceptions
+
+    try:
+        yield
+    except FileNotFoundError as cause:
+        raise FileNotFoundError(errno.ENOENT, "there is no such object", str(path)) from cause
+    except exceptions.BaseError as cause:
+        raise OSError(errno.EHOSTDOWN, f"{path} cannot be {verb}: {shown(cause)}") from cause
+
+
+class _Upload:
+    """An upload as Arrow wants a file: one that says how far it is."""
+
+    closed = False
+
+    def __init__(self, file: Any, path: StorePath) -> None:
+        self._file = file
+        self._path = path
+        self._bytes = 0
+
+    def write(self, data: Any) -> int:
+        """Takes whatever has bytes."""
+        part = bytes(data)
+        with _named(self._path, "written"):
+            self._file.write(part)
+        self._bytes += len(part)
+        return len(part)
+
+    def tell(self) -> int:
+        return self._bytes
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        """Nothing is there before the end."""
+
+    def close(self) -> None:
+        """The end of the block ends the upload."""
+
+
+class _Download:
+    """An object as Arrow wants a file."""
+
+    closed = False
+
+    def __init__(self, file: Any, path: StorePath) -> None:
+        self._file = file
+        self._path = path
+
+    def read(self, size: int | None = None) -> bytes:
+        with _named(self._path, "read"):
+            return bytes(self._file.read(size))
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        with _named(self._path, "read"):
+            return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """The end of the block closes it."""
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[IO[bytes]]:
+    """A file written under a temporary name, synced and renamed to its own when the block ends well."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = temporary.open("wb")
+    try:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    except BaseException:
+        with contextlib.suppress(OSError):  # A full disk does not take what is still buffered.
+            file.close()
+        temporary.unlink(missing_ok=True)
+        raise
+    file.close()
+    temporary.rename(path)

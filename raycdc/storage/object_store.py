@@ -1,0 +1,417 @@
+"""An object store behind `raycdc.storage.api`, by obstore: the client (object_store) that delta-rs uses, too.
+
+The library repeats what a server did not answer, or answered with an error of its own, at growing intervals.
+
+Whether an object store can be used: it is reached, it may be written, and it decides who makes an object.
+
+A server that takes ``If-None-Match`` and does not look at it (S3's had none before 2024, and some that speak its API
+have none now) would let two writers overwrite each other's commit in silence. So one object is put where nothing is,
+then again by another: the store has to refuse that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from raycdc.core.certificate_faults import CA_VARIABLE, TlsServer, endpoint, first_fault
+from raycdc.core.retry import Backoff, RetryPolicy
+from raycdc.storage.api import (
+    ConfirmedWrite,
+    ObjectWritten,
+    PreconditionFailed,
+    Store,
+    Stored,
+    StoreError,
+    UnconfirmedWrite,
+    Version,
+    settle,
+)
+from raycdc.storage.settings import ProfileError, StorageSettings, account_of, with_profile
+from raycdc.storage.silence import SILENCES
+from raycdc.storage.url import ObjectLocation, StoreKind
+
+if TYPE_CHECKING:
+    from obstore import PutMode, UpdateVersion
+    from obstore.store import (
+        AzureAccessKey,
+        AzureSASToken,
+        AzureStore,
+        ClientConfig,
+        GCSStore,
+        MemoryStore,
+        RetryConfig,
+        S3Credential,
+        S3Store,
+    )
+
+    AnyClient = S3Store | GCSStore | AzureStore | MemoryStore
+
+#: A request that a server does not answer is given up after so long, and made again.
+REQUEST_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 5
+#: Never above two tries a second at one server. With the pauses growing to the longest, the tries last two minutes.
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 15
+TRIES_FOR_S = 120
+#: Less than what obstore asks again before: so it does at each request.
+_KEYS_GOOD_FOR = timedelta(seconds=30)
+
+_Client = TypeVar("_Client")
+_Answer = TypeVar("_Answer")
+
+#: An answer names the whole request, whose query is the signature where Azure's token is used.
+_QUERY = re.compile(r"\?[^\s<>\"']*")
+
+
+class ObjectStore:
+    """See the module's docstring; a `Store`. Opening it asks nothing of the server."""
+
+    def __init__(
+        self,
+        place: ObjectLocation,
+        settings: StorageSettings | None = None,
+        *,
+        client: AnyClient | None = None,
+        tries_for_s: float = TRIES_FOR_S,
+    ) -> None:
+        """The objects below `place`. Raises `StoreError` where the settings cannot be used.
+
+        `client` is for tests: a client of obstore's that is there already.
+        """
+        self._place = place
+        self._tries_for_s = tries_for_s
+        #: Requests by operation, for whoever watches their cost; those that the library repeats count once.
+        self.requests: Counter[str] = Counter()
+        self._endpoint = settings.endpoint if settings else ""
+        #: Whether a refusal may pass, because other keys may be read any moment; and whether the store let us in ever.
+        self._keys_change = settings is not None and settings.changes
+        self._was_let_in = False
+        self._client = client or client_of(place, settings or StorageSettings(), tries_for_s=tries_for_s)
+
+    def __repr__(self) -> str:
+        return f"ObjectStore({str(self._place)!r})"
+
+    @property
+    def place(self) -> ObjectLocation:
+        return self._place
+
+    def read(self, name: str) -> Stored | None:
+        import obstore
+
+        self.requests["get"] += 1
+        with self._named(name, "read"):
+            try:
+                result = self._asked(partial(obstore.get, self._client, name))
+                return Stored(result.bytes().to_bytes(), _version(result.meta["e_tag"], result.meta["version"]))
+            except FileNotFoundError as cause:
+                if "NoSuchBucket" in str(cause) or "ContainerNotFound" in str(cause):
+                    raise StoreError(f"{self._place} cannot be read: there is no such bucket.", lasting=True) from cause
+                return None
+
+    def put(self, name: str, data: bytes) -> ObjectWritten:
+        with self._named(name, "written"):
+            return ObjectWritten(self._put(name, data, "overwrite"))
+
+    def put_if_absent(self, name: str, data: bytes) -> ObjectWritten | PreconditionFailed:
+        return self._conditional(name, data, "create", None)
+
+    def replace_if_match(self, name: str, data: bytes, version: Version) -> ObjectWritten | PreconditionFailed:
+        expected: UpdateVersion = {}
+        if version.e_tag:
+            expected["e_tag"] = version.e_tag
+        if version.number:
+            expected["version"] = version.number
+        return self._conditional(name, data, expected, version)
+
+    def list(self, folder: str) -> list[str]:
+        import obstore
+
+        self.requests["list"] += 1
+        with self._named(folder, "listed"):
+            prefix = f"{folder}/" if folder else ""
+            found = self._asked(
+                lambda: [meta["path"] for chunk in obstore.list(self._client, prefix or None) for meta in chunk]
+            )
+            return sorted(name.removeprefix(prefix) for name in found)
+
+    def delete(self, name: str) -> None:
+        import obstore
+
+        self.requests["delete"] += 1
+        with self._named(name, "deleted"):
+            try:
+                self._asked(partial(obstore.delete, self._client, name))
+            except FileNotFoundError:
+                return  # S3 does not tell, others do.
+
+    def put_file(self, name: str, path: Path) -> None:
+        """`put` of a file of this machine, in parts where it is large: it is there when all of them are."""
+        import obstore
+
+        self.requests["put"] += 1
+        with self._named(name, "written", small=False):
+            self._asked(partial(obstore.put, self._client, name, path))
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        """Delete objects, as many in a request as the server takes."""
+        import obstore
+
+        self.requests["delete"] += 1
+        if names:
+            with self._named("", "deleted from"), suppress(FileNotFoundError):
+                self._asked(partial(obstore.delete, self._client, list(names)))
+
+    def _conditional(
+        self, name: str, data: bytes, mode: PutMode, before: Version | None
+    ) -> ObjectWritten | PreconditionFailed:
+        def attempt() -> ConfirmedWrite | UnconfirmedWrite:
+            try:
+                return ConfirmedWrite(self._put(name, data, mode))
+            except FileNotFoundError as cause:
+                # To S3, If-Match on an object that is gone is an object that is not found.
+                return self._unsure(name, cause)
+            except _doubtful() as cause:
+                return self._unsure(name, cause)
+
+        with self._named(name, "written"):
+            return settle(attempt, lambda: self.read(name), data, before=before)
+
+    def _told_of(self) -> AbstractContextManager[None]:
+        return SILENCES.asking(str(self._place), tries_for_s=self._tries_for_s, is_answer=_is_answer)
+
+    def _unsure(self, name: str, cause: Exception) -> UnconfirmedWrite:
+        text = f"{self._place.below(name)} cannot be written: {shown(cause)}."
+        return UnconfirmedWrite(StoreError(text, lasting=False))
+
+    def _put(self, name: str, data: bytes, mode: PutMode) -> Version:
+        import obstore
+
+        self.requests["put"] += 1
+        # A multipart upload takes no condition, and one request takes more than any document has.
+        result = self._asked(partial(obstore.put, self._client, name, data, mode=mode, use_multipart=False))
+        return _version(result["e_tag"], result["version"])
+
+    def _asked(self, request: Callable[[], _Answer]) -> _Answer:
+        """The answer to a request. Keys that are read again are several, which are changed one after the other, here
+        and at the server: a request that is refused meanwhile, and therefore not carried out, is made again.
+        """
+        pauses = Backoff(RetryPolicy(longest_s=5.0, patience_s=self._tries_for_s))
+        while True:
+            try:
+                answer = request()
+            except _refusals():
+                may_pass = self._keys_change and self._was_let_in
+                if not may_pass or (pause_s := pauses.failed(time.monotonic())) is None:
+                    raise
+            else:
+                self._was_let_in = True
+                return answer
+            time.sleep(pause_s)
+
+    @contextmanager
+    def _named(self, name: str, verb: str, *, small: bool = True) -> Iterator[None]:
+        """Errors of the library become `StoreError`, with the object's URL in them. A `small` request is answered soon
+        by a store that is there (`raycdc.storage.silence`).
+        """
+        place = self._place.below(name) if name else self._place
+        try:
+            with self._told_of() if small else nullcontext():
+                yield
+        except StoreError:
+            raise
+        except FileNotFoundError as cause:
+            raise StoreError(f"{place} cannot be {verb}: there is no such bucket.", lasting=True) from cause
+        except _refusals() as cause:
+            raise StoreError(
+                f"{place} cannot be {verb}: {shown(cause)}. Are the credentials right (see [storage]), and may they "
+                f"read, write, list and delete there?",
+                lasting=True,
+            ) from cause
+        except (OSError, _any_of_obstore()) as cause:
+            if fault := self._certificate_fault(cause):
+                raise StoreError(f"{place} cannot be {verb}: no TLS connection to {fault}", lasting=True) from cause
+            raise StoreError(f"{place} cannot be {verb}: {shown(cause)}.") from cause
+
+    def _certificate_fault(self, cause: Exception) -> str:
+        """What is wrong with the certificate of an endpoint of one's own, where that is the library's error."""
+        if not self._endpoint.startswith("https://") or "InvalidCertificate" not in str(cause):
+            return ""
+        host, port = endpoint(self._endpoint, 443)
+        # The library's authorities are those of Python: the system's, or the file of the variable.
+        asked = TlsServer(
+            host,
+            port,
+            ca_key=f"the variable {CA_VARIABLE}",
+            host_key="storage.endpoint",
+            ca=os.environ.get(CA_VARIABLE) or None,
+        )
+        return first_fault([asked])
+
+
+def client_of(place: ObjectLocation, settings: StorageSettings, *, tries_for_s: float = TRIES_FOR_S) -> AnyClient:
+    """A client of the objects below `place`. Raises `StoreError` where the settings cannot be used; asks nobody."""
+    try:
+        return _client_for(place, settings, tries_for_s)
+    except ProfileError as cause:
+        raise StoreError(f"{place} cannot be opened: {cause}.", lasting=True) from cause
+    except (ValueError, _any_of_obstore()) as cause:
+        raise StoreError(f"{place} cannot be opened: {shown(cause)}. Is [storage] right?", lasting=True) from cause
+
+
+def _client_for(place: ObjectLocation, settings: StorageSettings, tries_for_s: float) -> AnyClient:
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    client: ClientConfig = {
+        "allow_http": settings.allow_http,
+        "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
+        "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
+    }
+    retries: RetryConfig = {
+        "backoff": {
+            "init_backoff": timedelta(seconds=FIRST_PAUSE_S),
+            "max_backoff": timedelta(seconds=LONGEST_PAUSE_S),
+            "base": 2,
+        },
+        # The time is the limit.
+        "max_retries": 1000,
+        "retry_timeout": timedelta(seconds=tries_for_s),
+    }
+    prefix = place.prefix or None
+    match place.kind:
+        case StoreKind.S3:
+            settings = with_profile(settings)
+            keys = _S3Keys(settings) if settings.changes else None
+            # Who gives the client its keys itself gives all of them.
+            settings = replace(settings, access_key_id="", secret_access_key="", session_token="") if keys else settings
+            config = {
+                "endpoint": settings.endpoint,
+                "region": settings.region,
+                "access_key_id": settings.access_key_id,
+                "secret_access_key": settings.secret_access_key,
+                "session_token": settings.session_token,
+                "virtual_hosted_style_request": "" if settings.in_path else "true",
+                "skip_signature": "true" if settings.anonymous else "",
+            }
+            return _opened(partial(S3Store, credential_provider=keys), place.bucket, prefix, config, client, retries)
+        case StoreKind.GCS:
+            config = {
+                "service_account": settings.service_account,
+                "base_url": settings.endpoint,
+                "skip_signature": "true" if settings.anonymous else "",
+            }
+            return _opened(GCSStore, place.bucket, prefix, config, client, retries)
+        case StoreKind.AZURE:
+            given = _AzureKeys(settings) if settings.changes else None
+            settings = replace(settings, account_key="", sas_token="") if given else settings
+            config = {
+                "account_name": account_of(place, settings),
+                "account_key": settings.account_key,
+                "sas_key": settings.sas_token,
+                "endpoint": settings.endpoint,
+                "skip_signature": "true" if settings.anonymous else "",
+            }
+            return _opened(
+                partial(AzureStore, credential_provider=given), place.bucket, prefix, config, client, retries
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _S3Keys:
+    """Gives a client the keys as they are now: obstore asks before each request whose keys end within five minutes."""
+
+    settings: StorageSettings
+
+    def __call__(self) -> S3Credential:
+        now = self.settings.now()
+        return {
+            "access_key_id": now.access_key_id,
+            "secret_access_key": now.secret_access_key,
+            "token": now.session_token or None,
+            "expires_at": datetime.now(UTC) + _KEYS_GOOD_FOR,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _AzureKeys:
+    """The same for Azure: the account's key, or a shared access signature."""
+
+    settings: StorageSettings
+
+    def __call__(self) -> AzureAccessKey | AzureSASToken:
+        now, ends = self.settings.now(), datetime.now(UTC) + _KEYS_GOOD_FOR
+        if now.account_key:
+            return {"access_key": now.account_key, "expires_at": ends}
+        return {"sas_token": now.sas_token, "expires_at": ends}
+
+
+def _opened(
+    make: Callable[..., _Client],
+    bucket: str,
+    prefix: str | None,
+    config: dict[str, str],
+    client: ClientConfig,
+    retries: RetryConfig,
+) -> _Client:
+    given = {key: value for key, value in config.items() if value}
+    return make(bucket, prefix=prefix, config=given, client_options=client, retry_config=retries)
+
+
+def _version(e_tag: str | None, number: str | None) -> Version:
+    return Version(e_tag or "", number or "")
+
+
+def shown(cause: Exception) -> str:
+    """The first line of what the library says, without the query of the request."""
+    return _QUERY.sub("", str(cause).partition("\n")[0]).rstrip(" .")
+
+
+def _doubtful() -> tuple[type[Exception], ...]:
+    """After these, looking at the object tells what became of a conditional write."""
+    from obstore import exceptions
+
+    return (exceptions.AlreadyExistsError, exceptions.PreconditionError, exceptions.GenericError)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    from obstore import exceptions
+
+    return (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Whether a store that failed a request in this way has answered it."""
+    return isinstance(error, (FileNotFoundError, *_refusals())) or (isinstance(error, StoreError) and error.lasting)
+
+
+def _any_of_obstore() -> type[Exception]:
+    from obstore import exceptions
+
+    return exceptions.BaseError
+
+
+def probe(store: Store) -> None:
+    """Raises `StoreError` with the way out. Makes one object below ``_raycdc/`` and deletes it."""
+    name = f"_raycdc/probe-{uuid.uuid4().hex}"
+    store.put_if_absent(name, b"first")
+    try:
+        second = store.put_if_absent(name, b"second")
+    finally:
+        store.delete(name)
+    if not isinstance(second, PreconditionFailed):
+        raise StoreError(
+            f"{store.place} is on a server that overwrites an object where it was asked to make a new one "
+            "(If-None-Match), so that two writers would lose each other's commits. Use a newer version of that server, "
+            "or another store.",
+            lasting=True,
+        )

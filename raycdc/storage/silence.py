@@ -1,0 +1,100 @@
+"""Which object stores have not answered this process for a while, and since when.
+
+The client of a store asks again by itself, at growing intervals, and says nothing meanwhile
+(`raycdc.storage.object_store`), so that a run whose store was unplugged would stand still for minutes without a word.
+Requests are therefore noted here when they begin and end, and `Silences.look` says in words, for whoever looks each
+second, what people should know.
+
+A request that takes its time because it is large (a copy of a segment) is not noted.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+#: A store that has not answered for so long is told of. Documents are small, and a busy store answers within a second.
+SILENT_S = 5.0
+
+
+@dataclass(slots=True)
+class _Store:
+    """One store. `since_s` is when the oldest request began that it has not answered; None where there is none.
+    `until_s` is when the newest one is given up; of both, what was told last.
+    """
+
+    asking: int = 0
+    since_s: float | None = None
+    until_s: float = 0.0
+    told_since_s: float | None = None
+    told_until_s: float = 0.0
+
+
+class Silences:
+    """See the module's docstring. For any thread; a child of a process begins anew."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.forget()
+
+    def __repr__(self) -> str:
+        return f"Silences({self._stores})"
+
+    def forget(self) -> None:
+        """Begin anew, in a child of a process: it makes none of the requests."""
+        self._lock = threading.Lock()
+        self._stores: dict[str, _Store] = {}
+
+    @contextmanager
+    def asking(self, store: str, *, tries_for_s: float, is_answer: Callable[[BaseException], bool]) -> Iterator[None]:
+        """A request to the `store` of that URL, within the block. It is answered if the block ends well, or with an
+        error that is an answer; any other leaves the store silent since the request began, until it answers another.
+        """
+        now_s = self._clock()
+        with self._lock:
+            one = self._stores.setdefault(store, _Store())
+            one.asking, one.until_s = one.asking + 1, now_s + tries_for_s
+            if one.since_s is None:
+                one.since_s = now_s
+        try:
+            yield
+        except BaseException as error:
+            self._ended(one, answered=is_answer(error))
+            raise
+        self._ended(one, answered=True)
+
+    def look(self, time_of_day: Callable[[float], str]) -> list[str]:
+        """What is to be told now, each once. `time_of_day` shows the time so many seconds from now, in words."""
+        said = []
+        now_s = self._clock()
+        with self._lock:
+            for name, one in self._stores.items():
+                told_s, since_s = one.told_since_s, one.since_s
+                if told_s is not None and (since_s is None or since_s > told_s):
+                    said.append(f"{name} answers again, after {now_s - told_s:.0f} s.")
+                    told_s = one.told_since_s = None
+                if since_s is None or now_s - since_s < SILENT_S or (told_s is not None and now_s < one.told_until_s):
+                    continue
+                if one.until_s > now_s:
+                    one.told_since_s, one.told_until_s = since_s, one.until_s
+                    since, until = time_of_day(since_s - now_s), time_of_day(one.until_s - now_s)
+                    said.append(
+                        f"{name} has not answered since {since}, for {now_s - since_s:.0f} s. It is asked again until "
+                        f"{until}. See that it can be reached, and that it takes requests; nothing is lost."
+                    )
+        return said
+
+    def _ended(self, one: _Store, *, answered: bool) -> None:
+        with self._lock:
+            one.asking -= 1
+            if answered:
+                one.since_s = self._clock() if one.asking else None
+
+
+#: Of this process.
+SILENCES = Silences()
+os.register_at_fork(after_in_child=SILENCES.forget)

@@ -1,0 +1,191 @@
+"""Places as configurations and callers name them: a folder of this machine, or a URL of an object store.
+
+| text | place |
+|---|---|
+| `/srv/lake`, `./lake`, `file:///srv/lake` | a folder of this machine |
+| `s3://BUCKET/PREFIX` | Amazon S3, or a server that speaks its API (`storage.endpoint`) |
+| `gs://BUCKET/PREFIX` | Google Cloud Storage |
+| `az://CONTAINER/PREFIX` | Azure Blob Storage, of the account `storage.account` |
+| `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX` | the same, with the account in the URL |
+
+A text such as ``s3a://lake/shop`` is a valid relative path to the operating system, which would make a folder called
+``s3a:``. Every other scheme is therefore refused by name here, with the way out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from urllib.parse import unquote
+
+#: With one slash, too: what `pathlib` makes of a URL has no second one.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+#: Of names of buckets and containers; S3's are the longest.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
+_AZURE_HOST = re.compile(r"([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
+_LOCAL_HOSTS = ("", "localhost")
+
+#: Schemes that others use for the same stores, and ours.
+_SAME_STORE = {
+    "s3a": "s3",
+    "s3n": "s3",
+    "gcs": "gs",
+    "azure": "az",
+    "adl": "az",
+    "wasb": "az",
+    "wasbs": "az",
+    "abfs": "abfss",
+}
+_MOUNT = "name a folder of this machine, where other storage may be mounted"
+_SUPPORTED = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or a folder"
+
+
+class StoreKind(StrEnum):
+    """Whose API an object store speaks; the value is the scheme of its URLs."""
+
+    S3 = "s3"
+    GCS = "gs"
+    AZURE = "az"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderLocation:
+    """A folder or file of this machine; `path` is as it was written, without ``file:``."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+    def below(self, name: str) -> FolderLocation:
+        """The place called `name` (which may have slashes) below this one."""
+        return FolderLocation(f"{self.path}/{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLocation:
+    """What lies below `prefix` (without slashes at its ends; empty: everything) in a bucket or container.
+
+    `account` is Azure's, where the URL names it.
+    """
+
+    kind: StoreKind
+    bucket: str
+    prefix: str = ""
+    account: str = ""
+
+    def __str__(self) -> str:
+        """The URL, which `place_of` reads back."""
+        if self.account:
+            return f"abfss://{self.bucket}@{self.account}.dfs.core.windows.net/{self.prefix}".rstrip("/")
+        return f"{self.kind}://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def below(self, name: str) -> ObjectLocation:
+        """The place called `name` (which may have slashes) below this one."""
+        return replace(self, prefix=f"{self.prefix}/{name}" if self.prefix else name)
+
+
+Location = FolderLocation | ObjectLocation
+
+
+def place_of(text: str) -> Location:
+    """The place that `text` names. Raises ValueError with the way out."""
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return FolderLocation(_path(text))
+    rest = text[len(scheme[0]) :]
+    match name := scheme[1].lower():
+        case "file":
+            return FolderLocation(_file_path(text, rest))
+        case "s3" | "gs" | "az" | "abfss":
+            return _object_place(text, name, rest)
+        case _:
+            raise ValueError(f'"{text}" is a URL, and {scheme[1]}: is not supported; {_way_out(name, rest)}')
+
+
+def check_place(text: str) -> str:
+    """`text` as the rest of raycdc takes it: a path, or a URL of an object store in its one spelling. Empty stays so.
+
+    Raises ValueError with the way out.
+    """
+    return str(place_of(text))
+
+
+def check_local_path(text: str) -> str:
+    """The path of a place in this machine's file system (or an empty text), for what cannot be on an object store.
+
+    Raises ValueError with the way out.
+    """
+    match place_of(text):
+        case FolderLocation(path):
+            return path
+        case ObjectLocation():
+            raise ValueError(f'"{text}" is a URL, which is not supported here; {_MOUNT}')
+
+
+def is_url(text: str) -> bool:
+    """Whether a checked text is a URL of an object store."""
+    return _SCHEME.match(text) is not None
+
+
+def _path(text: str) -> str:
+    if text == "~" or text.startswith("~/"):
+        raise ValueError(f'"{text}" would be a folder called "~"; write "${{env:HOME}}{text[1:]}"')
+    if "\0" in text:
+        raise ValueError("holds a NUL character, which no path may")
+    return text
+
+
+def _file_path(text: str, rest: str) -> str:
+    """Of ``file:///srv/lake`` and ``file:/srv/lake`` (RFC 8089, 2)."""
+    host, slash, path = rest[1:].partition("/") if rest.startswith("/") else ("", "/", rest)
+    if host.lower() not in _LOCAL_HOSTS or not slash:
+        raise ValueError(f'"{text}" names the machine {host!r}; write "file:///" and the path on this one')
+    if path.startswith("/"):
+        raise ValueError(f'"{text}" has too many slashes; write "file:///{path.lstrip("/")}"')
+    return _path("/" + unquote(path))
+
+
+def _object_place(text: str, scheme: str, rest: str) -> ObjectLocation:
+    if not rest.startswith("/"):
+        raise ValueError(f'"{text}" lacks a slash; write "{scheme}://{rest}"')
+    authority, _, path = rest[1:].partition("/")
+    bucket, at, host = authority.partition("@")
+    account = ""
+    if scheme == "abfss":
+        found = _AZURE_HOST.fullmatch(host.lower())
+        if found is None:
+            raise ValueError(
+                f'"{text}" does not name an account; write "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX", or '
+                '"az://CONTAINER/PREFIX" with storage.account'
+            )
+        account = found[1]
+    elif at:
+        raise ValueError(f'"{text}" has a user or password in it; give credentials in [storage]')
+    if not _BUCKET.fullmatch(bucket):
+        raise ValueError(f'"{text}" names no bucket or container; write {_SUPPORTED}')
+    return ObjectLocation(StoreKind.AZURE if account else StoreKind(scheme), bucket, _prefix(text, path), account)
+
+
+def _prefix(text: str, path: str) -> str:
+    """Keys as every library writes them: those that one of them would change or cut off are refused."""
+    prefix = path.removesuffix("/")
+    for bad in "?#%*\\":
+        if bad in prefix:
+            raise ValueError(f'"{text}" has a {bad!r} in it, which not every library takes in the name of an object')
+    if not prefix.isprintable():
+        raise ValueError(f"{text!r} has a control character in it")
+    if prefix and any(part in ("", ".", "..") for part in prefix.split("/")):
+        raise ValueError(f'"{text}" has an empty part, "." or ".." in it; write the prefix without')
+    return prefix
+
+
+def _way_out(scheme: str, rest: str) -> str:
+    if (same := _SAME_STORE.get(scheme)) == "abfss":
+        return "write abfss://, which is encrypted"
+    if same is not None:
+        return f'write "{same}://{rest.lstrip("/")}"' if scheme[0] in "sg" else f"write {same}://CONTAINER/PREFIX"
+    if scheme in ("http", "https"):
+        return "write s3://BUCKET/PREFIX, and the server's address into storage.endpoint"
+    return f"write {_SUPPORTED}, where other storage may be mounted"

@@ -1,0 +1,237 @@
+"""Stories of targets that others touch, which every sink must pass: what they do is noticed before a row is lost, or it
+is harmless.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy
+from raycdc.errors import SinkError, StateError, TargetExistsError
+from raycdc.model import TableId
+from raycdc.sinks.api import UPSERT
+from raycdc.testing.sink_play import LARGE, Play
+from raycdc.testing.sink_stories import SinkStories, write
+
+
+class ConcurrentWriterStories(SinkStories):
+    """See the module's docstring."""
+
+    def test_somebody_elses_target_is_refused(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.epochs(1)
+        play.sink()
+        self.occupy(play.folder, play.orders.id)
+        theirs = self.rows(play.folder, play.orders.id)
+        assert theirs, "occupy left no row"
+        looks = partial(play.sink(looks=True).require_free, play.orders.id)
+        begins = partial(play.sink().apply_schema, play.works(1)[0])
+        for refused in (looks, begins):
+            taken = True
+            try:
+                refused()
+            except TargetExistsError:
+                taken = False
+            assert not taken, "a target that somebody else made was taken without being asked for"
+        assert self.rows(play.folder, play.orders.id) == theirs
+
+    def test_a_target_that_was_lost_is_refused(self, tmp_path: Path) -> None:
+        play = self._play(tmp_path)
+        play.epochs(2)
+        play.run()
+        self.lose(play.folder, play.orders.id)
+        play.epochs(1)
+        try:
+            play.restart()
+        except (StateError, SinkError) as error:
+            assert "orders" in str(error), "the error names the table"  # noqa: PT017
+        else:
+            raise AssertionError("the sink lost a table, and the next start did not refuse to go on")
+
+    def test_a_target_that_was_lost_is_made_anew_while_the_run_goes_on(self, tmp_path: Path) -> None:
+        for noticed in (True, False):
+            play, sink = self._touchable(tmp_path / ("noticed" if noticed else "unnoticed"))
+            self.lose(play.folder, play.orders.id)
+            if noticed:
+                play.epochs(1)
+                play.run(sink, parking=ParkingPolicy())
+                assert list(play.parked()) == [str(play.orders.id)], "the table whose target went is parked alone"
+            play.begin_anew(play.orders)
+            play.run(sink, parking=ParkingPolicy())
+            assert play.parked() == {}, "the way out that people are told did not help without a restart"
+            self._check(play)
+            play.epochs(1)
+            play.run(sink, parking=ParkingPolicy())
+            self._check(play)
+            play.epochs(1)
+            play.restart(parking=ParkingPolicy())
+            self._check(play)
+
+    def test_a_target_that_was_restored_from_an_older_copy_begins_anew_while_the_run_goes_on(
+        self, tmp_path: Path
+    ) -> None:
+        self._need("back_up")
+        play, sink = self._touchable(tmp_path)
+        restore = self.back_up(play.folder, play.orders.id)
+        play.epochs(1)
+        play.run(sink)
+        restore()
+        play.epochs(1)
+        play.run(sink, parking=ParkingPolicy())
+        assert list(play.parked()) == [str(play.orders.id)], "the table whose target was restored is parked alone"
+        told = play.parked()[str(play.orders.id)].casefold()
+        if sink.writes[0] != UPSERT or "delete" in told or "drop" in told:
+            # Rows of a changelog would stay; and some are to be deleted before, as their messages say.
+            self.lose(play.folder, play.orders.id)
+        play.begin_anew(play.orders)
+        play.run(sink, parking=ParkingPolicy())
+        assert play.parked() == {}, "the way out that people are told did not help without a restart"
+        self._check(play)
+
+    def test_a_target_that_somebody_made_anew_is_refused(self, tmp_path: Path) -> None:
+        for runs in (True, False):
+            play = self._play(tmp_path / ("runs" if runs else "starts"))
+            play.epochs(1)
+            sink = play.sink()
+            play.run(sink)
+            self.lose(play.folder, play.orders.id)
+            self.occupy(play.folder, play.orders.id)
+            theirs = self.rows(play.folder, play.orders.id)
+            play.epochs(1)
+            try:
+                if runs:
+                    play.run(sink)
+                else:
+                    play.restart()
+            except (StateError, SinkError) as error:
+                assert "orders" in str(error), "the error names the table"  # noqa: PT017
+            else:
+                raise AssertionError("somebody made a table anew, and the sink went on with it")
+            assert self.rows(play.folder, play.orders.id) == theirs
+
+    def test_a_pipeline_whose_targets_another_one_replaced_writes_no_more(self, tmp_path: Path) -> None:
+        self._need("replace")
+        play = self._play(tmp_path)
+        play.epochs(1)
+        sink = play.sink()
+        play.run(sink)
+        other = Play(play.folder, self.new_sink, state="other-state")
+        other.epochs(1)
+        successor = other.sink(on_existing="replace")
+        other.run(successor)
+        play.epochs(1)
+        for driver in (sink, play.sink()):
+            for work in play.works(2):
+                self._is_refused(partial(write, driver, work), always=True)
+        self._check(other)
+        other.epochs(1)
+        other.restart()
+        self._check(other)
+
+    def test_a_column_of_others_keeps_its_values(self, tmp_path: Path) -> None:
+        self._need("widen")
+        play = self._play(tmp_path)
+        play.epochs(1)
+        play.run()
+        self.widen(play.folder, play.orders.id)
+        before = {row["id"]: row["note"] for row in self.rows(play.folder, play.orders.id)}
+        play.epochs(2)
+        play.restart()
+        self._check(play)
+        after = {row["id"]: row["note"] for row in self.rows(play.folder, play.orders.id)}
+        # A row that was deleted and inserted again is another one.
+        kept = {key: note for key, note in after.items() if note is not None}
+        assert kept, "the values that somebody else gave a column of theirs are gone"
+        assert kept.items() <= before.items()
+
+    def test_a_target_that_was_restored_from_an_older_copy_is_parked_alone(self, tmp_path: Path) -> None:
+        self._need("back_up")
+        for runs in (True, False):
+            play, sink = self._touchable(tmp_path, runs)
+            restore = self.back_up(play.folder, play.orders.id)
+            play.epochs(1)
+            play.run(sink)
+            restore()
+            self._is_parked_alone(play, sink if runs else None, play.orders.id)
+
+    def test_a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone(self, tmp_path: Path) -> None:
+        self._need("alter")
+        for runs in (True, False):
+            play, sink = self._touchable(tmp_path, runs)
+            self.alter(play.folder, play.orders.id)
+            self._is_parked_alone(play, sink if runs else None, play.orders.id)
+
+    def test_rows_that_somebody_deleted_are_noticed_or_later_changes_arrive(self, tmp_path: Path) -> None:
+        self._need("erase")
+        for runs in (True, False):
+            play, sink = self._touchable(tmp_path, runs)
+            full = self._sorted(play, play.orders.id)
+            self.erase(play.folder, play.orders.id)
+            left = self._sorted(play, play.orders.id)
+            assert len(left) < len(full), "erase left every row"
+            play.large_epoch()
+            if runs:
+                play.run(sink, parking=ParkingPolicy())
+            else:
+                play.restart(parking=ParkingPolicy())
+            self._check(play, play.items)
+            if parked := play.parked():
+                assert list(parked) == [str(play.orders.id)], "the table whose rows went is parked, and no other"
+                assert self._sorted(play, play.orders.id) == left, "something was written to a target that was touched"
+            else:
+                assert any(row["qty"] == LARGE for row in self.rows(play.folder, play.orders.id)), "a change is missing"
+
+    def test_a_target_that_may_not_be_written_any_more_is_parked_alone(self, tmp_path: Path) -> None:
+        self._need("revoke")
+        for runs in (True, False):
+            play, sink = self._touchable(tmp_path, runs)
+            give_back = self.revoke(play.folder, play.orders.id)
+            try:
+                self._is_parked_alone(play, sink if runs else None, play.orders.id)
+            finally:
+                give_back()
+
+    def test_what_administrators_do_now_and_then_is_harmless(self, tmp_path: Path) -> None:
+        self._need("maintain")
+        for runs in (True, False):
+            play, sink = self._touchable(tmp_path, runs)
+            self.maintain(play.folder, play.orders.id)
+            play.epochs(2)
+            if runs:
+                play.run(sink, parking=ParkingPolicy())
+            else:
+                play.restart(parking=ParkingPolicy())
+            assert play.parked() == {}, "a table was parked for what is harmless"
+            self._check(play)
+
+    def test_a_target_that_somebody_renamed_is_parked_alone(self, tmp_path: Path) -> None:
+        self._need("rename")
+        renamed = TableId("shop", "renamed")
+        for runs in (True, False):
+            play, sink = self._touchable(tmp_path, runs)
+            self.rename(play.folder, play.orders.id, renamed)
+            assert self.rows(play.folder, renamed), "rename left no rows"
+            self._is_parked_alone(play, sink if runs else None, renamed)
+            assert self.rows(play.folder, play.orders.id) == [], "the target was made again, without the rows it had"
+
+    def test_a_store_that_is_away_for_a_moment_is_waited_for(self, tmp_path: Path) -> None:
+        self._need("away")
+        play, sink = self._touchable(tmp_path)
+        play.epochs(2)
+        told: list[str] = []
+        with ExitStack() as absence:
+
+            def tell(text: str) -> None:
+                told.append(text)
+                absence.close()
+
+            absence.enter_context(self.away(play.folder))
+            play.run(sink, parking=ParkingPolicy(waiting=SinkOutagePolicy(tell=tell)))
+        assert told, "the store was away, and nobody was told that it is waited for"
+        assert play.parked() == {}, "no table is to blame for a store that is away"
+        self._check(play)
+        play.epochs(1)
+        play.restart()
+        self._check(play)

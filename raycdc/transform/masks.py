@@ -1,0 +1,299 @@
+"""The effect of masks on a table's columns and schema changes; readers mask the rows.
+
+Manifests and schemas keep the source's columns with their types, and no default that a mask hides (`hidden_schema`,
+`hidden_changes`): sources report them so. The masked columns and changes are worked out where targets are known.
+
+Batches with masked columns; called in readers before a row is written anywhere but into memory of theirs. Pure.
+
+Rows and keys as they may stand in the state: masked columns are masked, and values to compare by are encrypted.
+
+Handed to sources (`raycdc.source.connector.SourceContext`), which keep bounds of chunks and rows that wait. Pure,
+picklable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycdc.errors import ConfigError, DataError, SchemaError
+from raycdc.model import META_COLUMNS, Column, LogicalType, TableId, TableSchema
+from raycdc.model.batch import is_masked, with_masked
+from raycdc.model.evolution.events import (
+    AddColumnEvent,
+    AlterColumnTypeEvent,
+    CreateTableEvent,
+    DropColumnEvent,
+    RenameColumnEvent,
+    SchemaChangeEvent,
+)
+from raycdc.model.rules.mask import Mask, Masks
+from raycdc.model.schema import constant
+from raycdc.model.state_key import StateKey, is_sealed, no_key
+
+#: The first 32 bits of the fractional parts of the cube roots of the first 64 primes (FIPS 180-4, 4.2.2).
+_PRIMES = [n for n in range(2, 312) if all(n % d for d in range(2, n))]
+
+
+def masked(batch: pa.RecordBatch, table: TableId, masks: Masks) -> pa.RecordBatch:
+    """`batch` without the columns that are dropped, and others masked. The notes in its schema stay, except that it
+    is masked already.
+    """
+    if is_masked(batch):
+        return with_masked(batch, masked=False)
+    found = {name: mask for name in batch.schema.names if name not in META_COLUMNS and (mask := masks.of(table, name))}
+    if not found:
+        return batch
+    arrays, fields = [], []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        mask = found.get(name)
+        if mask is not None and mask.method == "drop":
+            continue
+        array = column if mask is None else masked_values(column, mask, f"{table}.{name}")
+        arrays.append(array)
+        fields.append(pa.field(name, array.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=batch.schema.metadata))
+
+
+def masked_values(array: pa.Array, mask: Mask, where: str) -> pa.Array:
+    """The values as `mask` shows them. `DataError` naming `where` for a type that it cannot be."""
+    match mask.method:
+        case "mask":
+            return pc.if_else(array.is_valid(), pa.scalar("*" * mask.length), pa.scalar(None, pa.string()))
+        case "truncate" if pa.types.is_string(array.type):
+            return pc.utf8_slice_codeunits(array, 0, mask.length)
+        case "truncate" if pa.types.is_binary(array.type):
+            return pc.binary_slice(array, 0, mask.length)
+        case "hash":
+            return _hashed(array, mask.key)
+        case method:
+            raise DataError(f"mask: {where} cannot be masked by {method}: it is {array.type}.")
+
+
+def _hashed(array: pa.Array, key: bytes) -> pa.Array:
+    from raycdc.transform import hmac_loops as loops
+
+    binary = array.cast(pa.large_binary() if pa.types.is_binary(array.type) else pa.large_string())
+    binary = binary.cast(pa.large_binary()).fill_null(b"")
+    _, ends, data = binary.buffers()
+    offsets = np.frombuffer(ends, np.int64, count=len(binary) + 1, offset=8 * binary.offset)
+    values = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    digits = np.empty(loops.DIGITS * len(binary), np.uint8)
+    inner, outer, constants = _prepared(key)
+    room = (np.empty(8, np.int64), np.empty(loops.BLOCK, np.uint8), np.empty(64, np.int64))
+    loops.hex_digests(values, offsets, inner, outer, constants, *room, digits)
+    places = np.arange(0, len(digits) + 1, loops.DIGITS, dtype=np.int32)
+    text = pa.StringArray.from_buffers(len(binary), pa.py_buffer(places), pa.py_buffer(digits))
+    return pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string()))
+
+
+@cache
+def _prepared(key: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The key's share: the states after its inner and its outer padding block, and SHA-256's constants."""
+    from raycdc.transform import hmac_loops as loops
+
+    constants = np.array([_fraction(prime, 3) for prime in _PRIMES[:64]], np.int64)
+    initial = np.array([_fraction(prime, 2) for prime in _PRIMES[:8]], np.int64)
+    padded = (hashlib.sha256(key).digest() if len(key) > loops.BLOCK else key).ljust(loops.BLOCK, b"\0")
+    states = []
+    for pad in (0x36, 0x5C):
+        state = initial.copy()
+        loops.key_state(state, np.frombuffer(padded, np.uint8) ^ np.uint8(pad), np.empty(64, np.int64), constants)
+        states.append(state)
+    return states[0], states[1], constants
+
+
+def _fraction(prime: int, root: int) -> int:
+    """The first 32 bits of the fractional part of a root of `prime`, in whole numbers."""
+    scaled = prime << (32 * root)
+    guess: int = round(float(prime) ** (1 / root) * 2**32)
+    while guess**root > scaled:
+        guess -= 1
+    while (guess + 1) ** root <= scaled:
+        guess += 1
+    return guess & 0xFFFFFFFF
+
+
+#: No value of any type but text, of which all defaults can be masked.
+_REFUSED = "?"
+
+
+def masked_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSchema:
+    """The columns that rows of `table` have in segments. `ConfigError` for masks that cannot be."""
+    masks.check_key(table, schema.primary_key)
+    kept = [masked for column in schema.columns if (masked := _masked(table, column, masks)) is not None]
+    if not kept:
+        raise ConfigError(f"mask: all columns of {table} are dropped, so that there is nothing to write.")
+    return TableSchema(tuple(kept), schema.primary_key)
+
+
+def hidden_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSchema:
+    """The schema as the state has it."""
+    return replace(schema, columns=tuple(_without_default(table, column, masks) for column in schema.columns))
+
+
+def hidden_changes(table: TableId, changes: Sequence[SchemaChangeEvent], masks: Masks) -> tuple[SchemaChangeEvent, ...]:
+    """The changes as the state has them. A default that the column's mask cannot hide is left to `masked_changes` to
+    refuse, without its text.
+    """
+    return tuple(_hidden_or_refused(table, change, masks) for change in changes)
+
+
+def masked_changes(table: TableId, changes: Sequence[SchemaChangeEvent], masks: Masks) -> list[SchemaChangeEvent]:
+    """The changes as segments show them. Raises `SchemaError` for a column that would be masked otherwise."""
+    made: list[SchemaChangeEvent] = []
+    for change in changes:
+        match change:
+            case CreateTableEvent(_, schema):
+                made.append(replace(change, schema=masked_schema(table, schema, masks)))
+            case AddColumnEvent(_, column) if masks.of(table, column.name) is not None:
+                made += _added(table, change, masks)
+            case RenameColumnEvent(_, name, new_name):
+                if masks.of(table, name) != masks.of(table, new_name):
+                    raise SchemaError(
+                        f"{table}: column {name!r} was renamed to {new_name!r}, and mask has different entries for the "
+                        f"two "
+                        "names, so hidden values would be shown. Rename it back, or name both in mask and take a new "
+                        "snapshot of the table."
+                    )
+                made.append(change)
+            case DropColumnEvent(_, name) if (mask := masks.of(table, name)) is not None and mask.method == "drop":
+                continue
+            case AlterColumnTypeEvent(_, name, new_type) if (mask := masks.of(table, name)) is not None:
+                masked = _type(table, Column(name, new_type), masks)
+                # A text remains one whatever it was made of.
+                made += [] if masked is None or masked.arrow() != new_type.arrow() else [change]
+            case _:
+                made.append(change)
+    return made
+
+
+def _added(table: TableId, change: AddColumnEvent, masks: Masks) -> list[SchemaChangeEvent]:
+    column = _masked(table, change.column, masks)
+    if column is None:
+        return []
+    hidden = _hidden(table, change, masks)
+    assert isinstance(hidden, AddColumnEvent)
+    return [replace(hidden, column=replace(column, default=hidden.column.default), hidden=False)]
+
+
+def _hidden_or_refused(table: TableId, change: SchemaChangeEvent, masks: Masks) -> SchemaChangeEvent:
+    try:
+        return _hidden(table, change, masks)
+    except SchemaError:
+        assert isinstance(change, AddColumnEvent)
+        return replace(change, column=replace(change.column, default=_REFUSED))
+
+
+def _hidden(table: TableId, change: SchemaChangeEvent, masks: Masks) -> SchemaChangeEvent:
+    match change:
+        case CreateTableEvent(_, schema):
+            return replace(change, schema=hidden_schema(table, schema, masks))
+        case AddColumnEvent(_, column, _, hidden) if not hidden and (mask := masks.of(table, column.name)) is not None:
+            if column.default is None:
+                return change
+            return replace(change, column=replace(column, default=masked_default(table, column, mask)), hidden=True)
+        case _:
+            return change
+
+
+def masked_default(table: TableId, column: Column, mask: Mask) -> str | None:
+    """The value of existing rows in the column, masked as in all other rows; None where the column is dropped.
+
+    `SchemaError`, without the default's text, where the mask cannot hide it.
+    """
+    if mask.method == "drop" or column.default is None:
+        return None
+    try:
+        value = constant(column.default, column.type.arrow())
+        shown = masked_values(pa.array([value]), mask, f"{table}.{column.name}")[0].as_py()
+    except (pa.ArrowException, ConfigError, DataError) as cause:
+        raise SchemaError(
+            f"{table}: column {column.name!r} was added with a default that cannot be masked, so the value of existing "
+            "rows in it is not known. Take a new snapshot of the table, which masks them."
+        ) from cause
+    # As constants of binary columns are written.
+    return shown.decode("utf-8", "surrogateescape") if isinstance(shown, bytes) else shown
+
+
+def _without_default(table: TableId, column: Column, masks: Masks) -> Column:
+    return column if masks.of(table, column.name) is None else replace(column, default=None, hidden=False)
+
+
+def _masked(table: TableId, column: Column, masks: Masks) -> Column | None:
+    if masks.of(table, column.name) is None:
+        return column
+    kind = _type(table, column, masks)
+    return None if kind is None else replace(column, type=kind, default=None, hidden=False)
+
+
+def _type(table: TableId, column: Column, masks: Masks) -> LogicalType | None:
+    mask = masks.of(table, column.name)
+    assert mask is not None
+    try:
+        return mask.type(column.type)
+    except ValueError as cause:
+        raise ConfigError(f"mask: {table}.{column.name}: {cause}") from cause
+
+
+@dataclass(frozen=True, slots=True)
+class Masking:
+    """The pipeline's masks, and the key that encrypts what cannot be masked; ``repr`` shows neither key."""
+
+    masks: Masks = field(default_factory=Masks)
+    state_key: StateKey | None = None
+
+    def hides(self, table: TableId, columns: Collection[str]) -> bool:
+        """Whether a mask is about one of these columns."""
+        return any(self.masks.of(table, column) is not None for column in columns)
+
+    def concerns(self, table: TableId) -> bool:
+        """Whether a mask can be about a column of `table`."""
+        return any(mask.plain is None or mask.plain[0] == table for mask in self.masks.all)
+
+    def batch(self, table: TableId, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of `table` as segments have them; the batch says that masks have been over it."""
+        return with_masked(masked(batch, table, self.masks), masked=True) if self.masks else batch
+
+    def without_unfit(self, table: TableId, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """`batch` with NULL in columns that their masks cannot hide: where targets are the table is parked for these
+        (`masked_schema` refuses them), and its rows are written nowhere. For readers that cannot park a table.
+        """
+        for index, field_ in enumerate(batch.schema):
+            mask = None if field_.name in META_COLUMNS else self.masks.of(table, field_.name)
+            if mask is not None and not mask.takes(field_.type):
+                nothing = pa.nulls(batch.num_rows, pa.string())
+                batch = batch.set_column(index, pa.field(field_.name, pa.string()), nothing)
+        return batch
+
+    def seal(self, table: TableId, data: bytes) -> str:
+        """`data`, which has values that a mask of `table` hides, as an encrypted text. `ConfigError` without a key."""
+        if self.state_key is None:
+            raise ConfigError(
+                f"pipeline.state_key is not set, and {table} is cut into chunks by a column that a mask hides: the "
+                "state would have its values in the clear. Set pipeline.state_key, for instance to "
+                '"${env:STATE_KEY}", or name another column in source.snapshot.key.'
+            )
+        return self.state_key.seal(data)
+
+    def open(self, text: str) -> bytes:
+        """Inverse of `seal`. Raises `StateError` without the key, and for another one."""
+        if self.state_key is None:
+            raise no_key()
+        return self.state_key.open(text)
+
+    def seal_json(self, table: TableId, columns: Collection[str], value: Any) -> Any:
+        """A JSON value with values of `columns`, in the form that the state may have."""
+        return self.seal(table, json.dumps(value).encode()) if self.hides(table, columns) else value
+
+    def open_json(self, value: Any) -> Any:
+        """Inverse of `seal_json`; a value that was not sealed is itself."""
+        return json.loads(self.open(value)) if is_sealed(value) else value

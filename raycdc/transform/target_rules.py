@@ -1,0 +1,231 @@
+"""Changes of a source table that its targets cannot follow, judged where the log is read. Pure, picklable.
+
+There a table can be parked at the statement while the others go on (`raycdc.source.tables.parking`); behind the
+manifest the same change would end the run at every start. Names are therefore searched in the text of expressions,
+which finds more than an analyzer would (also names of functions): a table that is parked needlessly is noticed, and can
+be read anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from raycdc.errors import ConfigError, SchemaError
+from raycdc.model import TableId, TableSchema
+from raycdc.model.evolution.events import (
+    AddColumnEvent,
+    DropColumnEvent,
+    DropTableEvent,
+    RenameColumnEvent,
+    SchemaChangeEvent,
+    TruncateTableEvent,
+)
+from raycdc.model.rules.mask import Masks
+from raycdc.model.rules.names import NAMES, ROUTE_IT
+from raycdc.model.rules.routes import Router
+from raycdc.model.rules.transform import Constant, Expression, Renamed, Star, Transform, Transforms, unquoted
+from raycdc.transform.masks import masked_schema
+from raycdc.transform.naming import Names, Naming
+from raycdc.transform.resolved import PlainResolver, is_plain
+
+_TEXTS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_NAME = re.compile(r"[^\W\d]\w*|`(?:[^`]|``)+`")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRules:
+    """See the module's docstring. `upsert`: targets hold a row per key. Changes that are `left_out` reach no target,
+    nor does any change of columns where they are `ignored`. `naming` has the names that targets can hold.
+    `lost_rows_again`: a table of which the log lacks rows begins again by itself (``pipeline.on_log_lost``), instead of
+    waiting for somebody to decide.
+    A table that targets cannot hold is parked, unless nothing `parks`: then it ends the run. `keeps_rows`: the last row
+    of each key is kept beside the state, in tables of Delta's, under the source's own names.
+    """
+
+    transforms: Transforms = field(default_factory=Transforms)
+    router: Router = field(default_factory=Router)
+    upsert: bool = False
+    left_out: frozenset[str] = frozenset()
+    ignored: bool = False
+    masks: Masks = field(default_factory=Masks)
+    naming: Naming = field(default_factory=Naming)
+    parks: bool = True
+    keeps_rows: bool = False
+    lost_rows_again: bool = False
+
+    @property
+    def gets_added(self) -> bool:
+        """Whether targets get the columns that are added."""
+        return not self.ignored and AddColumnEvent.type not in self.left_out
+
+    def speaks_of(self, table: TableId, column: str) -> bool:
+        """Whether a transform or a mask of the table names the column, so that its values must stay there."""
+        transform = self.transforms.of(table)
+        return self.masks.of(table, column) is not None or (
+            transform is not None and column.casefold() in named(transform)
+        )
+
+    def shared(self, table: TableId, tables: Collection[TableId]) -> str:
+        """The reason why `table`, one of `tables`, cannot begin again or be emptied alone; empty where it can."""
+        if not self.upsert:
+            return ""
+        for target in self.router.targets(table):
+            others = sorted(str(one) for one in tables if one != table and target in self.router.targets(one))
+            if others:
+                more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+                return (
+                    f"its rows in {target} cannot be told from those of {', '.join(others[:3])}{more}, which are "
+                    f"merged there: read all of them anew with: raycdc tables resnapshot CONFIG {table}; or leave it "
+                    "out (source.exclude)"
+                )
+        return ""
+
+    def refusal(self, table: TableId, schema: TableSchema) -> str:
+        """The reason why no target can hold the table as it is, with advice; empty where targets can, as far as that is
+        known without Spark.
+        """
+        for target in self.router.targets(table):
+            if why := self.naming.rules.no_table(target):
+                return f"{table}: {why}, or leave the table out (source.exclude)."
+        if why := self.router.mixed(table):
+            return f"{table}: {why}, or leave the table out (source.exclude)."
+        if why := self._unhidden(table, schema):
+            return why
+        transform = self.transforms.of(table)
+        if self.upsert and not schema.primary_key and (transform is None or not transform.primary_keys):
+            return (
+                f"{table} has no primary key, so an upsert target cannot tell its rows apart. Add a key to the table, "
+                'leave it out (source.exclude), or set sink.write = "changelog".'
+            )
+        keeps = NAMES["delta"]
+        if self.keeps_rows and (why := keeps.no_table(table)):
+            return (
+                f"{table}: {why.removesuffix(ROUTE_IT)}The rows that make a changelog full are kept in such a folder."
+            )
+        if self.keeps_rows and (odd := next((c.name for c in schema.columns if keeps.no_column(c.name)), None)):
+            return (
+                f"{table}: column {odd!r} {keeps.no_column(odd)}, and the rows that make a changelog full are kept in "
+                'Delta tables, which cannot hold it. Leave the column out, or use source.changelog = "upsert".'
+            )
+        try:
+            self.names(table, schema)
+        except SchemaError as cause:
+            return f"{cause}, or leave the table out (source.exclude)."
+        return ""
+
+    def _unhidden(self, table: TableId, schema: TableSchema) -> str:
+        """The reason why masks cannot hide the table's columns; readers would otherwise find it out at the rows."""
+        try:
+            masked_schema(table, schema, self.masks)
+        except ConfigError as cause:
+            return (
+                f"{cause} Or leave the table out (source.exclude). When it can be hidden, read it with: raycdc tables "
+                f"resnapshot CONFIG {table}"
+            )
+        return ""
+
+    def names(self, table: TableId, schema: TableSchema) -> Names:
+        """The columns of its rows that have another name in targets, as far as that is known without Spark.
+        `SchemaError` where they cannot have one.
+        """
+        transform = self.transforms.of(table)
+        if transform is not None and not is_plain(transform):
+            return {}
+        try:
+            shown = masked_schema(table, schema, self.masks)
+            if transform is not None:
+                shown = PlainResolver().resolve(table, transform, shown, "").schema
+        except (ConfigError, SchemaError):
+            return {}  # The place that judges transforms and masks reports it.
+        return self.naming.names(table, [column.name for column in shown.columns], shown.primary_key)
+
+    def objection(
+        self,
+        table: TableId,
+        before: TableSchema,
+        after: TableSchema | None,
+        events: Sequence[SchemaChangeEvent],
+        tables: Collection[TableId],
+    ) -> str:
+        """The reason why the targets cannot follow `events`, which lead from `before` to `after`;
+        empty where they can.
+        """
+        emptying = [event.type for event in events if isinstance(event, TruncateTableEvent | DropTableEvent)]
+        if (left := [kind for kind in emptying if kind not in self.left_out]) and (why := self.shared(table, tables)):
+            return f"{left[0]} of {table}: {why}"
+        if after is None:
+            return ""
+        present = {column.name for column in after.columns}
+        more = [e.column for e in events if isinstance(e, AddColumnEvent) and e.column.name not in present]
+        if why := self.refusal(table, replace(after, columns=(*after.columns, *more))):
+            return why
+        transform = self.transforms.of(table)
+        if transform is None:
+            return ""
+        here = {column.name.casefold() for column in after.columns}
+        gone = [c.name for c in before.columns if c.name.casefold() in named(transform) - here]
+        lost = [*gone, *filter(None, (_lost(event, transform) for event in events))]
+        if not lost:
+            return ""
+        return (
+            f"the table's {self.transforms.place(table)} names {lost[0]!r}, and would mean something else from here "
+            f"on. Its columns were ({_shown(before)}) and are ({_shown(after)}). Change the transform or the table, "
+            f"then read it anew with: raycdc tables resnapshot CONFIG {table}"
+        )
+
+
+def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
+    """The column that the transform names and that `event` removes or replaces; empty where there is none."""
+    match event:
+        case DropColumnEvent(_, name):
+            return name if name.casefold() in named(transform) else ""
+        case RenameColumnEvent(_, name, new_name):
+            gone = name if name.casefold() in named(transform) else ""
+            return gone or (new_name if new_name.casefold() in _taken(transform) else "")
+        case AddColumnEvent(_, column, _):
+            return column.name if column.name.casefold() in _taken(transform) else ""
+        case _:
+            return ""
+
+
+def named(transform: Transform) -> set[str]:
+    """All names in the transform, in lower case: of columns, of results, and of functions."""
+    keys = [lookup.key for lookup in transform.lookups]
+    names = {name.casefold() for name in (*transform.primary_keys, *transform.layout.columns, *keys)}
+    for item in transform.items:
+        match item:
+            case Star(left_out, _):
+                names |= {name.casefold() for name in left_out}
+            case Renamed(column, _, _):
+                names.add(column.casefold())
+            case Expression(sql, _):
+                names |= set(_names(sql))
+    return names | set(_names(transform.filter))
+
+
+def _taken(transform: Transform) -> set[str]:
+    """Names that the transform gives to columns beside those that ``*`` brings, in lower case; a table's column of such
+    a name would be in the result twice.
+    """
+    stars = [item for item in transform.items if isinstance(item, Star)]
+    if not stars:
+        return set()
+    names = {transform.deleted_column.casefold()} if transform.soft else set()
+    names |= {column.name.casefold() for lookup in transform.lookups for column in lookup.columns}
+    for item in transform.items:
+        match item:
+            case Renamed(_, name, _) | Constant(_, name, _):
+                names.add(name.casefold())
+            case Expression(sql, _):
+                names |= set(_names(sql)[-1:])
+    return names - {name.casefold() for name in stars[0].left_out}
+
+
+def _names(sql: str) -> list[str]:
+    return [unquoted(name).casefold() for name in _NAME.findall(_TEXTS.sub(" ", sql))]
+
+
+def _shown(schema: TableSchema) -> str:
+    return ", ".join(column.name for column in schema.columns)

@@ -1,0 +1,111 @@
+"""The columns in which rows differ that both sides have, for people; and a column of the target that has their values.
+
+A comparison knows rows by one hash each, so both sides are read once more for some of the keys that differ
+(`KEYS_MAX`), column by column. Used by `raycdc.verify.table`, only where rows differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from raycdc.verify.canonical import Compared, ComparedColumn
+from raycdc.verify.changelog import EMPTIED, Fold
+
+#: Of so many keys columns are compared: enough to name a column that differs in few of them.
+KEYS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingColumn:
+    """A column whose values differ; `moved_to` is one of the target that the source has not and that has all of them,
+    empty if none does.
+    """
+
+    name: str
+    moved_to: str = ""
+
+
+@dataclass(slots=True)
+class SideByColumns:
+    """The rows of one side with the keys `wanted` (hashes, ascending): the hash of each of the `columns`. Of each, a
+    pair has the form in which its values are compared and the name that they have on this side.
+    """
+
+    compared: Compared
+    columns: Sequence[tuple[ComparedColumn, str]]
+    wanted: np.ndarray
+    _keys: list[np.ndarray] = field(default_factory=list)
+    _hashes: list[np.ndarray] = field(default_factory=list)
+    _folds: list[Fold] = field(default_factory=list)
+    _seen: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each key was seen; of changes there may always be more."""
+        return not self._folds and self._seen >= len(self.wanted)
+
+    def add(
+        self, key: Mapping[str, pa.Array], values: Mapping[str, pa.Array], changes: tuple[pa.Array, pa.Array] | None
+    ) -> None:
+        """A batch: the columns of the compared `key`, all `values` by their names here, and of changes their kind and
+        order.
+        """
+        rows = len(next(iter(key.values())))
+        keys = self.compared.key_hashes(key, rows)
+        chosen = np.isin(keys, self.wanted)
+        if changes is not None:
+            chosen |= changes[0].cast(pa.string()).to_numpy(zero_copy_only=False) == EMPTIED
+        if not chosen.any():
+            return
+        mask = pa.array(chosen)
+        count = int(chosen.sum())
+        hashes = [
+            Compared((column,), ()).row_hashes({column.name: values[name].filter(mask)}, count)[1]
+            for column, name in self.columns
+        ]
+        if changes is None:
+            self._seen += count
+            self._keys.append(keys[chosen])
+            self._hashes.append(np.stack(hashes))
+            return
+        self._folds = self._folds or [Fold() for _ in self.columns]
+        for fold, of_column in zip(self._folds, hashes, strict=True):
+            fold.add(keys[chosen], of_column, changes[0].filter(mask), changes[1].filter(mask))
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The keys, ascending, and a line of hashes for each column."""
+        if self._folds:
+            found = [fold.rows() for fold in self._folds]
+            return found[0][0], np.stack([hashes for _, hashes in found])
+        if not self._keys:
+            return np.zeros(0, np.uint64), np.zeros((len(self.columns), 0), np.uint64)
+        keys, hashes = np.concatenate(self._keys), np.concatenate(self._hashes, axis=1)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], hashes[:, order]
+
+
+def differing_columns(source: SideByColumns, target: SideByColumns) -> list[DifferingColumn]:
+    """The columns of the `source` whose values are others in the `target`, in their order. The target may have further
+    ones that are compared as one of the source's: these are looked for among its columns that the source has not.
+    """
+    keys, ours = source.rows()
+    their_keys, theirs = target.rows()
+    _, at, their_at = np.intersect1d(keys, their_keys, return_indices=True)
+    ours, theirs = ours[:, at], theirs[:, their_at]
+    found = []
+    for number, (column, _) in enumerate(source.columns):
+        if not len(at) or not (ours[number] != theirs[number]).any():
+            continue
+        # One value in all rows, such as NULL, is anybody's.
+        others = range(len(source.columns), len(target.columns)) if len(np.unique(ours[number])) > 1 else ()
+        same = (
+            target.columns[other][1]
+            for other in others
+            if target.columns[other][0] == column and (ours[number] == theirs[other]).all()
+        )
+        found.append(DifferingColumn(column.name, next(same, "")))
+    return found

@@ -1,0 +1,360 @@
+"""A pipeline as users run it, for tests that kill it: the real command in a process of its own, and its story.
+
+`Job` writes the configuration and starts ``raycdc run --json``; `JobRun` is one such process. Fail points are armed by
+environment variables (`raycdc.core.failpoints`); one folder of markers belongs to the job, so a point acts once however
+often the command is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from raycdc.model.engines import NO_ENGINE_ROWS, EngineName, EngineRows
+from raycdc.sandbox.servers import DatabaseServer
+from tests.support.forked_commands import ForkedCommand, nursery
+
+#: A run of the command that does not end by itself within this is a failure of the test.
+RUN_TIMEOUT_S = 900.0
+
+Process = subprocess.Popen[bytes] | ForkedCommand
+
+
+def process_state(pid: int) -> str:
+    """The state of a process as in proc(5), such as ``T`` if stopped and ``Z`` if a zombie; empty if it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+@dataclass(slots=True)
+class Job:
+    """One pipeline: source `server`, tables of `database`, sink in `folder`/lake. Local means without Ray and Spark."""
+
+    folder: Path
+    server: DatabaseServer
+    database: str
+    tables: Sequence[str]
+    sink: str = "delta"
+    write: str = "upsert"
+    local: bool = False
+    #: Of a run that is not local. Under ``auto`` its readers may be ended by themselves only after the hand-over.
+    engines: str = "always"
+    chunk_rows: int = 500
+    readers: int = 3
+    readers_min: int = 1
+    #: Further keys of ``[readers]``, as TOML.
+    readers_keys: str = ""
+    epoch_interval: str = "500ms"
+    #: Only MySQL without GTIDs waits for it; these servers make a transaction visible within milliseconds.
+    visible_within: str = "2s"
+    #: Further keys of ``source.snapshot``, and of ``source``, as TOML.
+    snapshot: str = ""
+    source: str = ""
+    #: Further keys of ``[pipeline]``, as TOML.
+    pipeline: str = ""
+    #: Keys of ``[sink]`` instead of a path in the folder, as TOML.
+    sink_keys: str = ""
+    #: The URL of a state on an object store, instead of a folder.
+    state_url: str = ""
+    #: Further sections, as TOML.
+    sections: str = ""
+    #: Whether each run starts from nothing. Local ones are else forked from a process that has imported everything.
+    cold: bool = False
+    started: int = field(default=0)
+    #: The started processes, in order.
+    runs: list[JobRun] = field(default_factory=list)
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def markers(self) -> Path:
+        """Where fail points leave ``NAME.hit``."""
+        return self.folder / "failpoints"
+
+    def hit(self) -> set[str]:
+        """Names of the fail points that have acted."""
+        return {path.stem for path in self.markers.glob("*.hit")}
+
+    def stopped_at(self, point: str) -> bool:
+        """Whether the process that the fail point stops (action ``stop``) is stopped by now.
+
+        The point's mark is there a moment earlier: a SIGCONT sent at the mark could arrive before the SIGSTOP, which
+        would then hold the process for good.
+        """
+        try:
+            pid = int((self.markers / f"{point}.hit").read_text())
+        except (FileNotFoundError, ValueError):  # not reached yet, or its mark is half written
+            return False
+        return process_state(pid) == "T"
+
+    def configuration(self) -> Path:
+        """Write the configuration and return its path."""
+        self.markers.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "job.toml"
+        path.write_text(
+            f"""
+[pipeline]
+name = "killed"
+state = "{self.state_url or self.state}"
+epoch_interval = "{self.epoch_interval}"
+engines = "{self.engines}"
+{self.pipeline}
+
+[source]
+{self.source_section()}
+
+[readers]
+min = {self.readers_min}
+max = {self.readers}
+{self.readers_keys}
+
+[sink]
+type = "{self.sink}"
+{self.sink_keys or f'path = "{self.lake}"'}
+write = "{self.write}"
+
+{self.sections}
+"""
+        )
+        return path
+
+    def source_section(self) -> str:
+        """The keys of ``[source]``."""
+        names = ", ".join(json.dumps(f"{self.database}.{table}") for table in self.tables)
+        snapshot = f'chunk_rows = {self.chunk_rows}, visible_within = "{self.visible_within}"'
+        snapshot += f", {self.snapshot}" if self.snapshot else ""
+        return f"""
+type = "mysql"
+host = "{self.server.host}"
+port = {self.server.port}
+user = "{self.server.cdc_user}"
+password = "${{env:RAYCDC_TEST_PASSWORD}}"
+tables = [{names}]
+snapshot = {{ {snapshot} }}
+{self.source}
+"""
+
+    def start(self, *arguments: str, failpoints: str = "") -> JobRun:
+        """Start ``raycdc run``; `failpoints` as in ``RAYCDC_FAILPOINTS``."""
+        self.started += 1
+        environment = {
+            **os.environ,
+            "RAYCDC_TEST_PASSWORD": getattr(self.server, "cdc_user", ""),
+            # A Ray that somebody else runs here is none of the job's.
+            "RAY_ADDRESS": "127.0.0.1:1",
+            "RAYCDC_FAILPOINTS": failpoints,
+            "RAYCDC_FAILPOINT_DIR": str(self.markers),
+        }
+        words = ["run", str(self.configuration()), "--json", *arguments, *(["--local"] if self.local else [])]
+        path = self.folder / f"run-{self.started}.log"
+        with path.open("wb") as log:
+            process: Process
+            if self.local and not self.cold:
+                process = nursery().start(words, environment=environment, folder=self.folder, stderr=log)
+            else:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "raycdc.cli", *words],
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                    cwd=self.folder,
+                )
+        self.runs.append(JobRun(process, path))
+        return self.runs[-1]
+
+
+@dataclass(slots=True)
+class TopicJob(Job):
+    """A pipeline from `topic` of maxwell-json messages; `server` is the broker, `columns` are the table's, and `format`
+    further keys of ``source.format``, as TOML.
+    """
+
+    topic: str = ""
+    columns: str = ""
+    format: str = ""
+
+    def source_section(self) -> str:
+        return f"""
+type = "kafka"
+bootstrap_servers = "{self.server.host}:{self.server.port}"
+topics = [{json.dumps(self.topic)}]
+format = {{ type = "maxwell-json", columns = {json.dumps(self.columns)}{self.format and ", " + self.format} }}
+{self.source}
+"""
+
+
+@dataclass(slots=True)
+class CollectionJob(Job):
+    """A pipeline from collections of the MongoDB at `uri`; `server` is of no use to it."""
+
+    uri: str = ""
+    startup: str = "snapshot"
+
+    def source_section(self) -> str:
+        names = ", ".join(json.dumps(f"{self.database}.{table}") for table in self.tables)
+        return f"""
+type = "mongodb"
+uri = {json.dumps(self.uri)}
+collections = [{names}]
+startup = "{self.startup}"
+{self.source}
+"""
+
+
+class JobRun:
+    """One started command; its events are collected in the background."""
+
+    def __init__(self, process: Process, log: Path) -> None:
+        self.process = process
+        self.log = log
+        self.events: list[dict[str, Any]] = []
+        self._reader = threading.Thread(target=self._collect, daemon=True)
+        self._reader.start()
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def pids(self) -> dict[str, Any]:
+        """The newest ``started`` event's process ids; empty before the first."""
+        started = [event for event in list(self.events) if event["event"] == "started"]
+        return started[-1]["pids"] if started else {}
+
+    def wait(self, *, timeout_s: float = RUN_TIMEOUT_S) -> int:
+        """Wait for the end; the exit code, negative for a signal. Kills what does not end in time, and says so."""
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"raycdc run did not end within {timeout_s:g} s\n{self.story()}") from None
+        self._close()
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+    def wait_for(self, condition: Callable[[], bool], *, timeout_s: float = RUN_TIMEOUT_S) -> bool:
+        """Wait until `condition` holds (True) or the command ended (False)."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if self.ended:
+                return condition()
+            if time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"nothing came within {timeout_s:g} s\n{self.story()}")
+            time.sleep(0.05)
+        return True
+
+    def wait_for_rows(self, condition: Callable[[], bool]) -> None:
+        """As `wait_for`, for a condition that reads the target: it is asked anew after each event, as reading costs.
+
+        An `AssertionError` where the command ended before it held.
+        """
+        told = -1
+
+        def holds() -> bool:
+            nonlocal told
+            if len(self.events) == told:
+                return False
+            told = len(self.events)
+            return condition()
+
+        if not self.wait_for(holds) and not condition():
+            raise AssertionError(self.story())
+
+    def wait_for_start(self) -> None:
+        """Wait until a reader is up, or the command ended."""
+        self.wait_for(lambda: bool(self.pids().get("readers")))
+
+    def interrupt(self) -> int:
+        """Ctrl-C, then wait for the orderly end."""
+        if not self.ended:
+            self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def kill(self) -> None:
+        """``kill -9`` of the command and of whatever it left behind in its session."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            # It has ended, or was forked a moment ago and leads no session yet.
+            self.process.kill()
+        self.process.wait()
+        self._close()
+
+    def story(self) -> str:
+        """The last events and what the command said, for a failing test."""
+        told = [json.dumps(event) for event in self.events if event["event"] != "progress"][-15:]
+        return "\n".join([*told, self.log.read_text(errors="replace")[-3000:]])
+
+    def _close(self) -> None:
+        self._reader.join(timeout=120)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _collect(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            try:
+                self.events.append(json.loads(line))
+            except json.JSONDecodeError:
+                self.events.append({"event": "not JSON", "text": line.decode(errors="replace")})
+
+
+def rows_by(*runs: JobRun) -> EngineRows:
+    """The rows that the runs committed, by who read and who wrote them."""
+    commits = [event for run in runs for event in list(run.events) if event["event"] == "commit"]
+    return reduce(operator.add, map(EngineRows.from_json, commits), NO_ENGINE_ROWS)
+
+
+def require_engines(*runs: JobRun) -> None:
+    """An `AssertionError` unless the runs committed rows, and Ray's readers read and Spark wrote each of them."""
+    rows = rows_by(*runs)
+    assert (set(rows.read), set(rows.written)) == ({EngineName.RAY}, {EngineName.SPARK}), f"{rows}\n{runs[-1].story()}"
+
+
+def run_through(job: Job, *, failpoints: str, busy: Callable[[], bool], deaths_max: int = 60) -> list[int]:
+    """Run `job` while it is `busy`, starting it again whenever it dies. Exit codes of the dead.
+
+    A run that ends by itself with an error is a failure: only kills may end it.
+    """
+    deaths: list[int] = []
+    while busy():
+        run = job.start(failpoints=failpoints)
+        run.wait_for_start()
+        run.wait_for(lambda: not busy())
+        code = run.interrupt()
+        if code == -signal.SIGKILL:
+            deaths.append(code)
+            if len(deaths) > deaths_max:
+                raise AssertionError(f"died {len(deaths)} times\n{run.story()}")
+            continue
+        if code not in (0, 130):
+            raise AssertionError(f"raycdc run ended with {code}\n{run.story()}")
+    return deaths
+
+
+def catch_up(job: Job) -> None:
+    """Run `job` until the sink holds everything the source has now; the workload must be over."""
+    final = job.start("--until", "caught-up")
+    code = final.wait()
+    if code != 0:
+        raise AssertionError(f"raycdc run --until caught-up ended with {code}\n{final.story()}")

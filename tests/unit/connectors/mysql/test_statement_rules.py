@@ -1,0 +1,348 @@
+"""Every rule about a statement of the log has a statement that it decides, and everything ignored has a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from raycdc.connectors.mysql.binlog.events import DdlItem, LoggedThread
+from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
+from raycdc.connectors.mysql.binlog.session import NO_SESSION, SessionState
+from raycdc.connectors.mysql.ddl.apply import AffectedTables, DdlDialect
+from raycdc.connectors.mysql.ddl.follow import history
+from raycdc.connectors.mysql.ddl.follow.followed_tables import SnapshotChunkKeys
+from raycdc.connectors.mysql.ddl.follow.history import DdlHistory, RefusedStatementError
+from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
+from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
+from raycdc.connectors.mysql.ddl.follow.resolver import Resolved
+from raycdc.connectors.mysql.ddl.parse.statements import TemporaryTable
+from raycdc.connectors.mysql.ddl.rules import name_rules, part_rules, proofs
+from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement
+from raycdc.errors import DataError
+from raycdc.model import TableId
+from raycdc.model.rules.mask import Mask, Masks
+from raycdc.model.rules.selector import TableSelector
+from raycdc.source.snapshot.log.log_unit import ParkTableUpdate
+from raycdc.source.tables.parked_tables import ParkingSetup
+from raycdc.source.tables.table_life import Parked, ParkedPhase
+from raycdc.source.tables.verdicts import Ignore, Park, judge
+from raycdc.transform.target_rules import TargetRules
+from tests.unit.connectors.mysql.test_mysql_ddl_tools import CREATED, GHOST, ORDERS, SWAP, Decoder, table_of
+
+HERE = BinlogOffset("binlog.000001", 400)
+FRESH, ITEMS = TableId("shop", "fresh"), TableId("shop", "items")
+#: Where each tuple of rules is looked up when a statement is judged.
+TUPLES: tuple[tuple[Any, str], ...] = (
+    (history, "PARKED_RULES"),
+    (history, "ROWS_RULES"),
+    (history, "STATEMENT_RULES"),
+    (history, "PART_RULES"),
+    (part_rules, "TABLE_RULES"),
+    (name_rules, "NAME_RULES"),
+    (history, "EFFECT_RULES"),
+)
+PROOFS: Mapping[str, str] = {one.proof: name for name, one in vars(proofs).items() if isinstance(one, Ignore)}
+#: Rules that ask others, which decide.
+ASKS_OTHERS = "is_of_table"
+
+UNKNOWN_SESSION = SessionState(unknown="a new thing")
+ENDED = Parked(None, True, 1, ParkedPhase.ENDED, "it ended", HERE.sealed(), 0)
+UNDECIDED = Parked(None, False, 1, ParkedPhase.PARKED, "it waits", HERE.sealed(), 0)
+
+
+@dataclass(frozen=True)
+class World:
+    """The surroundings of a statement: what is `parked` and `dropped`, and what else is otherwise than usual.
+
+    `orders` and `items` are followed, unless they are parked.
+    """
+
+    parked: Mapping[TableId, Parked] = field(default_factory=dict)
+    server: Mapping[str, Any] = field(default_factory=dict)
+    rules: TargetRules = field(default_factory=TargetRules)
+    dropped: Mapping[TableId, str] = field(default_factory=dict)
+    snapshots: Mapping[TableId, str] = field(default_factory=dict)
+    session: SessionState = NO_SESSION
+    thread_specific: bool = False
+
+    def history(self) -> DdlHistory:
+        tables = {table: table_of(CREATED.replace("orders", table.table), table) for table in (ORDERS, ITEMS)}
+        made = DdlHistory(
+            {table: shape for table, shape in tables.items() if table not in self.parked},
+            selector=TableSelector((r"shop\..*",), ("shop.other",)),
+            server=LogServer(DdlDialect(), ("utf8mb4", ""), **self.server),
+            terms=ParkingSetup(self.parked, rules=self.rules),
+            state=HistoryState(dropped=self.dropped),
+            snapshots=SnapshotChunkKeys(self.snapshots),
+        )
+        made.attach(Decoder())
+        return made
+
+
+def resolved(table: TableId, _: BinlogOffset) -> Resolved | str:
+    return Resolved(table_of(CREATED.replace("orders", table.table), table), {})
+
+
+ASKED = World(server={"resolve": resolved})
+MASKED = World(rules=TargetRules(masks=Masks([Mask("shop.orders.b", "drop")])))
+
+#: By the rule and what it says of the last statement: the statements, and their surroundings.
+DECIDED: tuple[tuple[str, World, tuple[str, ...]], ...] = (
+    ("name_is_taken_again: Resnapshot", World({FRESH: ENDED}), ("CREATE TABLE fresh (id INT PRIMARY KEY)",)),
+    ("leaves_nothing_to_decide: Resnapshot", World({FRESH: UNDECIDED}), ("DROP TABLE fresh",)),
+    ("stays_parked: STAYS_PARKED", World({FRESH: UNDECIDED}), ("ALTER TABLE fresh ADD c INT",)),
+    ("rows_of_parked: ROWS_OF_PARKED", World({FRESH: ENDED}), ("UPDATE fresh SET a = 1",)),
+    ("rows_not_logged: Park", World(), ("UPDATE orders SET a = 1",)),
+    ("rows_not_logged: Resnapshot", World(rules=TargetRules(lost_rows_again=True)), ("DELETE FROM orders",)),
+    ("is_of_temporary_tables: OF_TEMPORARY", World(), ("CREATE TEMPORARY TABLE orders (id INT)",)),
+    ("has_unreadable_names: Resnapshot", World(), ("ALTER TABLE (orders) ADD c INT",)),
+    ("merges_tables: Resnapshot", World(), ("CREATE TABLE m (id INT) ENGINE=MERGE UNION=(orders, items)",)),
+    ("repairs: Resnapshot", World(), ("REPAIR TABLE orders",)),
+    ("repairs: REPAIRS_NONE", World(server={"repairs": lambda _: False}), ("REPAIR TABLE orders",)),
+    ("names_nothing_captured: NAMES_NONE", World(), ("ALTER TABLE away.orders ADD c INT",)),
+    ("names_nothing_captured: NAMES_NONE", World(), ("ANALYZE TABLE orders",)),
+    ("may_mean_a_temporary_table: Resnapshot", World(thread_specific=True), ("ALTER TABLE orders ADD c INT",)),
+    ("may_mean_a_temporary_table: OF_A_TOOL", World(thread_specific=True), ("ALTER TABLE _orders_gho ADD c INT",)),
+    (
+        "adds_an_unlogged_cascade: Park",
+        World(server={"cascades": False}),
+        ("ALTER TABLE orders ADD FOREIGN KEY (a) REFERENCES p (id) ON DELETE CASCADE",),
+    ),
+    (
+        "makes_an_unlogged_table: Park",
+        World(server={"unlogged": lambda _: "it is not logged"}),
+        ("ALTER TABLE orders ENGINE=X",),
+    ),
+    ("has_an_unknown_session: Park", World(session=UNKNOWN_SESSION), ("ALTER TABLE orders ADD c INT",)),
+    ("has_an_unknown_session: OF_A_TOOL", World(session=UNKNOWN_SESSION), ("ALTER TABLE _orders_gho ADD c INT",)),
+    ("is_not_understood: Park", World(), ("ALTER TABLE orders FROBNICATE x",)),
+    ("is_not_understood: Follow", ASKED, ("ALTER TABLE orders FROBNICATE x",)),
+    ("is_not_understood: Resnapshot", World(), ("CREATE TABLE fresh AS SELECT 1 AS id",)),
+    ("is_not_understood: OF_A_TOOL", World(), ("ALTER TABLE _orders_gho FROBNICATE x",)),
+    ("is_of_database: OF_DEFAULTS", World(), ("CREATE DATABASE more",)),
+    ("is_of_database: Follow", World(), ("DROP DATABASE shop",)),
+    ("is_like_a_temporary_table: Resnapshot", World(thread_specific=True), ("CREATE TABLE fresh LIKE other",)),
+    ("is_like_a_temporary_table: OF_A_TOOL", World(thread_specific=True), (GHOST,)),
+    ("is_not_captured: OF_A_TOOL", World(), (GHOST,)),
+    (
+        "is_not_captured: Park",
+        World(),
+        (GHOST, "RENAME TABLE orders TO _orders_del", "DROP TABLE _orders_gho"),
+    ),
+    ("drops_what_nobody_followed: DROPS_NONE", World(), ("DROP TABLE fresh",)),
+    (
+        "may_have_been_there: Resnapshot",
+        World(server={"was_there": lambda _, __: True}),
+        ("CREATE TABLE IF NOT EXISTS fresh (id INT PRIMARY KEY)",),
+    ),
+    ("changes_the_table: Follow", World(), ("ALTER TABLE orders ADD c INT",)),
+    ("changes_the_table: Park", World(), ("ALTER TABLE orders DROP COLUMN missing",)),
+    ("changes_the_table: Resnapshot", World(), ("ALTER TABLE orders TRUNCATE PARTITION p",)),
+    ("keeps_its_name: KEEPS_ITS_NAME", World(), ("RENAME TABLE orders TO tmp, tmp TO orders",)),
+    ("is_another_name: OF_ANOTHER_NAME", World(), ("RENAME TABLE orders TO away.older",)),
+    ("leaves_the_name: Park", World(), ("RENAME TABLE orders TO away.older",)),
+    ("leaves_the_name: NOT_FOLLOWED", World(), ("RENAME TABLE fresh TO away.older",)),
+    ("leaves_the_name: AWAY_FOR_A_MOMENT", World(), (GHOST, "RENAME TABLE orders TO _orders_del")),
+    ("was_captured_before: Resnapshot", World(), ("RENAME TABLE orders TO tmp, items TO orders, tmp TO away.x",)),
+    ("was_not_captured_before: Resnapshot", World(), ("RENAME TABLE away.new TO orders",)),
+    ("may_have_other_rows: Resnapshot", World(), (GHOST, SWAP, "RENAME TABLE orders TO x, _orders_del TO orders")),
+    ("takes_the_place: Follow", World(), (GHOST, SWAP)),
+    ("takes_the_place: Park", World(), ("RENAME TABLE _orders_gho TO orders",)),
+    (
+        "takes_the_place: Resnapshot",
+        World(),
+        (GHOST, "ALTER TABLE _orders_gho ADD UNIQUE KEY u (b)", "RENAME TABLE _orders_gho TO orders"),
+    ),
+    ("has_another_key_or_name: Park", World(), ("ALTER TABLE orders DROP PRIMARY KEY",)),
+    (
+        "is_logged_otherwise: Resnapshot",
+        World(),
+        ("CREATE TABLE fresh (id INT AUTO_INCREMENT PRIMARY KEY, v INT AS (id + 1) VIRTUAL)",),
+    ),
+    ("shows_what_is_masked: Resnapshot", MASKED, ("CREATE TABLE fresh LIKE orders",)),
+    (
+        "differs_from_the_dropped: Resnapshot",
+        World(dropped={FRESH: "others"}),
+        ("CREATE TABLE fresh (id INT PRIMARY KEY)",),
+    ),
+    ("has_a_reserved_column: Park", World(), ("ALTER TABLE orders ADD _seq INT",)),
+    (
+        "changes_the_chunk_key: Resnapshot",
+        World(snapshots={ORDERS: "id"}),
+        ("ALTER TABLE orders MODIFY id BIGINT NOT NULL AUTO_INCREMENT",),
+    ),
+    ("is_not_for_targets: Resnapshot", World(rules=TargetRules(upsert=True)), ("CREATE TABLE fresh (id INT)",)),
+    ("changes_nothing: CHANGES_NOTHING", World(), ("ALTER TABLE orders ADD INDEX i (a)",)),
+    ("is_followed: Follow", World(), ("ALTER TABLE orders ADD c INT",)),
+)
+
+NO_CASCADES = {"cascades": False}
+NOT_LOGGED = {"unlogged": lambda _: "it is not logged"}
+CASCADE = "ADD FOREIGN KEY (a) REFERENCES p (id) ON DELETE CASCADE"
+UNHIDABLE = TargetRules(masks=Masks([Mask("shop.orders.a", "truncate")]))
+#: As `DECIDED`, of statements on which a later rule of the same tuple has another verdict.
+FIRST: tuple[tuple[str, World, tuple[str, ...]], ...] = (
+    (
+        "is_of_temporary_tables: OF_TEMPORARY",
+        World(),
+        ("CREATE TEMPORARY TABLE m (id INT) ENGINE=MERGE UNION=(orders)",),
+    ),
+    ("has_unreadable_names: Resnapshot", World(), ("CREATE TABLE 'm' (id INT) ENGINE=MERGE UNION=(orders)",)),
+    ("merges_tables: Resnapshot", World(), ("CREATE TABLE away.m (id INT) ENGINE=MERGE UNION=(shop.orders)",)),
+    ("names_nothing_captured: NAMES_NONE", World(), ("REPAIR TABLE away.orders",)),
+    ("names_nothing_captured: NAMES_NONE", World(thread_specific=True), ("ALTER TABLE away.orders ADD c INT",)),
+    ("repairs: OF_A_TOOL", World(), ("REPAIR TABLE _orders_gho",)),
+    (
+        "may_mean_a_temporary_table: Resnapshot",
+        World(server=NO_CASCADES, thread_specific=True),
+        (f"ALTER TABLE orders {CASCADE}",),
+    ),
+    (
+        "adds_an_unlogged_cascade: Park",
+        World(server=NO_CASCADES | NOT_LOGGED),
+        (f"ALTER TABLE orders ENGINE=X, {CASCADE}",),
+    ),
+    (
+        "makes_an_unlogged_table: Park",
+        World(server=NOT_LOGGED | {"resolve": resolved}, session=UNKNOWN_SESSION),
+        ("ALTER TABLE orders ENGINE=X",),
+    ),
+    ("has_an_unknown_session: Park", World(session=UNKNOWN_SESSION), ("ALTER TABLE orders FROBNICATE x",)),
+    (
+        "keeps_its_name: KEEPS_ITS_NAME",
+        World(),
+        ("RENAME TABLE _orders_gho TO away.x, away.x TO _orders_gho",),
+    ),
+    ("is_another_name: OF_ANOTHER_NAME", World(), ("RENAME TABLE away.a TO shop.fresh",)),
+    ("was_not_captured_before: Resnapshot", World(), ("RENAME TABLE _orders_old TO orders",)),
+    (
+        "shows_what_is_masked: Resnapshot",
+        replace(MASKED, dropped={FRESH: "others"}),
+        ("CREATE TABLE fresh LIKE orders",),
+    ),
+    (
+        "differs_from_the_dropped: Resnapshot",
+        World(dropped={FRESH: "others"}),
+        ("CREATE TABLE fresh (id INT PRIMARY KEY, _seq INT)",),
+    ),
+    (
+        "has_a_reserved_column: Park",
+        World(snapshots={ORDERS: "id"}),
+        ("ALTER TABLE orders ADD _seq INT, MODIFY id BIGINT NOT NULL AUTO_INCREMENT",),
+    ),
+    (
+        "changes_the_chunk_key: Resnapshot",
+        World(snapshots={ORDERS: "a"}, rules=UNHIDABLE),
+        ("ALTER TABLE orders MODIFY a BIGINT",),
+    ),
+    ("is_not_for_targets: Park", World(rules=UNHIDABLE), ("ALTER TABLE orders ADD INDEX i (a)",)),
+)
+
+
+@pytest.fixture
+def decided(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The rules that had a verdict on a statement, each with what it says."""
+    names: list[str] = []
+
+    def noting(rule: Callable[[Any, HistoryFacts], Any]) -> Callable[[Any, HistoryFacts], Any]:
+        def noted(subject: Any, facts: HistoryFacts) -> Any:
+            verdict = rule(subject, facts)
+            if verdict is not None and rule.__name__ != ASKS_OTHERS:
+                said = PROOFS[verdict.proof] if isinstance(verdict, Ignore) else type(verdict).__name__
+                names.append(f"{rule.__name__}: {said}")
+            return verdict
+
+        return noted
+
+    for module, name in TUPLES:
+        monkeypatch.setattr(module, name, tuple(map(noting, getattr(module, name))))
+    return names
+
+
+def tell(story: DdlHistory, world: World, *statements: str) -> None:
+    """The log has these statements, all at one place."""
+    for statement in statements:
+        item = DdlItem("shop", statement, HERE, HERE, 0, in_transaction=False, thread=LoggedThread(1, 7))
+        story.on_ddl(replace(item, session=world.session, thread_specific=world.thread_specific))
+
+
+STATEMENTS = (*DECIDED, *FIRST)
+
+
+@pytest.mark.parametrize(
+    ("decision", "world", "statements"), STATEMENTS, ids=[f"{d} {s[-1]}" for d, _, s in STATEMENTS]
+)
+def test_a_statement_is_decided_by_its_rule(
+    decision: str, world: World, statements: tuple[str, ...], decided: list[str]
+) -> None:
+    *before, last = statements
+    story = world.history()
+    tell(story, world, *before)
+    story.take_updates()
+    decided.clear()
+    tell(story, world, last)
+    updates, _ = story.take_updates()
+    assert decision in decided
+    is_parked = any(one.endswith((": Park", ": Resnapshot")) for one in decided)
+    assert any(isinstance(update, ParkTableUpdate) for update in updates) == is_parked
+
+
+def test_every_rule_and_every_proof_decides_one_of_these_statements() -> None:
+    rules = {rule.__name__ for module, name in TUPLES for rule in getattr(module, name)}
+    decisions = [decision.split(": ") for decision, _, _ in DECIDED]
+    # Statements about temporary tables alone are decided as a whole, and never come to their parts.
+    assert rules - {rule for rule, _ in decisions} == {ASKS_OTHERS, "is_of_temporary_table"}
+    assert set(PROOFS.values()) - {said for _, said in decisions} == set()
+
+
+def test_a_part_about_a_temporary_table_is_ignored() -> None:
+    item = DdlItem("shop", "", HERE, HERE, 0, in_transaction=False)
+    statement = LoggedStatement(item, DdlDialect(), AffectedTables())
+    part = part_rules.StatementPart(statement, TemporaryTable(ORDERS, created=True))
+    assert judge(part_rules.PART_RULES, part, World().history()._facts) == proofs.OF_TEMPORARY
+
+
+def test_the_last_rule_of_each_tuple_has_always_a_verdict_but_for_whole_statements() -> None:
+    """So that nothing is passed over in silence."""
+    tuples = {name: getattr(module, name) for module, name in TUPLES}
+    optional = {name for name, rules in tuples.items() if "None" in str(rules[-1].__annotations__["return"])}
+    assert optional == {"STATEMENT_RULES"}
+
+
+def test_a_statement_of_which_nobody_knows_the_tables_ends_the_run() -> None:
+    with pytest.raises(RefusedStatementError, match="this statement cannot be followed"):
+        tell(World().history(), World(), "ALTER DATABASE shop CHARACTER SET = (")
+
+
+def test_where_nothing_may_be_parked_the_run_ends_and_says_once_what_to_do() -> None:
+    story = DdlHistory(
+        {ORDERS: table_of(CREATED, ORDERS)},
+        selector=TableSelector(("shop.orders",)),
+        server=LogServer(DdlDialect(), ("utf8mb4", "")),
+    )
+    story.attach(Decoder())
+    for statement in ("ALTER TABLE orders DROP PRIMARY KEY", "RENAME TABLE away.new TO orders"):
+        with pytest.raises(RefusedStatementError) as refused:
+            story.on_ddl(DdlItem("shop", statement, HERE, HERE, 0, in_transaction=False))
+        assert str(refused.value).count("Nothing after it was passed on") == 1
+    with pytest.raises(DataError, match=r'startup\.mode = "initial"'):
+        story.on_ddl(DdlItem("shop", "UPDATE orders SET a = 1", HERE, HERE, 0, in_transaction=False))
+
+
+def test_a_verdict_is_the_first_one_of_the_rules() -> None:
+    def no(_: str, __: None) -> None:
+        return None
+
+    def yes(_: str, __: None) -> Ignore:
+        return Ignore("it is known")
+
+    def too_late(_: str, __: None) -> Park:
+        return Park("late", (ORDERS,))
+
+    assert judge((no, yes, too_late), "a subject", None) == Ignore("it is known")
+    assert judge((no, too_late, yes), "a subject", None) == Park("late", (ORDERS,))
+    with pytest.raises(AssertionError, match="no rule has a verdict on a subject"):
+        judge((no,), "a subject", None)

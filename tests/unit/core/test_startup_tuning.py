@@ -21,10 +21,13 @@ assert pandas.DataFrame({"a": [1]}).shape == (1, 1)
 """
 
 
-#: Runs a pipeline of generated rows, and shows which of the libraries that take long it has loaded.
+#: Runs a pipeline of generated rows, and shows which of the libraries that take long it has loaded. The control API,
+#: which opens by itself in a run that lasts, does not open however slow the machine is.
 LOCAL_RUN = """
 import sys
 from raycdc.cli import main
+from raycdc.server import control_server
+control_server.OPENS_AFTER_S = 600.0
 assert main(["run", "--local", sys.argv[1]]) == 0
 loaded = {"asyncio", "deltalake", "opentelemetry", "pandas", "pyiceberg", "pyspark", "ray", "starlette", "uvicorn"}
 print(sorted(loaded & sys.modules.keys()))

@@ -29,7 +29,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-#: The cure of what is a bug.
+#: The general cure of an error that is a bug.
 REPORT = "Run the command again with `--verbose`, and report what it shows: it is a bug in raycdc."
 
 
@@ -39,7 +39,7 @@ class RaycdcError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
     #: True where trying the same again later may succeed without anyone acting (a server restarting).
     retryable: ClassVar[bool] = False
-    #: What people do about it, in general, for the manual's page of errors; the text of an error knows more.
+    #: The general cure for the manual's page of errors; an error's text is more specific.
     cure: ClassVar[str] = REPORT
 
 
@@ -55,8 +55,9 @@ class ConfigError(RaycdcError):
 
 
 class EngineNotStartedError(ConfigError):
-    """Spark did not come up, and not because of what its configuration says: its JVM was ended, or what it needs could
-    not be fetched just now. A run that began in its own process tries again later; one that needs Spark at once ends.
+    """Spark did not start for a reason other than its configuration: its JVM was ended, or a download failed.
+
+    A run that began in the driver's process tries again later; a run that needs Spark from the start ends.
     """
 
     cure = (
@@ -80,13 +81,13 @@ class SourceUnavailableError(SourceError):
 
 
 class TableLockedError(SourceUnavailableError):
-    """Somebody at the source has a table locked: nothing of it can be read now, and everything of other tables can."""
+    """A session at the source holds a lock on a table, so its rows cannot be read now. Other tables can be read."""
 
     cure = "End the statement or session that has the table locked, or wait: it is read as soon as the lock is gone."
 
 
 class LogLostError(SourceError):
-    """The source's log cannot be read on from the position we need: it was purged, reset or damaged, or is another."""
+    """The source's log cannot be read from our position: it was purged, reset, damaged or replaced by another log."""
 
     cure = (
         "Have the source keep its log for longer, and read the tables anew: `raycdc tables resnapshot` for one of "
@@ -120,8 +121,10 @@ class PartialRowsError(DataError):
 
 
 class SchemaMismatchError(DataError):
-    """Rows of a table cannot be told by its schema: they have other columns or labels, keys that are one text in
-    Unicode, or values that `source.types` does not take. The table parks; the others go on.
+    """Rows of a table do not match its schema.
+
+    They have other columns or labels, keys that are equal in Unicode but differ in bytes, or values that `source.types`
+    does not accept. The table is parked; the other tables go on.
     """
 
     cure = "See with `raycdc tables list` what does not fit, mend that, and take a new snapshot of the table."
@@ -134,7 +137,7 @@ class SchemaError(DataError):
 
 
 class TableChangedError(SchemaError):
-    """A table is not as the log has described it so far: it was changed meanwhile, and the log says so further on."""
+    """A table differs from the schema that the log has described so far; its change stands further on in the log."""
 
     cure = "Nothing: the table is read anew once the log is far enough."
 
@@ -151,27 +154,27 @@ class StatementError(SchemaError):
 
 
 class SinkError(RaycdcError):
-    """The sink refused a write or its state contradicts ours."""
+    """The sink refused a write, or its content contradicts our state."""
 
     exit_code = ExitCode.SINK
     cure = "Do at the target what the text says, and start again; what was sealed is written then."
 
 
 class SinkUnavailableError(SinkError):
-    """The sink cannot be reached now, or has no time for us: a server that restarts, a lock that somebody holds."""
+    """The sink cannot be reached or used now: for example its server restarts, or another client holds a lock."""
 
     retryable = True
     cure = "Bring the target back, or end what holds a lock there; the same command goes on from there."
 
 
 class SinkLockedError(SinkUnavailableError):
-    """Somebody has a lock at the sink for longer than we wait: of one target, or of what targets share."""
+    """Another client has held a lock at the sink, of one target or of several, for longer than we wait."""
 
     cure = "End the session that has the lock, or wait: the same is tried again as soon as the lock is gone."
 
 
 class SparkLostError(SinkUnavailableError):
-    """Spark's JVM ended in the middle of its work. It is started anew, and the work is done again."""
+    """Spark's JVM ended in the middle of its work. It is started again, and the work is repeated."""
 
     cure = (
         "Nothing, where it happened once. Where Spark's memory is too small, give it more "
@@ -198,14 +201,15 @@ class ParkReason(StrEnum):
 
 
 class TableRefusedError(RaycdcError):
-    """One table's share of an epoch cannot be written, and the other tables' can: that table is parked.
+    """One table's rows of an epoch cannot be written while other tables' can; that table is parked.
 
-    It is raised only where it is known that nothing but this one table is concerned; a sink that does not answer, a
-    full disk or a bug is no such error. Handlers catch the subclasses, so each of them has its reason.
+    Raise it only if the cause certainly concerns this one table: a sink that does not answer, a full disk or a bug is a
+    different error. Handlers catch the subclasses, and each subclass has its own reason.
     """
 
     reason: ClassVar[ParkReason]
-    #: The way out where it is another one than the reason's; then a new snapshot alone meets the same again.
+    #: How to resume the table, if that differs from the usual advice for the reason; here a new snapshot alone would
+    #: fail in the same way.
     way_out: ClassVar[str] = ""
     cure = "See `raycdc tables list`: it has the reason and the way out."
 
@@ -221,7 +225,7 @@ class ChangeRefusedError(TableRefusedError, SinkError):
 
 
 class ColumnsRefusedError(TableRefusedError, SinkError):
-    """The target cannot have such columns, or cannot have the layout that is asked for."""
+    """The target does not support these columns, or the layout that is configured."""
 
     reason = ParkReason.COLUMNS
     cure = (
@@ -261,8 +265,9 @@ class ValueRefusedError(TableRefusedError, SinkError):
 
 
 class ReferenceRefusedError(ValueRefusedError):
-    """A row refers to one that another table's target does not have, or is referred to from there: the other table's
-    share of the epoch may have to be written first.
+    """A foreign key blocks a row: it refers to a row that another table's target lacks, or such a row refers to it.
+
+    The other table's rows of the epoch may have to be written first.
     """
 
     cure = "Capture the table that is referred to as well, or drop the foreign key at the target."
@@ -278,7 +283,7 @@ class RowRefusedError(TableRefusedError, DataError):
 
 
 class TargetExistsError(TableRefusedError, SinkError):
-    """Something that does not belong to this pipeline lies at the target's place."""
+    """Something that does not belong to this pipeline exists at the target's location."""
 
     reason = ParkReason.TAKEN
     cure = "Move away what is there, or say with `pipeline.on_existing` that it is to be merged into or replaced."
@@ -292,24 +297,23 @@ class TargetDroppedError(TableRefusedError, SinkError):
 
 
 class TargetModifiedError(TableRefusedError, SinkError):
-    """Somebody else changed the target so that nothing more can be written to it exactly."""
+    """Another client changed the target in a way that makes exact writes impossible."""
 
     reason = ParkReason.TOUCHED
     cure = "Undo at the target what the text names, or delete the target; then take a new snapshot of the table."
 
 
 class TargetForbiddenError(TargetModifiedError):
-    """The account may not do at the target what is to be done, or a view or the like has its name: no new snapshot
-    changes that.
-    """
+    """The account lacks a permission at the target, or a view has the target's name. A new snapshot does not help."""
 
     way_out = "Permit what the text says, or move away what it names"
     cure = "Permit at the target what the text says, or move away what it names; then take a new snapshot of the table."
 
 
 class TargetBlockedError(TableRefusedError, SinkError):
-    """One target has taken nothing for minutes, and others of its sink answer: somebody has it locked, or its server
-    or catalog fails for it alone.
+    """One target accepted no write for minutes while others of its sink answer.
+
+    Another client has it locked, or the server or catalog fails for this target only.
     """
 
     reason = ParkReason.BLOCKED
@@ -320,7 +324,7 @@ class TargetBlockedError(TableRefusedError, SinkError):
 
 
 class RulesRefusedError(TableRefusedError, SchemaError):
-    """A transform, lookup, mask or route does not fit the table as it is now."""
+    """A transform, lookup, mask or route does not fit the table's current columns."""
 
     reason = ParkReason.RULES
     cure = "Change the `[[transform]]`, `[[lookup]]`, `[[mask]]` or `[[route]]` that the text names, or the table."
@@ -334,7 +338,7 @@ class RoutesRefusedError(TableRefusedError, ConfigError):
 
 
 class StateError(RaycdcError):
-    """The checkpoint cannot be read, is newer than we are, or is in use by another process."""
+    """The checkpoint cannot be read, was written by a newer version, or is in use by another process."""
 
     exit_code = ExitCode.STATE
     cure = "See with `raycdc state check` what is wrong with the state, and do what its last line says."
@@ -355,9 +359,9 @@ class SegmentUnavailableError(StateError):
 
 
 class ClusterLostError(RaycdcError):
-    """Ray's head is gone, and every process of the run but this one with it. A new run goes on from the last seal.
+    """Ray's head is gone, with every process of the run except this one. A new run goes on from the last sealed epoch.
 
-    `what` was seen, and `advice` says what to do.
+    `what` says what was observed, `advice` what to do.
     """
 
     exit_code = ExitCode.CLUSTER
@@ -369,8 +373,9 @@ class ClusterLostError(RaycdcError):
 
 
 class ClusterNotStartedError(RaycdcError):
-    """Ray did not come up, or did not start a process that the run needs, in the time that busy machines take. A run
-    that began in its own process tries again later; another one ends, with nothing lost.
+    """Ray, or a process that the run needs on it, did not start within the time that busy machines take.
+
+    A run that began in the driver's process tries again later; any other run ends and loses nothing.
     """
 
     exit_code = ExitCode.CLUSTER
@@ -399,9 +404,9 @@ class RowsNotPrintedError(RaycdcError):
 
 
 class UnexpectedError(RaycdcError):
-    """An error that nobody has named, in a process that works for a run; the text says where in the code it is.
+    """An unexpected error in a process of the run. Its text says where in the code it was raised.
 
-    `lasting`: it is of a kind that comes again however often the same is tried. `trace` is its traceback.
+    `lasting` is True if a retry would raise it again. `trace` is its traceback.
     """
 
     cure = (

@@ -1,23 +1,23 @@
 """The composition root, and the Python API: a source, a sink and a state become a running pipeline.
 
-The only module that knows everything (Flink CDC's PipelineComposer). It starts things in an order in which nothing has
-to be undone: lease, preflight of the source, engines, sink, recovery, source side, epoch loop; and ends them in the
-reverse one.
+This is the only module that imports every part (Flink CDC's PipelineComposer). It starts the parts in this order, so
+that a failed start has nothing to undo: lease, preflight of the source, engines, sink, recovery, source side, epoch
+loop. It ends them in the reverse order.
 
-*Locks.* A thread of the driver that has one of these takes only those below it, so no two threads wait for each other
-(`tests/unit/driver/test_lock_order.py` notes the order of a run):
+*Locks.* A thread that holds one of these locks takes only locks further down the table, which rules out deadlocks
+(`tests/unit/driver/test_lock_order.py` records the order during a run):
 
 | lock | held while |
 |---|---|
-| of the supervisor | processes are started, looked at and ended, and whatever comes between two generations is done |
-| of the coordinator's host (``--local``), of a launcher, of Spark's start | one of them is asked or told something |
-| of the reporter | listeners hear an event, one by one: notifications, the control door, the log, the caller's |
-| of each listener | it keeps, writes or shows the event |
-| of the pipeline, of events and queues | a flag is set; nothing is called |
+| supervisor | processes are started, checked and ended, and the steps between two generations are done |
+| coordinator's host (``--local``), launcher, Spark's start | a call to one of them runs |
+| reporter | listeners receive an event one by one: notifications, control API, log, caller's listener |
+| each listener | it keeps, writes or shows the event |
+| pipeline, events and queues | a flag is set; nothing is called |
 
-So a listener may call `Pipeline.stop`, which waits for the last row's alone: the supervisor carries a stop out by
-itself. A signal's handler may take none, not even that of a `threading.Event`: it puts something into a
-`queue.SimpleQueue`.
+A listener may therefore call `Pipeline.stop`, which takes only the pipeline's lock: the supervisor carries the stop out
+on its own thread. A signal handler may take none of these locks, not even that of a `threading.Event`; it puts a value
+into a `queue.SimpleQueue`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ from raycdc.state.full_changelog import FullBy
 from raycdc.state.location import state_of
 from raycdc.state.store import CheckpointStore
 
-#: How often progress is reported.
+#: How often progress is reported, in seconds.
 PROGRESS_S = 0.5
 #: Ends the warning that rows of a lost node are read again; tests wait for it.
 READ_AGAIN = "What it had is read again."
@@ -96,7 +96,7 @@ NEW_RAY = "A new one is started, and the run goes on from what was sealed."
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The things that one run has from its beginning on. `stack` ends what the run starts."""
+    """The objects that one run has from its start. Closing `stack` ends what the run has started."""
 
     stack: ExitStack
     tenure: Leadership
@@ -112,10 +112,11 @@ class _Run:
 
 
 class Pipeline:
-    """One source kept equal in one sink. It may run again after it ended, and `stop` be called from any thread.
+    """Keeps the tables of one source equal in one sink.
 
-    ``Pipeline.from_config(load_config("shop.toml"))``, or in Python
-    ``Pipeline(name="shop", state="./state/shop", source=MySqlSource(...), sink=DeltaSink(...))``.
+    ``Pipeline.from_config(load_config("shop.toml"))``, or in Python ``Pipeline(name="shop", state="./state/shop",
+    source=MySqlSource(...), sink=DeltaSink(...))``. A pipeline may run again after its run ended. `stop` may be called
+    from any thread.
     """
 
     def __init__(
@@ -155,13 +156,14 @@ class Pipeline:
         listener: Listener = lambda _: None,
         show_page: Callable[[str, str], None] | None = None,
     ) -> None:
-        """Run in the foreground until stopped, or until ``"caught-up"``. Raises `RaycdcError` for everything named.
+        """Run in the foreground until stopped, or until ``"caught-up"``. Raises `RaycdcError` for every expected error.
 
         `local`, like ``pipeline.engines = "never"``, keeps everything in threads of this process: no Ray, no Spark.
-        With `standby` another driver of the same state is waited for, until it ends or is silent; `FencedError` ends a
-        run whose state another one took over. `listener` gets the events of `raycdc.observe.events`, from threads of
-        the pipeline; `show_page` the address of the run's page, with a code that lets one browser in within ten minutes
-        (``ADDRESS/#login=CODE``). An error in `listener` is a warning of the run, once, and does not end it.
+        With `standby`, the run first waits until the driver that has the state ends or sends no heartbeat.
+        `FencedError` ends a run whose state another driver took over. `listener` receives the events of
+        `raycdc.observe.events`, from threads of the pipeline; an error in it is reported once as a warning and does not
+        end the run. `show_page` receives the address of the web UI with a login code that is valid for one browser
+        within ten minutes (``ADDRESS/#login=CODE``).
         """
         local = local or self.config.is_local
         log = LogFile(self.config.logging, self.config.pipeline.name)
@@ -181,7 +183,7 @@ class Pipeline:
             try:
                 start = Start(self.config, local, self._has_sink, _end_of(until))
                 stopped = self._run(start, reporter, control, standby=standby)
-                # Whatever it says of receivers comes before the last word.
+                # The notifier ends first, because its warnings about receivers must precede the run's last message.
                 notifier.ended(stopped=stopped)
                 reporter.finished(stopped=stopped)
             except StoppedWaitingError:
@@ -195,8 +197,9 @@ class Pipeline:
                 control.close()
 
     def _run(self, start: Start, reporter: ProgressReporter, control: ControlService, *, standby: bool) -> bool:
-        """Whether the run was stopped, instead of having reached its end."""
-        # Behind the checks, which want its port free, and before it may wait for the state.
+        """Run once; return True if the run was stopped before it reached its end."""
+        # The control API opens after the checks, which need its port to be free, and before the run waits for the
+        # state.
         begun = partial(control.open, reporter.warning)
         with self._one_run(start, reporter, standby=standby, begun=begun) as run:
             control.take(run.tenure, reporter.warning)
@@ -211,13 +214,13 @@ class Pipeline:
                     complaint = error
             run.tenure.ends(RunEnd.now(ExitCode.DONE) if complaint is None else _end_with(complaint))
             run.stack.close()
-            # After everything was told: also that the tables were parked, and when.
+            # Raised last, after all events were reported, including which tables were parked.
             if complaint is not None:
                 raise complaint
             return stopped
 
     def status(self) -> RunStatus:
-        """How far the run under way is, or the last one was when it ended. From any thread, at any time."""
+        """Return the status of the current run, or the final status of the last one. May be called from any thread."""
         return self._keeper.status
 
     def _keep_status(self, *, local: bool) -> StatusKeeper:
@@ -230,9 +233,9 @@ class Pipeline:
         return self._keeper
 
     def stop(self) -> None:
-        """Seal and commit what was read, then let `run` return.
+        """Seal and commit the rows read so far, then let `run` return.
 
-        From any thread, also from within the `listener` of `run`; but not from a signal's handler, because it takes
+        Call it from any thread, also within the `listener` of `run`; but not from a signal handler, because it takes
         locks that the interrupted code may hold.
         """
         with self._lock:
@@ -276,7 +279,7 @@ class Pipeline:
                     "all captured collections keep images."
                 )
             take_up(resolved)
-            # Whoever takes epochs by hand begins anew with what is there, so copies would serve nobody.
+            # A caller that takes epochs itself resnapshots lost rows, so copies of segments would be of no use.
             spec = replace(job_spec(resolved, store), copies=None)
             at_once = in_flight_max or spec.settings.in_flight_max
             spec = replace(spec, settings=replace(spec.settings, in_flight_max=at_once, hand_taken=True))
@@ -304,8 +307,10 @@ class Pipeline:
         standby: bool = False,
         begun: Callable[[], None] = lambda: None,
     ) -> Iterator[_Run]:
-        """A run under the state's lease. A stop is for the run under way, or for the next one; afterwards the pipeline
-        is as new. `begun` is called when nothing is missing for a start.
+        """Do one run under the state's lease.
+
+        A stop applies to the current run or, if there is none, to the next one; after the run the pipeline can be
+        started again. `begin` is called with the start, `begun` once every check passed.
         """
         try:
             with ExitStack() as stack:
@@ -322,7 +327,7 @@ class Pipeline:
                     tenure.ends(_end_with(error))
                     raise
                 finally:
-                    # Whatever else it met: one that was replaced met its successor.
+                    # If this driver lost the state to another one, that fact replaces the error it ran into.
                     with suppress(StateError):
                         tenure.require_held()
         finally:
@@ -423,7 +428,7 @@ class Pipeline:
         for answer in CommandQueue(store).begin(command_rules(self.config, resolved.require_rows)):
             reporter.tell(Commanded(answer))
         last = store.last_manifest()
-        # The start has told of those that it asks for.
+        # The start itself reports the tables that have requests, so they count as known here.
         known = None if last is None else known_tables(last) | requests_of(store).tables.keys()
         reporter.hearers.on_status.append(NewTables(known, reporter.tell).heard)
         lives = PhaseReporter(phases, reporter.tell, refused_by_targets(store.last_commit()))
@@ -456,7 +461,7 @@ class Pipeline:
         source_side: SourceSide,
         recoveries: Recoveries,
     ) -> None:
-        """Run the source side beside the loop, which has recovered, to its end."""
+        """Run the source side together with the recovered epoch loop until the run ends."""
         run.store.sweep_spool()
         needed = run.store.needed_segments()
         launcher.sweep(needed)
@@ -496,7 +501,7 @@ class Pipeline:
 
 
 def _end_with(error: BaseException) -> RunEnd:
-    """How a run ends that meets `error`; whoever closes `epochs` before their end has what they wanted."""
+    """Return how a run ends that met `error`. A caller that closes `epochs` early counts as done."""
     if isinstance(error, KeyboardInterrupt):
         return RunEnd.now(ExitCode.INTERRUPTED)
     if not isinstance(error, Exception):
@@ -506,7 +511,7 @@ def _end_with(error: BaseException) -> RunEnd:
 
 
 def _end_of(until: str | None) -> Until | None:
-    """The end that a caller named. `ConfigError` for one that there is not."""
+    """Return the end that the caller named. Raises `ConfigError` for an unknown name."""
     if until is not None and until not in tuple(Until):
         raise ConfigError(f"until = {until!r} is unknown; it is {' or '.join(map(repr, map(str, Until)))}")
     return None if until is None else Until(until)
@@ -515,7 +520,7 @@ def _end_of(until: str | None) -> Until | None:
 def _run_through_losses(
     loop: EpochLoop, supervisor: Supervisor, reporter: ProgressReporter, recoveries: Recoveries
 ) -> None:
-    """Run the loop; when a node is gone with segments that the sink lacks, recover as a new start would."""
+    """Run the loop. If a node is lost with segments that the sink lacks, recover as a new start would, and go on."""
     while True:
         try:
             loop.run()

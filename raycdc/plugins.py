@@ -1,9 +1,9 @@
-"""The door through which sources, sinks and formats come in: entry points, for built-ins and third parties alike.
+"""Finds and loads sources, sinks and formats by their entry points, built-in ones and those of other packages.
 
 A package announces ``[project.entry-points."raycdc.sinks"] mything = "its.module:PLUGIN"`` where ``PLUGIN`` is a
-`Plugin`. The module an entry point names must import quickly: it holds the configuration model and the *name* of the
-factory, which is imported only when a pipeline runs. A plug-in that cannot be loaded is an error that names it as
-soon as its type is asked for; `raycdc plugins` lists it with its error.
+`Plugin`. The module must import quickly: it has the configuration model and the *name* of the factory, which is
+imported only when a pipeline runs. A plug-in that cannot be loaded raises an error with its name when its type is first
+used; `raycdc plugins` lists it with that error.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Plugin:
 
     `name` is the ``type`` in the configuration and the entry point's own name. `config` is the pydantic model of the
     component's TOML section (a subclass of `raycdc.config.SourceConfig` or `SinkConfig`); `factory` is
-    ``"module:callable"``, called with the validated configuration, and for a source with its `SourceContext`.
-    `init` names, in the same way, the page of ``raycdc init``: a subclass of
-    `raycdc.config.init_questions.InitQuestions`. The default page asks for the keys that the section must have.
-    `statements` names a function that reads the DDL statements of such a source where they stand in messages
-    (`raycdc.source.connector.ReadStatement`). `places` names a function that writes a position of such a source
-    (`raycdc.state.opaque.Position`) for people, in a line.
+    ``"module:callable"``, called with the validated configuration, and for a source with its `SourceContext`. `init`
+    names, in the same way, the questions of ``raycdc init``: a subclass of
+    `raycdc.config.init_questions.InitQuestions`. The default asks for the section's required keys. `statements` names a
+    function that parses this source's DDL statements when a message format carries them
+    (`raycdc.source.connector.ReadStatement`). `places` names a function that formats a position of this source
+    (`raycdc.state.opaque.Position`) as one readable line.
     """
 
     name: str
@@ -106,7 +106,7 @@ def missing_extra(module: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PluginListing:
-    """One line of `raycdc plugins`: the package of a type, and the error that keeps it from loading, if any."""
+    """One line of `raycdc plugins`: a type, its package, and the error that prevents loading it, if any."""
 
     group: PluginGroup
     type: str

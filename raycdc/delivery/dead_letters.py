@@ -1,20 +1,19 @@
-"""Dead letters from the moment they wait until people find them: each bad row once, whichever driver dies.
+"""Holds back the dead letters of an epoch until its commit is recorded, so that each bad row appears once.
 
-What a driver stages may be staged again by the next one, or never come to be, so a file of bad rows waits
-(`raycdc.segments.dead_letter_files`), and is shown once its epoch is recorded. It is there before any target can lack
-its rows.
+An epoch that a driver stages may be staged again by the next driver, or never be committed. Its file of bad rows
+(`raycdc.segments.dead_letter_files`) is therefore hidden at first, and shown once the epoch is recorded. The hidden
+file is durable before any target can lack its rows.
 
 | | in a folder | on an object store |
 |---|---|---|
-| waits | hidden, in the folder where it is shown | in a folder of this machine, then (`keep`) in the state |
-| shown | by a link, which nobody makes twice | by a put that makes a new object, then the document is deleted |
+| hidden | a hidden file in the final folder | in a folder of this machine, then (`keep`) in the state |
+| shown | by a hard link, which cannot be made twice | by a put of a new object; then the document is deleted |
 
-A document of the state is written only by the newest driver, in one step with the look at the generations, so that a
-stale one's counts for nobody. In a folder each driver's files have its generation in their names.
+A document of the state is written only by the newest driver, in one step with a check of the generations. In a folder,
+each driver's files have its generation in their names.
 
-*What if the process dies here?* Before the record: the next driver stages the epoch anew, and its files count; where it
-does not need to, because the target holds the epoch, those of the one before do. After the record: they are shown at
-the next start.
+*What if the process dies here?* Before the record, the next driver stages the epoch again, and its files count; if the
+target already holds the epoch, the earlier driver's files count. After the record, the next start shows them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,10 @@ _SHOWN = "dead_letters"
 
 
 class DeadLetters:
-    """See the module's docstring. Of the driver that has the state; callable from one thread at a time."""
+    """The dead letters of the driver that has the state; see the module's docstring.
+
+    Call it from one thread at a time.
+    """
 
     def __init__(self, records: BadRecords, store: CheckpointStore) -> None:
         self._on = records.action == DEAD_LETTER
@@ -49,7 +51,10 @@ class DeadLetters:
         self._kept: set[int] | None = None
 
     def keep(self, epoch: int) -> None:
-        """What waits of `epoch` survives this machine. Before any target can lack it."""
+        """Make the hidden files of `epoch` survive the loss of this machine.
+
+        Called before any target can lack the rows.
+        """
         documents = self._documents
         if documents is None:
             return
@@ -63,7 +68,7 @@ class DeadLetters:
             (self._folder / file).unlink(missing_ok=True)
 
     def show(self, epoch: int) -> None:
-        """`epoch` is recorded: let people find what it left out. Doing it again changes nothing."""
+        """Show the bad rows of `epoch`, which is recorded. Repeating it changes nothing."""
         if not self._on:
             return
         try:
@@ -77,9 +82,11 @@ class DeadLetters:
             raise StateError(f"{self._folder} cannot be written: {cause}.") from cause
 
     def sweep(self, committed: int) -> None:
-        """Remove what never came to be, or will be staged again. Only while nothing is staged.
+        """Remove the files of epochs that will never be committed, or will be staged again.
 
-        Who is the newest driver behind the list removes nothing of a newer one's.
+        Call it while nothing is staged.
+
+        A driver that a newer one replaced removes nothing of the newer one's.
         """
         files, documents = self._files(), self._documents
         waiting = [] if documents is None or not self._on else documents.list(_WAITING)
@@ -100,7 +107,7 @@ class DeadLetters:
             return
         self._require_own(epoch)
         for file, name in counting(files, epoch).items():
-            # Whoever shows it at the same time shows the same, and may have removed it.
+            # Another driver may have shown the same file and removed the hidden one.
             with suppress(FileExistsError, FileNotFoundError):
                 os.link(self._folder / file, self._folder / name)
         sync_folder(self._folder)
@@ -125,7 +132,7 @@ class DeadLetters:
         self._store.documents.as_driver(_letters_of(epoch), delete)
 
     def _files(self) -> list[str]:
-        """What lies in the folder of this machine."""
+        """Return the names in this machine's folder."""
         return [entry.name for entry in os.scandir(self._folder)] if self._on and self._folder.is_dir() else []
 
     def _is_own(self, file: str) -> bool:

@@ -1,14 +1,14 @@
-"""The epoch loop: sealed epochs in order, each staged, committed to the sink, recorded, told to the source side.
+"""The epoch loop: takes sealed epochs in order and stages, commits, records and reports each.
 
-Runs on the driver, in a thread of its caller's. Staging of epoch e+1 overlaps the commit of e, except for tables whose
+Runs on the driver, on a thread of the caller. Staging of epoch e+1 overlaps the commit of e, except for tables whose
 schema changes in e+1: these wait for the commit, then for the change. Epochs commit strictly in order, the tables of
-one on a few threads. It needs no Spark itself: what runs the stage tasks was handed to the sink.
+one epoch on a few threads. The loop itself needs no Spark: the sink was given what runs the stage tasks.
 
-*What if the process dies here?* Before the sink's commits: the epoch is staged again. Between or after them: `recover`
-asks the sink and replays what is missing. After the record: nothing was lost but the message to the source side, which
-reads the record at its start.
+*What if the process dies here?* Before the sink's commits, the epoch is staged again. Between or after them, `recover`
+reads what the sink holds and replays what is missing. After the record, only the message to the source side is lost,
+and the source side reads the record when it starts.
 
-Rows of an epoch that are lost before they were written: their source tables begin again with new snapshots.
+If rows of an epoch are lost before they were written, their source tables are resnapshotted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raycdc.state.bad_row_counts import settle_bad_rows
 from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.state.store import CheckpointStore
 
-#: How long to wait for the next sealed epoch before looking whether something failed or a stop was asked for.
+#: How long to wait for the next sealed epoch before checking for failures and for a stop.
 POLL_S = 0.2
 
 
@@ -49,7 +49,7 @@ class EpochLoop:
         return self._parts.records.epoch
 
     def stop(self) -> None:
-        """Let `run` return after the commit under way; what was staged beyond it is staged again at the next start."""
+        """Let `run` return after the current commit. Epochs staged beyond it are staged again at the next start."""
         self._parts.stopping.set()
 
     def recover(self) -> Recovery:
@@ -58,7 +58,7 @@ class EpochLoop:
         `SinkError` or `StateError` when they contradict each other; nothing was changed then.
         """
         if self.committed:
-            # Whoever recorded it may have died before its letters were shown.
+            # The driver that recorded the epoch may have died before its dead letters were shown.
             self._writer.letters.show(self.committed)
         return EpochRecovery(self._parts, self._writer).run()
 
@@ -118,9 +118,9 @@ class EpochLoop:
 def begin_again(
     store: CheckpointStore, warn: Callable[[str], None], manifest: Manifest, tables: Sequence[TableId], text: str
 ) -> None:
-    """Ask, durably, that the source side which starts next reads `tables` anew, from the epoch of `manifest` on.
+    """Ask durably for a resnapshot of `tables` from the epoch of `manifest` on, done by the next source side.
 
-    `StateError` with `text` for a source of which nothing like a snapshot can be taken.
+    Raises `StateError` with `text` if the source cannot take snapshots.
     """
     if STREAM_SPLIT_ID not in manifest.to_splits:
         raise StateError(text)

@@ -1,13 +1,12 @@
-"""Brings sink and record together again, before anything is read: at a start, and when a node was lost for good.
+"""Makes the sink agree with the commit record before reading begins: at a start, and after the loss of a node.
 
-Called by the epoch loop. `look` says for ``raycdc check`` what `run` would find, and changes nothing.
+Called by the epoch loop. `look` returns for ``raycdc check`` what `run` would find, and changes nothing.
 
-*What if the process dies here?* The next start decides the same again: every step can be done twice, and each is
-durable before the next one relies on it.
+For each sealed epoch without a record, the targets and the segments are checked, and a decision is made by one table of
+cases (`raycdc.state.recovery`).
 
-The decision about a sealed epoch that no record names: asked of the targets and of its segments, then decided.
-
-The cases are one table (`raycdc.state.recovery`). Asking changes nothing.
+*What if the process dies here?* The next start makes the same decision: every step can be repeated, and is durable
+before the next one relies on it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Decisions:
 
     def of(self, manifest: Manifest) -> Decision:
         """The decision for `manifest`. Waits for a node with segments that are needed, unless the loop is stopping."""
-        # One that alone does not answer is parked by being asked.
+        # Asking a target that alone does not answer parks it.
         holds = self._holdings.of(manifest)
         targets = self._parked.taking_part(manifest, self._works.targets(manifest))
         recorded = self._holdings.owed(self._records.vectors) if self._sink.durable else {}
@@ -74,13 +73,13 @@ class Decisions:
             away = any(not own.is_own(segment) for segment in missing)
             if not (isinstance(decision, Frozen) and away):
                 return decision
-            # Reading tables again costs more than waiting for a node that only starts anew.
+            # Reading tables again costs more than waiting for a node that is only restarting.
             pause_s = pauses.failed(self._threads.now_s())
             if pause_s is None or self._threads.wait(self._stopping, pause_s):
                 return decision
 
     def missing(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Those that are not there, or damaged: few are looked at, so that all of each is."""
+        """Return the segments that are missing or damaged. Only a few are checked, so each is read completely."""
         access = self._access()
         placed = access.placed(segments)
         return [segment for segment in placed if not verify_segments([segment], access=access, checksum=True)]
@@ -94,7 +93,7 @@ def _renamed(manifest: Manifest, targets: Mapping[TableId, Collection[TableId]])
 
 
 class EpochRecovery:
-    """See the module's docstring. One object is for one recovery, or for one look."""
+    """One recovery, or one forecast of it; see the module's docstring."""
 
     def __init__(self, parts: EpochParts, writer: EpochWriter) -> None:
         self._store = parts.store
@@ -150,12 +149,12 @@ class EpochRecovery:
         return Recovery(self._records.epoch, tuple(recorded), tuple(replayed), tuple(dropped), tuple(frozen))
 
     def _with_copies(self, manifest: Manifest) -> Manifest:
-        """`manifest` with copies in the place of what no node has."""
+        """Return `manifest` with copies in place of the segments that no node has."""
         copies = self._ports.copies
         return manifest if copies is None else copies.restored(manifest, self._store.spool, self._ports.access())
 
     def written(self) -> list[TableId]:
-        """The targets that hold rows of epochs behind the record, as those of a run that died before it wrote one."""
+        """Return the targets with rows of unrecorded epochs, left by a run that died before it wrote a record."""
         self._works.look_after(self._store.last_commit())
         return self._holdings.written(self._store.manifests(after=self._records.epoch))
 
@@ -177,21 +176,24 @@ class EpochRecovery:
             if isinstance(decision, Refuse):
                 raise SinkError(decision.text)
             if isinstance(decision, Frozen) and STREAM_SPLIT_ID not in manifest.to_splits:
-                raise StateError(decision.text)  # Nothing like a snapshot can be taken of this source.
+                raise StateError(decision.text)  # This source cannot take a snapshot, so the rows are lost.
             if isinstance(decision, Frozen | Tombstone):
                 break
         entries = self._parked.entries
         parked = {name: entry.text for name, entry in entries.items() if name not in before and name not in asked}
         return StartForecast(parked, tuple(sorted(elsewhere)))
 
-    # -- targets that are not what the record says ------------------------------------------------------------------
+    # -- targets that differ from the commit record -----------------------------------------------------------------
 
     def _check_record(self) -> set[str] | None:
-        """Compare what the targets hold with the record. A table that nobody follows owes nothing; one of several that
-        lacks what it had is parked, and so is a pipeline's only one that is there and says that somebody changed it;
-        where all others do, they are not where they were, or may not be asked: that is the sink's. Known rows lie in
-        the state, wherever the targets are, and each table's are its own alone. None where nothing is lacking and the
-        record stays; else the targets that the user has asked to begin again.
+        """Compare the targets with the commit record.
+
+        Targets of tables that are no longer followed are ignored. A target that lacks recorded rows is parked if it is
+        one of several, or if it exists and reports a change by another client. If all targets lack their rows, the sink
+        itself was moved or is not accessible, and its error is raised. Row stores lie in the state and are judged one
+        by one.
+
+        Returns None if nothing is lacking and the record stays; else the targets that the user has asked to resnapshot.
         """
         lacking = self._holdings.check_record(self._records.vectors, self._records.epoch, self._newest)
         if not lacking:
@@ -208,7 +210,7 @@ class EpochRecovery:
             if name in targets and name not in owing:
                 self._records.forget(name)
             elif (source := table_of(name)) is not None:
-                # Its changes cannot be made exact any more, in whatever target.
+                # Exact changes of this table are no longer possible for any of its targets.
                 for target in (t for t in owing if source in targets[t]):
                     holds, anyway = self._writer.held_of_refused(target), followed.is_asked_for(source)
                     self._parked.park(
@@ -222,8 +224,9 @@ class EpochRecovery:
         return set(map(str, asked))
 
     def _check_fitting(self) -> bool:
-        """Park the targets to which somebody did what their next commit would refuse, although they hold what they did;
-        whether there are any. Those that begin again are made anew, or looked at then.
+        """Park the targets that another client changed so that their next commit would fail.
+
+        Returns True if there are any. Targets about to be resnapshotted are made again or checked later.
         """
         if not self._records.epoch:
             return False
@@ -258,13 +261,13 @@ class EpochRecovery:
         return unfit
 
     def _begin_together(self) -> None:
-        """Targets whose tables are all to be read anew, as they share them, hold nothing from here on."""
+        """Empty the merged targets whose source tables are all to be resnapshotted."""
         if not self._ports.routing.upsert or not self._records.epoch:
             return
         followed = FollowedSources(self._store, self._ports.parking.follows)
         committed, newest = self._store.manifest(self._records.epoch), self._store.last_manifest()
         assert newest is not None
-        # Sealed epochs are of no use to them: not what is there before a snapshot, nor a beginning before the last.
+        # Epochs sealed already do not help them: their rows come from before the snapshots.
         after = replace(newest, epoch=committed.epoch + 1, from_splits=committed.to_splits)
         beginning = {}
         for target in {*self._records.merged, *map(TableId.parse, self._parked.entries)}:
@@ -280,23 +283,24 @@ class EpochRecovery:
     # -- epochs that no record names --------------------------------------------------------------------------------
 
     def _complete(self, prepared: PreparedEpoch) -> None:
-        """Write the works of `prepared`, which are what the sink lacks of the epoch, and record it."""
+        """Write the tables of `prepared`, which the sink lacks of the epoch, and record it."""
         if lost := {segment.table for segment in self._decisions.missing(_segments_of(prepared.sources))}:
-            # Their tables begin again: what they were does not matter any more.
+            # Tables with lost rows are resnapshotted, so their earlier rows no longer matter.
             prepared.sources = [replace(w, segments=()) if w.source in lost else w for w in prepared.sources]
         self._writer.apply(prepared, list(prepared.works))
         self._writer.stage(prepared, list(prepared.works))
         self._writer.commit(prepared)
 
     def _freeze(self, manifest: Manifest, decision: Frozen) -> list[int]:
-        """Complete an epoch that some targets cannot have, as its rows are gone or they have a tombstone of it: their
-        source tables begin again.
+        """Complete an epoch that some targets cannot get, because its rows are lost or they have a tombstone of it.
 
-        *What if the process dies here?* Until all targets hold the epoch the same is decided again, and asking and
-        dropping twice changes nothing. Once they do, it is recorded; what was asked for is durable by then.
+        Their source tables are resnapshotted.
 
-        Later epochs are dropped without tombstones: nobody began to commit them, as this one is not complete, and a
-        tombstone of a later epoch would say of a table that it holds this one.
+        *What if the process dies here?* Until all targets hold the epoch, the next start decides the same, and repeated
+        requests and drops change nothing. After that, the epoch is recorded, and the requests are durable already.
+
+        Later epochs are dropped without tombstones: no commit of them began, because this epoch is incomplete, and a
+        tombstone of a later epoch would wrongly say that its table holds this one.
         """
         prepared = self._writer.prepared(manifest)
         targets = self._works.targets(manifest)
@@ -318,8 +322,9 @@ class EpochRecovery:
     def _shared_by(
         self, sources: Collection[TableId], manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]
     ) -> dict[TableId, list[TableId]]:
-        """The targets with one row per key that tables share with `sources`, or with one that shares with them, and all
-        of whose rows are to come: they are filled anew together, as their rows there cannot be told apart.
+        """Return the merged targets with one row per key that are connected to `sources` by shared tables.
+
+        They are refilled together, because their rows cannot be told apart by table.
         """
         stream = stream_of(manifest)
         if stream is None or not self._ports.routing.upsert:
@@ -339,8 +344,9 @@ class EpochRecovery:
         return together
 
     def _drop_from(self, epoch: int) -> list[int]:
-        """Bar `epoch` and all later ones in every table they name, then drop their manifests. A target that refuses to
-        be barred is parked: what somebody else may still write there is gone when it begins again.
+        """Bar `epoch` and all later ones in every table they name, then drop their manifests.
+
+        A target that refuses the bar is parked; its resnapshot removes whatever an old driver may still write there.
         """
         known = self._ports.routing.known
         for manifest in self._store.manifests(after=epoch - 1):
@@ -359,7 +365,7 @@ class EpochRecovery:
         return dropped
 
     def _require_driver(self, manifest: Manifest) -> None:
-        """Asked when the manifest was read: it may be one that a successor sealed, whose number is newer than ours."""
+        """Raise `FencedError` if the manifest is a successor's. Checked after reading it, since its number is newer."""
         self._store.generations.require_driver(self._ports.generation, f"the recovery of epoch {manifest.epoch}")
 
     def _bar(self, tombstone: Callable[[], None], targets: Collection[TableId], manifest: Manifest) -> None:
@@ -374,12 +380,13 @@ class EpochRecovery:
                     held = self._writer.held_of_refused(target, patient=not isinstance(error, TargetBlockedError))
                     self._parked.park(target, sources, manifest, error, held)
             if self._records.epoch:
-                # Before the manifests go: nobody would refuse it again.
+                # Written before the manifests are dropped, because afterwards no later step would refuse the epoch
+                # again.
                 self._records.write_again()
 
 
 def _behind(last: Manifest) -> Manifest:
-    """The place right behind `last`, for targets that are parked from there on."""
+    """Return an empty manifest right after `last`, for targets that are parked from there on."""
     return replace(last, epoch=last.epoch + 1, from_splits=last.to_splits)
 
 

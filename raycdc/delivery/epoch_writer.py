@@ -90,8 +90,8 @@ class EpochParts:
 #: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
 COMMIT_THREADS = 4
 
-#: How a node with segments that is away is asked again before the epoch loop ends with its error: its server is started
-#: again within seconds, a machine that boots is not waited for.
+#: How an unreachable node with segments is retried before the epoch loop fails: a node's server restarts within
+#: seconds, but a machine that boots is not waited for.
 NODE_POLICY = RetryPolicy(longest_s=2.0, patience_s=30.0)
 
 
@@ -105,7 +105,7 @@ class PreparedEpoch:
     staged: dict[TableId, Any] = field(default_factory=dict)
     staging_s: float = 0.0
     derived: Derived = field(default_factory=Derived)
-    #: Shares of source tables whose changes are made exact, and what was made of their segments.
+    #: The source tables whose changes are made exact, with the segments made for them.
     sources: list[TableCommit] = field(default_factory=list)
     exact: dict[str, Segment | None] = field(default_factory=dict)
 
@@ -124,7 +124,7 @@ class EpochWriter:
         self._records = parts.records
         self.letters = DeadLetters(parts.ports.routing.records, parts.store)
         self._stopping = parts.stopping
-        #: Tables commit at once, and rows that one of them leaves out are counted for all.
+        #: Tables commit concurrently, and the counts of left-out rows are shared.
         self._one_at_a_time = threading.Lock()
         self._patience = parts.target_patience
 
@@ -179,15 +179,16 @@ class EpochWriter:
                 except TableRefusedError as refused:
                     self._refused(prepared, works[0], refused)
             else:
-                # One of them is refused, and only one that is alone can be told.
+                # The refusal concerns one of them; staging them one by one shows which.
                 for work in works:
                     self.stage(prepared, [work])
         finally:
             prepared.staging_s += self._ports.threads.now_s() - started
 
     def _fitting(self, prepared: PreparedEpoch, work: TableCommit, error: TableRefusedError) -> TableCommit:
-        """`work` without the rows that its target can never have, where ``on_bad_record`` leaves these out. Else it is
-        refused, by the row if it can be told which one it is.
+        """Return `work` without the rows that its target can never have, if ``on_bad_record`` leaves such rows out.
+
+        Otherwise raises the refusal, with the row if it can be identified.
         """
         if not isinstance(error, ValueRefusedError) or isinstance(error, ReferenceRefusedError):
             raise error
@@ -206,7 +207,7 @@ class EpochWriter:
                     works = self._patience.for_spark(exact)
                     derived = partial(self._making.derived, works, prepared.share, prepared.derived)
                     works = self._patience.for_spark(derived)
-                    # Tasks on other machines read what was made here from this one.
+                    # Tasks on other machines read these new segments from this machine.
                     works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
                     targets = [work.target for work in works]
                     prepared.staged.update(self._patience(targets, partial(self._sink.stage, works)))
@@ -279,14 +280,14 @@ class EpochWriter:
             return
         parts = [w for w in prepared.sources if self._parked.takes_part(w.target, w.source, prepared.manifest)]
         for source, error in known.add(parts, prepared.exact).items():
-            # Its targets have the epoch, and the next one could not be made exact for them.
+            # Its targets have the epoch already, but the next epoch could not be made exact for them.
             for target, sources in self._works.targets(prepared.manifest).items():
                 if source in sources and table_of(target) is None:
                     self._park(target, prepared.manifest, error)
         reach("after_known")
 
     def _tell_bad_rows(self, prepared: PreparedEpoch) -> None:
-        """Count what the epoch leaves out, before anybody can see that it lacks."""
+        """Count the rows that the epoch leaves out, before any target shows that they are missing."""
         for table, error in refused_missing(prepared.manifest, self._ports.routing.records).items():
             targets = self._works.targets(prepared.manifest)
             for work in self.taking_part(prepared, prepared.works):
@@ -314,10 +315,10 @@ class EpochWriter:
     def _commit_tables(self, prepared: PreparedEpoch) -> None:
         """Commit all tables; when some fail the others still finish, and the first error is raised.
 
-        A table whose rows refer to those of another one, or the other way round, is tried again behind the others.
+        A table whose rows refer to rows of another table, or are referred to, is retried after the others.
         """
         works = [work for work in self.taking_part(prepared, prepared.works) if work.target in prepared.staged]
-        # The largest first: whoever is last should be done soon.
+        # The largest first, so that the last one to finish takes little time.
         ordered = sorted(works, key=lambda work: -work.input_bytes)
         while ordered:
             refused = self._commit_at_once(prepared, ordered)
@@ -332,7 +333,7 @@ class EpochWriter:
     def _commit_at_once(
         self, prepared: PreparedEpoch, works: Sequence[TableCommit]
     ) -> list[tuple[TableCommit, TableRefusedError]]:
-        """Commit `works`, a few at once; those that are refused, and why."""
+        """Commit `works`, a few concurrently; return those that were refused, and why."""
         refused = []
         with self._ports.threads.pool(COMMIT_THREADS, "table") as pool:
             pending: dict[Future[None], TableCommit] = {
@@ -365,7 +366,7 @@ class EpochWriter:
         def commit() -> None:
             nonlocal work
             if not staged:
-                # A commit that failed may have used up what was staged; steps that the target has are skipped.
+                # A failed commit may have used up the staged files; steps that the target has already are skipped.
                 staged.append(self._sink.stage([work])[work.target])
             self._sink.commit(work, staged.pop())
 
@@ -386,12 +387,12 @@ class EpochWriter:
     def _park(self, target: TableId, manifest: Manifest, error: TableRefusedError) -> None:
         reach("before_park")
         sources = {*self._works.targets(manifest).get(target, ()), *self._works.sources_of(target)}
-        # Nobody waits once more for a target that was waited for.
+        # A blocked target was already waited for once.
         held = self.held_of_refused(target, patient=not isinstance(error, TargetBlockedError))
         self._parked.park(target, sources, manifest, error, held)
 
     def held_of_refused(self, target: TableId, *, patient: bool = True) -> CommitVector | None:
-        """The vector of a target that refused its share; one that is not there to be asked holds nothing."""
+        """Return the commit vector of a target that refused its rows; None if the target cannot be read or is gone."""
         try:
             return self._holdings.held(target, patient=patient) if self._sink.durable else None
         except TableRefusedError:
@@ -411,7 +412,7 @@ def _only(manifest: Manifest, tables: Collection[TableId]) -> Manifest:
 def _refusing(
     pool: Executor, works: Sequence[TableCommit], act: Callable[[TableCommit], None]
 ) -> list[tuple[TableCommit, TableRefusedError]]:
-    """Do `act` for all `works` in `pool`; returns those that are refused, and why. The first other error is raised."""
+    """Do `act` for all `works` in `pool`; return those that are refused, and why. The first other error is raised."""
     refused = []
     for work, done in [(work, pool.submit(act, work)) for work in works]:
         try:
@@ -434,7 +435,7 @@ def _part(manifest: Manifest, works: Sequence[TableCommit]) -> EpochPart:
 
 
 def _followed(works: Sequence[TableCommit]) -> tuple[FollowedChange, ...]:
-    """The changes of schemas that came with the epoch; that a table is there from now on is none."""
+    """Return the schema changes that came with the epoch, without the creation of tables."""
     changed = []
     for work in works:
         names = tuple(named_change(change) for change in work.changes if not isinstance(change, CreateTableEvent))
@@ -444,5 +445,5 @@ def _followed(works: Sequence[TableCommit]) -> tuple[FollowedChange, ...]:
 
 
 def by_changes(works: Sequence[TableCommit]) -> tuple[list[TableCommit], list[TableCommit]]:
-    """Those that may be staged while others are committed, and those that wait for a change of their schema."""
+    """Return the tables that may be staged during other commits, and those that wait for their schema change."""
     return [work for work in works if not work.changes], [work for work in works if work.changes]

@@ -1,8 +1,9 @@
-"""How far the sink is behind the source, also while nothing happens there.
+"""Computes how far the sink is behind the source, even while the source is idle.
 
-Readers say up to which time they have seen their source (`raycdc.source.protocol.metrics.LogMetrics.seen_ms`). All of
-that is in the epoch that was open then, or in an earlier one: once the sink holds it, it is as far as that time. While
-no reader has anything, and nothing is on its way, it is as far as they have seen.
+Readers report up to which time they have seen their source (`raycdc.source.protocol.metrics.LogMetrics.seen_ms`). All
+changes up to then are in the epoch that was open, or in an earlier one; once the sink holds that epoch, it is as
+current as that time. While no reader has unread changes and no epoch is on its way, the sink is as current as the
+readers.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ EPOCHS_MAX = 64
 
 
 class Lag:
-    """One per run. Thread-safe: statuses come from the thread that watches, and commits from the epoch loop's."""
+    """The lag of one run. Thread-safe: statuses come from the watching thread, commits from the epoch loop's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held_ms: int | None = None
-        #: What had been seen of the source before this epoch was cut.
+        #: For each epoch, the time up to which the source had been seen before the epoch was cut.
         self._seen: dict[int, int] = {}
         self._generation = 0
 
@@ -47,7 +48,7 @@ class Lag:
 
     def _look(self, status: JobStatus, now_ms: int) -> None:
         if status.generation != self._generation:
-            # Another coordinator goes on from the last seal: what was seen since then is read again.
+            # A new coordinator goes on from the last sealed epoch and reads everything since then again.
             self._generation, self._seen = status.generation, {}
         times = list(_seen(status.readers, now_ms))
         if not times:
@@ -67,7 +68,7 @@ class Lag:
 
 
 def _seen(readers: tuple[ReaderStatus, ...], now_ms: int) -> Iterator[int]:
-    """Up to which time each reader has seen what it reads; of topics that is what their messages say, or all of it."""
+    """Yield the time up to which each reader has seen its log, or the messages of its topics."""
     for reader in readers:
         log, partitions = reader.metrics.log, reader.metrics.partitions
         if log is not None and log.seen_ms is not None:

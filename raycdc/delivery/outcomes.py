@@ -33,7 +33,7 @@ class EpochStatistics:
     sealed_ms: int
     watermark_ms: int | None
     final: bool
-    #: Rows of each table that were left out so far, of those that lost any.
+    #: For each table with left-out rows, their number so far.
     bad_rows: Mapping[str, int] = field(default_factory=dict)
     schema_changes: tuple[FollowedChange, ...] = ()
     engines: EngineRows = NO_ENGINE_ROWS
@@ -74,8 +74,9 @@ class EpochStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The result of `EpochLoop.recover`: epochs recorded, replayed, dropped, and completed by tables that begin again.
+    """The result of `EpochLoop.recover`.
 
+    It lists the epochs that were recorded, replayed, dropped, and completed for targets whose tables are resnapshotted.
     Reading goes on after `epoch`.
     """
 

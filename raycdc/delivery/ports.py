@@ -1,6 +1,6 @@
-"""The surroundings that an epoch loop needs: a driver's, those of `check`, or a test's.
+"""The parts that an epoch loop is given: by a driver, by `check`, or by a test.
 
-Where tables go and what their rows become on the way: the parts that `pipeline.py` hands to the epoch loop.
+They say where tables go and what their rows become on the way.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Derives(Protocol):
     """The maker of derived segments (`raycdc.spark.derive.Deriver`)."""
 
     def __call__(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[FilteredSegment]:
-        """The derived segment of each, and what was left out of it. Blocks."""
+        """Return for each segment its derived segment and the rows left out of it. Blocks."""
 
     def forget(self, segments: Iterable[Segment]) -> None:
-        """Nobody needs these any more."""
+        """Delete derived segments that are no longer needed."""
 
     def sweep(self) -> None:
-        """Delete what is left of earlier runs."""
+        """Delete files left by earlier runs."""
 
 
 class Joins(Protocol):
@@ -55,16 +55,17 @@ class Joins(Protocol):
         """An epoch is recorded."""
 
     def sweep(self, committed: int) -> None:
-        """Delete what is left of epochs up to `committed`."""
+        """Delete files left by epochs up to `committed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Where tables go and as what; whether the sink updates rows; why several tables cannot go to one target, if so.
+    """The targets and the transformation of rows on their way to them.
 
-    `deriver` goes through the rows of segments whose transform needs that, `joiner` adds to them what is looked up, and
-    `sieve` goes through those that a merged target may not be able to hold. `records` is what becomes of bad rows.
-    `known` makes changes exact before all that, where that is asked for. `log` knows whose tasks wrote the rows.
+    `upsert` is True if the sink updates rows; `no_merging` says why several tables cannot go to one target, or is
+    empty. A row passes these parts in order: `known` makes changes exact, `deriver` applies transforms, `joiner` adds
+    looked-up columns, and `sieve` removes rows that the target cannot hold. `records` says what happens to bad rows.
+    `log` knows which engine's tasks wrote the rows.
     """
 
     router: Router
@@ -80,7 +81,7 @@ class Routing:
 
     @property
     def makers(self) -> list[Derives | BadRowFilter | RowStore]:
-        """Whoever makes segments."""
+        """Return the parts that write new segments."""
         return [maker for maker in (self.deriver, self.sieve, self.known) if maker is not None]
 
 
@@ -90,17 +91,18 @@ def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPorts:
-    """The ways in and out of an epoch loop, and the two policies that are configured: `routing` says which targets
-    tables go to, `parking` which refusals do not end the run, and who is told of them (by default none is parked).
+    """The inputs and outputs of an epoch loop, and its two policies.
 
-    `generation` tells the driver's own generation, which rises when its coordinator had to be replaced
+    The policy `routing` says which targets tables go to; `parking` says which refusals do not end the run, and reports
+    them (by default none is parked).
+
+    `generation` returns the driver's own generation, which rises when its coordinator had to be replaced
     (`raycdc.state.drivers.driver_generation`). `next_sealed(after, timeout_s)` returns the first sealed epoch greater
-    than `after`, or None when there was none for so long; it may raise to end the loop. `on_committed` is called after
-    each record, in order, on a thread of the loop. `begin_again` asks, durably, for new snapshots of source tables
-    whose rows of an epoch are gone (the text says why), or raises if that cannot be. `access` tells how segments are
-    reached, as of now. `threads` are what the loop stages and commits on, and `board` shows what they are at. `copies`
-    has segments whose nodes are lost. `read_by` tells whose readers sealed the epochs of a generation; None: an earlier
-    run's.
+    than `after`, or None after the timeout; it may raise to end the loop. `on_committed` is called after each record,
+    in order, on a thread of the loop. `begin_again` asks durably for new snapshots of source tables whose rows of an
+    epoch are lost (the text says why), or raises if that is impossible. `access` returns how segments are reached now.
+    `threads` run the loop's stages and commits, and `board` shows what they are doing. `copies` has segments of lost
+    nodes. `read_by` returns which engine's readers sealed the epochs of a generation, or None for an earlier run's.
     """
 
     generation: Callable[[], OwnGeneration]

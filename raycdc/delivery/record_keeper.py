@@ -1,10 +1,9 @@
-"""The commit record: what the targets of one state hold, who is parked, and where their rows come from.
+"""Writes the commit record: what each target holds, which targets are parked, and where their rows come from.
 
-One keeper belongs to one epoch loop. It reads the newest record when it is made and writes each later one.
+One writer belongs to one epoch loop. It reads the newest record when it is made and writes each later one.
 
-Names under which recovery and commit records count known rows (`raycdc.delivery.rows.row_store`) as one more target.
-
-The known rows of ``shop.orders`` have the slot ``known rows of shop.orders``, a name that no target can have.
+Row stores (`raycdc.delivery.rows.row_store`) are counted in the record as additional targets. The row store of
+``shop.orders`` has the name ``known rows of shop.orders``, which no target can have.
 """
 
 from __future__ import annotations
@@ -39,8 +38,10 @@ def table_of(slot: TableId) -> TableId | None:
 
 
 class CommitRecordWriter:
-    """See the module's docstring. `on_parked` is told of the targets that a record says are parked, once for each time
-    that one was; those of the first record the source hears of at its start.
+    """The writer of commit records; see the module's docstring.
+
+    `on_parked` is called once for each target that a new record says is parked. The source learns of those in the first
+    record when it starts.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class CommitRecordWriter:
         #: Those of known rows among them.
         self._slots: set[str] = {name for name in self._vectors if table_of(TableId.parse(name)) is not None}
         self._routes: dict[str, RoutedTarget] = dict(record.routes) if record else {}
-        #: Since when each target is parked that was told of.
+        #: For each reported target, the time since when it is parked.
         self._told = {name: entry.since_ms for name, entry in parked.entries.items()}
 
     def __repr__(self) -> str:
@@ -79,7 +80,7 @@ class CommitRecordWriter:
 
     @property
     def merged(self) -> set[TableId]:
-        """The targets that rows of several source tables went to."""
+        """Return the targets that got rows of several source tables."""
         return {TableId.parse(name) for name, route in self._routes.items() if len(route.sources) > 1}
 
     def described(self, target: TableId) -> RoutedTarget | None:
@@ -87,13 +88,13 @@ class CommitRecordWriter:
         return self._routes.get(str(target))
 
     def sources_of(self, target: TableId) -> tuple[TableId, ...]:
-        """The source tables of `target`, those that wait while it is parked among them."""
+        """Return the source tables of `target`, including those that wait while it is parked."""
         route, parked = self._routes.get(str(target)), self._parked.entries.get(str(target))
         names = [*(route.sources if route is not None else ()), *(parked.sources if parked is not None else ())]
         return tuple(map(TableId.parse, dict.fromkeys(names))) or (target,)
 
     def forget(self, target: TableId) -> None:
-        """`target` owes nothing any more; the next record does not name it."""
+        """Remove `target` from later records, because its past rows no longer matter."""
         del self._vectors[str(target)]
         self._slots.discard(str(target))
         self._routes.pop(str(target), None)
@@ -113,8 +114,10 @@ class CommitRecordWriter:
         return now_ms
 
     def _describe(self, routes: Mapping[str, RoutedTarget], part: Collection[TableId]) -> None:
-        """Note how the epoch leaves its targets. One outside of `part` refused the epoch, but may have some of its
-        columns; without an earlier epoch its `schema` stays empty.
+        """Note how the epoch leaves its targets.
+
+        A target outside of `part` refused the epoch, but may have some of its columns; without an earlier epoch its
+        `schema` stays empty.
         """
         for name, target in routes.items():
             if TableId.parse(name) in part:
@@ -123,11 +126,11 @@ class CommitRecordWriter:
                 self._routes[name] = self._routes.get(name, replace(target, schema="")).refusing(target)
 
     def write_again(self) -> None:
-        """Replace the record of the last epoch, because targets were parked, or owe nothing any more, since then."""
+        """Replace the record of the last epoch, after targets were parked or removed."""
         self._write(self._epoch)
 
     def do_not_tell(self, targets: Mapping[str, ParkedTarget]) -> None:
-        """Nobody has to decide about `targets`: the tables of those begin again by themselves."""
+        """Suppress the report of `targets`, whose tables are resnapshotted without a decision by the user."""
         self._told |= {name: entry.since_ms for name, entry in targets.items()}
 
     def _write(self, epoch: int) -> int:

@@ -1,3 +1,1 @@
-"""A driver among others: it takes the state or waits for it, is started again together with its servers, and tells
-where its run stands still.
-"""
+"""What a driver does as one process among others: leadership, restarts, retries and commands to a running pipeline."""

@@ -1,24 +1,24 @@
 """Commands about tables: kept in the state until a driver takes them, judged there, and carried out while it runs.
 
-A command is a file of its own in the state (``commands/ID.json``), so anybody who may write there gives one: the CLI,
-or whoever speaks to a running driver. It is *accepted* when the file is durable. The driver judges it and writes its
-answer into the document of requests, together with the request that it makes
-(`raycdc.source.tables.table_requests.ask_all`), in one step and under its own generation; then the file goes.
+Each command is one file in the state (``commands/ID.json``), so any process with write access can give one: the CLI, or
+a client of the control API. A command is *accepted* when its file is durable. The driver judges it, writes its answer
+and the resulting request into the document of requests in one step (`raycdc.source.tables.table_requests.ask_all`),
+under its own generation, and then deletes the file.
 
 | a command is | because |
 |---|---|
-| `accepted` | its file is there, and no driver has answered |
-| `acting` | its request is in the document; the coordinator that starts next carries it out |
-| `done` | an epoch that the sink holds has it; of a table that is read anew, one with rows |
-| `parked` | it was carried out, and its table was parked again by its first rows; the text has the reason |
+| `accepted` | its file exists, and no driver has answered |
+| `acting` | its request is in the document; the next coordinator to start carries it out |
+| `done` | an epoch with its effect is in the sink; for a resnapshot, an epoch with rows of the table |
+| `parked` | it was carried out, but its table's first rows parked the table again; the text has the reason |
 | `refused` | it makes no sense for the table, or for this source; the answer says why |
 
-A running driver carries out requests by the code of a start: it ends the generation of coordinator and readers, makes
-the requests while nobody reads, and its supervisor starts the next generation from the last sealed epoch. Sink, Spark
-and the driver itself go on meanwhile.
+A running driver carries out requests with the same code as a start: it ends the generation of coordinator and readers,
+applies the requests while no reader runs, and its supervisor starts the next generation from the last sealed epoch.
+Sink, Spark and the driver keep running.
 
-*What if the process dies here?* Before the answer the file is there, and the next driver takes it; after it the request
-is durable, acts once by its number, and a file that was left is known by its id.
+*What if the process dies here?* Before the answer is written, the file remains and the next driver takes it. After
+that, the request is durable and its number makes it act only once; a remaining file is recognized by its id.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _FILE = re.compile(r"([0-9a-z]{8,64})\.json")
 
 
 class CommandState(StrEnum):
-    """How far a command is; see the module's table."""
+    """How far a command is. See the table in the module's docstring."""
 
     ACCEPTED = "accepted"
     ACTING = "acting"
@@ -80,8 +80,10 @@ class CommandStatus:
 
 
 class CommandQueue:
-    """The commands of a state. Giving one and asking about one is for any process; `take` is the driver's, or of
-    whoever has the lease. Errors of the storage are `StateError`.
+    """The commands of a state. Errors of the storage are `StateError`.
+
+    Any process may submit commands and read their states. Only the driver, or another holder of the lease, calls
+    `take`.
     """
 
     def __init__(self, store: CheckpointStore) -> None:
@@ -92,7 +94,7 @@ class CommandQueue:
         return f"CommandQueue({str(self._store.place)!r})"
 
     def submit(self, command: TableCommand) -> str:
-        """Accept a command, durably, and return its id. One that was given under this id before is not given again."""
+        """Accept a command durably and return its id. An id that was used before is not accepted a second time."""
         name = f"{command.id}.json"
         if _FILE.fullmatch(name) is None:
             raise ConfigError(f"A command's id has 8 to 64 digits and small letters, not {command.id!r}.")
@@ -106,8 +108,9 @@ class CommandQueue:
         return command.id
 
     def _require_here(self, name: str) -> None:
-        """`StateError` where the state was moved while the command in the file `name` was given: the move takes along
-        what it finds behind its bar.
+        """Raise `StateError` if the state was moved while the command was being given.
+
+        A move copies the commands that it finds after it barred the old state; this one may be too late.
         """
         identity = read_identity(self._folder)
         if identity is not None and identity.moved_to:
@@ -118,12 +121,12 @@ class CommandQueue:
             )
 
     def state(self, command: str) -> CommandStatus | None:
-        """How far the command with this id is; None for one that nobody gave, or that is forgotten."""
+        """Return the state of the command with this id; None if the id is unknown or was forgotten."""
         return next((status for status in self.all() if status.id == command), None)
 
     def all(self) -> list[CommandStatus]:
         """The commands that are remembered, oldest first."""
-        # A file goes when its answer is there, so the files are looked at first.
+        # Read the files before the answers: a driver deletes a file only after it wrote the answer.
         waiting = self.waiting()
         requests = requests_of(self._store)
         answered = [_status(asked, acting=acting(asked, requests)) for asked in requests.commands]
@@ -135,7 +138,7 @@ class CommandQueue:
         ]
 
     def waiting(self) -> list[TableCommand]:
-        """The commands that no driver has answered, and those whose file was left behind."""
+        """Return the commands whose files remain: those without an answer, and those whose file was not yet deleted."""
         found = (self._read(name) for name in sorted(self._folder.list(_FOLDER)))
         return [command for command in found if command is not None]
 
@@ -157,14 +160,15 @@ class CommandQueue:
         return refused, [command for command in commands if command not in refused]
 
     def begin(self, rules: CommandRules) -> list[CommandDecision]:
-        """`judge_rows`, and `take` all that are waiting: what a driver begins with."""
+        """Call `judge_rows`, then `take` all waiting commands. A driver calls this when it starts."""
         self.judge_rows(rules)
         return self.take(self.waiting(), rules)
 
     def take(self, commands: Sequence[TableCommand], rules: CommandRules) -> list[CommandDecision]:
-        """Judge `commands` and make their requests durable, while nobody reads. Those that a driver has answered are
-        left as they are, and so are all before the first epoch, which reads every table anyway. Where there are no
-        commands, nothing is read.
+        """Judge `commands` and make their requests durable; call it while no reader runs.
+
+        Commands with an answer are left as they are. All are left before the first epoch, which reads every table
+        anyway. Nothing is read from the state if there are no commands.
         """
         manifest = self._store.last_manifest() if commands else None
         if manifest is None:
@@ -173,7 +177,7 @@ class CommandQueue:
         with self._store.documents.changing:
             for command in commands:
                 if self._answer(command.id) is None:
-                    # One after another, because each is judged by what those before it ask for.
+                    # One by one, because the requests of earlier commands influence the judgement of later ones.
                     answer = self._judged(command, rules, manifest)
                     of_rows = command.is_of_rows and not answer.refused
                     rows = command.rows_request(TableId.parse(answer.table)) if of_rows else None
@@ -186,9 +190,7 @@ class CommandQueue:
         return answers
 
     def judge_rows(self, rules: CommandRules) -> None:
-        """Have backfills that were asked for before end where the configuration refuses them by now; while nobody
-        reads.
-        """
+        """End earlier requested backfills that the present configuration refuses. Call it while no reader runs."""
         asked = requests_of(self._store)
         # Most states have none, and a manifest of many tables takes a while to read.
         stream = stream_of(self._store.last_manifest()) if asked.rows else None
@@ -199,7 +201,7 @@ class CommandQueue:
 
     @property
     def _is_by_hand(self) -> bool:
-        """Whether the state's epochs are for whoever takes them, and no sink of ours."""
+        """Return True if the state's epochs are taken by a Python caller and not by a sink of ours."""
         keys = read_configured(self._store)
         return keys is not None and kept_sink(keys) is None
 
@@ -228,7 +230,7 @@ class CommandQueue:
         return next((asked for asked in requests_of(self._store).commands if asked.command == command), None)
 
     def _read(self, name: str) -> TableCommand | None:
-        """The command in a file; None for what none of ours wrote, or what a driver has just taken."""
+        """Return the command in a file; None if the file is not ours, or a driver has just taken it."""
         if _FILE.fullmatch(name) is None:
             return None
         document: Any = codec.read_current(self._folder, f"{_FOLDER}/{name}")

@@ -32,7 +32,7 @@ WAIT_S = 0.5
 
 @dataclass(eq=False, slots=True)
 class Epoch:
-    """One sealed epoch. `ack` it when its rows are safe; only then does the next one come.
+    """One sealed epoch. Call `ack` when its rows are safe; the next epoch comes only after that.
 
     `tables` maps every table the epoch touches to its schema. The number never changes and is never used again.
     """
@@ -78,8 +78,9 @@ class Ledger:
         generation: Callable[[], OwnGeneration],
         sealed_before: int = 0,
     ) -> None:
-        """`sealed_before` is the last epoch that was sealed when this run began; one of them may be an earlier run's
-        final one. `records` says what becomes of rows that the source cannot give.
+        """`sealed_before` is the last epoch that was sealed before this run, possibly an earlier run's final one.
+
+        `records` decides what happens to rows that the source cannot deliver.
         """
         self.store = store
         self._generation = generation
@@ -98,9 +99,9 @@ class Ledger:
         return record.epoch if record else 0
 
     def next_after(self, epoch: int, *, wait_s: float = WAIT_S) -> Manifest | None:
-        """The first sealed epoch after `epoch`, its segments where they are now; None when there was none for so long.
+        """Return the first sealed epoch after `epoch`, with present paths of its segments; None after `wait_s`.
 
-        Raises whatever ended the source side, and `DataError` for rows that the source cannot give.
+        Raises the error that ended the source side, and `DataError` for rows that the source cannot deliver.
         """
         manifest = next_manifest(self.store, self._supervisor, epoch, wait_s)
         if manifest is None:
@@ -121,7 +122,7 @@ class Ledger:
             before = self.store.last_commit() or CommitRecord(0, 0, 0, {})
             vectors = {**before.tables, **{str(table): (manifest.epoch, 0) for table in manifest.tables}}
             now_ms = time.time_ns() // 1_000_000
-            # Whatever else is recorded stays so: an epoch that was read says nothing against it.
+            # The rest of the commit record is kept: reading an epoch does not invalidate it.
             self.store.write_commit(
                 replace(
                     before, epoch=manifest.epoch, generation=self._generation(), committed_ms=now_ms, tables=vectors
@@ -132,7 +133,7 @@ class Ledger:
             self._supervisor.epoch_committed(manifest.epoch)
 
     def is_end(self, epoch: int) -> bool:
-        """Whether a sealed epoch is the last one of this run; False for 0, before the first."""
+        """Return True if the sealed epoch is the last one of this run; False for 0, which is before the first."""
         return epoch > self._sealed_before and self.store.manifest(epoch).final
 
     def epochs(self) -> Iterator[Epoch]:

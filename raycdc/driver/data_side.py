@@ -36,7 +36,7 @@ def bad_records(config: PipelineConfig, store: CheckpointStore) -> BadRecords:
 
 
 def sink_context(config: PipelineConfig, app_id: str, run_tasks: TaskRunner) -> SinkContext:
-    """All that a sink is told which the configuration says."""
+    """Return the part of the configuration that a sink needs."""
     return SinkContext(
         app_id=app_id,
         write=config.sink.write,
@@ -67,14 +67,15 @@ class DataSide:
 
     @property
     def is_here(self) -> bool:
-        """Whether tasks run on the machine with the state, which is then the node they are on."""
+        """Return True if tasks run on the machine that has the state, that is, on this node."""
         return self.spark is None or self.config.spark.is_here
 
     def open(
         self, stack: ExitStack, warn: Callable[[str], None], *, patiently: StartRetry, board: ActivityTracker
     ) -> Routing:
-        """Open the sink, and whatever else rows need on their way; `stack` closes it all. Servers that are away are
-        waited for as `patiently` does; `board` shows what is waited for.
+        """Open the sink and everything else that rows need on their way; `stack` closes it all.
+
+        `patiently` retries servers that are unreachable; `board` shows what is waited for.
         """
         here, sink, private = self.is_here, self.resolved.start.sink, self.store.path / "private"
         from_bytes, log = self.config.spark_from_bytes, TaskLog()
@@ -96,7 +97,7 @@ class DataSide:
         if self.resolved.full_by is FullBy.KNOWN_ROWS:
             from raycdc.delivery.rows.row_store import RowStore  # Only here, because it loads Delta's libraries.
 
-            # They are beside the state, where tasks on other machines could not write them.
+            # Row stores lie next to the state, where tasks on other machines could not write them.
             kept = context if here else replace(context, run_tasks=task_runner(None, TaskRules())[0], session=None)
             known = RowStore.opened(self.store.place, replace(kept, access=self.access))
             stack.callback(known.close)

@@ -1,19 +1,19 @@
-"""A run that begins in the driver's own process, and its hand-over to Ray and Spark once these are up.
+"""Starts a run in the driver's own process, and promotes it to Ray and Spark once these are up.
 
-Ray and Spark take seconds to start, which a run of a small table does not last. So the source side begins as threads of
-the driver (`PromotableLauncher`), stage tasks run there too, and both engines start later, beside that work.
+Ray and Spark take seconds to start, longer than a run of a small table lasts. The source side therefore begins as
+threads of the driver (`PromotableLauncher`), stage tasks run there too, and both engines start in the background.
 
-The hand-over of the source side (`EnginePromotion`) is a restart of it within the run, nothing else: the coordinator
-and its readers end, a new generation fences whatever of them may be left, and the actors go on from the last manifest.
-That is what happens when a coordinator is lost. Rows that were read and not sealed are read again, so the hand-over
-waits for the end of an epoch; without a manifest there is none, because a start from "now" would be another one. The
-epoch loop goes on meanwhile. The data side needs no hand-over: a task gives the same files wherever it runs.
+The promotion of the source side (`EnginePromotion`) is a restart of it within the run: the coordinator and its readers
+end, a new generation fences anything that is left of them, and the actors go on from the last manifest, exactly as
+after the loss of a coordinator. Rows that were read and not sealed are read again, so the promotion waits for the end
+of an epoch. There is no promotion before the first manifest, because a new start could choose another log position. The
+epoch loop keeps running. The data side needs no promotion: a task writes the same files wherever it runs.
 
-*What if the process dies here?* Before the new generation: the next start goes on from the last manifest, as ever.
-After it: the same, because the generation says nothing but who may write. *What if Ray or Spark dies?* Before the
-hand-over nothing of the run depends on them: it goes on in its own process, says so, and they are started again. After
-it a lost Ray is started again as ever (`raycdc.pipeline`). *What if the run ends while they come up?* It does not wait:
-what was begun ends by itself (`raycdc.core.background_tasks`).
+*What if the process dies here?* Before and after the new generation, the next start goes on from the last manifest; a
+generation only says who may write. *What if Ray or Spark dies?* Before the promotion, nothing of the run depends on
+them: it goes on in its own process, reports the loss, and they are started again. After it, a lost Ray is started again
+as in any run (`raycdc.pipeline`). *What if the run ends while they start?* It does not wait; their start is abandoned
+in the background (`raycdc.core.background_tasks`).
 """
 
 from __future__ import annotations
@@ -45,22 +45,24 @@ from raycdc.transform.resolved import needs_spark
 
 _log = logging.getLogger(__name__)
 
-#: Ray and Spark start when a run has lasted so long. Their start takes two cores for seconds, from the reading as well:
-#: two million rows are in a lake by then.
+#: Ray and Spark start once a run has lasted this long. Their start uses two cores for seconds, which slows reading; by
+#: then two million rows are in a lake.
 START_AFTER_S = 5.0
-#: Where nothing is committed by then (hundreds of tables are made first), they start this much later at most.
+#: If nothing was committed by then, as when hundreds of targets are created first, the engines start at most this much
+#: later.
 COMMIT_S = 10.0
-#: A run that ends by itself, and by its pace so far sooner than engines come up and are of use, is waited for so long.
+#: A run that ends by itself within this time, judged by its speed so far, ends without engines.
 ENDS_SOON_S = 10.0
 #: Longest the hand-over waits for the end of an epoch. A table at rest has none, and loses nothing.
 EPOCH_S = 5.0
-#: How often it looks whether it has to wait any longer.
+#: How often the thread checks whether it can stop waiting.
 LOOK_S = 0.2
-#: Engines that died or did not come up are started again after so long, then after twice as long, up to the second.
+#: Engines that died or did not start are started again after the first time, then after twice as long each time, up to
+#: the second.
 AGAIN_S, AGAIN_MAX_S = 15.0, 600.0
-#: How often whoever ends the run looks whether a hand-over under way is done.
+#: How often `close` checks whether a promotion in progress has finished.
 CLOSING_LOOK_S = 0.02
-#: Stands in the warning that engines were lost, or did not come up; tests wait for it.
+#: Part of the warning that engines were lost or did not start; tests wait for it.
 STAYS = "The run goes on in its own process, and starts Ray and Spark again in"
 
 
@@ -70,7 +72,7 @@ def begins_in_process(config: PipelineConfig, *, local: bool) -> bool:
         return False
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
-        # It may be one that a run before left to its end, which is nobody's to go on with.
+        # A Ray that is initialized already may be one that an earlier run is still shutting down; it must not be used.
         background_tasks.wait_for(background_tasks.now())
         if ray.is_initialized():
             return False
@@ -108,35 +110,35 @@ class RunBeginning(Enum):
 
 
 class HasSession(Protocol):
-    """Tells the session that is up now, if one is (`raycdc.spark.lifecycle.SparkThread`)."""
+    """Gives the Spark session that is up now, if any (`raycdc.spark.lifecycle.SparkThread`)."""
 
     @property
     def now(self) -> Any: ...
 
 
 class Engine(Protocol):
-    """Something that starts beside the run (`raycdc.spark.lifecycle.SparkThread`)."""
+    """An engine that starts in the background of a run (`raycdc.spark.lifecycle.SparkThread`)."""
 
     def begin(self) -> Future[Any]:
-        """Start it, in a thread of its own, unless it is up: the future of its start."""
+        """Start the engine in its own thread unless it is up; return the future of its start."""
 
     def warm_up(self) -> None:
         """Let it get ready for its first work; it is up."""
 
     def look(self) -> None:
-        """Raise a `RaycdcError` where it was up and is gone."""
+        """Raise a `RaycdcError` if the engine was up and is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnginesNow:
-    """Who reads and who writes at a time of the run; `spark` is None without Spark."""
+    """Tells which engines read and write at a given time; `spark` is None without Spark."""
 
     config: PipelineConfig
     begins: RunBeginning
     spark: HasSession | None
 
     def now(self, read_by: EngineName) -> EnginesAtWork:
-        """Who writes now, and what is to come, while these read."""
+        """Return the engines that write now and those that are starting, given the engine that reads."""
         up = self.spark is not None and self.spark.now is not None
         due = self.begins is RunBeginning.HERE and read_by is EngineName.DRIVER
         return EnginesAtWork(
@@ -163,10 +165,10 @@ class PromotableSource(Protocol):
 
 
 class PromotableLauncher:
-    """`Launcher` of this process's threads (`local`), and from `hand_over` on of what `make` starts for so many
-    readers, with `beside`.
+    """A `Launcher` of threads in this process, and after `hand_over` of the processes that `make` starts.
 
-    All that `make` starts lives and ends on one thread, because Ray's processes die with the thread that started them.
+    `make` receives the number of readers; `beside` is the other engine that starts. Everything that `make` starts is
+    started and ended on one thread, because Ray's processes die with the thread that started them.
     """
 
     def __init__(
@@ -183,7 +185,7 @@ class PromotableLauncher:
 
     @property
     def in_process(self) -> bool:
-        """Whether this process still reads."""
+        """Return True while readers run in this process."""
         return self._acting is self._local
 
     @property
@@ -207,13 +209,13 @@ class PromotableLauncher:
         self._beside.warm_up()
 
     def look_ahead(self) -> None:
-        """Raise a `RaycdcError` where what is to take over is gone."""
+        """Raise a `RaycdcError` if an engine that is to take over is gone."""
         self._beside.look()
         if self._made is not None:
             self._made.result().look()
 
     def discard(self) -> None:
-        """End what was to take over, if it is there; returns when it has ended."""
+        """End the engine that was to take over, if it was started. Returns when it has ended."""
         with self._lock:
             made, self._made = self._made, None
             if made is None or self._closed.is_set():
@@ -222,7 +224,7 @@ class PromotableLauncher:
         ended.result()
 
     def hand_over(self) -> None:
-        """Whatever is started from now on is the other launcher's; called when nothing of the job runs."""
+        """Make the other launcher start all later processes. Called while no process of the job runs."""
         reach("in_hand_over")
         assert self._made is not None, "it is prepared"
         self._acting = self._made.result()
@@ -257,11 +259,14 @@ class PromotableLauncher:
         return self._thread.submit(self._acting.renew).result()
 
     def close(self) -> None:
-        """Returns when all has ended. What is being started is left to end by itself, because that takes seconds."""
+        """End both launchers and wait for them.
+
+        A start in progress is left to finish in the background, which takes seconds.
+        """
         self._local.close()
         with self._lock:
             self._closed.set()
-            # Nothing depended on one that did not take over.
+            # Nothing depends on an engine that did not take over, so its errors while closing are only logged.
             ends = _close_lost if self.in_process else _close
             ended = None if self._made is None else self._thread.submit(ends, self._made)
             coming = self._made is not None and not self._made.done()
@@ -277,7 +282,7 @@ class PromotableLauncher:
 
 
 def _close_lost(made: Future[Launcher]) -> None:
-    """Whatever keeps it from ending keeps the next one from its start, which is told then."""
+    """Close the launcher and log errors: the same cause will stop the next start, which then reports it."""
     try:
         _close(made)
     except Exception:  # noqa: BLE001
@@ -294,8 +299,9 @@ def _close(made: Future[Launcher]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PromotionState:
-    """What a hand-over asks of the state: whether there is a place to go on from, and whether anything was committed.
-    `sweep` deletes what the readers before had not sealed; it is called while there are none.
+    """What a promotion needs to know of the state: whether there is a manifest to go on from, and any commit.
+
+    `sweep` deletes what the earlier readers had not sealed; it is called while no reader runs.
     """
 
     has_manifest: Callable[[], bool]
@@ -313,8 +319,9 @@ class PromotionState:
 
 @dataclass(frozen=True, slots=True)
 class EnginesDue:
-    """When engines are started: after so many seconds (None: `START_AFTER_S`), and somewhat later where the run is
-    about to end, as one does by itself once it has caught up.
+    """When engines start: `after_s` seconds into the run (None: `START_AFTER_S`).
+
+    With `ends_by_itself` they start a little later if the run is about to catch up and end.
     """
 
     after_s: float | None = None
@@ -322,8 +329,10 @@ class EnginesDue:
 
 
 class EnginePromotion:
-    """See the module's docstring: a thread beside one `side`, which starts the other half of `launcher`. `tell` hears,
-    from that thread, that the hand-over is done, and warnings. Engines are started when they are `due`.
+    """The promotion of one `side`, done by a thread; see the module's docstring.
+
+    It starts the second half of `launcher` when engines are `due`. `tell` is called from that thread when the promotion
+    is done, and for warnings.
     """
 
     def __init__(
@@ -342,12 +351,12 @@ class EnginePromotion:
         self._threads = threads
         self._begun_s = threads.now_s()
         self._closed = Event()
-        #: Whether the source side's processes are being ended.
+        #: True while the processes of the source side are being ended.
         self._handing = False
         threads.start(self._run, "hand-over")
 
     def close(self) -> None:
-        """Nothing is handed over from now on. Returns when a hand-over under way is done, and waits for no engine."""
+        """Prevent any further promotion. Waits for a promotion in progress, but not for an engine that starts."""
         self._closed.set()
         while self._handing:
             self._threads.wait(Event(), CLOSING_LOOK_S)
@@ -371,7 +380,7 @@ class EnginePromotion:
                 self._prepare()
             except Exception as error:
                 if isinstance(error, ConfigError) and not isinstance(error, EngineNotStartedError):
-                    raise  # It would come again at every start.
+                    raise  # The same error would come again at every start.
                 if self._closed.is_set() or self._side.ending:
                     return
                 self._launcher.discard()
@@ -384,13 +393,13 @@ class EnginePromotion:
                 return
 
     def _wait_until(self, condition: Callable[[], bool], *, at_most_s: float) -> None:
-        """Return when `condition` holds, so much later at most, and at once when this is closed."""
+        """Return when `condition` holds, at the latest after `at_most_s`, or immediately when this is closed."""
         until_s = self._threads.now_s() + at_most_s
         while not (self._closed.is_set() or condition()) and self._threads.now_s() < until_s:
             self._threads.wait(self._closed, LOOK_S)
 
     def _ends_soon(self) -> bool:
-        """Whether the snapshots are over, or will be within `ENDS_SOON_S` at their pace so far."""
+        """Return True if the snapshots are complete, or will be within `ENDS_SOON_S` at their speed so far."""
         status = self._side.status(tables=False)
         counts = NO_TABLES if status is None else status.counts
         if not counts.chunks_done:
@@ -411,7 +420,7 @@ class EnginePromotion:
     def _hand_over(self) -> None:
         self._handing = True
         try:
-            # In this order: whoever closes looks at the first after it has set the second.
+            # This order matters: `close` sets `_closed` first and then reads `_handing`.
             if self._closed.is_set() or self._side.ending:
                 return
             self._side.start_over(self._recover)
@@ -421,7 +430,7 @@ class EnginePromotion:
         reach("after_hand_over")
 
     def _recover(self) -> None:
-        """Nothing of the job runs now."""
+        """Sweep the state and switch the launcher. No process of the job runs now."""
         self._state.sweep()
         self._launcher.hand_over()
 
@@ -437,7 +446,7 @@ class EnginePromotion:
         while not self._closed.is_set():
             self._launcher.look_ahead()
             epoch, final = self._side.next_sealed(newest, wait_s=LOOK_S)
-            # Nobody else seals, so that the state need not be asked again.
+            # Only this run seals, so the state need not be read again.
             has_manifest = has_manifest or epoch is not None
             waited = epoch is not None or self._threads.now_s() >= until_s
             if final is not None or (waited and has_manifest):
@@ -447,7 +456,7 @@ class EnginePromotion:
 
 
 def _first_line(error: Exception) -> str:
-    """What happened, without advice for a run that ends."""
+    """Return the error's first line, without advice that applies only to a run that ends."""
     if isinstance(error, ClusterLostError):
         return error.what
     text = str(error).strip().partition("\n")[0]

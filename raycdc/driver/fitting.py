@@ -1,8 +1,8 @@
-"""Whether a configuration fits the state that there is: the keys that changed, and what becomes of them.
+"""Compares a configuration with that of an existing state: which keys changed, and what follows from it.
 
 `raycdc.config.changes` has the effect of each key. A key that says where or how the sink writes may be corrected until
-a target holds rows of the state, and a new location of the target is believed once the target has shown what it holds;
-both are recorded by functions of this module, under the lease.
+a target has rows of the state. A new location of a target is accepted once the target there has proved to hold the
+committed rows. Functions of this module record both, under the lease.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ _NEW_STATE = (
 
 
 def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink: bool = True) -> list[Difference]:
-    """The allowed differences from the configuration of the state. `ConfigError` with all others, and ways out;
-    `StateError` for another ``pipeline.state_key``.
+    """Return the allowed differences from the configuration of the state.
+
+    Raises `ConfigError` with all other differences and their remedies, and `StateError` for another
+    ``pipeline.state_key``.
     """
     was, last = read_configured(store), store.last_manifest()
     if last is not None:
         states = [state.to_json() for state in (*last.to_splits.values(), last.enumerator)]
         require_state_key(config.state_key, json.dumps(states))
     if was is None or last is None:
-        return []  # Nothing was written yet, or by a version that did not remember.
+        return []  # Nothing was written yet, or an older version that did not record its configuration wrote it.
     changes = differences(was, configured_keys(config, has_sink=has_sink), config)
     if other_reader := _other_reader(was, has_sink=has_sink):
         raise ConfigError(other_reader)
@@ -71,15 +73,19 @@ def require_fitting(config: PipelineConfig, store: CheckpointStore, *, has_sink:
 
 
 def _is_correction(difference: Difference, store: CheckpointStore) -> bool:
-    """Whether the key says where and how the sink writes, which is free to change until it has written anything. Rows
-    that are read for another sink, or for another way of writing, would be others.
+    """Return True if the key may still change because the sink has not written yet.
+
+    ``sink.type`` and ``sink.write`` are excluded: rows already read for one of them would not fit another.
     """
     of_sink = difference.key.startswith("sink.") and difference.key not in ("sink.type", "sink.write")
     return of_sink and difference.change is ConfigChangeClass.NEW_STATE and store.last_commit() is None
 
 
 def _other_reader(was: Mapping[str, Setting], *, has_sink: bool) -> str:
-    """Why this state's epochs are not for whoever asks now: what the one has the other would never get."""
+    """Return the text that refuses a caller of the other kind; empty if the kind fits.
+
+    A state whose epochs go to a sink cannot also be consumed in Python, because each would miss what the other got.
+    """
     kind = kept_sink(was)
     if has_sink == (kind is not None):
         return ""
@@ -125,7 +131,7 @@ def require_nothing_written(
 
 @contextmanager
 def naming_place(changed: Sequence[Difference]) -> Iterator[None]:
-    """Has the `SinkError` of a target that is not the one name those of the `changed` keys by which it is another."""
+    """Add the `changed` location keys to a `SinkError` about a target that is not the recorded one."""
     try:
         yield
     except SinkError as error:
@@ -144,8 +150,10 @@ def proving_target(
     changed: Sequence[Difference],
     written: Callable[[], Sequence[TableId]],
 ) -> Iterator[None]:
-    """Around a recovery, which asks the targets what they hold. Corrected keys are recorded before it, once `written`
-    has been asked; behind it all of them, because a target that holds what was committed is the one, wherever it is.
+    """Wrap a recovery, which checks what the targets hold, and record changed keys.
+
+    Corrected keys are recorded before it, once `written` was checked. The others are recorded after it, because a
+    target that holds the committed rows is the right one, at whatever location.
     """
     with naming_place(changed):
         if corrected := require_nothing_written(changed, store, written):

@@ -1,4 +1,4 @@
-"""One driver at a time: it takes the state, or waits for it (``raycdc run --standby``), and keeps it to its end."""
+"""Leader election between drivers: one takes the state, or waits for it (``raycdc run --standby``), and keeps it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ class StoppedWaitingError(Exception):
 
 
 class Leadership:
-    """A driver's hold of its state, from its beginning to its end. `on_lost` may be called from another thread, once;
-    whatever is added when it is lost already is called at once.
+    """One driver's hold of its state, until `close` or until another driver takes over.
+
+    The function given to `on_lost` may be called from another thread, once; if the state is lost already, it is called
+    immediately.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class Leadership:
         lease: Callable[[], Lease | None],
         before: Holder | TookOver | None = None,
     ) -> None:
-        """`before` is who had the state before, as it was when this driver began; or how it was taken over."""
+        """`before` is the previous holder of the state, or how the state was taken over from it."""
         self.store = store
         self.term = term
         self.before = before
@@ -52,7 +54,7 @@ class Leadership:
         return f"Tenure({self.term}, {self._pulse})"
 
     def on_lost(self, end: Callable[[FencedError], None]) -> None:
-        """Call `end` when another driver has taken over, so that nothing waits any more."""
+        """Call `end` when another driver has taken over, to wake up everything that waits."""
         with self._lock:
             self._ends.append(end)
             lost = self._lost
@@ -60,7 +62,7 @@ class Leadership:
             end(lost)
 
     def require_held(self) -> None:
-        """`FencedError` where another driver took over."""
+        """Raise `FencedError` if another driver took over."""
         self._pulse.require_held()
 
     def announce(self, door: ControlEndpoint) -> None:
@@ -90,14 +92,16 @@ def take(
     standby: bool,
     stopping: threading.Event,
 ) -> Leadership:
-    """The state of `store` until `stack` ends. `StateError` where another process has it, unless this one is a
-    `standby`. `StoppedWaitingError` where it is to stop before it is known that the state is free.
+    """Take the state of `store` until `stack` closes.
+
+    Raises `StateError` if another process has it, unless this one is a `standby`, and `StoppedWaitingError` if the run
+    is stopped before the state is free.
     """
     if not standby:
         lease = store.lease(_Pause(store, reporter, stopping, at_most_s=SILENT_S))
         stack.callback(lease.release)
         last = None
-        # Only words hang on it: what a start needs of the state it reads itself, and complains of.
+        # The previous holder is only mentioned in messages; the start reads what it needs itself and reports errors.
         with suppress(StateError):
             last = _newest_holder(store)
         tenure = Leadership(store, DriverGeneration(store), lambda: lease, last)
@@ -109,14 +113,14 @@ def take(
 
 
 def lease_if_free(store: CheckpointStore) -> Lease | None:
-    """The state's lock, or None where another process has it."""
+    """Return the state's lock, or None if another process has it."""
     with suppress(StateError):
         return store.lock.take()
     return None
 
 
 class _Pause:
-    """The time between two looks at a state that another driver has, or may have. That one is told of once."""
+    """The pause between two checks of a state that another driver has, or may have. Reports that driver once."""
 
     def __init__(
         self,
@@ -142,7 +146,7 @@ class _Pause:
 
 
 class _Standby:
-    """Looks at a state that another driver has, until it can be taken."""
+    """Polls a state that another driver has until it can be taken."""
 
     def __init__(self, store: CheckpointStore, stopping: threading.Event) -> None:
         self._store = store
@@ -150,7 +154,7 @@ class _Standby:
         self._watch = self._begun()
 
     def look(self) -> tuple[Vacancy | str, OwnGeneration | None]:
-        """What a look finds, and the generation that is ours where nobody has the state."""
+        """Return the result of one check, and our new generation if no driver has the state."""
         found = self._watch.look()
         return found, self._store.generations.take_over(found.after) if isinstance(found, Vacancy) else None
 
@@ -160,7 +164,7 @@ class _Standby:
             return None
         if self._stopping.is_set():
             raise StoppedWaitingError from cause
-        # Signs of life may have come meanwhile: the time without any begins anew.
+        # Heartbeats may have come while the store was unreachable, so the time without any starts again.
         self._watch = self._begun()
         return Outage(f"The state is waited for: {cause}", "see that it answers", StateError)
 
@@ -176,7 +180,7 @@ def _newest_holder(store: CheckpointStore) -> Holder | None:
 def _waited(
     store: CheckpointStore, reporter: ProgressReporter, stopping: threading.Event
 ) -> tuple[DriverGeneration, Holder | TookOver | None]:
-    """A term that began when nobody else had the state any more, and who had it before; or how it was taken over."""
+    """Wait until the state is free; return our generation, and the previous holder or how it was replaced."""
     standby, pause = _Standby(store, stopping), _Pause(store, reporter, stopping)
     patience = Retrier(tell=reporter.warning, stopping=stopping)
     before: Holder | TookOver | None = patience(partial(_newest_holder, store), standby.trouble)
@@ -187,5 +191,5 @@ def _waited(
             if pause.told:
                 before = reporter.took_over(found.why, own)
             return DriverGeneration(store, own), before
-        # Where it was free, another one that waited was faster, and is found by the next look.
+        # The state was free, but another standby was faster; the next check finds it.
         pause(pause.told if isinstance(found, Vacancy) else found)

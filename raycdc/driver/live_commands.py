@@ -19,15 +19,15 @@ from raycdc.sinks.api import UPSERT
 from raycdc.source.tables.parking import CommandDecision
 from raycdc.source.tables.table_commands import CommandRules, RequireRows, RowsByKey
 
-#: How often a running driver looks for commands: a folder costs nothing, a store one request per look.
+#: How often a running driver checks for commands: a folder costs nothing, a store one request per check.
 LOOK_S = 0.5
 LOOK_AT_STORE_S = 3.0
-#: How long it leaves them where carrying them out failed, because that ended a generation.
+#: How long commands wait after carrying them out failed, because each attempt ends a generation.
 AGAIN_S = 10.0
 
 
 def command_rules(config: PipelineConfig, require_rows: RequireRows) -> CommandRules:
-    """What a run's configuration says about commands, of which its source judges some."""
+    """Return the run's rules for judging commands. The source judges some of them."""
 
     def is_selected(table: TableId) -> None:
         if not config.source.captures(table):
@@ -47,20 +47,20 @@ class CommandedSource(Protocol):
 
     @property
     def ending(self) -> bool:
-        """Whether the job is about to end, so that commands are for the next start."""
+        """Return True if the job is about to end, so that commands are left for the next start."""
 
     def start_over(self, recover: Callable[[], list[CommandDecision]]) -> list[CommandDecision]:
-        """End every process that reads, call `recover`, and start anew from what it left."""
+        """End every process that reads, call `recover`, and start again from the state that it leaves."""
 
     def fail(self, error: BaseException) -> None:
         """The job ends with `error`."""
 
 
 class LiveCommands:
-    """Takes the commands of a running pipeline, by a thread of its own until `close`.
+    """Takes the commands of a running pipeline on its own thread until `close`.
 
-    `tell` hears what becomes of each. A state that cannot be read or written is looked at again; whoever needs it more
-    says what is wrong.
+    `tell` is called with the result of each command. A state that cannot be read or written is tried again later
+    without a report, because other parts of the run report it.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class LiveCommands:
         return f"LiveCommands({self._desk!r})"
 
     def close(self) -> None:
-        """Take no more; those that wait are for the next start."""
+        """Stop taking commands. Those that wait are left for the next start."""
         self._closed.set()
         self._thread.join(timeout=30)
 
     def step(self) -> bool:
-        """Take what waits. False where there is nothing to take, or nobody to take it now."""
+        """Take the waiting commands. Returns False if there are none, or if they cannot be carried out now."""
         waiting = self._desk.waiting()
         if not waiting or self._source_side.ending:
             return False
-        # Nobody ends a generation for what makes no sense.
+        # Senseless commands are refused first, because they must not end a generation.
         senseless, sensible = self._desk.sorted_out(waiting, self._rules)
         answers = self._desk.take(senseless, self._rules)
         if sensible:
@@ -110,7 +110,7 @@ class LiveCommands:
             except StateError:
                 pause_s = AGAIN_S
             except (RaycdcError, CoordinatorLostError):
-                return  # The job is over, which its supervisor tells.
+                return  # The job is over; its supervisor reports that.
             except Exception as error:  # noqa: BLE001 - a bug ends the job, told to every caller
                 self._source_side.fail(error)
                 return

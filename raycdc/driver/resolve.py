@@ -1,22 +1,22 @@
-"""A run, resolved: everything that is decided about it before anything slow is started, asked and decided once.
+"""Resolves a run: makes every decision about it once, before anything slow is started.
 
 | command | with the `ResolvedRun` it |
 |---|---|
-| ``raycdc check`` | goes through `STEPS`, prints their findings, and asks more behind a refusal |
+| ``raycdc check`` | goes through `STEPS`, prints their findings, and continues after a refusal |
 | ``raycdc plan`` | shows the tables and their targets |
 | ``raycdc run`` | has `resolve` go through `STEPS` up to the first refusal, and calls `take_up` |
 
 | step of a run | because |
 |---|---|
-| what the state was made with is compared with the configuration | rows already written would not match |
-| tables that the configuration names are looked for | one that is misspelt would be ignored for ever |
-| the source is asked what it lacks, and whether its log reaches back | nothing else matters where it does not |
-| tables that are new, or were put back, are found | their rows are in no part of the log that is to come |
-| the origin of a full changelog is decided | sources are made so that they tell it, or known rows are kept |
-| tables that the source can follow no further are found | they are parked before anybody reads them |
+| the state's recorded configuration is compared with the present one | rows already written might not match |
+| tables named in the configuration are looked up | a misspelt one would be ignored silently |
+| the source's settings and the start of its log are checked | without them the source cannot be read |
+| tables that are new, or selected again, are found | the log from here on lacks their rows |
+| the origin of a full changelog is decided | the source delivers old values, or a row store keeps them |
+| tables that the source can follow no further are found | they are parked before reading begins |
 
-Nothing here writes but `take_up`, so a start that is refused leaves the state as it was. The questions that need no
-server come before (`raycdc.driver.startup_checks`). Blocks while the source answers.
+Only `take_up` writes, so a refused start leaves the state as it was. The checks that need no server come before
+(`raycdc.driver.startup_checks`). Blocks while the source answers.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ from raycdc.transform.masks import Masking
 from raycdc.transform.naming import Names, Naming
 from raycdc.transform.target_rules import TargetRules
 
-#: The type of source whose DDL statements stand in messages: all formats that have any are of MySQL's world.
+#: The source type whose DDL statements are parsed in messages: all formats that carry any come from MySQL.
 _STATEMENTS_OF = "mysql"
-#: Ends what is told of a log that does not reach back, where the tables are read again.
+#: The end of the message about a lost log, if all tables are resnapshotted.
 ALL_AGAIN = "All tables are read again, as pipeline.on_log_lost says."
 
 _log = logging.getLogger(__name__)
 
 
 class OutputMode(Enum):
-    """Who takes the epochs of a run."""
+    """Who takes the epochs of a run: our sink, or a Python caller."""
 
     #: The sink of the configuration.
     SINK = auto()
-    #: Somebody by hand, who gets the rows that the sink of the configuration would get.
+    #: A Python caller gets the rows that the configured sink would get.
     HAND_FOR_SINK = auto()
-    #: Somebody by hand; the configuration names no sink.
+    #: A Python caller; the configuration has no sink.
     HAND = auto()
 
     @property
@@ -82,7 +82,7 @@ class OutputMode(Enum):
 
     @property
     def by_rules_of_sink(self) -> bool:
-        """Whether the source goes by what the sink of the configuration can hold."""
+        """Return True if the source must respect what the configured sink can hold."""
         return self is not OutputMode.HAND
 
 
@@ -96,9 +96,9 @@ class LostLog:
 
 @dataclass(frozen=True)
 class ResolvedRun:
-    """See the module's docstring. `store` is the state; None where there is none yet.
+    """A resolved run; see the module's docstring. `store` is the state; None if there is none yet.
 
-    Each answer is asked for when it is first needed, and kept; one that was an error is asked for again. Of one thread.
+    Each property is computed at first use and kept; one that raised an error is computed again. Use it from one thread.
     """
 
     start: Start
@@ -111,17 +111,17 @@ class ResolvedRun:
 
     @property
     def app_id(self) -> str:
-        """Identity of the pipeline's commits in a sink; without a state there is none yet, so nothing is ours."""
+        """The identity of the pipeline's commits in a sink. Without a state it matches no commit."""
         return f"raycdc:{self.config.pipeline.name}:" if self.store is None else self.store.app_id
 
     @cached_property
     def last(self) -> Manifest | None:
-        """The epoch behind which the run goes on; None at a first start."""
+        """The last sealed epoch, after which the run goes on; None at a first start."""
         return None if self.store is None else self.store.last_manifest()
 
     @cached_property
     def rules(self) -> TargetRules:
-        """Where tables go, and what targets can follow and hold: routes, transforms, masks and names."""
+        """The routes, transforms, masks and names of tables, and the schema changes that targets support."""
         config = self.config
         return TargetRules(
             config.transformed(),
@@ -149,7 +149,7 @@ class ResolvedRun:
 
     @cached_property
     def source(self) -> Source[Any]:
-        """The source as it is asked before the origin of a full changelog is known."""
+        """The source, built before the origin of a full changelog is known."""
         return self._source_maker(FullBy.NOTHING)()
 
     @cached_property
@@ -170,13 +170,14 @@ class ResolvedRun:
 
     @cached_property
     def selection(self) -> TableSelection | None:
-        """The existing tables among the selected ones; None for a source whose tables only reading tells."""
+        """The selected tables that exist; None for a source that finds its tables only by reading."""
         return self.source.selection()
 
     @cached_property
     def lost(self) -> LostLog | None:
-        """Where the log goes on, if it is lost and the configuration wants new snapshots then; None where it reaches
-        back. `SourceError` with what the source lacks, `LogLostError` for a log that ends the run.
+        """The new log position if the log is lost and `on_log_lost` says resnapshot; None if the log is intact.
+
+        Raises `SourceError` for missing settings of the source, and `LogLostError` if the lost log ends the run.
         """
         last = self.last
         try:
@@ -207,8 +208,9 @@ class ResolvedRun:
 
     @cached_property
     def full_by(self) -> FullBy:
-        """How the changelog becomes full, which holds from the first epoch on. `ConfigError` where rows were written
-        with another ``source.changelog``.
+        """Where a full changelog's old values come from; fixed from the first epoch on.
+
+        Raises `ConfigError` if rows were already written with another ``source.changelog``.
         """
         full = self.config.source.full_changelog
         if self.store is not None:
@@ -238,12 +240,13 @@ class ResolvedRun:
         return self.source.tables()
 
     def require_as_begun(self) -> None:
-        """`ConfigError` where tables would be read in another way than they were begun with. A run asks that where it
-        opens the log, which has the documents of all tables at hand.
+        """Raise `ConfigError` if a table would be read in another way than its snapshot was begun with.
+
+        A run checks this where it opens the log, because the documents of all tables are loaded there.
         """
         store, state = self.store, stream_of(self.last)
         if store is not None and state is not None:
-            # Tables that are to be read anew are read in the way that is asked for now.
+            # Tables with a pending resnapshot are read as the present configuration says.
             state = with_requests(state, self.requests)
             state = state.only(filter(self.config.source.captures, state.followed))
             split = StreamSplit.of(state, lambda fingerprint: SchemaDocument.from_json(store.document(fingerprint)))
@@ -252,8 +255,9 @@ class ResolvedRun:
     def transformed(
         self, resolver: TransformResolver | None = None, on_names: Callable[[TableId, Names], None] = lambda _, __: None
     ) -> TransformedTables:
-        """What rows of tables become on their way to the sink; `resolver` is the one of expressions, if there is
-        Spark.
+        """Return what rows of tables become on their way to the sink.
+
+        `resolver` evaluates expressions if there is a Spark.
         """
         config, rules = self.config, self.rules
         use = TransformUse(
@@ -287,9 +291,7 @@ def next_run(config: PipelineConfig) -> ResolvedRun:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a start. `ask` gives what there is to say, good and bad, and may raise a `RaycdcError`: that is a
-    refusal, too.
-    """
+    """One step of a start. `ask` yields its findings, good and bad. If it raises a `RaycdcError`, that is a refusal."""
 
     name: str
     ask: Callable[[ResolvedRun], Iterator[CheckResult]]
@@ -306,7 +308,7 @@ class Step:
 
 
 def _fitting(run: ResolvedRun) -> Iterator[CheckResult]:
-    """Whether the state was made with this configuration."""
+    """Check that the state was made with a compatible configuration."""
     for text in told(run.changed):
         yield CheckResult("state", text, required=False)
 
@@ -320,7 +322,7 @@ def _selected(run: ResolvedRun) -> Iterator[CheckResult]:
 
 
 def _begun(run: ResolvedRun) -> Iterator[CheckResult]:
-    """Whether the source can be read from where the state is, and what a start does to tables."""
+    """Check that the source can be read from the state's position, and report what the start does to tables."""
     lost, changes = run.lost, run.changes
     _log.debug("full by %s; the source can follow %d tables no further", run.full_by, len(run.refused))
     if lost is not None:
@@ -340,8 +342,9 @@ STEPS = (FITTING, SELECTED, BEGUN)
 def resolve(
     start: Start, store: CheckpointStore, *, warn: Callable[[str], None], taker: OutputMode = OutputMode.SINK
 ) -> ResolvedRun:
-    """Go through `STEPS`: `warn` hears of what the start does, and the first refusal is raised. Changes nothing, and
-    blocks while the source answers.
+    """Go through `STEPS`; raise the first refusal and pass other findings to `warn`.
+
+    Changes nothing. Blocks while the source answers.
     """
     run = ResolvedRun(start, store, taker)
     for step in STEPS:
@@ -361,8 +364,9 @@ def resolve(
 
 
 def take_up(run: ResolvedRun) -> None:
-    """Record in the state what the `run`, which `resolve` made, begins with: requests about tables, the origin of a
-    full changelog, the configuration. Under the lease; after a crash in between, the next start finishes it.
+    """Record the results of `resolve` in the state: table requests, origin of a full changelog, configuration.
+
+    Call it under the lease. After a crash in between, the next start finishes it.
     """
     store, last, changes = run.store, run.last, run.changes
     assert store is not None
@@ -375,7 +379,8 @@ def take_up(run: ResolvedRun) -> None:
         ask(store, changes.made, TableRequest.FOLLOW)
     if last is None:
         keep_changelog(store, run.full_by)
-    # Where the target is now is believed when it has shown what it holds (`raycdc.driver.fitting.proving_target`).
+    # A new location of the target is recorded only after the target there was verified
+    # (`raycdc.driver.fitting.proving_target`).
     unproven = (ConfigChangeClass.PLACE, ConfigChangeClass.NEW_STATE)
     places = {difference.key: difference.was for difference in run.changed if difference.change in unproven}
     keys = read_configured(store) or {}

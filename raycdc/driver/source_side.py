@@ -41,7 +41,7 @@ from raycdc.storage.url import ObjectLocation, place_of
 
 
 class SourceSide:
-    """The epoch loop's way to the source side: a recovery precedes it, and then there is nobody to ask or to tell."""
+    """The epoch loop's access to the source side. During recovery there is no source side yet, and calls do nothing."""
 
     def __init__(self, store: CheckpointStore, reporter: ProgressReporter) -> None:
         self._store = store
@@ -56,7 +56,10 @@ class SourceSide:
         return next_manifest(self._store, self.supervisor, after, wait_s)
 
     def committed(self, figures: EpochStatistics) -> None:
-        """The source side reads the record of what a recovery commits when it starts."""
+        """Report a commit to the source side.
+
+        During recovery it is skipped: the source side reads the record when it starts.
+        """
         if self.supervisor is not None:
             settle(self._store, figures.epoch)
             self.supervisor.epoch_committed(figures.epoch)
@@ -65,10 +68,12 @@ class SourceSide:
             self._reporter.tell(SchemaChanged(change.table, change.target, figures.epoch, change.changes))
 
     def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
-        """Targets were parked; without a supervisor the source side reads the record at its start.
+        """Report parked targets to the source side.
 
-        A source with a log of tables parks them, too, and its status tells of each (`TableParked`); of those of any
-        other source this alone tells.
+        Without a supervisor, the source side reads the record when it starts.
+
+        A source with a log parks the tables and reports each in its status (`TableParked`); for other sources, this
+        method is the only report.
         """
         self._reporter.hearers.parked(entries)
         if not self._has_log():
@@ -119,7 +124,7 @@ def copies_of(config: PipelineConfig, store: CheckpointStore) -> SegmentCopies |
 
 
 def limits_of(config: PipelineConfig) -> ReaderLimits:
-    """How many readers there may be, and can have work."""
+    """Return the limits on the number of readers, and on their work."""
     readers = config.readers
     return ReaderLimits(readers.min, readers.max, config.source.readers_max, readers.cpus, config.source.pace)
 
@@ -130,7 +135,7 @@ def new_launcher(
     """The launcher of the run's processes. Ray's processes die with the thread that calls this."""
     if local:
         return LocalLauncher(spec)
-    # A run before may have left its Ray to its end: this one would take that for its own.
+    # An earlier run may still be shutting down its Ray, which this one must not take for its own.
     background_tasks.wait_for(background_tasks.now())
     return _ray_launcher(config, spec, store, reporter)
 
@@ -138,7 +143,7 @@ def new_launcher(
 def handed_launcher(
     config: PipelineConfig, spec: JobSpec, store: CheckpointStore, spark: Engine, *, reporter: ProgressReporter
 ) -> PromotableLauncher:
-    """The launcher of a run that begins in this process, before there is a Ray; `spark` is started beside that."""
+    """Return the launcher of a run that begins in this process; Ray and `spark` start in the background."""
     return PromotableLauncher(LocalLauncher(spec), partial(_ray_launcher, config, spec, store, reporter), spark)
 
 
@@ -149,7 +154,7 @@ def _ray_launcher(
     reporter: ProgressReporter,
     readers: int | None = None,
 ) -> Launcher:
-    """Ray, with the processes of so many `readers` (None: as many as there will be at first)."""
+    """Start Ray with the processes of this many `readers` (None: the number for the start)."""
     from raycdc.runtime.ray.ray_private import prepare
 
     prepare(config.ray.address)
@@ -192,7 +197,7 @@ def _spools_of(config: PipelineConfig, spec: JobSpec, store: CheckpointStore) ->
 
 
 def _end_process(reporter: ProgressReporter, lost: ClusterLostError) -> None:
-    """Ray would do the same a little later, with words of its own and another exit code."""
+    """Report `lost` and end the process, before Ray does so with its own message and another exit code."""
     try:
         reporter.failed(lost)
         sys.stderr.write(f"{printable_text(str(lost))}\n")
@@ -204,8 +209,9 @@ def _end_process(reporter: ProgressReporter, lost: ClusterLostError) -> None:
 
 
 class Processes:
-    """Tells the processes of the source side. One that is `hidden` is no reader: who waits for readers waits for those
-    that may end without the driver.
+    """Reports the processes of the source side.
+
+    A `hidden` one is not counted as a reader, because it may outlive the driver.
     """
 
     def __init__(self, tell: Callable[[int, Sequence[int]], None], *, hidden: int | None = None) -> None:

@@ -1,8 +1,8 @@
-"""A start whose source or sink is away: waited for where there is a state, refused at once where there is none.
+"""Retries the start if source or sink is unreachable, but only if the pipeline has a state already.
 
-Somebody starts a pipeline for the first time and looks: a wrong host is best told now. A pipeline that has sealed an
-epoch was reached before, and is started again by a machine, perhaps with its servers: it waits as long as it would in
-the middle of the run (`raycdc.core.retry`), and says so.
+At a first start a person watches, so a wrong host name is best reported immediately. A pipeline that has sealed an
+epoch has reached its servers before and is probably restarted by a machine together with them, so it waits as long as
+in the middle of a run (`raycdc.core.retry`), and reports that.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ T = TypeVar("T")
 
 
 class StartRetry:
-    """See the module's docstring. `tell` hears of each waiting once, and of each warning of `act` once, however often
-    it is tried; `stopping` ends the waiting, and so does another driver that took the state of `tenure`.
+    """The retry of a start; see the module's docstring.
+
+    `tell` is called once per wait, and once per distinct warning of `act`. The waiting ends when `stopping` is set, or
+    when another driver takes the state of `tenure`.
     """
 
     def __init__(self, tenure: Leadership, tell: Callable[[str], None], stopping: threading.Event) -> None:

@@ -1,24 +1,23 @@
-"""The questions before a pipeline starts, in this order: ``raycdc check`` prints all of them, and a run begins with
-them.
+"""The checks before a pipeline starts, in order. ``raycdc check`` prints all of them; a run begins with them.
 
-A `StartCheck` looks at one thing and changes nothing; a run ends at the first that fails (`begin`), in its words. So
-what a run would refuse is what `check` has said, and a refusal that only a run knew is a hole in this list
-(`tests/unit/test_startup_errors.py` looks for such ones).
+A `StartCheck` checks one thing and changes nothing. A run ends at the first failure (`begin`) with that check's text,
+so `check` reports everything that a run would refuse; `tests/unit/test_startup_errors.py` searches for refusals missing
+in this list.
 
 | check | why here |
 |---|---|
-| plug-ins | nothing can be asked of a source or sink whose package is not installed |
-| options | what the sink, Spark or its absence cannot do needs nobody's answer |
-| ray | a Ray that keeps this process outside of its cluster is of no use |
-| java, spark | Spark's start takes seconds until it says so |
-| state, sink folder or store | what cannot be written is not worth reading a server for |
-| pipeline | what another pipeline's state, or a damaged one, says is of no use |
-| control, metrics | a port that another program has does not get free by itself |
-| traces | what is not installed does not come by itself |
-| logging, notify | a log or a receiver that cannot be had is a pity, and no run ends for it |
+| plug-ins | a source or sink whose package is not installed cannot be checked further |
+| options | conflicts with the sink or with Spark show without asking a server |
+| ray | a Ray that does not let this process join its cluster is of no use |
+| java, spark | Spark itself would take seconds to report the same |
+| state, sink folder or store | reading is pointless if they cannot be written |
+| pipeline | the state may belong to another pipeline or be damaged |
+| control, metrics | their ports may be taken by another program |
+| traces | its package may be missing |
+| logging, notify | only a warning: a run goes on without its log file or a receiver |
 
-The questions to the source, its tables, transforms, lookups and the sink's server follow (`raycdc.driver.resolve`,
-`raycdc.cli`). All of these together take milliseconds: `run --local` starts in about a second.
+The checks of the source, its tables, transforms, lookups and the sink's server follow (`raycdc.driver.resolve`,
+`raycdc.cli`). The checks here take milliseconds together: `run --local` starts in about a second.
 """
 
 from __future__ import annotations
@@ -51,16 +50,16 @@ from raycdc.storage.api import StoreError
 from raycdc.storage.url import FolderLocation, ObjectLocation, place_of
 from raycdc.transform.resolved import needs_spark
 
-#: Of the control door at once: the page, a scraper and a few commands are far fewer.
+#: The most connections of the control API at a time. The web UI, a scraper and a few commands need far fewer.
 CONNECTIONS_MAX = 64
-#: What a collector of traces is spoken to with: of all that is needed, it needs the rest.
+#: The OpenTelemetry module that sends to a collector; its package depends on all others that are needed.
 TRACES_MODULE = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 #: The variables that name the folder with a Hadoop cluster's configuration.
 _YARN = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
-#: Where a kernel shows itself as files, and nobody may make any, whatever the permissions say.
+#: File systems of the kernel, where no process can create files, whatever their permissions.
 _KERNELS = (Path("/proc"), Path("/sys"))
 
-#: A person waits for the answer, so that a store that is away is told of sooner than a run would give up.
+#: A person waits for the answer, so an unreachable store is reported sooner than a run would give up.
 STORE_TRIES_FOR_S = 10.0
 
 
@@ -77,7 +76,7 @@ class Start:
 
     @property
     def until(self) -> Until | None:
-        """The end of the run; None: it goes on until it is stopped."""
+        """The end of the run; None if it goes on until it is stopped."""
         return self.asked or self.config.until
 
     @cached_property
@@ -92,8 +91,9 @@ class Start:
 
     @cached_property
     def state_on_store(self) -> CheckResult | None:
-        """The finding about a state on an object store, which is asked once: one that is away costs its time each time.
-        None for a state in a folder.
+        """The finding about a state on an object store; None for a state in a folder.
+
+        The store is checked once, because a timeout is slow.
         """
         place = state_of(self.config)
         return _state_on_store(place) if place.on_store else None
@@ -131,7 +131,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class StartCheck:
-    """One thing to look at. `look` may raise a `RaycdcError`: that is what it found."""
+    """One check of a start. A `RaycdcError` that `look` raises is its finding."""
 
     name: str
     look: Callable[[Start], Iterator[CheckResult]]
@@ -231,7 +231,7 @@ def _ray(start: Start) -> Iterator[CheckResult]:
     address, client = start.config.ray.address, sys.modules.get("ray.util.client")
     by = "ray.address"
     if address == "auto" and os.environ.get("RAY_ADDRESS"):
-        # Ray goes by it.
+        # Ray itself uses this variable.
         by, address = 'RAY_ADDRESS, by which ray.address = "auto" goes', os.environ["RAY_ADDRESS"]
     found = ""
     if address.startswith("ray://"):
@@ -303,13 +303,13 @@ def _state_on_store(place: StateLocation) -> CheckResult:
 
 
 def _pipeline(start: Start) -> Iterator[CheckResult]:
-    """Whose state it is, if there is one: what it says is of no use otherwise."""
+    """Check whose state it is, if there is one."""
     options = start.config.pipeline
     place = state_of(start.config)
     if unwritable(place.work):
         return
     if start.state_on_store is not None and not start.state_on_store.ok:
-        # Whoever asks further asks the store again, and waits for it each time.
+        # Later checks would query the unreachable store again, and wait for it each time.
         yield CheckResult(
             "pipeline", f"Nobody can tell which pipeline the state in {place} belongs to.", error=StateError
         )
@@ -346,7 +346,7 @@ def _listening(section: str, host: str, port: int, remedy: str) -> socket.socket
 
 
 def _control(start: Start) -> Iterator[CheckResult]:
-    """A free port of this machine is there; any other place may be taken, or none of ours."""
+    """Check that the control API's port is free, on this machine only; other addresses cannot be checked from here."""
     options = start.config.control
     if not options.enabled or (options.is_loopback and not options.port):
         return
@@ -356,8 +356,10 @@ def _control(start: Start) -> Iterator[CheckResult]:
 
 
 def _metrics(start: Start) -> Iterator[CheckResult]:
-    """Where figures are asked for, nobody else must listen there: but the run that has this state, beside which it is
-    asked, and a standby on its machine, which then goes without.
+    """Check that no other program listens at the metrics address.
+
+    The run that has this state may listen there, and so may its standby on the same machine, which then serves no
+    metrics.
     """
     options = start.config.metrics
     if not options.address:
@@ -368,7 +370,7 @@ def _metrics(start: Start) -> Iterator[CheckResult]:
 
 
 def _traces(start: Start) -> Iterator[CheckResult]:
-    """Whether the packages are there that a collector is spoken to with. The collector itself may be away."""
+    """Check that the packages for sending traces are installed. The collector itself may be unreachable."""
     options = start.config.traces
     if not options.endpoint or not start.has_sink:
         return
@@ -403,7 +405,7 @@ def _no_certificates(ca: str | None) -> str:
 
 
 def _logging(start: Start) -> Iterator[CheckResult]:
-    """A run goes on without its log file."""
+    """Check that the log file can be written. A run goes on without it."""
     text = start.config.logging.file
     if not text:
         return
@@ -421,7 +423,7 @@ def _logging(start: Start) -> Iterator[CheckResult]:
 
 
 def _notify(start: Start) -> Iterator[CheckResult]:
-    """What can be seen without sending anything. A run goes on without its receivers."""
+    """Check the receivers without sending anything. A run goes on without them."""
     for index, options in enumerate(start.config.notifications):
         place, problem, fix = f"notify[{index}]", "", ""
         if options.type == "command" and shutil.which(options.command[0]) is None:
@@ -438,13 +440,13 @@ def _notify(start: Start) -> Iterator[CheckResult]:
 
 
 def _open_already(start: Start) -> bool:
-    """Whether it is the door of the run that has this state: it is asked for beside that run, and by a standby."""
+    """Return True if the port is taken by the control API of the run that has this state."""
     holder = _holder_here(start)
     return holder is not None and holder.door is not None and holder.door.url.endswith(f":{start.config.control.port}")
 
 
 def _holder_here(start: Start) -> Holder | None:
-    """Who has the state, if that is a process of this machine."""
+    """Return the process that has the state, if it runs on this machine."""
     if start.state_on_store is not None and not start.state_on_store.ok:
         return None
     _, holder = (0, None) if start.store is None else start.store.generations.newest_holder()
@@ -481,7 +483,7 @@ def _sink_store(config: PipelineConfig) -> CheckResult:
 
 
 def unwritable(folder: Path) -> str:
-    """Why no files can be made in `folder`, or it in the nearest folder that is there; empty where they can."""
+    """Return why no files can be created in `folder`, or it in its nearest existing parent; empty if they can."""
     if any(folder.is_relative_to(kernel) for kernel in _KERNELS):
         return "it is the kernel's, which keeps no files"
     try:
@@ -497,7 +499,7 @@ def unwritable(folder: Path) -> str:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether there is something of this name, be it a link to nothing. Raises `OSError` where there can be nothing."""
+    """Return True if something has this name, even a broken link. Raises `OSError` if nothing can exist there."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

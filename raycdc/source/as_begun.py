@@ -1,4 +1,4 @@
-"""A target holds rows as they were captured when its table was begun; rows captured in another way cannot join them."""
+"""Checks that tables are still captured as when they were begun: rows captured differently cannot share a target."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def require_as_begun(
     now: Callable[[TableId], object],
     options: str,
 ) -> None:
-    """Raises `ConfigError` for a followed table that the configuration captures in another way than when it was begun.
+    """Raise `ConfigError` for a followed table that is now captured in another way than when it was begun.
 
-    `begun` and `now` give, in terms that are compared and shown, how a table is captured by its document and by the
-    configuration; `options` are the keys that decide it.
+    `begun` and `now` describe how a table is captured, by its document and by the configuration; `options` are the keys
+    that decide it.
     """
     for table, state in split.state.followed.items():
         before, after = begun(split.schemas[state.schema]), now(table)

@@ -1,4 +1,4 @@
-"""The one page that is a source: everything that the author of a connector implements.
+"""The interface of a source: everything that the author of a connector implements.
 
 A connector is a package with an entry point in ``raycdc.sources``: a `raycdc.plugins.Plugin` that names the model of
 its ``[source]`` section (a `raycdc.config.SourceConfig`) and its `Source`. raycdc makes the source anew in every
@@ -13,41 +13,45 @@ To copy: `raycdc/connectors/datagen` for the first kind, ``examples/custom_sourc
 ``examples/custom_events`` for the second kind, with events of its own in both directions.
 
 The nouns are those of Flink's FLIP-27 and of Flink CDC: `Boundedness`, the enumerator that is created or restored, the
-reader that is created in each reader process, `acknowledge` for ``notifyCheckpointComplete``. Abilities beyond
-that are the second half of `Source`; each of these methods has a default, which says that the source cannot.
+reader that is created in each reader process, `acknowledge` for ``notifyCheckpointComplete``. Optional abilities are
+the second half of `Source`; the default of each of these methods means that the source lacks the ability.
 
 | called in | methods |
 |---|---|
 | ``raycdc check`` and ``plan`` | `check`, `tables` |
 | the driver before it starts anything, and ``check`` | `selection`, `preflight`, `restart`, `tells_before` |
-| the same, of a state that there is | `unfollowable`, `require_as_begun` |
+| the same, if a state exists | `unfollowable`, `require_as_begun` |
 | the coordinator's process | `create_enumerator`, `acknowledge` |
 | every reader's process | `create_reader`, `warm_up`, `statistics` |
 
 All of them may block, except `create_enumerator` and `create_reader`. They raise `raycdc.errors.SourceError` with what
-happened and what to do, `SourceUnavailableError` where trying again may help, `LogLostError` where the log no longer
-reaches back to the state's position.
+happened and what to do, `SourceUnavailableError` if a retry may help, and `LogLostError` if the log no longer reaches
+back to the state's position.
 
-A `check` that could ask its question returns the bad answer as a ``CheckResult(ok=False)``, with the fix; the later
-checks (of tables, transforms and the sink) go on. It raises `SourceError` only where the source cannot be asked at all:
-the later checks are left out then, as they ask the source, too.
+A `check` returns each problem that it finds as a ``CheckResult(ok=False)`` with the fix, and the later checks (of
+tables, transforms and the sink) go on. It raises `SourceError` only if the source cannot be reached; the later checks
+are then skipped, because they need the source, too.
 
 A source of tables imports, beside this page:
 
 | you will import | for |
 |---|---|
 | `raycdc.model` | tables, columns, types and schemas; `changelog_schema`, and `as_inserts` for the rows of a chunk |
-| `raycdc.state.opaque` | `Position`: where a log stands, made and read by the source's own codec |
+| `raycdc.state.opaque` | `Position`: a position in a log, encoded and decoded by the source's own codec |
 | `raycdc.source.schema_document` | `SchemaDocument.of`: a table's schema as the state has it |
-| `raycdc.source.snapshot.enumerator.snapshot_plan` | `EnumeratorDialect`; it gives `StartPoint`, `TablePlan`, `PlannedChunks` |
-| `raycdc.source.tables.resnapshots` | `unread` (of one column, the chunk key), or `without_chunks`; `begin` for the log |
+| `raycdc.source.snapshot.enumerator.snapshot_plan` | `EnumeratorDialect`; it gives `StartPoint`, `TablePlan`,
+`PlannedChunks` |
+| `raycdc.source.tables.resnapshots` | `unread` (of one column, the chunk key), or `without_chunks`; `begin` for the log
+|
 | `raycdc.source.snapshot.reader.reading` | `BlockingLog`, `ChunkReader`, `HighWatermark` |
-| `raycdc.source.snapshot.log.log_unit` | the units of a log (`LogUnit`), their `LogPosition`, and the changes of tables |
-| `raycdc.source.snapshot.log.log_rows` | `LogRows`: the rows of one table in a unit, each with its place as ``_pos`` |
+| `raycdc.source.snapshot.log.log_unit` | the units of a log (`LogUnit`), their `LogPosition`, and the changes of tables
+|
+| `raycdc.source.snapshot.log.log_rows` | `LogRows`: the rows of one table in a unit, each with its position as ``_pos``
+|
 | `raycdc.source.snapshot.handoff.open_chunk` | `KeyOrder` |
 | `raycdc.source.split` | `StreamSplit`, `SnapshotSplit`, `OpenedAt` |
 | `raycdc.source.snapshot.log.stream_state` | `stream_of`: the log's state in the manifest that `preflight` is given |
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -104,12 +108,12 @@ class Boundedness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """A source's knowledge of its pipeline, given when it is made. Picklable; ``repr`` has no key.
+    """A source's knowledge of its pipeline, given when it is made. Picklable; its ``repr`` shows no key.
 
-    `rules` say what targets can follow and hold, and which schema changes are left out (`left_out`); `hiding` what no
-    state may have in the clear; `sink` is the sink's type, empty where epochs are taken by hand. With `demands_before`
-    every change must come with the row before it, and a table where one does not is parked. `read_statement` reads DDL
-    statements of a database that another connector knows, for messages that hold such.
+    `rules` say what targets can follow and hold; `left_out` are the kinds of schema changes that are ignored; `hiding`
+    says which values no state may store in the clear; `sink` is the sink's type, empty if a Python caller takes the
+    epochs. With `demands_before`, every change must come with the row before it, and a table with a change that lacks
+    it is parked. `read_statement` parses DDL statements of another connector's database in messages.
     """
 
     rules: TargetRules = field(default_factory=TargetRules)
@@ -126,10 +130,9 @@ class SourceContext:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table as it is captured: its schema, and about how many rows and bytes it has and chunks these are (0: not
-    known).
+    """A table as it is captured, with its schema and estimated numbers of rows, bytes and chunks (0: not known).
 
-    `note` says where the chunks are not what one would expect.
+    `note` explains an unexpected cut into chunks.
     """
 
     schema: TableSchema
@@ -158,8 +161,9 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class LogRetention:
-    """How much of a log is not read yet, and how long the source keeps that, at least. None where that is not known;
-    `forever`: until somebody deletes it by hand.
+    """The unread size of a log, and how long the source keeps the log at least; None if not known.
+
+    `forever`: until it is deleted by hand.
     """
 
     unread_bytes: int | None = None
@@ -170,7 +174,7 @@ class LogRetention:
 class Source(ABC, Generic[ConfigT]):
     """See the module's docstring."""
 
-    #: Whether `tables` has all tables there are. Those of messages are known by reading them alone.
+    #: True if `tables` returns all tables there are. Tables in messages are known only by reading them.
     knows_tables: ClassVar[bool] = True
 
     def __init__(self, config: ConfigT, context: SourceContext | None = None) -> None:
@@ -185,10 +189,10 @@ class Source(ABC, Generic[ConfigT]):
 
     @abstractmethod
     def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
-        """All that there is to say of the source before a run, good and bad; changes nothing anywhere.
+        """Return all findings about the source before a run, good and bad. Changes nothing anywhere.
 
-        `last` is what the state has, None before the first epoch. With `names_told` tables that the configuration names
-        and nobody has were told of already. Raises `SourceError` only where the source cannot be asked at all.
+        `last` is the newest manifest of the state, None before the first epoch. With `names_told`, configured tables
+        that do not exist were reported already. Raises `SourceError` only if the source cannot be reached.
         """
 
     @abstractmethod
@@ -209,37 +213,36 @@ class Source(ABC, Generic[ConfigT]):
     @abstractmethod
     def create_reader(self, context: ReaderContext) -> SourceReader: ...
 
-    # --- what a source may be able to do ----------------------------------------------------------------------------
+    # --- optional abilities of a source -----------------------------------------------------------------------------
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:
-        """The sink holds everything before these states of the unbounded splits, by split id, and so it stays.
+        """Accept that the sink durably holds everything before these positions of the unbounded splits, by split id.
 
-        For logs that are kept until somebody has read them (a replication slot), and for others to see the progress (a
-        consumer group). Called after commits, one call at a time and in their order; a call may leave out commits
-        between, and positions that were told may be told again after a restart. An error is shown to people and ends
-        nothing: the next commit's call says at least as much.
+        Use it for logs that are kept until they are acknowledged (a replication slot), and to show progress (a consumer
+        group). Called after commits, one call at a time and in their order. Calls may skip commits, and may repeat
+        positions after a restart. An error is reported and ends nothing: the next commit's call covers it.
         """
 
     def selection(self) -> TableSelection | None:
-        """The existing tables among those that the configuration selects; None if only reading tells the tables."""
+        """Return the selected tables that exist; None if tables are known only by reading."""
         return None
 
     def restart(self, last: Manifest) -> Restart | None:
-        """Where to go on behind a lost log; None where nothing like a snapshot can be taken.
+        """Return where to go on after a lost log; None if the source cannot take snapshots.
 
-        Raises `LogLostError` where the source is known to be another one: its data may be anything.
+        Raises `LogLostError` if the source was replaced by another one, because its data may be anything.
         """
         return None
 
     def unfollowable(self, stream: StreamState) -> list[Refusal]:
-        """The followed tables of a log's sealed state that cannot be followed any more, which park."""
+        """Return the followed tables of a sealed state that cannot be followed any more; they are parked."""
         return []
 
     def require_as_begun(self, split: StreamSplit) -> None:
-        """`ConfigError` where a followed table would be read in another way than the rows that are written."""
+        """Raise `ConfigError` if a followed table would be read in another way than its written rows were."""
 
     def tells_before(self) -> bool:
-        """Whether every change now comes with the row before it; then `SourceContext.demands_before` can be asked."""
+        """Return True if every change comes with the row before it now; only then `demands_before` may be set."""
         return False
 
     def incremental(self) -> IncrementalSource[Any] | None:
@@ -250,13 +253,14 @@ class Source(ABC, Generic[ConfigT]):
         """Load, ahead of any work, what reading needs (compiled loops): some hundred milliseconds."""
 
     def log_room(self, last: Manifest) -> LogRetention | None:
-        """How much of its log the source has behind the epoch `last`; None where it cannot say. Blocks on a connection
-        of its own; for people, who ask beside a run. Raises `SourceError`.
+        """Return the size and retention of the source's log after the epoch `last`; None if unknown.
+
+        Called while a run goes on; blocks on a connection of its own. Raises `SourceError`.
         """
         return None
 
     def partition_trial(self) -> PartitionTrial | None:
-        """How its partitions can be read for ``raycdc bench splits``; None where it has none, or says nothing."""
+        """Return how partitions are read for ``raycdc bench splits``; None if the source does not support it."""
         return None
 
     def statistics(self) -> Mapping[str, Mapping[str, int]]:
@@ -267,8 +271,8 @@ class Source(ABC, Generic[ConfigT]):
 class IncrementalSource(Source[ConfigT]):
     """A source of tables: chunks of a snapshot without locks, and one log (Flink CDC's ``IncrementalSource``).
 
-    How the two meet is `raycdc.source.snapshot.handoff.hand_off`; a connector says how to cut, to read and to compare.
-    Ordinals, which say how far the log is, must order all rows that one chunk can see
+    `raycdc.source.snapshot.handoff.hand_off` merges the two; a connector says how to cut, read and compare. Ordinals,
+    the positions of the log as numbers, must order all rows that one chunk can see
     (`raycdc.source.snapshot.reader.reading.HighWatermark`).
     """
 
@@ -282,19 +286,21 @@ class IncrementalSource(Source[ConfigT]):
 
     @abstractmethod
     def enumerator_dialect(self) -> EnumeratorDialect:
-        """How tables are found and cut, and where the log begins."""
+        """Return the dialect that finds and cuts tables, and gives the start of the log."""
 
     @abstractmethod
     def log_reader(self, split: StreamSplit) -> BlockingLog:
-        """Connect, and read the log from where `split` says. Blocks; `LogLostError` where that is gone.
+        """Connect, and return a reader of the log from the position of `split`.
 
-        Tables in ``split.state.parked`` that are to begin ``again`` are begun by the log
-        (`raycdc.source.tables.resnapshots.begin`), or parked anew if they cannot be; ``raycdc tables resnapshot`` waits
-        for that. The log tells no rows of the other parked tables, and its places pass theirs (`Progress`), because a
-        run until caught up ends where the log has come to `EnumeratorDialect.current_ordinal`.
+        Blocks. Raises `LogLostError` if the position is gone.
 
-        A split that is read `beside` is opened while this process reads the same log further on, unless the
-        configuration says that it cannot be (`SourceConfig.why_read_once`).
+        Tables in ``split.state.parked`` marked ``again`` are begun by the log
+        (`raycdc.source.tables.resnapshots.begin`), or parked again if that fails; ``raycdc tables resnapshot`` waits
+        for that. The log delivers no rows of the other parked tables, but its positions pass theirs (`Progress`),
+        because a bounded run ends at `EnumeratorDialect.current_ordinal`.
+
+        A split with `beside` set is opened while this process reads the same log at a later position, unless the
+        configuration rules that out (`SourceConfig.why_read_once`).
         """
 
     @abstractmethod
@@ -303,24 +309,26 @@ class IncrementalSource(Source[ConfigT]):
 
     @abstractmethod
     def key_order(self, split: StreamSplit) -> KeyOrder:
-        """How keys of rows of the log are compared with bounds of chunks."""
+        """Return how keys of log rows are compared with the bounds of chunks."""
 
     def is_settled(self, notes: LogNotes, up_to: int) -> bool:
-        """Whether `notes` of the log (`LogPosition.notes`) have nothing that is still to be told of the log before
-        their place and up to the ordinal `up_to`; else the place's ordinal may stay before such a thing. Tables do not
-        go over from one reading of the log to another one until both are settled, and no bounded run ends before its
-        end is.
+        """Return True if `notes` of the log (`LogPosition.notes`) hold nothing pending up to the ordinal `up_to`.
+
+        Pending means: still to be delivered, although the log has passed its position. Otherwise the reported ordinal
+        may stay before it. A table does not pass from one reading of the log to another, and no bounded run ends, until
+        both are resolved.
         """
         return True
 
     @property
     def takes_snapshot(self) -> bool:
-        """Whether the rows that are there when a pipeline begins are read. Without, targets lack older ones."""
+        """Return True if existing rows are read when a pipeline begins. Otherwise targets lack older rows."""
         return True
 
     def planner(self, table: TableId, document: SchemaDocument) -> PlannerState | None:
-        """How `table`, which is followed and has the shape of `document`, is cut when it is read beside its log; None:
-        in one piece. Blocks.
+        """Return how to cut the followed `table` with the shape of `document` for a reread; None: in one piece.
+
+        Blocks.
         """
         return None
 
@@ -329,8 +337,10 @@ class IncrementalSource(Source[ConfigT]):
         return ()
 
     def require_rows(self, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
-        """`ConfigError`, with what is wrong, unless the rows that `again` names can be read of `table`, which is
-        followed and has the shape of `document`: its `ChunkReader` reads them. Asks the server, and blocks.
+        """Raise `ConfigError` with the reason unless the rows that `again` names can be read of `table`.
+
+        The table is followed and has the shape of `document`; its `ChunkReader` reads the rows. Queries the server and
+        blocks.
         """
         raise ConfigError(f"Rows of a {self.config.type} source cannot be asked for by a predicate or by their keys.")
 
@@ -338,9 +348,9 @@ class IncrementalSource(Source[ConfigT]):
         return restore_or_create(context, self.enumerator_dialect(), start)
 
     def threading(self, fetchers: int) -> ThreadingModel:
-        """How chunks are read in one reader, of which up to `fetchers` threads may read one each.
+        """Return how one reader reads chunks, with at most one chunk for each of `fetchers` threads.
 
-        Where the source limits how many readers have work (`SourceConfig.readers_max`), a reader has one connection.
+        If the source limits how many readers have work (`SourceConfig.readers_max`), a reader has one connection.
         """
         return MultiThreaded(fetchers) if fetchers > 1 and not self.config.readers_max else Sequential()
 
@@ -354,7 +364,7 @@ class IncrementalSource(Source[ConfigT]):
 
 
 class _FetchedDialect:
-    """`ReaderDialect` of the incremental reader: the connector's blocking readers behind fetcher threads."""
+    """The `ReaderDialect` of the incremental reader: runs the connector's blocking readers on fetcher threads."""
 
     def __init__(self, source: IncrementalSource[Any], threads: FetcherThreads, threading: ThreadingModel) -> None:
         self._source = source
@@ -363,7 +373,8 @@ class _FetchedDialect:
 
     @property
     def ring_s(self) -> float:
-        # Asks the server: not before the reader runs, where one that is away ends an incarnation and not the job.
+        # The server is queried only once the reader runs, so an unreachable server ends one incarnation and not the
+        # job.
         return self._source.ring_s
 
     def open_log(self, split: StreamSplit) -> LogSource:

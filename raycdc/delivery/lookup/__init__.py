@@ -1,8 +1,8 @@
 """Lookup joins: rows of a stream with documents of a dimension, as these are when the rows are processed.
 
-The driver joins segment by segment, before any sink: distinct keys are asked for in batches, a bounded number of
-requests at once, and found documents are joined in Arrow. A segment that was joined is kept until its epoch is
-committed, so what was found for its rows is settled once, whatever dies.
+The driver joins segment by segment, before any sink: it queries distinct keys in batches, with a bounded number of
+requests at a time, and joins the documents in Arrow. A joined segment is kept until its epoch is committed, so each row
+is joined only once, even after a crash.
 """
 
 from __future__ import annotations

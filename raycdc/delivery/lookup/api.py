@@ -45,9 +45,9 @@ class Dimension(Protocol):
 
 
 def canonical(column: pa.Array, key_type: str, *, place: str) -> pa.Array:
-    """Values of a row's column in the form in which documents have them as keys; NULL for one that none can have.
+    """Return a row column's values in the form of document keys; NULL for values that no document key can equal.
 
-    Whole numbers are int64, texts are texts (lower case for an objectId or a uuid), bytes are bytes.
+    Integers become int64, texts stay texts (lower case for an objectId or a uuid), bytes stay bytes.
     """
     match key_type:
         case "long":

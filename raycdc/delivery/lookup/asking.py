@@ -1,8 +1,7 @@
-"""Asking a dimension: keys in batches, some requests at once, again after a pause where that may help.
+"""Queries a dimension: keys in batches, several requests at a time, with retries; and caches recent answers.
 
-Recent answers of a dimension: documents and their absence, up to an age, a number of keys and of bytes.
-
-Columns, no objects: a look is one hash join of the keys asked for with those that are known.
+The cache has documents, and keys without a document, up to an age, a number of keys and a number of bytes. It is
+columnar: one hash join finds the cached ones among the requested keys.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ CACHE_BYTES_MAX = 256 << 20
 
 
 class Cache:
-    """Safe to use from several threads. `rows_max` keys and `bytes_max` bytes are remembered, the newest; each for
-    `ttl_s`, counted from before it was asked for, so that nothing that comes out is older.
+    """A thread-safe cache of the newest `rows_max` keys and `bytes_max` bytes.
+
+    Each entry lives for `ttl_s`, counted from before its query, so no answer is older than that.
     """
 
     def __init__(
@@ -95,8 +95,9 @@ REQUEST_BYTES_MAX = 4 << 20
 
 @dataclass(slots=True)
 class LookupQuery:
-    """One lookup with keys of one type. Safe to use from several threads: `requests` bounds what they have under way
-    together. `cache` is None where every key is asked for anew.
+    """The queries of one lookup with keys of one type. Thread-safe.
+
+    `requests` bounds the concurrent requests of all threads together. `cache` is None if every key is always queried.
     """
 
     dimension: Dimension

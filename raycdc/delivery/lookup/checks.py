@@ -1,6 +1,4 @@
-"""The findings of ``raycdc check`` about a lookup's dimension: it is there, it may be read, an
-index finds documents.
-"""
+"""Checks a lookup's dimension for ``raycdc check``: it exists, may be read, and has an index for the lookup."""
 
 from __future__ import annotations
 

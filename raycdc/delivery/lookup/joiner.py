@@ -1,29 +1,28 @@
-"""Segments with what was looked up for their rows: one file beside each segment, made once and kept for its epoch.
+"""Writes joined segments: one file per segment, made once and kept until its epoch is recorded.
 
-The answers of a dimension change by themselves, so a segment must not be joined twice with two answers: an epoch that
-is committed in steps, or staged again after a crash, would be of two minds. Each joined segment is durable before a
-sink sees any of it, and is taken again from there until its epoch is recorded.
+The dimension changes over time, so a segment must not be joined twice with different answers: an epoch that is
+committed in steps, or staged again after a crash, would be inconsistent. Each joined segment is durable before a sink
+sees any of it, and is reused until its epoch is recorded.
 
 | rows | are joined | without a document (`missing` = drop) |
 |---|---|---|
-| inserts, after-images | with what there is now | not passed on; an update becomes a deletion |
-| rows that go, where rows are updated | with nothing: the table's key tells them | pass always: harmless |
-| rows that go, in a changelog | with NULL where their key is; others are refused | as a filter has it |
+| inserts, after-images | with the present document | dropped; an update becomes a deletion |
+| deletions and before-images, if the sink updates rows | with nothing, since the key suffices | kept: harmless |
+| deletions and before-images, in a changelog | with NULL if their key is NULL; others are refused | as a filter has it
+|
 
-A changelog would have to repeat what was found when the row came, which nobody knows any more.
+A changelog's deletion would have to repeat the document found when the row came, which is not stored.
 
-Joined segments are kept until their epoch is recorded: in a folder, or beside a state on an object store.
+A *note* maps a segment of an epoch to its joined segment. A note is never replaced: if two drivers join the same
+segment, the one whose note comes second uses the first one's file.
 
-A *note* says of a segment of an epoch which joined one stands for it. There is one note for good: of two drivers that
-joined the same segment, the one whose note came second takes the other's.
-
-| | of a state in a folder | of one on an object store |
+| | state in a folder | state on an object store |
 |---|---|---|
-| the joined segment | a file | a file of this machine, and a copy of it, an object that nobody else writes |
-| its note | a file, made by a link | an object, in one step with the look at the generations |
+| joined segment | a file | a file of this machine, and a copy of it as an object that no other process writes |
+| note | a file, made by a link | an object, written in one step with the check of the generations |
 
-*What if the process dies here?* Before the note the segment was never joined, and what is left of it is deleted at the
-next start; after it, it is joined for good, and whichever machine goes on finds the segment.
+*What if the process dies here?* Before the note, the segment counts as not joined, and the next start deletes the file.
+After it, every later driver finds the joined segment, on whichever machine.
 """
 
 from __future__ import annotations
@@ -57,18 +56,18 @@ from raycdc.state.store import CheckpointStore
 from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import ResolvedLookup
 
-#: Of notes, which are documents of the state, and of the copies of segments on a store.
+#: The folders of notes, which are documents of the state, and of copied segments on a store.
 _NOTES = "looked_up"
 _SEGMENTS = "joined"
 _NOTE = ".json"
 
 
 class LookupSegments:
-    """See the module's docstring. Callable from any thread. Errors are `StateError`, and `FencedError` where another
-    driver took over.
+    """The joined segments of a state; see the module's docstring. Callable from any thread.
 
-    `path` is the folder of this machine where joined segments are written. Where it may be lost they are `copied`
-    beside the `documents` of the state, in which the notes are.
+    Errors are `StateError`, and `FencedError` if another driver took over. `path` is the folder of this machine where
+    joined segments are written. If this folder may be lost, they are `copied` next to the `documents` of the state,
+    which has the notes.
     """
 
     def __init__(self, path: Path, documents: DriverDocuments, *, copied: bool = False) -> None:
@@ -106,15 +105,15 @@ class LookupSegments:
             self._here.write(file, data)
 
     def forget(self, epoch: int) -> None:
-        """`epoch` is recorded: nobody asks for its segments again."""
+        """Delete the segments of `epoch`, which is recorded and needs them no more."""
         names = [name for name in self._notes() if _epoch_of(name) == epoch]
         if names:
             for file in self._state.atomically(partial(self._taken, names)):
                 self._delete(file)
 
     def sweep(self, committed: int) -> None:
-        """Delete what is of epochs up to `committed`, and what a process had only begun. While nothing is staged."""
-        # In this order: what is not named by a note that is read later was not joined by anybody.
+        """Delete segments of epochs up to `committed`, and unfinished ones. Call it while nothing is staged."""
+        # Files are listed before notes, so a file without a note is unfinished.
         copies = self._state.list(_SEGMENTS) if self._copied else []
         here = [file for file in self._here.list(".") if not file.endswith(_NOTE)]
         names = self._notes()
@@ -166,20 +165,20 @@ def _file_of(note: bytes | None) -> str:
 
 
 def begins(epoch: int) -> str:
-    """How the names of an epoch's notes and segments begin."""
+    """Return the prefix of the names of an epoch's notes and segments."""
     return f"{epoch:010d}-"
 
 
 def _epoch_of(name: str) -> int:
-    """The epoch of a note or a segment; none that was ever recorded for what is neither."""
+    """Return the epoch of a note or segment; for other names a number greater than any epoch."""
     number = name.partition("-")[0]
     return int(number) if number.isdigit() else 1 << 62
 
 
-#: Rows that say what is there now.
+#: Kinds of rows that carry the present values.
 _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
-#: Bytes that are looked up for the rows of one batch: a document is repeated for each row, and Arrow's columns of text
-#: end at 2 GiB.
+#: Most bytes of looked-up values in one batch: a document is repeated for each row, and Arrow's text columns are
+#: limited to 2 GiB.
 JOINED_BYTES_MAX = 8 << 20
 
 
@@ -192,10 +191,11 @@ class _Note(TypedDict):
 
 
 class Joiner:
-    """See the module's docstring. Callable from any thread; segments of different tables at once.
+    """Joins segments with the documents of lookups; see the module's docstring.
 
-    `asking` gives who asks for a lookup's keys. `records` says whether the sink updates rows, and whether images may
-    lack values. `warn` is told of values that became NULL.
+    Callable from any thread; segments of different tables are joined concurrently. `asking` returns the `LookupQuery`
+    of a lookup. `records` says whether the sink updates rows, and whether images may lack values. `warn` reports values
+    that became NULL.
     """
 
     def __init__(
@@ -219,9 +219,9 @@ class Joiner:
     def __call__(
         self, segments: Sequence[Segment], made: Sequence[FilteredSegment], resolved: ResolvedTransform, epoch: int
     ) -> list[FilteredSegment]:
-        """`made` of `segments` by a transform, each joined; None where no row is left.
+        """Return `made`, the transformed `segments`, each joined; None if no row is left of one.
 
-        Blocks. Raises `SegmentUnavailableError`, `DataError`, and what a dimension does that cannot be asked.
+        Blocks. Raises `SegmentUnavailableError`, `DataError`, and the errors of a dimension that cannot be queried.
         """
         joined = []
         for segment, one in zip(segments, made, strict=True):
@@ -230,11 +230,11 @@ class Joiner:
         return joined
 
     def forget(self, epoch: int) -> None:
-        """`epoch` is recorded: nobody asks for its segments again."""
+        """Delete the joined segments of `epoch`, which is recorded."""
         self._answers.forget(epoch)
 
     def sweep(self, committed: int) -> None:
-        """Delete what is of epochs up to `committed`, and what a process had only begun. While nothing is staged."""
+        """Delete joined segments of epochs up to `committed`, and unfinished ones. Call it while nothing is staged."""
         self._answers.sweep(committed)
 
     def _joined(self, name: str, made: Segment, resolved: ResolvedTransform, epoch: int) -> Segment | None:
@@ -275,7 +275,7 @@ class Joiner:
         return segment
 
     def _written(self, made: Segment, resolved: ResolvedTransform, epoch: int) -> tuple[Segment | None, int]:
-        """`made`, joined, as a file of its own, and how many values became NULL."""
+        """Write the joined rows of `made` to a new file; return it and the number of values that became NULL."""
         if not verify_segments([made], access=self._access):
             raise SegmentUnavailableError(f"A segment of {made.table} is not there now.")
         task = _Task(replace(made, view=None, seq_base=0), resolved, self._records.of_kind(made.kind), self._access)
@@ -300,7 +300,7 @@ class Joiner:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One segment to be joined."""
+    """The join of one segment."""
 
     segment: Segment
     resolved: ResolvedTransform
@@ -308,11 +308,11 @@ class _Task:
     access: SegmentAccess
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Its rows as they are stored, updates whole."""
+        """Yield its stored rows in batches that never separate the two rows of an update."""
         return whole_updates(read_segment(self.segment, access=self.access))
 
     def keys(self, batch: pa.RecordBatch, lookup: ResolvedLookup) -> pa.Array:
-        """The key of each row that is joined; NULL for one that has none, or is joined with nothing."""
+        """Return the lookup key of each row; NULL for rows without a key, or that are not joined."""
         outputs = {output.name: output for output in self.resolved.projection().outputs}
         place = f"{self.resolved.table}, {lookup.lookup.place}"
         keys = canonical(batch.column(outputs[lookup.key].stored), lookup.key_type, place=place)
@@ -330,8 +330,9 @@ class _Task:
         return keys
 
     def joined(self, batch: pa.RecordBatch, answers: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
-        """The rows of `batch` that pass, with the columns that were looked up behind their own. In parts, each with
-        `JOINED_BYTES_MAX` of these, or one row.
+        """Yield the rows of `batch` that pass, with the looked-up columns appended.
+
+        They come in parts, each with at most `JOINED_BYTES_MAX` of looked-up values, or one row.
         """
         places = []
         missing = np.zeros(batch.num_rows, np.bool_)
@@ -361,7 +362,7 @@ class _Task:
 
 
 def _parts(rows: int, looked_up: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[tuple[int, int]]:
-    """Where rows are cut, whose values are at places of arrays."""
+    """Yield the ranges into which rows are cut by the size of their looked-up values."""
     sizes = np.zeros(rows, np.int64)
     for values, places in looked_up:
         if pa.types.is_string(values.type) or pa.types.is_binary(values.type):

@@ -39,10 +39,10 @@ def open_joiner(
 
 
 class Lookups:
-    """Safe to use from several threads. Addresses and passwords stay in this process.
+    """All lookups of a run. Thread-safe. Addresses and passwords stay in this process.
 
-    A lookup of several tables whose keys are of different types is asked for each type by itself, with a cache of its
-    own; all of one lookup share its bound of requests.
+    A lookup of several tables whose keys have different types is queried once per type, each with its own cache; all
+    share the lookup's bound of requests.
     """
 
     def __init__(self, options: Sequence[LookupOptions]) -> None:
@@ -63,7 +63,7 @@ class Lookups:
         return [text for text in found if text]
 
     def asking(self, lookup: ResolvedLookup) -> LookupQuery:
-        """Who asks for a lookup's keys."""
+        """Return the `LookupQuery` of a lookup."""
         with self._lock:
             which = lookup.lookup.number, lookup.key_type
             if which not in self._asking:
@@ -71,7 +71,7 @@ class Lookups:
             return self._asking[which]
 
     def close(self) -> None:
-        """End what is under way, and let go of connections."""
+        """Cancel waiting requests and close connections."""
         with self._lock:
             for asking in self._asking.values():
                 asking.close()
@@ -92,7 +92,7 @@ class Lookups:
 
 
 def _dimension(options: LookupOptions, lookup: Lookup, key_type: str) -> Dimension:
-    """Its driver is an extra, which is imported where it is used."""
+    """Return the dimension. Its client library is an optional extra, so it is imported here."""
     from raycdc.delivery.lookup.mongodb import MongoDbDimension
 
     return MongoDbDimension(options, lookup, key_type)

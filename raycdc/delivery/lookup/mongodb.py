@@ -2,9 +2,9 @@
 
 | | |
 |---|---|
-| what is read | what a majority of the set has acknowledged, by the connection string's read preference |
-| equal | whole numbers by their value whatever their type, all others by type and bytes, without a collation's rules |
-| a field that is an array | equals nothing, although the server would look into it |
+| read | documents acknowledged by a majority of the replica set, by the connection string's read preference |
+| equality | integers by value whatever their type, other values by type and bytes; collations are ignored |
+| an array field | equals no key, although the server itself would compare its elements |
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class MongoDbDimension:
         return f"MongoDbDimension({self._table}.{self._lookup.field})"
 
     def require(self) -> str:
-        """Raises `SourceError` where the server does not answer, or lets nobody read there."""
+        """Check that the server answers and the collection may be read; raises `SourceError` otherwise.
+
+        Returns a warning, or an empty text.
+        """
         probe(self._client, place=f"{self._lookup.place}.uri")
         with self._errors(self._client, f"reading {self._table}"):
             if self._collection().find_one({}, {ID: 1}) is not None:
@@ -90,7 +93,10 @@ class MongoDbDimension:
         return named.filter(named.column(KEY).is_valid()) if key.null_count else named
 
     def _one_each(self, documents: pa.Table) -> pa.Table:
-        """One document for each key: the only one, or the first. `DataError` where only the only one counts."""
+        """Return one document for each key: the only one, or the first.
+
+        Raises `DataError` if several are not allowed.
+        """
         keys = documents.column(KEY)
         if self._lookup.field == ID or pc.count_distinct(keys).as_py() == len(keys):
             return documents
@@ -105,7 +111,7 @@ class MongoDbDimension:
 
 
 def layout_of(options: LookupOptions, lookup: Lookup, key_type: str) -> CollectionLayout:
-    """How documents are decoded: ``_id``, the field that is looked up by if it is another one, the fields to add."""
+    """Return how documents are decoded: ``_id``, the lookup's field if it is another one, the fields to add."""
     types = {column.field: column.type for column in lookup.columns}
     # The server finds a whole number by its value, so a key may be a decimal128, too.
     types = {lookup.field: parse_type("decimal(38,0)" if key_type == "long" else key_type)} | types
@@ -130,7 +136,7 @@ def _values(keys: pa.Array, key_type: str) -> list[Any]:
 
 
 def check_index(client: Client, table: TableId, field: str) -> tuple[bool, bool]:
-    """Whether an index begins with `field`, and whether one makes its values unique. Raises `SourceError`."""
+    """Return whether an index begins with `field`, and whether one makes its values unique. Raises `SourceError`."""
     if field == ID:
         return True, True
     with errors(client, f"listing the indexes of {table}"):
@@ -140,6 +146,6 @@ def check_index(client: Client, table: TableId, field: str) -> tuple[bool, bool]
 
 
 def is_there(client: Client, table: TableId) -> bool:
-    """Whether the collection, or a view of that name, exists."""
+    """Return True if the collection, or a view of that name, exists."""
     with errors(client, f"looking for {table}"):
         return bool(list(client[table.db].list_collections(filter={"name": table.table})))

@@ -1,29 +1,30 @@
-"""Segments without the rows that their target cannot have (`raycdc.segments.bad_rows`).
+"""Removes the rows that a target cannot hold from segments (`raycdc.segments.bad_rows`).
 
-| rows | looked for | where |
+| rows | checked | how |
 |---|---|---|
-| of a merged target, in columns whose type may be turned into its own only for some values | before they are staged | these columns alone are read, where ``on_bad_record`` leaves rows out |
-| with a value that the target itself can never have (`Sink.misfits`) | once it refused a value | all columns are read |
+| of a merged target, in columns whose type converts to the target's only for some values | before they are staged, if
+``on_bad_record`` leaves rows out | only these columns are read |
+| with a value that the target can never have (`Sink.misfits`) | once the target refused a value | all columns are read
+|
 
-On threads of the driver; only a segment with a bad row is written anew.
+Runs on threads of the driver; only a segment with a bad row is written again.
 
-Refusals of epochs in which leaving bad rows out would make a target wrong in silence, before a row is written.
-
-That a bad row is one that its target does not have (`raycdc.segments.bad_rows`) holds for as long as the same row is
-judged alike. A changed type may change what the server has in rows that are there, and how they are judged:
+This module also refuses epochs in which leaving rows out would silently make a target wrong. A deletion of a bad row is
+recognized because the same row is judged the same way again (`raycdc.segments.bad_rows`). A changed column type may
+change the values that the server has for existing rows, and so how they are judged:
 
 | target | a changed type of a column |
 |---|---|
-| of one table, rows are updated | followed: a bad row that goes is always the deletion of its key |
-| of one table, a changelog | refused where expressions use the column |
-| of several tables | refused where values may be none of the target's type, and where rows were left out before |
+| of one table, rows are updated | followed: the removal of a bad row is always the deletion of its key |
+| of one table, a changelog | refused if expressions use the column |
+| of several tables | refused if values may not fit the target's type, and if rows were left out before |
 
-Where no row is left out such a change is followed, and remembered (``retyped.json``): leaving rows out may not begin
-after it.
+If no row is left out, such a change is followed and recorded (``retyped.json``): leaving rows out may not begin after
+it.
 
-Where rows are updated, a deletion of a key might take the row of another table, so several tables whose expressions may
-fail are refused altogether.
-"""  # noqa: E501
+If rows are updated, a deletion of a key might remove another table's row, so several tables whose expressions may fail
+are always refused.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ class BadRowFilter(MadeSegments):
         self._access = access
 
     def concerns(self, segment: Segment) -> bool:
-        """Whether rows of `segment` may be left out at all; told without reading it."""
+        """Return True if rows of `segment` may have to be left out; decided without reading it."""
         return self._records.leaves_out and segment.view is not None and bool(risky(segment.view))
 
     def __call__(self, segment: Segment, target: TableId, epoch: int) -> FilteredSegment:
@@ -117,8 +118,8 @@ class BadRowFilter(MadeSegments):
     def _sifted(self, task: _Task, target: TableId, epoch: int) -> FilteredSegment:
         self._folder.mkdir(parents=True, exist_ok=True)
         name = file_name(str(target))
-        # A segment of a target has another name each time that it is derived: all that is left out of a target's share
-        # is written again together.
+        # A target's segment has a new name each time it is derived, so all rows left out of a target are written again
+        # together.
         return task.sifted(self._folder, self._records.letters(epoch, f"{name}-{task.segment.name}", name))
 
 
@@ -134,7 +135,10 @@ def risky(view: RowView) -> list[tuple[Column, LogicalType]]:
 
 
 def may_fail(have: LogicalType, want: LogicalType) -> bool:
-    """Whether some values of `have` are none of `want`, which it is merged into (`raycdc.model.evolution.merge`)."""
+    """Return True if some values of `have` do not fit `want`.
+
+    `want` is the type that it is merged into (`raycdc.model.evolution.merge`).
+    """
     if have.kind is TypeKind.BINARY:
         return want.kind is not TypeKind.BINARY
     return have.kind in (TypeKind.INT64, TypeKind.BIT) and pa.types.is_floating(want.arrow())
@@ -241,13 +245,13 @@ class _Task:
         return pa.RecordBatch.from_pydict({**{n: shown.column(n) for n in names}, **{n: batch.column(n) for n in meta}})
 
     def _kept(self, batch: pa.RecordBatch, letters: DeadLetterFile | None) -> tuple[pa.RecordBatch, int, str]:
-        """The rows that the target gets; how many that came are bad, and what the first of them has."""
+        """Return the rows that the target gets, the number of bad ones, and the reason of the first."""
         shown = self._shown(batch)
         reasons = self.judge(shown.select([column.name for column in self.schema.columns]))
         ops = batch.column("_op").to_numpy()
         bad = pc.is_valid(reasons).to_numpy(zero_copy_only=False) & (ops != RowKind.TRUNCATE)
-        # A value that an image lacks is NULL, which every type has: a value that fails is the row's.
-        # And a deletion of its key might take the row of another table.
+        # A missing value counts as NULL, which fits every type, so a failing value is in the row itself. The deletion
+        # of a bad row's key might remove another table's row.
         exact, wanted = replace(self.records, partial=False, upsert=False), np.ones(batch.num_rows, np.bool_)
         made, kept = judged(ops, batch.column("_seq").to_numpy(), wanted, bad, exact)
         if self.segment.kind == "backfill" and bad.any():
@@ -290,8 +294,9 @@ class LeftOut:
         after: TargetSchema,
         transforms: Mapping[TableId, ResolvedTransform],
     ) -> None:
-        """`share` is a target's part of `manifest`, whose `tables` have `transforms`, where they have any.
-        `SchemaError` or `ConfigError` for what is refused.
+        """Check `share`, a target's part of `manifest`, whose `tables` have `transforms`.
+
+        Raises `SchemaError` or `ConfigError` if leaving rows out would make the target wrong.
         """
         if before is None:
             self._forget(share.name)
@@ -400,7 +405,7 @@ class LeftOut:
             want = column.type if index is None else share.schema.columns[index].type
             if column.type.arrow() == want.arrow():
                 continue
-            # Of the types that become others, rows are bad under one alone.
+            # A type change matters here if rows are bad under only one of the two types.
             came = lost is not None and is_floating(column.type.arrow())
             if came or (self._leaves and may_fail(column.type, want)):
                 change = f"the merged type of column {column.name!r} becomes {want.arrow()}"

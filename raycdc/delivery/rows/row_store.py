@@ -1,28 +1,29 @@
-"""The last row of each key of each source table, by which changes become an exact changelog (``changelog = "full"``).
+"""Keeps the last row of each key of each source table, to make changes exact (``changelog = "full"``).
 
-The rows are Delta tables under ``<state>/known``, in a folder or on an object store, kept by the Delta sink as it keeps
-any target, schema changes and commit vectors included. For each (table, epoch) *exact* segments are made of the epoch's
+The rows are Delta tables under ``<state>/known``, in a folder or on an object store, written by the Delta sink like any
+target, schema changes and commit vectors included. For each table and epoch, *exact* segments are made from the epoch's
 own, once, before transforms and sinks see them.
 
-Invariant: an epoch is added to the known rows when every target holds it, and before it is recorded. So whoever makes
-exact segments of an epoch, the first time or again, finds the rows as they were before it; and known rows that hold an
-epoch prove that all targets do. For recovery they are one more target per source table (`known_slots`): an epoch whose
-rows are gone before they were added makes its table begin again, which empties them.
+Invariant: an epoch is added to the row store after every target holds it, and before it is recorded. Making exact
+segments of an epoch, the first time or again, therefore always finds the rows as they were before it; and a row store
+that holds an epoch proves that all targets do. For recovery, a row store is one more target per source table
+(`known_slots`): if an epoch's rows are lost before they were added, its table is resnapshotted, which empties the row
+store.
 
-*What if the process dies here?* Before or amid the targets' commits: the same segments are made again. Between them and
-the commits here: recovery finds these tables lacking the epoch, and adds it. Files of a run that ended are deleted by
-the next one.
+*What if the process dies here?* Before or during the targets' commits, the same segments are made again. Between them
+and the commits here, recovery finds that the row stores lack the epoch, and adds it. The next run deletes files of an
+earlier run.
 
-Changes of keys whose earlier rows are known, as an exact changelog: each step begins with what the last one left.
+Each change is turned into exact steps, which start from the result of the previous step:
 
-| the change | of a key that is there | of one that is not |
+| the change | its key exists | its key is new |
 |---|---|---|
-| an insert, or the row after an update | ``-U`` with the row that was there, ``+U``; none if equal | ``+I`` |
-| a deletion, or the row before an update that moves its key | ``-D`` with the row that was there | nothing |
-| an emptied table | itself; no key is there any more | the same |
+| an insert, or the row after an update | ``-U`` with the stored row, ``+U``; nothing if equal | ``+I`` |
+| a deletion, or the row before an update that moves its key | ``-D`` with the stored row | nothing |
+| a truncated table | itself; no key exists after it | the same |
 
-Pure Arrow and numpy, no row in Python. Method: a keyed state replayed in order, as a sort by key in which each row sees
-the one before it.
+Method: pure Arrow and numpy, no row in Python. Rows are sorted by key, so that each row sees the previous row of its
+key.
 """
 
 from __future__ import annotations
@@ -68,8 +69,10 @@ _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The rows of an exact changelog, in order. `of` is the place of the change that a row came with, `values` the
-    place of its values among the known rows and, behind them, the changes; `second` marks the later row of two.
+    """The rows of an exact changelog, in order.
+
+    `of` is the index of the change that a row came from. `values` is the index of its values among the stored rows
+    followed by the changes. `second` marks the later row of two.
     """
 
     ops: npt.NDArray[np.int8]
@@ -89,16 +92,16 @@ def key_ids(keys: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def exact_steps(ops: np.ndarray, numbers: np.ndarray, rows: pa.Table, key: Sequence[str], *, known: int) -> Steps:
-    """The exact changes for the changes whose codes and `_seq` are given.
+    """Return the exact steps for the changes whose codes and `_seq` are given.
 
-    `rows` are the `known` rows there were before, each with a key of its own, and behind them those of the changes.
+    The first `known` of `rows` are the stored rows, one per key; the rows of the changes follow.
     """
     ids = key_ids(rows.select(list(key)))
     order = np.argsort(numbers, kind="stable")
     codes, ids_now = ops[order], ids[known:][order]
     emptied = codes == RowKind.TRUNCATE
     counts = ~emptied
-    # The row before is known better than the source says it; its before-image matters only where it had another key.
+    # The stored row is more reliable than the source's before-image, which matters only if it has another key.
     counts[_answered(codes, numbers[order], ids_now)] = False
     last = _row_before(ids[:known], ids_now, np.cumsum(emptied), counts, came=np.isin(codes, _CAME))
     # Places among the changes in order of their numbers become those in `rows`.
@@ -124,7 +127,7 @@ def exact_steps(ops: np.ndarray, numbers: np.ndarray, rows: pa.Table, key: Seque
 
 
 def _answered(codes: np.ndarray, numbers: np.ndarray, ids: np.ndarray) -> npt.NDArray[np.int64]:
-    """Where the rows before updates are whose row after it has the same key."""
+    """Return the indexes of rows before updates whose row after has the same key."""
     if not (codes == RowKind.UPDATE_BEFORE).any():
         return np.zeros(0, np.int64)
     # Rows of one key are neighbours here; those of several readers may lie between them by their numbers.
@@ -140,10 +143,10 @@ def _answered(codes: np.ndarray, numbers: np.ndarray, ids: np.ndarray) -> npt.ND
 def _row_before(
     known: np.ndarray, ids: np.ndarray, emptied: np.ndarray, counts: np.ndarray, *, came: np.ndarray
 ) -> npt.NDArray[np.int64]:
-    """For each change the place of the row that its key had just before, among known rows and changes behind them."""
+    """Return for each change the index of its key's previous row, among stored rows and changes."""
     changes = np.flatnonzero(counts)
     number = np.concatenate([np.arange(len(known)), len(known) + changes])
-    # Known rows are there before any change, and not any more behind an emptying.
+    # Stored rows precede every change, and do not exist after a truncation.
     era = np.concatenate([np.zeros(len(known), np.int64), emptied[changes]])
     whose = np.concatenate([known, ids[changes]])
     is_there = np.concatenate([np.ones(len(known), np.bool_), came[changes]])
@@ -157,7 +160,7 @@ def _row_before(
 
 
 def _same(rows: pa.Table, left: np.ndarray, right: np.ndarray) -> npt.NDArray[np.bool_]:
-    """Of each pair of rows whether all values are the same ones; NULL is NULL, and numbers have the same bits."""
+    """Return for each pair of rows whether all values are equal; NULL equals NULL, and floats compare by bits."""
     equal = np.ones(len(left), np.bool_)
     if not len(left):
         return equal
@@ -176,7 +179,7 @@ def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([chunk.view(wanted) for chunk in column.chunks], wanted)
 
 
-#: Files that a commit took out of the known rows are deleted after so long: nobody reads old versions.
+#: Files that a commit removed from the row store are deleted after this time: old versions are never read.
 _CLEANED_EVERY_S = 60.0
 #: Tables whose known rows are committed to at once.
 _COMMITS_AT_ONCE = 4
@@ -194,7 +197,7 @@ class RowStore(MadeSegments):
     def __init__(
         self, sink: DeltaSink, folder: Path, *, app_id: str, access: SegmentAccess = HERE, empties: bool = True
     ) -> None:
-        """`empties`: emptied tables have no known rows any more."""
+        """`empties`: a truncated table has no stored rows afterwards."""
         super().__init__(folder)
         self._empties = empties
         self._sink = sink
@@ -290,8 +293,9 @@ class RowStore(MadeSegments):
         self._clean(work.source)
 
     def _make_way(self, work: TableCommit) -> None:
-        """Nothing of what is there is known any more once the table begins again; what somebody damaged or changed so
-        that it cannot be emptied is deleted.
+        """Empty the row store of a table that is resnapshotted.
+
+        A store that another client damaged or changed, so that it cannot be emptied, is deleted.
         """
         try:
             self._follow(work)
@@ -318,7 +322,7 @@ class RowStore(MadeSegments):
         return rows.select(key).filter(pa.array(ops != RowKind.TRUNCATE)), ops
 
     def _known(self, work: TableCommit, keys: pa.Table) -> pa.Table:
-        """The known rows with one of `keys`, as they were before the epoch and with the columns it has."""
+        """Return the stored rows with one of `keys`, as they were before the epoch and with its columns."""
         target = self._target(work.source)
         if not target.refresh():
             raise TargetDroppedError(
@@ -356,7 +360,7 @@ class RowStore(MadeSegments):
         self._cleaned_s[table] = now_s
         target = self._target(table)
         if target.refresh():
-            # This deletes files that commits took out, and no file that is being staged.
+            # Deletes the files that commits removed, but no file that is being staged.
             target.table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=False)
 
 
@@ -399,7 +403,7 @@ class _Task:
         kind = segment.kind if inserts else "log"
         writer = SegmentWriter.remaking(segment, self._folder, f"exact-{segment.name}", kind=kind)
         numbers = _doubled(self._meta.column("_seq").to_numpy()[steps.of[places]], str(segment.table))
-        # Segments of the log share their base, and those of chunks are in the order of theirs.
+        # Segments of the log share one base; those of chunks are in the order of their bases.
         base = int(numbers[0]) if segment.kind == "snapshot" else int(numbers[0]) & ~_COUNTER
         numbers += steps.second[places] - base
         try:
@@ -429,13 +433,13 @@ class _Task:
 
 
 def _begins_again(work: TableCommit) -> bool:
-    """Whether its rows are gone, and come anew."""
+    """Return True if the table is emptied and filled again in this epoch."""
     created = any(isinstance(change, CreateTableEvent) for change in work.changes)
     return created and any(isinstance(change, TruncateTableEvent | DropTableEvent) for change in work.changes)
 
 
 def _doubled(numbers: np.ndarray, table: str) -> np.ndarray:
-    """`_seq` of rows with room for one more behind each: an update may have been one row."""
+    """Return the `_seq` of rows with room for a second row after each, because one update may become two rows."""
     counters = numbers & _COUNTER
     if (counters >> (SEQ_COUNTER_BITS - 1)).any():
         raise DataError(f"{table}: an epoch of more than two billion rows cannot be made an exact changelog.")

@@ -26,8 +26,10 @@ DERIVED_AT_ONCE = 4
 
 @dataclass(slots=True)
 class Derived:
-    """The segments made of the segments of one epoch: by the names of those they are made of, and for one target alone
-    by its name and theirs; None where no row is left. `bad` tells how many rows each lost, and what the first has.
+    """The segments derived from those of one epoch; None if no row is left.
+
+    The keys are the names of the original segments, with the target's name if only one target gets them. `bad` has the
+    number of rows that each lost, and the reason of the first.
     """
 
     segments: dict[str, Segment | None] = field(default_factory=dict)
@@ -39,7 +41,7 @@ class Derived:
             self.bad[name] = table, made.bad, made.why
 
     def bad_rows(self) -> dict[TableId, int]:
-        """How many rows of each table were left out."""
+        """Return the number of left-out rows of each table."""
         total: dict[TableId, int] = {}
         for table, count, _ in self.bad.values():
             total[table] = total.get(table, 0) + count
@@ -116,8 +118,10 @@ class SegmentMaking:
         return [replace(work, segments=tuple(_sifted_segments(work, known.segments))) for work in works]
 
     def fitting(self, work: TableCommit, known: Derived, misfits: UnrepresentableRows) -> TableCommit:
-        """`work` without the rows that its target can never have, after it refused a value; `known` remembers what was
-        made. The same `work` where no row is one. Raises what `BadRowFilter.without_misfits` does.
+        """Return `work` without the rows that its target can never have, after it refused a value.
+
+        Returns the same `work` if there is no such row. `known` caches the new segments. Raises the errors of
+        `BadRowFilter.without_misfits`.
         """
         sieve = self._routing.sieve
         segments: list[Segment | None] = list(work.segments)
@@ -128,7 +132,7 @@ class SegmentMaking:
                 continue
             known.add(_sifted_name(work, segment), segment.table, made)
             if made.segment is not None:
-                # Staged again, it is what it is already.
+                # A repeated staging finds the segment here.
                 known.segments[made.segment.name] = known.segments[_sifted_name(work, made.segment)] = made.segment
             segments[place] = made.segment
         left = tuple(segment for segment in segments if segment is not None)
@@ -178,7 +182,7 @@ def _sifted_segments(work: TableCommit, known: Mapping[str, Segment | None]) -> 
 
 
 def _derived_segments(work: TableCommit, known: Mapping[str, Segment | None]) -> Iterator[Segment]:
-    """The segments of `work`, derived ones seen as those they are made of; without those that no row is left of."""
+    """Yield the segments of `work` with derived ones in place of their originals, without empty ones."""
     for segment in work.segments:
         made = known.get(segment.name, segment)
         if made is not None:

@@ -1,1 +1,1 @@
-"""What is known of targets: what they have committed, which are parked, and what each gets of an epoch."""
+"""Everything about targets: what they have committed, which are parked, and what each gets of an epoch."""

@@ -1,11 +1,10 @@
-"""From a manifest to what each target table gets of it: transforms, routes, schemas from the store, segments where they
-are now.
+"""Plans what each target gets of an epoch: applies transforms, routes, schemas and present segment paths.
 
-Owned by the epoch loop, which asks for manifests in order. The targets as they are after an epoch go into its commit
-record, and come from there when the loop begins or begins again.
+Owned by the epoch loop, which passes manifests in order. The description of each target after an epoch goes into its
+commit record, and is read from there when the loop starts or recovers.
 
-The rules by which a target may get its part of an epoch are asked for each target of each epoch, in order, before a
-row of it is written. A target that breaks one is refused alone, and all others go on.
+The rules for a target's part of an epoch are checked for each target in order, before a row is written. A target that
+breaks a rule is refused alone, and all others go on.
 """
 
 from __future__ import annotations
@@ -72,12 +71,13 @@ class TargetBatchRules:
         before: TargetSchema | None,
         transforms: Mapping[TableId, ResolvedTransform],
     ) -> None:
-        """`TableRefusedError` where the configuration or the sink does not allow `share`, the part that `target` has of
-        `manifest`. `before` is the target as it was; None where it begins. `transforms` are those of tables that have
-        one.
+        """Raise `TableRefusedError` if the configuration or the sink does not allow a target's part of an epoch.
+
+        `share` is the part of `manifest`. `before` is the target as it was; None if it is new. `transforms` are those
+        of tables that have one.
         """
         if why := next(filter(None, map(self._routing.router.mixed, share.sources)), ""):
-            # Where the log is read such a table is parked alone; topics are not asked there.
+            # A source with a log parks such a table earlier; topics are not checked there.
             raise RoutesRefusedError(f"{share.name}: of {share.sources[0]}, {why}.")
         merged = ", ".join(map(str, target.sources))
         if len(target.sources) > 1 and self._routing.no_merging:
@@ -94,7 +94,7 @@ class TargetBatchRules:
         self._left_out.check(manifest, tables, share, before, target, transforms)
 
     def check_known(self, source: TableId, schema: TableSchema) -> None:
-        """`KeyRefusedError` where rows of the table are to be known, and nothing tells them apart."""
+        """Raise `KeyRefusedError` if the table needs a row store but has no key."""
         if self._routing.known is not None and not schema.primary_key:
             raise KeyRefusedError(
                 f'{source} has no primary key, by which source.changelog = "full" knows its rows. Declare one, or '
@@ -104,7 +104,7 @@ class TargetBatchRules:
     def _check_dropped(
         self, share: TargetEpoch, target: TargetSchema, transforms: Mapping[TableId, ResolvedTransform]
     ) -> None:
-        """`RoutesRefusedError` where a row that was never there might take another's with it when it is deleted."""
+        """Raise `RoutesRefusedError` if deleting a row that a lookup dropped might delete another table's row."""
         drops = [source for source in share.sources if source in transforms and transforms[source].drops]
         if self._routing.upsert and len(target.sources) > 1 and drops:
             place = transforms[drops[0]].lookups[0].lookup.place
@@ -134,8 +134,9 @@ class TargetBatchRules:
 
 @dataclass(frozen=True, slots=True)
 class TargetBatch:
-    """The shares of the targets in one epoch, and what its commit record says of them. `derived` are the transforms of
-    tables whose rows have to be gone through first.
+    """The parts of all targets in one epoch, and their entries for its commit record.
+
+    `derived` are the transforms of tables that need their rows read first.
     """
 
     works: tuple[TableCommit, ...]
@@ -174,9 +175,9 @@ class CommitPlanner:
         self._rules = TargetBatchRules(routing, self.left_out)
 
     def start_after(self, record: CommitRecord | None) -> None:
-        """Targets are what they were when `record` was written. `StateError` when routes are others since then.
+        """Start with the targets as `record` has them. Raises `StateError` if routes changed since then.
 
-        A route that is new for a table that is there already would leave all earlier rows behind.
+        A new route of an existing table would lack all its earlier rows.
         """
         for maker in self._routing.makers:
             maker.sweep()
@@ -185,7 +186,7 @@ class CommitPlanner:
         self.look_after(record)
 
     def look_after(self, record: CommitRecord | None) -> None:
-        """`start_after`, but what is left of earlier runs stays."""
+        """Do `start_after`, but keep files left by earlier runs."""
         tables = record.tables if record else {}
         routes = record.routes if record else {}
         known = {TableId.parse(name): routes.get(name, RoutedTarget((name,), "")) for name in tables}
@@ -206,7 +207,7 @@ class CommitPlanner:
             return ()
         parked: list[str] = []
         if stream is not None:
-            # One that was left at a place goes on from there with the rows that are written, unless it is read anew.
+            # A parked table that stays at its position goes on with the written rows, unless it is resnapshotted.
             asked = requests_of(self._store)
             parked = [
                 str(table)
@@ -216,7 +217,7 @@ class CommitPlanner:
         return [*parked, *(source for entry in record.parked.values() for source in entry.sources)]
 
     def _check_transforms(self, known: Mapping[TableId, RoutedTarget], parked: Collection[str]) -> None:
-        """`StateError` when rows of a table that is there would be others from now on."""
+        """Raise `StateError` if a changed transform would make later rows of an existing table inconsistent."""
         identity = self._transforms.identity
         for source, was in {s: entry.transforms.get(s, "") for entry in known.values() for s in entry.sources}.items():
             # A transform that leaves rows as they are is none.
@@ -228,10 +229,8 @@ class CommitPlanner:
                 )
 
     def of(self, manifest: Manifest, parked: ParkedTargets) -> TargetBatch:
-        """The share of each target of `manifest` that takes part, which follows what was asked for before. Blocks while
-        Spark is waited for.
-        """
-        # Spark is asked before anything is remembered, so the same can be asked again.
+        """Return the part of each target of `manifest` that takes part. Blocks while Spark is unreachable."""
+        # Spark is used before anything is remembered, so the call can be repeated.
         tables, transforms, unfit = self._patience.for_spark(partial(self._transformed, manifest))
         part = parked.taking_part(manifest, routed_to(manifest.tables, self._router))
         rules = self._transforms.naming.rules
@@ -299,7 +298,7 @@ class CommitPlanner:
     def _transform(
         self, table: TableId, schema: TableSchema, changes: Sequence[SchemaChangeEvent]
     ) -> tuple[TableSchema, Sequence[SchemaChangeEvent], ResolvedTransform | None]:
-        """One table as its transform makes it. Whatever is wrong there is wrong with this one table."""
+        """Return one table as its transform makes it. Any error here concerns this table only."""
         try:
             schema, events = self._transforms.read(table, schema, changes)
             resolved = self._transforms.resolved(table, schema)
@@ -312,8 +311,9 @@ class CommitPlanner:
         return schema, events, resolved
 
     def _before(self, table: TableId) -> TableSchema | None:
-        """The schema of the table's transformed rows so far, where a target has them alone; merging finds out itself
-        which columns are new to it.
+        """Return the schema of the table's earlier transformed rows, if a target has them alone; else None.
+
+        A merge finds the new columns itself.
         """
         targets = (self._targets.get(name) for name in self._router.targets(table))
         return next((t.schema for t in targets if t is not None and len(t.sources) == 1), None)
@@ -345,7 +345,7 @@ class CommitPlanner:
         return works
 
     def sources_of(self, target: TableId) -> tuple[TableId, ...]:
-        """The source tables that went into the target so far."""
+        """Return the source tables that went into the target so far."""
         known = self._targets.get(target)
         return known.sources if known is not None else ()
 
@@ -423,9 +423,9 @@ def _by_table(segments: Sequence[Segment]) -> Mapping[TableId, Sequence[Segment]
 
 
 def require_readable(works: Sequence[TableCommit], manifest: Manifest) -> None:
-    """`ChangeRefusedError` where known rows are to follow a schema change that this version cannot read.
+    """Raise `ChangeRefusedError` if a row store must follow a schema change that this version cannot read.
 
-    A table of which a target takes part is parked before; one that goes nowhere has nothing to be parked.
+    A table with a target that takes part is parked earlier; a table that goes nowhere need not be parked.
     """
     for work in works:
         part = manifest.tables[work.source]
@@ -439,7 +439,7 @@ def _unknown_change(table: TableId, part: TableEpoch) -> ChangeRefusedError:
 
 
 def _unknown_columns(target: TableId) -> str:
-    """The words for a target of a table that was gone before this version came, and is there again."""
+    """Return the warning for the target of a resnapshotted table whose columns an older version did not record."""
     return (
         f"{target}: its table begins again, and an older raycdc did not write down which columns the target has: those "
         "that the table has not any more stay there, with null. Drop them if they are not wanted."
@@ -447,11 +447,11 @@ def _unknown_columns(target: TableId) -> str:
 
 
 def _begins(sources: Sequence[TableId], tables: Tables) -> bool:
-    """Whether one of the tables begins, for the first time or again."""
+    """Return True if one of the tables begins, for the first time or again."""
     return any(isinstance(change, CreateTableEvent) for source in sources for change in tables[source][1])
 
 
 def _made(transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]) -> tuple[str, ...]:
-    """Columns that are no source's own: what is one's of several, is taken for that."""
+    """Return the columns that transforms add to all of the tables; any other column belongs to a source."""
     columns = [transforms[table].made if table in transforms else frozenset[str]() for table in sources]
     return tuple(sorted(frozenset.intersection(*columns)))

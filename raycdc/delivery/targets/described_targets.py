@@ -1,15 +1,15 @@
 """The description of each target: from the commit record at first, then as each epoch leaves it.
 
-Owned by `raycdc.delivery.targets.commit_planner`, which asks for each share of an epoch. Nothing of it is remembered by
-a process alone, so that what becomes of a target is the same behind a restart.
+Owned by `raycdc.delivery.targets.commit_planner`, which uses it for each part of an epoch. Everything in it can be
+restored after a restart:
 
-| columns that a target has of us, or may have | known by |
+| columns that a target has of this pipeline, or may have | known from |
 |---|---|
-| those of the last epoch that it took | the commit record |
-| those of epochs that it refused, as far as it came | the commit record (`RoutedTarget.refused`) |
-| those of epochs before, which are not recorded yet | this process; behind a restart these epochs are done again |
-| those of a target that an older raycdc wrote, which described routed ones alone | the state of its table's log as of \
-the record; topics have none, and their tables never begin again |
+| of the last epoch that it took | the commit record |
+| of epochs that it refused, as far as it got | the commit record (`RoutedTarget.refused`) |
+| of earlier epochs that are not recorded yet | this process; these epochs are repeated after a restart |
+| of a target that an older raycdc wrote, which described only routed ones | the state of its table's log as of the
+record; topics have none, and their tables are never resnapshotted |
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ Recorded = Callable[[TableId], RoutedTarget | None]
 
 
 class DescribedTargets(Mapping[TableId, TargetSchema]):
-    """See the module's docstring. Used by the thread that stages; `recorded` may be told by the one that commits."""
+    """Descriptions of targets; see the module's docstring.
+
+    Used by the thread that stages; the thread that commits may call `recorded`.
+    """
 
     def __init__(self, store: CheckpointStore, transforms: TransformedTables, recorded: Recorded) -> None:
         self._store = store
@@ -43,7 +46,7 @@ class DescribedTargets(Mapping[TableId, TargetSchema]):
         return f"DescribedTargets({len(self)})"
 
     def __getitem__(self, name: TableId) -> TargetSchema:
-        """The target as it is after the last epoch that it got a share of; its schema is read when it is asked for."""
+        """Return the target after the last epoch that it got rows of. Its schema is read at first use."""
         if name not in self._since:
             described = self._at_first[name]
             schema = self.schema(described.schema) if described.schema else None
@@ -91,7 +94,7 @@ class DescribedTargets(Mapping[TableId, TargetSchema]):
         return described
 
     def columns_of(self, name: TableId) -> tuple[str, ...]:
-        """The columns that the target has of this pipeline, and those that it may have."""
+        """Return the columns that the target has of this pipeline, and those that it may have."""
         recorded = self._recorded(name)
         names: list[str] = []
         for fingerprint in () if recorded is None else recorded.schemas:

@@ -1,20 +1,21 @@
-"""Targets that cannot have their share of an epoch: who is parked, who takes part, who is back. For the epoch loop.
+"""Decides which targets are parked, which get rows of an epoch, and which take part again. For the epoch loop.
 
-| a target | then |
+| a target | consequence |
 |---|---|
-| refuses its share (`TableRefusedError`), on whatever way to its commit | it is parked in that epoch's record, where \
-`Parks` says so; otherwise the error ends the run |
-| is parked | none of its source tables has rows in any target from the next epoch on, and nobody asks what it holds: \
-it may be deleted, and it and their other targets may have a part of the epoch that is in no record |
-| one of its source tables begins again | that one takes part again, and the target is emptied by the first of them |
-| refuses the new beginning, too | it is parked as of that |
-| has rows of several tables, told apart by keys alone, and new snapshots of all of these are asked for | it waits for \
-them as if it were parked, and is emptied once |
+| refuses its rows (`TableRefusedError`) at any step up to its commit | it is parked in that epoch's record if `Parks`
+says so; otherwise the error ends the run |
+| is parked | from the next epoch on, its source tables have no rows in any target, and its content is not read: it may
+be deleted, and it and their other targets may have a part of an unrecorded epoch |
+| gets a resnapshot of one of its source tables | that table takes part again, and the first such table empties the
+target |
+| refuses the resnapshot, too | it is parked as of that epoch |
+| has rows of several tables, told apart by keys alone, and new snapshots of all of these are requested | it waits for
+them as if parked, and is emptied once |
 
-*What if the process dies here?* Before the record of the epoch: its share is refused again. After it: the record says
-so, and the source is told again (`raycdc.source.tables.table_requests.refusals_of`).
+*What if the process dies here?* Before the epoch's record, the rows are refused again. After it, the record says so,
+and the source is notified again (`raycdc.source.tables.table_requests.refusals_of`).
 
-A whole source table waits, and not only its rows for one target: it can begin again in no other way.
+A source table waits as a whole, not only its rows for one target, because only a whole table can be resnapshotted.
 """
 
 from __future__ import annotations
@@ -74,8 +75,10 @@ def parks_of(options: PipelineOptions) -> Parks:
 
 @dataclass(frozen=True, slots=True)
 class SinkOutagePolicy:
-    """For a sink that is away, or whose disk is full: `place` is where it writes, for people; `tell` is told what is
-    waited for; `policy` says how long, for who has no minutes (None: as long as for everything).
+    """How to retry a sink that is unreachable or whose disk is full.
+
+    `place` is where it writes, for messages; `tell` reports what is waited for; `policy` limits the time (None: the
+    default).
     """
 
     place: str = ""
@@ -85,10 +88,11 @@ class SinkOutagePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ParkingPolicy:
-    """How an epoch loop treats targets that refuse: `on_parked` is told of those that were parked, when the record
-    says so, and `on_bad_rows` of rows that an epoch leaves out, before it is committed, and of columns that it cannot
-    drop; `follows` says whether the configuration still selects a source table. `waiting` is for a sink that nothing
-    can be written to for now.
+    """How an epoch loop treats targets that refuse rows.
+
+    `on_parked` is called with parked targets once the record has them. `on_bad_rows` is called, before an epoch is
+    committed, with the rows that it leaves out and with columns that cannot be dropped. `follows` says whether the
+    configuration still selects a source table. `waiting` is for a sink that accepts no writes for now.
     """
 
     parks: Parks = field(default_factory=Parks)
@@ -98,12 +102,12 @@ class ParkingPolicy:
     waiting: SinkOutagePolicy = field(default_factory=SinkOutagePolicy)
 
 
-#: Nothing is parked: for who runs an epoch loop of their own.
+#: Parks nothing; for callers that run their own epoch loop.
 NOTHING = ParkingPolicy(Parks(tables=False))
 
 
 class ParkedTargets:
-    """See the module's docstring. Called by the thread that stages and the one that commits."""
+    """The parked targets; see the module's docstring. Called by the thread that stages and the one that commits."""
 
     def __init__(self, entries: Mapping[str, ParkedTarget], parks: Parks, *, can_replace: bool = False) -> None:
         """`can_replace`: a new snapshot may take the place of whatever is at a target's."""
@@ -116,13 +120,15 @@ class ParkedTargets:
         return f"ParkedTargets({sorted(self._entries)})"
 
     def owes_nothing(self, target: TableId) -> bool:
-        """Whether whatever `target` was is over, if it is still there: it is parked, and no table began it anew."""
+        """Return True if the target's content no longer matters: it is parked, and no resnapshot began."""
         entry = self._entries.get(str(target))
         return entry is not None and not entry.begun
 
     def reached(self, sources: Collection[TableId]) -> tuple[int, int]:
-        """How far a target of `sources` may be, whatever is recorded: it may have its share, or a part of it, of an
-        epoch in which another target of theirs was parked, or it was parked itself then.
+        """Return how far a target of `sources` may be beyond its record.
+
+        It may have its rows, or a part of them, of an epoch in which it or another target of the same tables was
+        parked.
         """
         names = {str(source) for source in sources}
         epochs = [entry.epoch for entry in self._entries.values() if not names.isdisjoint(entry.sources)]
@@ -134,7 +140,7 @@ class ParkedTargets:
         return self._entries
 
     def takes_part(self, target: TableId, source: TableId, manifest: Manifest) -> bool:
-        """Whether rows of `source` in `manifest` are for `target`."""
+        """Return True if rows of `source` in `manifest` are for `target`."""
         entries = self._entries
         if any(str(source) in entry.sources and entry.waits(source, manifest) for entry in entries.values()):
             return False
@@ -149,7 +155,7 @@ class ParkedTargets:
     def taking_part(
         self, manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]
     ) -> dict[TableId, tuple[TableId, ...]]:
-        """Of the `targets` of an epoch, known rows among them, those that get something, and of what."""
+        """Return those `targets` of an epoch that get rows, and of which source tables. Row stores are included."""
         parts = {
             target: tuple(source for source in sources if self.takes_part(target, source, manifest))
             for target, sources in targets.items()
@@ -166,8 +172,9 @@ class ParkedTargets:
         *,
         anyway: bool = False,
     ) -> None:
-        """`target` does without `manifest` and what follows; raises `error` where the user does not want that, unless
-        it is to be parked `anyway`. One that refused an earlier epoch meanwhile does without it from there.
+        """Park `target` from `manifest` on. Raises `error` if the user does not want that, unless `anyway`.
+
+        A target that meanwhile refused an earlier epoch is parked from that one on.
         """
         if not anyway and not self._parks(error.reason):
             raise error
@@ -210,12 +217,12 @@ class ParkedTargets:
     def begin_together(
         self, target: TableId, sources: Iterable[TableId], manifest: Manifest, held: CommitVector | None
     ) -> None:
-        """All `sources` of a merged `target` are to be read anew from `manifest` on, which empties it once."""
+        """Mark a merged `target` to be emptied once, because all its `sources` are resnapshotted from `manifest` on."""
         text = f"{target} is emptied, because new snapshots of its tables were asked for."
         self._add(target, sources, manifest, held, ParkReason.GONE, lambda _: text)
 
     def after(self, manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> None:
-        """`manifest` is about to be recorded: whoever took part again is parked no more."""
+        """Remove the targets that take part again from the parked ones; called just before `manifest` is recorded."""
         with self._lock:
             left = {}
             for name, entry in self._entries.items():
@@ -228,7 +235,7 @@ class ParkedTargets:
 
 
 class FollowedSources:
-    """Which source tables still are, as of the newest manifest and the configuration (`selects`)."""
+    """Tells which source tables are still followed, by the newest manifest and the configuration (`selects`)."""
 
     def __init__(self, store: CheckpointStore, selects: Callable[[TableId], bool]) -> None:
         self._stream = stream_of(store.last_manifest())
@@ -236,15 +243,18 @@ class FollowedSources:
         self._requests = requests_of(store)
 
     def __call__(self, source: TableId) -> bool:
-        """Whether its target must be what it was: rows of it go on from there."""
+        """Return True if rows of the table go on, so that its target must be as recorded."""
         return self._selects(source) and (self._stream is None or source in self._stream.followed)
 
     def is_asked_for(self, source: TableId) -> bool:
-        """Whether the user has decided what becomes of it at this start: no matter how its target is."""
+        """Return True if the user requested a change of the table at this start.
+
+        Its target's state is then irrelevant.
+        """
         return self._stream is not None and self._requests.acts_on(str(source), self._stream)
 
     def begin_together(self, sources: Collection[TableId]) -> list[TableId]:
-        """Those of the merged `sources` that are to be read anew; none unless all are of which rows are to come."""
+        """Return the merged `sources` that are resnapshotted; empty unless all that still have rows to come are."""
         if (stream := self._stream) is None:
             return []
         again = [source for source in sources if begins_again(str(source), self._requests, stream)]
@@ -255,7 +265,7 @@ class FollowedSources:
 
 
 def _is_over(source: str, manifest: Manifest) -> bool:
-    """Whether nobody follows the table any more; where it ever begins again, it does so by itself."""
+    """Return True if the table is not followed any more. A later resnapshot starts on its own."""
     stream = stream_of(manifest)
     state = None if stream is None else stream.named(source)
     return isinstance(state, Parked) and state.phase in (ParkedPhase.ENDED, ParkedPhase.REMOVED)
@@ -266,7 +276,7 @@ def _told(
 ) -> str:
     """The text for people: the error, from where on nothing was written, and the way out."""
     name = next(iter(sources), str(target))
-    # Most errors of a target begin with its name, and so does all that is said of a parked table.
+    # Most errors of a target begin with its name, and so does every message about a parked table.
     why = _sentence(str(error).removeprefix(f"{target}: "))
     many = f" {', '.join(sources)} go there and wait with it." if len(sources) > 1 else ""
     way = error.way_out or WAYS_OUT[error.reason]
@@ -290,5 +300,5 @@ def _told(
 
 
 def _sentence(text: str) -> str:
-    """The words of a server with an end, so that the next sentence can begin behind them."""
+    """Return a server's message with a full stop, so that a sentence can follow."""
     return text if text.endswith((".", "!", "?")) else f"{text.removesuffix(';')}."

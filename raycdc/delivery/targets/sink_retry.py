@@ -1,9 +1,8 @@
-"""Patience with a sink that is away, has a lock for somebody else, or has a full disk: waiting loses nothing, and no
-table is to blame.
+"""Retries a sink that is unreachable, locked by another client, or full. Waiting loses nothing.
 
-The same for every sink: it says with `SinkUnavailableError`, or with the system's error of a disk, that the same may
-succeed later. Its verbs are asked again, from the beginning of their transaction; a commit whose outcome nobody heard
-is found in the target's record.
+This works for every sink: it reports with `SinkUnavailableError`, or with the system's error of a disk, that a retry
+may succeed. Its calls are repeated from the beginning of their transaction; a commit with an unknown outcome is found
+in the target's record.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class SinkRetry:
 
     def __init__(self, waiting: SinkOutagePolicy, stopping: threading.Event, threads: Threads) -> None:
         self._place = waiting.place
-        #: For how long a sink is waited for, and how often it is asked meanwhile.
+        #: How long the sink is retried, and how often.
         self.policy = waiting.policy or POLICY
         self._patience = Retrier(tell=waiting.tell, stopping=stopping, threads=threads, policy=self.policy)
 
@@ -37,11 +36,11 @@ class SinkRetry:
         return self._patience(act, self._trouble)
 
     def for_spark(self, act: Callable[[], T]) -> T:
-        """As calling it, for work of Spark's that is not the sink's: it is done again where its JVM is gone."""
+        """Call `act` like `__call__`, for work of Spark outside the sink: it is repeated if Spark's JVM is gone."""
         return self._patience(act, _lost_spark)
 
     def _trouble(self, cause: Exception) -> Outage | None:
-        """The trouble that waiting may end; None where it is another one."""
+        """Return the outage that waiting may end; None for any other error."""
         if isinstance(cause, SinkUnavailableError):
             return sink_away(cause)
         if isinstance(cause, StateError | TableRefusedError) or not is_absent(cause):

@@ -1,8 +1,8 @@
-"""The epochs that targets say they hold of this pipeline, and whether this state can have written them.
+"""Reads what targets hold of this pipeline, and checks that this state can have written it.
 
-For the epoch loop: at its start, and before an epoch is written the first time. Targets are asked, never believed
-because of a record alone; those that remember nothing (a console) are left out where nothing depends on them. One that
-alone cannot say what it holds, while others answer, is parked before anything depends on it: it may hold any epoch.
+Used by the epoch loop when it starts, and before an epoch is first written. Targets are always read, because a record
+alone may be wrong; targets without memory (a console) are left out if nothing depends on them. A target that cannot be
+read while others answer is parked before anything depends on it, because it may hold any epoch.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ class TargetRecords:
     def check_record(
         self, recorded: Mapping[str, tuple[int, int]], committed: int, newest: int
     ) -> dict[TableId, tuple[TableRefusedError, CommitVector | None]]:
-        """The targets that lack what the record of `committed` says, with the reason, their own where they have one,
-        and what they hold. `SinkError` where one is ahead of it, or of the epochs sealed behind it. Nobody asks those
-        that are parked.
+        """Return the targets that lack rows of the record of `committed`, with the reason and what they hold.
+
+        Raises `SinkError` if a target is ahead of the record and of the epochs sealed after it. Parked targets are not
+        checked.
         """
         names = [name for name in map(TableId.parse, recorded) if not self._parked.owes_nothing(name)]
         manifests = list(self._store.manifests(committed))
@@ -95,7 +96,7 @@ class TargetRecords:
         holds |= {name: self._held_or_parked(name, behind, after) for name in new}
         reached = {name: self._parked.reached((*self._sources_of(name), *behind.get(name, ()))) for name in holds}
         for name in filter(self._parked.owes_nothing, behind):
-            # It refused an earlier beginning, too, which it may have got a part of, and could not be barred from.
+            # It also refused an earlier resnapshot; it may have got a part of that, and could not be barred from it.
             begins = min(epoch for epoch, (_, targets) in later.items() if name in targets)
             reached[name] = max(reached.get(name, (0, 0)), (begins - 1, STEP_LAST))
         most = {str(name): max(recorded.get(str(name), (0, 0)), vector) for name, vector in reached.items()}
@@ -105,14 +106,17 @@ class TargetRecords:
         return {name: (odd.get(name) or TargetDroppedError(text), holds[name]) for name, text in lacking.items()}
 
     def owed(self, recorded: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """The targets of a record that must still exist: those that begin again may be gone, as people were advised."""
+        """Return the targets of a record that must still exist.
+
+        Those about to be resnapshotted may have been deleted.
+        """
         return {name: v for name, v in recorded.items() if not self._parked.owes_nothing(TableId.parse(name))}
 
     def check_ours(self, manifest: Manifest, recorded: Mapping[str, tuple[int, int]]) -> None:
-        """`SinkError` where somebody wrote the epoch's number before us, which has not been begun.
+        """Raise `SinkError` if another writer wrote the epoch's number before us.
 
-        Targets that were written before are compared with the record at the start. One that is new to this state and
-        holds the epoch already would be skipped by the sink, as if it had been us.
+        Targets that were written before are compared with the record at the start. A target that is new to this state
+        and already holds the epoch would be skipped by the sink, as if we had written it.
         """
         targets = self._targets(manifest)
         for target in targets:
@@ -138,7 +142,7 @@ class TargetRecords:
         return self._parked.taking_part(manifest, self._shares.targets(manifest))
 
     def _asks(self, target: TableId) -> bool:
-        """Whether anybody remembers what the target holds."""
+        """Return True if the target remembers what it holds."""
         return self._sink.durable or table_of(target) is not None
 
     def _held_or_parked(
@@ -148,8 +152,9 @@ class TargetRecords:
         manifest: Manifest,
         why_not: dict[TableId, TableRefusedError] | None = None,
     ) -> CommitVector | None:
-        """`_held_if_there`; a target that alone does not answer is parked as of `manifest`. `targets` has the sources
-        of each, and is asked whether it answers where nobody else can be.
+        """Return what the target holds. A target that alone does not answer is parked as of `manifest`.
+
+        `targets` has the sources of each target; the others are queried to see whether they answer.
         """
         try:
             return self.held(target, beside=targets)
@@ -168,8 +173,9 @@ class TargetRecords:
             return None
 
     def held(self, target: TableId, *, patient: bool = True, beside: Iterable[TableId] = ()) -> CommitVector | None:
-        """The vector of a target, or of the known rows of a table; asked once unless `patient`. `beside` are other
-        targets that may be asked whether they answer.
+        """Return the commit vector of a target, or of a table's row store.
+
+        It is asked once unless `patient`. `beside` are other targets that may be queried to see whether they answer.
         """
         table = table_of(target)
         if table is None:

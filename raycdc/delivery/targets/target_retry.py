@@ -1,24 +1,23 @@
-"""Patience with one target: when it is over, one that takes nothing while others answer is parked, and they go on.
+"""Retries one target, and parks it if it accepts no write while other targets of the sink answer.
 
-Called by the epoch writer and by recovery in place of `SinkRetry`, which waits. A sink that is away for all ends
-the run, as nobody can go on; a target that is blocked alone (`TargetBlockedError`) holds up no other. When the patience
-is over, the sink is asked which of the two it is, in this order; an answer counts only if those around it agree:
+Called by the epoch writer and by recovery in place of `SinkRetry`. A sink that is unreachable as a whole ends the run;
+a target that is blocked alone (`TargetBlockedError`) must not hold up others. When the retries are used up, these
+queries in order decide which case it is:
 
-| asked | a target alone is blocked when |
+| query | a target alone is blocked when |
 |---|---|
-| another target of the sink, which is not parked and not waited for | it says what it holds, and nobody blocks it |
-| the target, where a lock is waited for | the sink says who has it locked |
-| the target otherwise | it cannot say what it holds |
+| another target of the sink that is neither parked nor retried | it returns what it holds, and is not blocked |
+| the target, if a lock is waited for | the sink says who has it locked |
+| the target otherwise | it cannot return what it holds |
 | the other one again | it still answers |
 
-A commit that another target took meanwhile proves nothing: the sink may have gone right behind it.
+A recent commit of another target proves nothing: the sink may have failed right after it.
 
-A start asks each target what it holds, and so does the first epoch of a table that is added: with the same patience
-(`raycdc.delivery.targets.target_records`), because one that alone cannot say it is parked as one that alone takes
-nothing.
+A start reads what each target holds, and so does the first epoch of an added table, with the same retries
+(`raycdc.delivery.targets.target_records`): a target that alone cannot be read is parked, too.
 
-*What if a commit that seemed to fail has landed?* The target then holds an epoch in which it is parked, as one that
-refused behind its commit does (`parked_targets`); its next rows empty it.
+*What if a commit that seemed to fail has succeeded?* The target then holds an epoch in which it is parked, which
+`parked_targets` allows for; its next rows empty it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from raycdc.sinks.api import Sink
 
 T = TypeVar("T")
 
-#: So many other targets are asked whether they answer: each may take as long as the sink waits for anything.
+#: At most this many other targets are queried: each may take as long as the sink's timeout.
 OTHERS_ASKED = 3
 
 
@@ -76,9 +75,11 @@ class TargetRetry:
         return self._patience.for_spark(act)
 
     def __call__(self, targets: Sequence[TableId], act: Callable[[], T], *, beside: Iterable[TableId] = ()) -> T:
-        """The result of `act`, which writes to `targets`, as of `SinkRetry`; `TargetBlockedError` when it took too
-        long and one of them is blocked alone. Of several, which are then to be written one by one, the blocked one is
-        not waited for again. `beside` are targets that may be asked although nobody wrote to them yet.
+        """Return the result of `act`, which writes to `targets`, retried like `SinkRetry`.
+
+        Raises `TargetBlockedError` when it took too long and one of them is blocked alone. If there are several
+        targets, which are then written one by one, the blocked one is not retried again. `beside` are targets that may
+        be queried although they were not written to yet.
         """
 
         def tried() -> T:
@@ -88,7 +89,7 @@ class TargetRetry:
                 if len(targets) == 1:
                     self._troubled.add(targets[0])
                     if targets[0] in self._blocked and not isinstance(cause, SparkLostError):
-                        # For this once: what comes next to it comes of a new beginning.
+                        # Cleared for this call only: the next call belongs to a resnapshot.
                         self._blocked.discard(targets[0])
                         raise self._error(targets[0], cause, "") from cause
                 raise
@@ -107,8 +108,8 @@ class TargetRetry:
                 raise
             alone = 0
             for target in targets:
-                # A stop ends the waiting, too. Each that is asked may take its time; where nobody is there for two of
-                # the targets, nobody is for the rest.
+                # A stop ends the waiting, too. Each query may take its time; if two targets find no other target that
+                # answers, the rest will not either.
                 if self._stopping.is_set() or alone > 1:
                     raise
                 others = self._others(target, beside)

@@ -1,1 +1,1 @@
-"""A state that is looked after, whether a run goes on or not: examined, copied, and moved to another place."""
+"""Administration of a state while a run goes on or not: examination, copy, and move to another location."""

@@ -1,42 +1,38 @@
-"""One state written to another place, which may be used only when all of it is there.
+"""Copies and moves a state, so that the new location is usable only when it is complete.
 
 ```
-meta.json says `copied_from`   nobody may go on from the new place
-files                          known rows, rows left out, segments that epochs wait for
-documents                      as of one moment
-meta.json says whose it is     the new place is a state
+meta.json has `copied_from`   the new location is incomplete and refused by every command
+files                         row stores, dead letters, segments that epochs wait for
+documents                     as of one moment
+meta.json has the identity    the new location is a state
 ```
 
-*What if the process dies here?* The old place is as it was, and the new one is refused by every command, with the one
-that goes on: the same copy again finds its own mark there, and writes everything anew.
+A copy may be made while a run goes on; its documents are as of one moment. Heartbeats are not copied. Names of
+documents are those of a state in a folder; on an object store two kinds have other names (`on_store`).
 
-*What if two copies go to one place at once?* A lock keeps the second out where both are on one machine. Where no lock
-meets the other one, each has a mark of its own: the last one counts, and whoever finds another than its own ends.
+*What if the process dies here?* The old location is unchanged, and every command refuses the new one except the same
+copy, which finds its own mark there and writes everything again.
 
-All documents of a state by their names, as they are at one moment, whether it is in a folder or on a store.
+*What if two copies go to one location at the same time?* A lock excludes the second if both run on one machine.
+Otherwise each writes its own mark: the last mark counts, and the copy that finds another mark than its own ends.
 
-Names are those of a state in a folder; on an object store two kinds have other ones (`on_store`). Signs of life are
-left out, because they say nothing but that somebody is there.
+A move copies the state and then bars the old location, so that only one of the two goes on:
 
-A copy of a state while a run goes on: as of one moment, although nobody holds still.
-
-A state that goes to another place, and leaves a bar behind, so that it goes on from one of the two alone.
-
-| step | the old place | the new place |
+| step | old location | new location |
 |---|---|---|
-| repeated behind a bar that a driver outran: no bar, before there is a lease | goes on | refused: not whole |
-| the move has the lease and a generation of its own | goes on, if this ends here | – |
-| mark, files, documents (as of a copy, above) | goes on, if this ends here | refused: not whole |
-| bar | refused: the state was moved | refused: not whole |
-| commands that were given meanwhile | refused | refused: not whole |
+| repeated after a driver outran the bar: no bar before there is a lease | goes on | refused: incomplete |
+| the move has the lease and its own generation | goes on, if this ends here | – |
+| mark, files, documents (as in a copy) | goes on, if this ends here | refused: incomplete |
+| bar | refused: the state was moved | refused: incomplete |
+| commands that were given meanwhile | refused | refused: incomplete |
 | identity | refused | goes on |
 
-*What if the process dies here?* Before the bar the pipeline goes on from the old place, and the move may be made again;
-behind it the same command finishes it, and every other one says so.
+*What if the process dies here?* Before the bar, the pipeline goes on from the old location and the move may be
+repeated. After it, the same command finishes the move, and every other command says so.
 
-The bar is written under the move's own generation. A folder that several machines see cannot make that one step with
-the look at the generations: so the move looks once more, and takes the bar away where a driver was faster. A driver
-looks for a bar before and behind its claim, so one that the move's second look does not find is refused by the bar.
+The bar is written under the move's own generation. On a folder shared by several machines, writing the bar and checking
+the generations are two steps. The move therefore checks again, and removes the bar if a driver was faster. A driver
+checks for a bar before and after its claim, so a driver that the second check missed is refused by the bar.
 """
 
 from __future__ import annotations
@@ -70,10 +66,11 @@ COMMANDS = "commands"
 _FOLDERS = ("generations", "epochs", "bases", "commits", "schemas", "documents", COMMANDS)
 _ROOTS = (NAME, "gen", *sorted(DOCUMENTS))
 
-#: In a folder, rows that are left out wait hidden among those that people find; in a store they are documents.
+#: In a folder, dead letters that may still change are hidden files next to the visible ones; on a store they are
+#: documents.
 LETTERS = "dead_letters"
 LOOKED_UP = "looked_up"
-#: What these are called on a store, where they have no file beside a document.
+#: The names of these on a store, where they are objects without a document.
 _STORED = {LETTERS: "letters", LOOKED_UP: "joined"}
 
 
@@ -126,7 +123,7 @@ def stored_name(place: StateLocation, name: str) -> str:
 
 
 def require_readable(place: StateLocation) -> StateFolder:
-    """The documents of a state that is there. `StateError` where there is none, whatever bars it."""
+    """Return the documents of an existing state, even a barred one. Raises `StateError` if there is none."""
     folder = place.open()
     if folder.read(NAME) is None and not folder.has_remains():
         raise no_state(folder)
@@ -143,7 +140,7 @@ def _is_whole(file: str) -> bool:
 
 _KNOWN = "known"
 _SPOOL = "spool"
-#: Segments with what was looked up, as a store has them.
+#: The name of segments with looked-up columns on a store.
 _JOINED = "joined"
 
 
@@ -159,7 +156,10 @@ class CopyLocation:
         return f"Side({str(self.place)!r})"
 
     def documents(self) -> dict[str, bytes]:
-        """All but ``meta.json``, as of one moment where nobody writes them or the storage can tell."""
+        """Return all documents except ``meta.json``.
+
+        They are as of one moment if no process writes, or if the storage has snapshots.
+        """
         found = documents_of(self.place, self.folder)
         return {name: data for name, data in found.items() if name != NAME}
 
@@ -174,7 +174,7 @@ class CopyLocation:
         return {name: identity for name, identity in found.items() if identity is not None}
 
     def path(self, name: str) -> AnyPath:
-        """Where the file is."""
+        """Return the path of the file."""
         folder, _, rest = name.partition("/")
         if folder == _SPOOL:
             return self.place.work / name
@@ -222,9 +222,7 @@ class Copy:
         self._held.close()
 
     def begin(self) -> None:
-        """Mark the new place, and have it for this copy. `StateError` where something else is there, or another copy on
-        its way.
-        """
+        """Mark the new location for this copy. Raises `StateError` if it is not empty, or if another copy runs."""
         source, target = self._source, self._target
         identity = self._identity
         assert identity is not None
@@ -275,7 +273,7 @@ class Copy:
         return Copied(len(documents) + 1, sum(map(len, documents.values())), len(sizes), sum(sizes), self._missing)
 
     def end(self) -> None:
-        """The new place is a state, which nobody has."""
+        """Make the new location a state that no driver has."""
         identity, folder = self._identity, self._target.folder
         assert identity is not None
         self._require_mine()
@@ -290,8 +288,10 @@ class Copy:
         folder.atomically(act)
 
     def follow_commands(self) -> None:
-        """Copy the commands that were given since the documents were copied. Behind the bar, which whoever gives one
-        looks for after its file is there: so each of them is copied, or its giver knows that it may not be.
+        """Copy the commands that were given since the documents were copied.
+
+        Called after the bar is written. A process that gives a command checks for the bar after it wrote its file, so
+        each command is copied, or its giver knows that it may not be.
         """
         source, target = self._source.folder, self._target.folder
         for file in source.list(COMMANDS):
@@ -301,7 +301,7 @@ class Copy:
                 target.create_once(name, data)
 
     def _require_mine(self) -> None:
-        """`StateError` where another copy has the new place. One that goes on behind a bar has no mark of its own."""
+        """Raise `StateError` if another copy has the new location. A move repeated after its bar has no mark."""
         if self._mark is None:
             return
         there = read_identity(self._target.folder)
@@ -329,7 +329,7 @@ class Copy:
                     _make_private(target.parent, self._target.place.work)
                 self._bytes[name] = files.transfer(self._source.path(name), target)
             except FileNotFoundError:
-                self._bytes[name] = 0  # It went meanwhile, which the next look finds.
+                self._bytes[name] = 0  # The file was deleted meanwhile; the next pass notices that.
             except OSError as cause:
                 raise StateError(f"{target} cannot be written: {cause}.") from cause
             parents |= {target.parent} if isinstance(target, Path) else set()
@@ -340,7 +340,7 @@ class Copy:
 
 
 def _make_private(folder: Path, work: Path) -> None:
-    """Make a folder of a state, and those that it is in, for this user alone."""
+    """Create a state's folder, and its missing parents, readable for this user only."""
     for one in reversed(folder.parents):
         if one.is_relative_to(work):
             make_folder(one)
@@ -376,7 +376,7 @@ def _require_work_apart(source: StateLocation, target: StateLocation) -> None:
 
 
 def identity_there(side: CopyLocation) -> StateIdentity:
-    """Of the state on a side. `StateError` where there is none."""
+    """Return the identity of the state on a side. Raises `StateError` if there is none."""
     identity = read_identity(side.folder)
     if identity is None:
         raise StateError(f"There is no raycdc state in {side.place}. Is pipeline.state right?")
@@ -445,9 +445,9 @@ class Moved:
 
 
 def move(source: StateLocation, target: StateLocation) -> Moved:
-    """Take the state from `source` to `target`, an empty place, and bar `source`. Repeating it finishes it.
+    """Move the state from `source` to `target`, an empty location, and bar `source`. Repeating it finishes it.
 
-    `StateError` where somebody has the state, or `target` is no place for it.
+    Raises `StateError` if a process has the state, or `target` is not suitable.
     """
     old = CopyLocation(source)
     identity = identity_there(old)
@@ -457,7 +457,7 @@ def move(source: StateLocation, target: StateLocation) -> Moved:
     if identity.moved_to:
         if _is_finished(old, new, identity):
             return Moved(identity.pipeline, str(source), str(target), None)
-        # A driver was faster than the bar, and went on.
+        # A driver took the state before the bar was written, and went on with it.
         old.folder.write(NAME, replace(identity, moved_to="", at_ms=0).encoded())
     with ExitStack() as stack:
         store = CheckpointStore(source, create=False)
@@ -468,7 +468,7 @@ def move(source: StateLocation, target: StateLocation) -> Moved:
         stack.callback(pulse.close)
         copy = stack.enter_context(Copy(old, new, segments=True))
         copy.begin()
-        copy.look()  # Nobody writes there, so one is enough.
+        copy.look()  # No process writes there, so one pass is enough.
         copied = copy.write()
         reach("after_copied")
         _bar(store, term, old, target)
@@ -501,7 +501,7 @@ def _is_finished(old: CopyLocation, new: CopyLocation, identity: StateIdentity) 
 
 
 def _bar(store: CheckpointStore, term: DriverGeneration, old: CopyLocation, target: StateLocation) -> None:
-    """Nobody goes on from the old place. `FencedError` where a driver took over meanwhile: then it goes on there."""
+    """Bar the old location. Raises `FencedError` if a driver took over meanwhile: then the state goes on there."""
     identity = identity_there(old)
     barred = replace(identity, moved_to=str(target), at_ms=time.time_ns() // 1_000_000)
     store.documents.as_driver("the move", lambda: old.folder.write(NAME, barred.encoded()))
@@ -513,7 +513,7 @@ def _bar(store: CheckpointStore, term: DriverGeneration, old: CopyLocation, targ
 
 
 def _pulse(store: CheckpointStore, term: DriverGeneration, lease: Lease) -> DriverHeartbeat:
-    """Signs of life, so that a driver that waits on another machine goes on waiting while files are copied."""
+    """Return a heartbeat that keeps a standby on another machine waiting while files are copied."""
     return DriverHeartbeat(
         store.generations, term.generation, lease=lambda: lease, on_lost=lambda _: None, lock=store.lock.file
     )

@@ -1,15 +1,15 @@
-"""A whole state read once, and everything in it that is not as it was written: what ``raycdc state check`` prints.
+"""Examines a whole state for damage, for ``raycdc state check``.
 
-Each document is read by itself, so that one that is damaged hides no other. Three kinds of findings are told apart:
+Each document is read separately, so that a damaged one does not hide others. There are three kinds of findings:
 
-| a finding | a start |
+| finding | a start |
 |---|---|
 | `STOPS` | is refused |
 | `COSTS` | goes on, and reads rows again |
 | `UNUSED` | does not read it |
 
-Nothing is changed, and no lease is taken: a run may go on meanwhile. It deletes what it does not need any more, so
-whatever is found beside a run is looked for again, and counts if it is found each time.
+Nothing is changed, and no lease is taken: a run may go on meanwhile. Because it deletes what it no longer needs, a
+finding in the state of a running pipeline is checked again and counts only if it is found each time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from raycdc.state.manifests.manifest_files import BASE_VERSION, ManifestFiles
 from raycdc.state.manifests.sealed_state import CHANGE_VERSION
 from raycdc.state.store import CheckpointStore, CommitRecord
 
-#: Beside a run, so many looks must find the same.
+#: While a run goes on, a finding must appear in this many passes to count.
 LOOKS = 3
 
 #: Any other way out is a beginning: see `raycdc.state.recovery`.
@@ -58,7 +58,7 @@ _SEGMENTS = (
 )
 _ELSEWHERE = "They were looked for in {}; on another machine that ran the pipeline they may be there."
 
-#: What a document of this version may say; of a lesser one it is older, and is read all the same.
+#: The newest version of each kind of document; lesser versions are read, too.
 _VERSIONS: Mapping[str, tuple[int, ...]] = {
     "epochs": (MANIFEST_VERSION, CHANGE_VERSION),
     # A record that is whole has an older version's number, so that older ones of us read it.
@@ -86,7 +86,7 @@ class StartEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it was written. `name` is its name below the state, `what` a clause, `fix` sentences."""
+    """A damaged or missing document. `name` is its name below the state, `what` a clause, `fix` sentences."""
 
     name: str
     what: str
@@ -96,7 +96,7 @@ class Finding:
 
 @dataclass(slots=True)
 class EpochInventory:
-    """Which epochs there are, and the segments of those that are `waiting`: sealed, and not known to be in the sink."""
+    """The epochs of a state, and the segments of the `waiting` ones: sealed, but not known to be in the sink."""
 
     sealed: list[int] = field(default_factory=list)
     committed: int | None = None
@@ -107,8 +107,9 @@ class EpochInventory:
 
 @dataclass(slots=True)
 class Examination:
-    """The whole of what was found. `driver` is who has the state, empty where nobody does; `older` are documents that
-    an older version wrote.
+    """The result of an examination.
+
+    `driver` is the driver that has the state, or empty; `older` are documents that an older version wrote.
     """
 
     place: str
@@ -139,7 +140,7 @@ def examine(place: StateLocation) -> Examination:
 
 
 class _Inspection:
-    """One look; see the module's docstring."""
+    """One pass over the state; see the module's docstring."""
 
     def __init__(self, place: StateLocation) -> None:
         self._place = place
@@ -156,7 +157,7 @@ class _Inspection:
             if examination.identity is None:
                 self._add(NAME, "it is missing", StartEffect.STOPS)
         if examination.identity is not None and examination.identity.barred:
-            # Whatever else is there belongs to nobody.
+            # A barred state is not used, so nothing else in it matters.
             fix = examination.identity.bar(self._folder.where)
             examination.findings = [Finding(NAME, "nobody may go on from here", StartEffect.STOPS, fix)]
             return examination
@@ -186,9 +187,9 @@ class _Inspection:
             raise codec.damaged(name, "it is the document of another fingerprint")
 
     def _counts(self, name: str) -> bool:
-        """Whether a start reads the document; those of epochs are looked at together."""
+        """Return True if a start reads the document. Documents of epochs are checked together."""
         claim = _CLAIM.fullmatch(name)
-        # Where its driver gave signs of life, nobody reads the claim of a generation.
+        # The claim of a generation is not read once its driver sent heartbeats.
         silent = claim is None or self._folder.read(f"generations/{claim[1]}.pulse.json") is None
         return silent and not name.startswith(("commits/", "epochs/"))
 
@@ -205,10 +206,10 @@ class _Inspection:
         names = [name for name in self._documents if name.startswith("commits/")]
         return max(names, key=lambda name: (name[:18], name), default="")
 
-    # -- what they say together
+    # -- checks across documents
 
     def _ask(self, store: CheckpointStore) -> None:
-        """Who has the state, which epochs there are, and whether all is there that they name."""
+        """Check the driver, the list of epochs, and that everything they name exists."""
         examination, epochs = self._found, self._found.epochs
         record: CommitRecord | None = None
         with self._finding("generations"):
@@ -235,7 +236,7 @@ class _Inspection:
                 self._segments(store, read[number])
 
     def _manifests(self) -> dict[int, Manifest]:
-        """Those that count and can be read."""
+        """Return the readable manifests that a start needs."""
         files, read, epochs = ManifestFiles(self._folder), dict[int, Manifest](), self._found.epochs
         for number in epochs.sealed:
             needed = epochs.committed is None or number >= epochs.committed
@@ -248,7 +249,7 @@ class _Inspection:
         return read
 
     def _segments(self, store: CheckpointStore, manifest: Manifest) -> None:
-        """The rows of an epoch that is not known to be in the sink; those on other nodes are not looked at."""
+        """Check the rows of an epoch that is not known to be in the sink. Segments on other nodes are skipped."""
         epochs = self._found.epochs
         epochs.segments += len(manifest.segments)
         epochs.segment_bytes += sum(segment.bytes for segment in manifest.segments)
@@ -274,12 +275,12 @@ class _Inspection:
         except StateError as error:
             if isinstance(error.__cause__, OSError):
                 raise
-            # An epoch that is a change is damaged by what it follows.
+            # The damage of a delta-encoded epoch may be in the epoch that it builds on.
             origin, why = codec.damage_of(error) or (name, str(error))
             self._add(origin, why, effect)
 
     def _add(self, name: str, what: str, effect: StartEffect) -> None:
-        """One finding a document: the one that matters more."""
+        """Add a finding. Each document has at most one, the more severe one."""
         name = name.removeprefix(f"{self._folder.where}/")
         others = [finding for finding in self._found.findings if finding.name != name]
         same = [finding for finding in self._found.findings if finding.name == name]
@@ -291,7 +292,7 @@ class _Inspection:
 
 
 def fingerprints(manifest: Manifest) -> set[str]:
-    """The schemas that whoever goes on from the epoch, or writes it, asks for."""
+    """Return the schemas that are needed to go on from the epoch, or to write it."""
     document: Any = manifest.to_json()
     parts = [document[part] for part in ("to_splits", "enumerator", "segments", "tables")]
     return {fingerprint for part in parts for fingerprint in _fingerprints(part, "")}

@@ -195,8 +195,9 @@ class InKafka(Watch):
             while not self._over.is_set():
                 message = consumer.poll(_LOOK_S)
                 # A tombstone has no value, and what follows a transaction's end is no message.
-                if message is not None and message.error() is None and message.value() is not None:
-                    self._given.append((time.time_ns() // 1000, message.value()))
+                value = None if message is None or message.error() is not None else message.value()
+                if value is not None:
+                    self._given.append((time.time_ns() // 1000, value))
         finally:
             consumer.close()
 

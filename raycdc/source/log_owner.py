@@ -1,8 +1,8 @@
-"""Whose log a place belongs to: places of two owners are never compared.
+"""The owner of a log, because positions of two owners cannot be compared.
 
-A state names the owner of its log, which is whatever gives places their meaning: a server, or a replica set. Another
-owner may answer at the same address, after a fail-over or a mistake. The connector then acts by itself: it looks for
-the same transactions there, or refuses.
+A state records the owner of its log, which gives positions their meaning: a server, or a replica set. After a fail-over
+or a mistake, another owner may answer at the same address. The connector then decides: it finds the same transactions
+there, or refuses.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from raycdc.errors import LogLostError
 
 @dataclass(frozen=True, slots=True)
 class LogOwner:
-    """Who answers now: its `identity`, as states have it (empty: none), and its `address`.
+    """The owner that answers now: its `identity`, as states record it (empty: none), and its `address`.
 
-    `noun` is what people call it, `option` the key that leads to it.
+    `noun` is the word for it in messages, `option` the key with its address.
     """
 
     identity: str
@@ -25,11 +25,11 @@ class LogOwner:
     option: str
 
     def is_another(self, begun: str) -> bool:
-        """Whether places of the owner `begun` mean nothing here; a state that names none may be anybody's."""
+        """Return True if positions of the owner `begun` are invalid here. A state without an owner fits any."""
         return bool(begun) and begun != self.identity
 
     def require_again(self, begun: str) -> None:
-        """Raises `LogLostError` where tables would be read again from another owner than `begun`."""
+        """Raise `LogLostError` if tables would be read again from another owner than `begun`."""
         if self.is_another(begun):
             raise LogLostError(
                 f"{self.address} is not the {self.noun} that the state belongs to, so no table is read again from it "

@@ -1,4 +1,4 @@
-"""A table's schema document: what is stored under its fingerprint, and travels with splits and schema changes."""
+"""A table's schema document: stored under its fingerprint, and sent with splits and schema changes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from raycdc.model import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class SchemaDocument:
-    """Columns and primary key are for everybody; whatever else the document has is for its connector alone (`own`).
+    """Columns and primary key are for all code; the rest of the document is for its connector alone (`own`).
 
-    Invariant: the JSON is kept as it was made or read, so the document is always written again as it was.
+    Invariant: the JSON is kept as it was made or read, so the document is always written again unchanged.
     """
 
     _json: Mapping[str, Any]
@@ -26,7 +26,7 @@ class SchemaDocument:
 
     @classmethod
     def of(cls, schema: TableSchema) -> SchemaDocument:
-        """The document of a connector that has nothing of its own to say."""
+        """Return the document of a connector without data of its own."""
         return cls({**schema.to_json(), "fingerprint": schema.fingerprint()})
 
     def to_json(self) -> dict[str, Any]:

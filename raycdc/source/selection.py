@@ -1,17 +1,16 @@
-"""Which tables the configuration selects, compared at each start with those that the state knows.
+"""Compares the tables that the configuration selects with those of the state, at each start.
 
 | a table is | then |
 |---|---|
-| named in full, unknown to the state, and not at the source | an error, with the name that was probably meant |
+| named in full, unknown to the state, and not at the source | an error, with the most similar name |
 | selected and at the source, unknown to the state | new: read with a snapshot while the others stream |
-| the same, and the configuration of the last start selected it, too | made since: followed from the statement in the \
-log that made it, and read as a new one where there is none |
-| selected and at the source, ended in the state | put back, or anew under its name: read again |
-| in the state, and selected no more | it has ended: its target keeps what it has, and the state says so |
+| the same, and the configuration of the last start selected it, too | created since: followed from its creation in the
+log, or read as a new one if the log has none |
+| selected and at the source, ended in the state | selected or created again: read again |
+| in the state, and not selected any more | ended: its target keeps its rows, and the state says so |
 
-Pure; sources say what there is (`raycdc.source.connector.Source.selection`), the last row is carried out where the
-state is taken up again (`without_left`), the others are asked for as a user would ask
-(`raycdc.source.tables.table_requests`).
+Pure; sources list their tables (`raycdc.source.connector.Source.selection`). The last row is carried out when the state
+is loaded (`without_left`); the others become requests (`raycdc.source.tables.table_requests`).
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ _KEPT = "its target keeps what it had"
 
 @dataclass(frozen=True, slots=True)
 class TableSelection:
-    """The tables that a source has now among those that its configuration selects.
+    """The tables of a source that its configuration selects.
 
-    `tables` are selected, `there` are all that it has, `named` those that the configuration names in full and
-    `patterns` its other entries; `place` is where it says so.
+    `tables` are selected, `there` are all existing ones, `named` those that the configuration names in full, and
+    `patterns` its other entries; `place` is the configuration key.
     """
 
     place: str
@@ -71,17 +70,17 @@ class TableSelection:
         return [matches_nothing(pattern, self.place, self.noun) for pattern in unmatched(self.patterns, self.there)]
 
     def misspelt(self, known: set[str]) -> list[str]:
-        """Named tables that are not there, and that were never followed, each with what may have been meant."""
+        """Return the messages about named tables that do not exist and were never followed, with similar names."""
         return [f"{self.place}: {self._why(table)}" for table in self.missing(known)]
 
     def missing(self, known: set[str]) -> list[TableId]:
-        """The tables that `misspelt` tells of, in its order."""
+        """Return the tables that `misspelt` reports, in its order."""
         return [table for table in self.named if table not in self.there and str(table) not in known]
 
     def _why(self, table: TableId) -> str:
         if kind := self.others.get(table):
             return f"{table} is {kind}, not a {self.noun}. Leave it out."
-        # A name in other letters is the most likely mistake, and the matcher goes by lower case.
+        # A difference in case is the most likely mistake, and the matcher compares lower case.
         names = {str(one).lower(): str(one) for one in self.there}
         hint = did_you_mean(str(table), names) or "."
         for lower, name in names.items():
@@ -126,7 +125,7 @@ class SelectionChanges:
 
 
 def known_tables(last: Manifest | None) -> set[str]:
-    """All that the state knows or knew, also those that were dropped at the source."""
+    """Return all tables that the state knows or knew, including dropped ones."""
     if last is None:
         return set()
     stream = stream_of(last)
@@ -152,9 +151,9 @@ def changes_of(
 
 
 def without_left(state: StreamState, captures: Callable[[TableId], bool]) -> StreamState:
-    """The stream split's state with the tables ended that are selected no more; itself where there are none.
+    """Return the stream split's state with unselected tables ended; unchanged if there are none.
 
-    Decided anew from the same configuration until a manifest has it, so nothing of it needs to be durable before.
+    The same configuration gives the same result until a manifest has it, so nothing needs to be durable before.
     """
     number = state.changes + 1
     for table in _left(state, captures):

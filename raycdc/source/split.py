@@ -36,7 +36,7 @@ class BackfillRowsJson(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ChunkId:
-    """One attempt at one chunk: whatever is said of another attempt is out of date."""
+    """One attempt at one chunk. Messages about other attempts are out of date."""
 
     table: TableId
     split_id: str
@@ -45,10 +45,10 @@ class ChunkId:
 
 @dataclass(frozen=True, slots=True)
 class OpenedAt:
-    """Where the log reader opened a chunk: its SELECT must see everything up to `position`.
+    """The position at which the log reader opened a chunk: its SELECT must see everything up to `position`.
 
-    `ring_s` is how long the log reader remembers rows that it dropped, where nothing tells when a transaction becomes
-    visible; 0 elsewhere. `as_of` is the place that all chunks of the table are read as of, if there is one.
+    `ring_s` is how long the log reader remembers dropped rows, if the source does not say when a transaction becomes
+    visible; 0 otherwise. `as_of` is the position as of which all chunks of the table are read, if there is one.
     """
 
     position: Position
@@ -58,13 +58,13 @@ class OpenedAt:
 
 @dataclass(frozen=True, slots=True)
 class BackfillRows:
-    """Rows of a table that is followed, read once more beside its log for the backfill `backfill`, its command's id
-    (`raycdc.source.snapshot.rereading.backfill`).
+    """Rows of a followed table to read once more, parallel to its log, for the backfill `backfill`.
 
-    Of the chunk's range those are read that meet `where`, a predicate as the source takes it; all where it is empty.
-    With `keys` (`raycdc.source.snapshot.rereading.backfill_keys`) those of these keys are read, and keys that the
-    source has not are deleted. Empty: nothing is deleted. `order` is that of the chunk key when the range was cut, as
-    `PlannedChunks` has it: in another one, the range is of other rows.
+    The backfill has its command's id (`raycdc.source.snapshot.rereading.backfill`). Within the chunk's range, rows are
+    read that meet `where`, a predicate of the source; all if it is empty. With `keys`
+    (`raycdc.source.snapshot.rereading.backfill_keys`), rows with these keys are read, and keys that the source lacks
+    are deleted; without, nothing is deleted. `order` is that of the chunk key when the range was cut, as
+    `PlannedChunks` has it; in another order, the range would contain other rows.
     """
 
     backfill: str
@@ -89,11 +89,11 @@ class SnapshotSplit:
     """One chunk of a table: chunk keys in [lower, upper), None meaning unbounded.
 
     `includes_null` makes it (also) the chunk of NULL keys, `only_null` the chunk of nothing else. Bounds are JSON-able
-    values as the dialect writes them. `attempt` counts how often the chunk was handed out; messages of an earlier
-    attempt are void. `incarnation` is the table's: it changes when the table is dropped, truncated or created again,
-    and voids older chunks. `as_of` is of tables whose chunks are all read as they were at one place of the log
-    (`raycdc.source.snapshot.handoff.as_of`): that place is not before this ordinal. `again` is of chunks that are read
-    beside the log of a table that is followed.
+    values as the dialect writes them. `attempt` counts how often the chunk was assigned; messages of an earlier attempt
+    are void. `incarnation` is the table's: it changes when the table is dropped, truncated or created again, and voids
+    older chunks. `as_of` is set if all chunks of the table are read as of one position of the log
+    (`raycdc.source.snapshot.handoff.as_of`), which is not before this ordinal. `again` is set for chunks of a followed
+    table, read parallel to its log.
     """
 
     table: TableId
@@ -139,9 +139,10 @@ class SnapshotSplit:
 class StreamSplit:
     """A log from `state` on. `schemas` holds the schema documents (by fingerprint) that `state` refers to.
 
-    So the schema of the followed table ``t`` is ``split.schemas[split.state.followed[t].schema].schema``.
+    For example, the schema of the followed table ``t`` is ``split.schemas[split.state.followed[t].schema].schema``.
 
-    It is read `beside` the log of all other tables, for those that were paused; that is known in the reader alone.
+    With `beside`, it is a catch-up stream of tables that were paused, parallel to the log of all others; only the
+    reader knows that.
     """
 
     state: StreamState
@@ -150,8 +151,9 @@ class StreamSplit:
 
     @classmethod
     def of(cls, state: StreamState, document: Callable[[str], SchemaDocument]) -> StreamSplit:
-        """With the documents that `state` refers to, by fingerprint. Many tables have one schema, and each document may
-        be a file: it is asked for once.
+        """Return the split with the documents that `state` refers to, by fingerprint.
+
+        Many tables may share one schema, and each document may be a file, so each is loaded once.
         """
         left = [parked for parked in state.parked.values() if parked.left is not None]
         names = {table.schema for table in (*state.followed.values(), *state.catching_up.values(), *left)}
@@ -164,10 +166,10 @@ class StreamSplit:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSplit:
-    """One of many logs that know nothing of each other (a partition of a topic), from `state` on.
+    """One of many independent logs (a partition of a topic), from `state` on.
 
-    `state` is sealed with every epoch and holds at least ``position``. `until` ends the split for this run alone; it is
-    in the connector's own terms and no part of the state.
+    `state` is sealed with every epoch and has at least ``position``. `until` ends the split for this run alone; it is
+    in the connector's own form and not part of the state.
     """
 
     split_id: str

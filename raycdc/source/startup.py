@@ -1,10 +1,8 @@
-"""Where a pipeline without state begins, for sources of tables with one log: the options that all of them share.
+"""The start options of sources with one log, and checks of options about single tables.
 
-Options of a source's section that are about single tables, by the tables' names. Pure.
-
-A table's option is a mistake where the section does not select the table, and its value is judged by itself. Both are
-found when the configuration is read, so that all of them are told at once; whether the table is there, and has the
-columns that an option names, only the source knows.
+A table's option is an error if the section does not select the table; its value is checked separately. Both are checked
+when the configuration is read, so that all errors are reported together. Only the source knows if the table exists and
+has the columns that an option names. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from raycdc.model.rules.selector import TableSelector
 
 
 class StartupMode(StrEnum):
-    """Where a pipeline without state begins. A connector's options list those that its log can do."""
+    """The start of a pipeline without a state. A connector's options list the modes that its log supports."""
 
     INITIAL = "initial"
     SNAPSHOT = "snapshot"
@@ -32,7 +30,7 @@ class StartupMode(StrEnum):
 
 
 class StartupOptions(Options):
-    """Where to begin; consulted only while the pipeline has no state."""
+    """The start position; used only while the pipeline has no state."""
 
     mode: str = option(StartupMode.INITIAL.value, help="Where to begin.")
     timestamp_ms: int | None = option(None, help="Time to start at, with mode = timestamp.", unit="ms", ge=0)
@@ -45,17 +43,17 @@ class StartupOptions(Options):
 
     @property
     def bounded(self) -> bool:
-        """Whether the rows that are there at the start are all that is read."""
+        """Return True if only the rows that exist at the start are read."""
         return self.mode == StartupMode.SNAPSHOT
 
     @property
     def moment_ms(self) -> int | None:
-        """The time to start at, where that is what was asked for."""
+        """Return the time to start at, if the mode is ``timestamp``."""
         return self.timestamp_ms if self.mode == StartupMode.TIMESTAMP else None
 
     @property
     def takes_snapshot(self) -> bool:
-        """Whether the rows that are there at the start are read."""
+        """Return True if the rows that exist at the start are read."""
         return self.mode in (StartupMode.INITIAL, StartupMode.SNAPSHOT)
 
 

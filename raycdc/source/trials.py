@@ -14,16 +14,14 @@ SourceT_co = TypeVar("SourceT_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ServerCosts:
-    """What a server did: statements that it answered, rows that it read for them, seconds of its CPU, of all its
-    threads and for whoever asked. None where it does not say.
-    """
+    """A server's work: statements, rows read, and CPU seconds of all its threads and clients. None if not reported."""
 
     queries: int | None = None
     rows_read: int | None = None
     cpu_s: float | None = None
 
     def since(self, before: ServerCosts) -> ServerCosts:
-        """What was done after `before`."""
+        """Return the difference to `before`."""
         return ServerCosts(
             None if self.queries is None or before.queries is None else self.queries - before.queries,
             None if self.rows_read is None or before.rows_read is None else self.rows_read - before.rows_read,
@@ -35,9 +33,9 @@ class ServerCosts:
 class SplitTrial(Generic[SourceT_co]):
     """One strategy, for comparing it with others.
 
-    `source` is the user's source, set to cut by the strategy; it can be pickled. `costs` says what its server did so
-    far, for the statements of this `source` in this process where the server can tell them apart. It blocks.
-    `settings` are the lines of the configuration that choose the strategy.
+    `source` is the user's source, set to cut by the strategy; it can be pickled. `costs` returns its server's work so
+    far, only for the statements of this `source` in this process if the server can separate them. It blocks. `settings`
+    are the lines of the configuration that choose the strategy.
     """
 
     name: str
@@ -48,8 +46,9 @@ class SplitTrial(Generic[SourceT_co]):
 
 @dataclass(frozen=True, slots=True)
 class TrialPartition:
-    """A partition and what it holds now: places from `first` up to `end`, of which some may be no messages (markers of
-    transactions, messages that a compacted topic has lost). `name` is that of its split.
+    """A partition and its content: offsets from `first` up to `end`, some of which may be no messages.
+
+    Transaction markers and messages removed by compaction are examples. `name` is that of its split.
     """
 
     name: str
@@ -60,7 +59,7 @@ class TrialPartition:
 
     @property
     def places(self) -> int:
-        """At most so many messages."""
+        """Return the greatest possible number of messages."""
         return max(0, self.end - self.first)
 
 
@@ -82,7 +81,8 @@ class TrialReader(Protocol):
     """One reader's consumer. For one thread."""
 
     def read(self, places: Mapping[TrialPartition, int]) -> Iterator[Piece]:
-        """Of each partition the messages of its first so many places, all partitions at once, as a job's reader does.
+        """Yield the messages of the given number of offsets of each partition, all partitions interleaved as in a job.
+
         Blocks; raises `SourceError`, and `DataError` for a message that a run would refuse.
         """
         ...
@@ -102,5 +102,5 @@ class PartitionTrial(Protocol):
         ...
 
     def warm_up(self) -> None:
-        """What a process does before its first message, and is not measured."""
+        """Do the unmeasured work of a process before its first message."""
         ...

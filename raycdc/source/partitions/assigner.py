@@ -1,28 +1,22 @@
-"""Who reads which of many unbounded splits: given out, taken back, moved for balance. For an enumerator to hold.
+"""Assigns many unbounded splits to readers, takes them back, and moves them for balance. For an enumerator.
 
-Pure but for the context it acts through. A split has at most one owner at any time, whatever dies:
+Pure but for the context that it calls. A split has at most one owner at any time, even after a crash:
 
-| a split is | then |
+| a split is | next |
 |---|---|
-| waiting | given to the reader with the fewest, as soon as there is one |
-| owned | its state is sealed with each epoch; waiting again when `back` says that the coordinator has it |
-| moving | asked back from a reader with more to do than others; owned until it is `back`, then given to its target |
+| waiting | it is given to the reader with the fewest splits, as soon as there is one |
+| owned | its state is sealed with each epoch; it waits again when `back` reports that the coordinator has it |
+| moving | it was asked back from an overloaded reader; owned until it is `back`, then given to its target |
 
-A reader has more to do than another if its splits bring more bytes at two checks in a row, or, where readers do not
-report bytes, if it has two partitions more.
+A reader is overloaded if its splits bring more bytes than others' at two checks in a row, or, if readers do not report
+bytes, if it has two partitions more.
 
-Asking back takes effect at the reader's next seal (`raycdc.source.partitions.partition_source_reader`), so a moved
-split goes on exactly where the old owner's rows end. Nothing of this is state: after a restart every split simply
-waits.
+A split that is asked back is released at the reader's next seal (`raycdc.source.partitions.partition_source_reader`),
+so it goes on exactly after the old owner's rows. None of this is stored: after a restart every split simply waits.
 
-Which partitions go from an overloaded reader to one with less to do, by what each of them brings. Pure.
-
-The load of a partition is what its reader does for it: the bytes that it brings now, and its backlog, as if that were
-to be read within `DRAIN_S`. Partitions without any count a little, so that they are shared out as well. A partition
-that brings more than its reader's others together keeps the reader, and the others go: a hot one gets a reader of its
-own.
-
-How many bytes the splits of a reader bring, for the balance between readers.
+The load of a partition is its present bytes per second, plus its backlog divided by `DRAIN_S`. Partitions without load
+count a little, so that they are shared out as well. A partition that brings more than its reader's others together
+stays, and the others move, so that it gets a reader of its own.
 """
 
 from __future__ import annotations
@@ -35,16 +29,17 @@ from raycdc.source.protocol.api import SplitEnumeratorContext
 from raycdc.source.protocol.metrics import SplitLoad
 from raycdc.source.split import PartitionSplit
 
-#: The time in which a backlog should be gone.
+#: The time in which a backlog should be read.
 DRAIN_S = 60.0
 #: Below this all partitions together are no work: they are shared out by their number.
 LEAST_BYTES_PER_S = 256 << 10
 #: Part of the mean load that each partition counts in any case.
 EACH = 0.02
-#: A reader is overloaded that has so much more than the mean, and can give so much of it away; a move is made only
-#: where the one that takes has so much less afterwards than the one that gives had.
+#: A reader is overloaded if its load exceeds the mean by this part, and can be reduced by as much; a move is made only
+#: if the receiver then has this part less load than the giver had.
 GAIN = 0.1
-#: How often loads are looked at: a few of the windows of which readers tell them, however often epochs are sealed.
+#: How often loads are checked, in seconds: a few of the windows over which readers report them, whatever the epoch
+#: interval is.
 LOOK_EVERY_S = 10.0
 #: Most moves of one round; each costs a seal and a new fetch.
 MOVES_MAX = 64
@@ -75,9 +70,9 @@ def overloaded(owned: Mapping[int, Collection[str]], weight: Mapping[str, float]
 def moves_by_load(
     owned: Mapping[int, Collection[str]], weight: Mapping[str, float], givers: Collection[int]
 ) -> dict[str, tuple[int, int]]:
-    """Partitions to move (split → from, to) from `givers`, each to whoever has the least to do then.
+    """Return the partitions to move (split → from, to) from `givers`, each to the reader with the least load then.
 
-    Of a giver the largest that fit go first, and never its last.
+    Of each giver, the largest that fit go first, and never its last one.
     """
     splits = {reader: sorted(names, key=lambda name: (weight.get(name, 0.0), name)) for reader, names in owned.items()}
     load = {reader: sum(weight.get(name, 0.0) for name in names) for reader, names in splits.items()}
@@ -103,12 +98,12 @@ def moves_by_load(
 
 
 class LoadPoll:
-    """When loads are looked at, and which readers were overloaded the last time. Held by an assigner."""
+    """The times of load checks, and the readers that were overloaded at the last one. For an assigner."""
 
     def __init__(self) -> None:
         self._looked_s: float | None = None
         self._before: set[int] = set()
-        #: Whether the partitions were some work at the last look.
+        #: True if the partitions had any load at the last check.
         self.known = False
 
     def is_due(self, now_s: float) -> bool:
@@ -121,7 +116,7 @@ class LoadPoll:
         return True
 
     def lasting(self, now: set[int], *, looks: bool) -> set[int]:
-        """Of these those that were overloaded at the last look, too; all, where a reader came (no regular look)."""
+        """Return the readers of `now` that were also overloaded at the last check; all if this is no regular check."""
         if not looks:
             return now
         still, self._before = now & self._before, now
@@ -146,7 +141,7 @@ class PartitionAssigner:
 
     @property
     def waiting(self) -> frozenset[str]:
-        """Splits that nobody reads."""
+        """Return the splits without a reader."""
         return frozenset(self._waiting)
 
     def add(self, split_ids: Iterable[str]) -> None:
@@ -155,7 +150,7 @@ class PartitionAssigner:
         self.give()
 
     def back(self, split_ids: Iterable[str]) -> None:
-        """The coordinator has these: their reader is gone, or let them go at a seal."""
+        """Take splits whose reader is gone, or released them at a seal."""
         for split_id in split_ids:
             self._owners.pop(split_id, None)
             self._waiting.add(split_id)
@@ -163,7 +158,7 @@ class PartitionAssigner:
         self.give()
 
     def forget(self, split_ids: Iterable[str]) -> None:
-        """Nobody needs to read these any more."""
+        """Remove splits that need not be read any more."""
         for split_id in split_ids:
             self._waiting.discard(split_id)
             self._moving.pop(split_id, None)
@@ -189,9 +184,10 @@ class PartitionAssigner:
             self._context.assign_splits({reader: [self._split_of(split_id) for split_id in sorted(split_ids)]})
 
     def balance(self) -> None:
-        """Ask splits back from readers with more to do than others. Call it when a reader came, and at seals.
+        """Ask splits back from overloaded readers. Call it when a reader came, and at seals.
 
-        One round at a time: who counts before the last move has arrived moves the same splits to and fro.
+        Only one round runs at a time: counting before the last move has arrived would move the same splits back and
+        forth.
         """
         if any(split_id in self._owners for split_id in self._moving):
             return
@@ -200,7 +196,7 @@ class PartitionAssigner:
         looks = self._loads.is_due(self._context.now_s)
         if readers == self._balanced and not looks:
             return
-        # Only a reader that came, or an uneven number, is balanced by what was told last.
+        # Only a new reader, or an uneven number of splits, is balanced with the last known loads.
         weight = weights(self._context.split_loads()) if looks or self._loads.known else {}
         self._loads.known = bool(weight)
         load = self._load(readers, {})
@@ -222,7 +218,7 @@ class PartitionAssigner:
 
 
 def place(splits: Iterable[str], load: Mapping[int, Collection[str]]) -> dict[int, list[str]]:
-    """Give `splits` to the readers of `load` (reader → splits it has), each to the one that has the fewest."""
+    """Return `splits` distributed to the readers of `load` (reader → its splits), each to the one with the fewest."""
     counts = [(len(owned), reader) for reader, owned in load.items()]
     heapify(counts)
     placed: dict[int, list[str]] = {}
@@ -234,10 +230,10 @@ def place(splits: Iterable[str], load: Mapping[int, Collection[str]]) -> dict[in
 
 
 def moves(load: Mapping[int, Collection[str]]) -> dict[str, tuple[int, int]]:
-    """Splits to move (split → from, to) so that no reader has two more than another; the fewest that do.
+    """Return the fewest moves (split → from, to) after which no reader has two splits more than another.
 
-    Whoever has the most gives to whoever has the fewest until they are less than two apart. A giver never has the
-    fewest before that, and a taker never the most, so each is in a heap of its own.
+    The reader with the most gives to the one with the fewest until they differ by less than two. A giver never has the
+    fewest before that, and a receiver never the most, so two heaps are enough.
     """
     givers = [(-len(splits), reader) for reader, splits in load.items()]
     takers = [(len(splits), reader) for reader, splits in load.items()]
@@ -264,34 +260,35 @@ WINDOW_S = 5.0
 class _Count:
     bytes: int = 0
     records: int = 0
-    #: Of the window before.
+    #: The figures of the previous window.
     bytes_per_s: float = 0.0
     bytes_per_record: float = 0.0
 
 
 class SplitRates:
-    """Counts what was fetched of each split. Owned by the reader's thread."""
+    """Counts the bytes and records fetched of each split. Owned by the reader's thread."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._began_s = now_s()
         self._counts: dict[str, _Count] = {}
-        #: The splits whose loads were told last.
+        #: The splits whose loads were reported last.
         self._told: set[str] | None = None
 
     def fetched(self, split_id: str, *, size: int, records: int) -> None:
-        """So many bytes more came."""
+        """Count a fetch of the split."""
         count = self._counts.setdefault(split_id, _Count())
         count.bytes += size
         count.records += records
 
     def forget(self, split_id: str) -> None:
-        """The split is somebody else's."""
+        """Forget a split that another reader has now."""
         self._counts.pop(split_id, None)
 
     def loads(self, pending: Mapping[str, int | None]) -> dict[str, SplitLoad] | None:
-        """Of each of these splits, with the records that it has still to bring (None: nobody knows); None while they
-        are those of the call before, in the same window.
+        """Return the load of each split, with its `pending` records (None: unknown).
+
+        None if unchanged in this window.
         """
         passed_s = self._now_s() - self._began_s
         if passed_s >= WINDOW_S:

@@ -1,19 +1,17 @@
-"""A reader of many logs with a position each, such as partitions of topics or files that grow.
+"""A reader of many logs with separate positions, such as partitions of topics, or files that grow.
 
-A connector gives it a `FetcherManager`, which reads the splits, and a `RecordEmitter`, which puts what was fetched into
-the open epoch and moves the state of its split. The reader seals states and rows together: a split's state in a report
-is behind exactly the rows of it that are in sealed epochs. A split that is taken away goes at the next cut.
-
-The unbounded splits one reader has, and how it lets go of them. For a reader of many splits to hold. Pure.
+A connector gives it a `FetcherManager`, which reads the splits, and a `RecordEmitter`, which puts each fetch into the
+open epoch and advances the state of its split. The reader seals states and rows together: a split's state in a report
+is exactly the position after its rows in sealed epochs.
 
 `RemoveSplits` takes effect at the reader's next cut: rows read until then are in the segments of the epoch being cut,
-mixed with those of other splits, and belong to the state reported with it. Only behind that report the reader answers
-`SplitsRemoved`; a split it does not have (any more) is answered at once. So the answer may be repeated or lost with the
-reader, and the position the next owner goes on from is always a sealed one.
+mixed with those of other splits, and belong to the state reported with it. The reader sends `SplitsRemoved` after that
+report; for a split that it does not have, immediately. The message may be repeated, or lost with the reader; the next
+owner always goes on from a sealed position.
 
-The next owner may be the last one: where the reader that was to have a split is gone, the split comes back, and what
-was fetched of it before it left may still wait in a queue. Some of that was dropped meanwhile, so the rest lies beyond
-a gap. Each addition therefore has a number, which fetchers put on what they fetch; only the current one's is `read`.
+The next owner may be the same reader, if the intended one died. Fetches from before the removal may then still wait in
+a queue, and others were dropped, so the rest would leave a gap. Each addition therefore has a number, which fetchers
+put on their fetches; only fetches of the current number are `read`.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ class PartitionSet(Generic[S]):
         return split_id in self._splits
 
     def active(self) -> Iterator[tuple[str, S]]:
-        """The splits to read: those that nobody wants back."""
+        """Return the splits to read: those that are not asked back."""
         return ((s, split) for s, split in self._splits.items() if s not in self._leaving)
 
     def read(self, split_id: str, addition: int) -> S | None:
@@ -80,7 +78,7 @@ class PartitionSet(Generic[S]):
 
     @property
     def wants_seal(self) -> bool:
-        """Whether somebody waits for a split of ours, which a cut sets free."""
+        """Return True if a split of ours is asked back, which a cut releases."""
         return bool(self._leaving)
 
     def add(self, splits: Sequence[SourceSplit]) -> None:
@@ -96,7 +94,7 @@ class PartitionSet(Generic[S]):
         self._send(SplitsAdded(tuple(split.split_id for split in splits)))
 
     def remove(self, split_ids: Sequence[str]) -> None:
-        """`RemoveSplits` arrived: read nothing of them any more."""
+        """Stop reading these splits: `RemoveSplits` arrived."""
         unknown = [split_id for split_id in split_ids if split_id not in self._splits]
         self._leaving.update(split_id for split_id in split_ids if split_id in self._splits)
         if unknown:
@@ -107,7 +105,7 @@ class PartitionSet(Generic[S]):
         return {split_id: self._state_of(split) for split_id, split in self._splits.items()}
 
     def after_cut(self) -> None:
-        """The report of the cut was sent; what leaves is answered behind it."""
+        """Release the splits that leave, after the report of the cut was sent."""
         if not self._leaving:
             return
         states = {split_id: self._state_of(self._splits[split_id]) for split_id in sorted(self._leaving)}
@@ -126,7 +124,7 @@ class SplitState(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether everything before the split's end was emitted; False for one without an end."""
+        """Return True if everything before the split's end was emitted; False for a split without an end."""
 
     def sealed(self) -> SealedSplit:
         """The state as manifests keep it, and as a `PartitionSplit` has it again."""
@@ -155,7 +153,7 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
             state_of=lambda state: state.sealed(),
             close_split=self._close,
         )
-        #: Whether something was emitted since the last cut, and whether that should come soon.
+        #: True if rows were emitted since the last cut; and if the next cut should come soon.
         self.dirty = False
         self.wants_seal = False
         self._emitter = emitter
@@ -167,7 +165,7 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(epoch={self.epoch}, {self.splits!r}, dirty={self.dirty})"
 
-    # -- what a connector says
+    # -- implemented by a connector
 
     @abstractmethod
     def initialized_state(self, split: PartitionSplit) -> StateT:
@@ -185,12 +183,12 @@ class PartitionSourceReader(SourceReaderBase, Generic[SplitT, ItemT, StateT]):
         self.note_end(state)
 
     def split_done(self, state: StateT) -> None:
-        """Nothing more of the split will be emitted: it has ended, or it is this reader's no more, or both."""
+        """Handle that nothing more of the split will be emitted, because it has ended or another reader has it."""
 
     def metrics(self) -> ReaderMetrics:
         return ReaderMetrics()
 
-    # -- what the base asks
+    # -- called by the base class
 
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
         self.splits.add(splits)

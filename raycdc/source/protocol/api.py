@@ -1,6 +1,6 @@
-"""The FLIP-27 interfaces of a source's two sides, enumerator and reader, and what each is given.
+"""The FLIP-27 interfaces of a source's two sides, enumerator and reader.
 
-What a source is as a whole is `raycdc.source.connector`.
+The source as a whole is `raycdc.source.connector`.
 
 Vocabulary and division of work follow Flink's FLIP-27 and ``flink-cdc-base``: the enumerator discovers and assigns
 splits and acts only through its context; readers read splits and know nothing of one another.
@@ -49,44 +49,45 @@ class SplitEnumeratorContext(Protocol):
         """Readers that may be given splits: alive, and not about to leave."""
 
     def may_have_splits(self, subtask_id: int) -> bool:
-        """Whether it is one of `registered_readers`, without a look at the others."""
+        """Return True if it is one of `registered_readers`, in constant time."""
 
     def split_loads(self) -> Mapping[str, SplitLoad]:
-        """The load of each partition, as readers told it last. Looks at every reader."""
+        """Return the last reported load of each partition. Takes time for each reader."""
 
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None: ...
 
     def send_event(self, subtask_id: int, event: SourceEvent) -> None: ...
 
     def end_split(self, split_id: str, *, attempt: int) -> None:
-        """No reader works at this attempt of a bounded split any more; harmless where none did."""
+        """Accept that no reader works at this attempt of a bounded split any more. Harmless if none did."""
 
     def remove_splits(self, subtask_id: int, split_ids: Sequence[str]) -> None:
-        """Take partitions from a reader that lives: they come to `add_splits_back` after its next seal.
+        """Take partitions from a live reader; after its next seal they come to `add_splits_back`.
 
-        Asking twice, or for what the reader does not have, is harmless.
+        Repeating the call, or naming splits that the reader does not have, is harmless.
         """
 
     def signal_no_more_splits(self, subtask_id: int) -> None: ...
 
     @property
     def open_epoch(self) -> int:
-        """The epoch that no reader was asked to seal yet. A message sent now is handled before that seal."""
+        """Return the first epoch whose seal was not requested yet. A message sent now is handled before that seal."""
 
     def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], *, after_s: float = 0.0) -> None:
-        """Run `call` off the coordinator's thread, `after_s` from now; `handler` gets its result on it.
+        """Run `call` off the coordinator's thread, `after_s` from now; `handler` gets its result on that thread.
 
-        While the source is away the call is tried again; any other error fails the job. What is done on an interval
-        (discovery) asks again from its handler: two of a kind never run at once.
+        While the source is unreachable, the call is retried; any other error fails the job. Periodic work (discovery)
+        schedules itself again from its handler, so two calls of a kind never run at the same time.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class EnumeratorPart:
-    """The share of an enumerator in a manifest.
+    """The enumerator's part of a manifest.
 
-    `tables` are schemas and changes that begin with this epoch, whoever has rows of them; `schemas` the documents they
-    name. `final` says whether the run ends with the epoch; None leaves that to the readers' ``end_of_input``.
+    `tables` are the schemas and changes that begin with this epoch, whichever reader has rows of them; `schemas` are
+    the documents they name. `final` says whether the run ends with the epoch; None leaves that to the readers'
+    ``end_of_input``.
     """
 
     tables: Mapping[TableId, TableEpoch] = field(default_factory=dict)
@@ -96,10 +97,10 @@ class EnumeratorPart:
 
 @dataclass(frozen=True, slots=True)
 class EnumeratorStart:
-    """Where an enumerator begins: anew (`last` is None), or as the manifest `last` left it.
+    """The start of an enumerator: new if `last` is None, else from the manifest `last`.
 
-    `until` bounds the run (None: it goes on until it is stopped). `document` gives schema documents by
-    their fingerprint. `requests` are what people asked of tables, `refusals` tables that are to park at once.
+    `until` bounds the run (None: it goes on until it is stopped). `document` returns schema documents by their
+    fingerprint. `requests` are users' requests about tables, `refusals` are tables to park immediately.
     """
 
     until: Until | None
@@ -111,7 +112,7 @@ class EnumeratorStart:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAmount:
-    """How much of a table its chunks have brought; and the source's `estimate` of all its rows."""
+    """How much of a table its chunks have delivered, and the source's `estimate` of all its rows."""
 
     rows: int = 0
     bytes: int = 0
@@ -123,9 +124,7 @@ NO_AMOUNT = SnapshotAmount()
 
 @dataclass(frozen=True, slots=True)
 class BackfillProgress:
-    """How far a backfill is: the chunks that are in manifests, of so many as far as is known (0: not yet), and their
-    rows.
-    """
+    """The progress of a backfill: chunks and rows in manifests, and the known number of chunks (0: not yet known)."""
 
     chunks_done: int = 0
     chunks_total: int = 0
@@ -133,14 +132,16 @@ class BackfillProgress:
 
     @property
     def percent(self) -> float | None:
-        """How much of it is done, by chunks; None while nobody knows how many these are."""
+        """Return the finished share by chunks; None while the number of chunks is unknown."""
         return min(99.9, 100 * self.chunks_done / self.chunks_total) if self.chunks_total else None
 
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """How far a table is, for people: ``"snapshot"``, ``"stream"``, or why it is `parked`; and its `backfill`, if one
-    goes on. `begun` is why it last began again in this run, as it was parked until then.
+    """The progress of a table, for people: ``"snapshot"``, ``"stream"``, or the reason why it is `parked`.
+
+    `backfill` is the progress of a running backfill. `begun` is the reason of its last resnapshot in this run, which
+    had parked it before.
     """
 
     phase: str
@@ -154,8 +155,9 @@ class TableProgress:
 
 @dataclass(frozen=True, slots=True)
 class TableCounts:
-    """All tables together: how many they are, how many of them are in their snapshot, and the chunks: of all tables
-    those that were read, and of those in their snapshot the ones that are left, as far as is known.
+    """All tables together: their number, those in their snapshot, and the chunks that are read and left.
+
+    The chunks read are of all tables; the chunks left are of tables in their snapshot, as far as known.
     """
 
     tables: int = 0
@@ -168,13 +170,16 @@ NO_TABLES = TableCounts()
 
 
 class TablesProgress(Protocol):
-    """How far the tables of an enumerator are, as of now."""
+    """The present progress of an enumerator's tables."""
 
     def counts(self) -> TableCounts:
         """All together. Asked several times a second: it must not take the longer the more tables there are."""
 
     def tables(self) -> Mapping[TableId, TableProgress]:
-        """One by one, for people, who ask the less often the more there are."""
+        """Return the progress of each table, for people.
+
+        The more tables there are, the less often it should be called.
+        """
 
 
 _STREAMED = TableProgress("stream")
@@ -195,11 +200,11 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class EnumeratorStatistics:
-    """How far an enumerator is, for the number of readers, and for people.
+    """An enumerator's progress, for choosing the number of readers, and for people.
 
-    `chunks_waiting` are bounded splits that nobody reads yet (a lower bound, positive while there are any). `problems`
-    went wrong without harm, by place, until it is right again, and `standing` is what waits for somebody. `owing` are
-    the spools, by name, of segments of bounded splits that no report has named yet.
+    `chunks_waiting` is a lower bound of the bounded splits without a reader, positive while there are any. `problems`
+    are harmless errors by place, kept until they are resolved; `standing` is what waits for a user. `owing` are the
+    names of spools with segments of bounded splits that no report has named yet.
     """
 
     progress: TablesProgress
@@ -217,7 +222,7 @@ class SplitEnumerator(Protocol):
     def handle_split_request(self, subtask_id: int) -> None: ...
 
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
-        """`subtask_id` is gone; these splits, at their last sealed state, need a new reader."""
+        """Take back splits at their last sealed state, because reader `subtask_id` is gone."""
 
     def add_reader(self, subtask_id: int) -> None: ...
 
@@ -234,7 +239,7 @@ class SplitEnumerator(Protocol):
 
     @property
     def wants_seal(self) -> bool:
-        """Whether the open epoch should end even if no reader says so."""
+        """Return True if the open epoch should end even if no reader requests it."""
 
     def snapshot_state(self, checkpoint_id: int) -> EnumeratorState: ...
 
@@ -249,13 +254,12 @@ class SplitEnumerator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChunkSegments:
-    """A chunk was read into finished segments that belong to no epoch yet; see
-    `raycdc.source.snapshot.handoff.hand_off`.
+    """The result of reading a chunk: finished segments that belong to no epoch yet.
 
-    `high` bounds what its SELECT saw of rows, `log_end` which tables it may have seen under the name: the log's end,
-    asked for after the SELECT. `misfit` says why it has none, where the table was another one than the chunk's schema
-    document says; `locked`: it has none, as somebody at the source has the table locked; `refused`: why it has none and
-    never will have.
+    See `raycdc.source.snapshot.handoff.hand_off`. `high` bounds the rows that its SELECT saw. `log_end` is the end of
+    the log, queried after the SELECT; it bounds which tables the name may have meant. A chunk has no segments if one of
+    these reasons is set: `misfit`, the table differs from the chunk's schema document; `locked`, another session has
+    the table locked; `refused`, the chunk can never be read.
     """
 
     split: SnapshotSplit
@@ -281,7 +285,7 @@ class ChunkSource(Protocol):
         """Queue the folding of the held rows in the `delta` segments into what `read` has written."""
 
     def poll(self) -> ChunkSegments | None:
-        """A finished read or fold, or None. Raises what went wrong in the background."""
+        """Return a finished read or fold, or None. Raises errors of the background work."""
 
     def discard(self, segments: Sequence[Segment]) -> None:
         """Delete the segments of a chunk that was voided."""
@@ -313,7 +317,7 @@ class ReaderOutput(Protocol):
         """Put held rows of one table down where they need no memory; masked, if they are to be."""
 
     def write_delta(self, rows: Iterable[LogRows], *, fingerprint: str, split_id: str) -> tuple[Segment, ...]:
-        """Write held rows as segments of no epoch, for another reader to fold."""
+        """Write held rows as segments of no epoch, which another reader folds."""
 
     def cut(self, epoch: int) -> tuple[Segment, ...]:
         """End the open epoch as `epoch`: all its segments, durable on disk. The next one is open then."""
@@ -322,13 +326,13 @@ class ReaderOutput(Protocol):
         """Delete segment files of epochs the sink holds."""
 
     def discard(self, segments: Sequence[Segment]) -> None:
-        """Delete segments that nobody needs, wherever they are. Does not wait for other nodes."""
+        """Delete segments that are no longer needed, on any node. Does not wait for other nodes."""
 
     def close(self) -> None: ...
 
 
 class SourceReader(Protocol):
-    """Reads splits. One thread calls everything; nothing blocks."""
+    """Reads splits. All methods are called by one thread, and none blocks."""
 
     def handle(self, message: Message) -> None:
         """A message from the coordinator."""

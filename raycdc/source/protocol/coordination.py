@@ -1,8 +1,9 @@
-"""How a source coordinator is set up: its settings, its surroundings, and when it seals.
+"""The parts of a source coordinator: settings, environment, seal timer, acknowledgements, enumerator context.
 
-Telling a source what the sink holds: one call at a time, the newest positions, never ahead of a commit.
+Acknowledgements report to the source what the sink holds: one call at a time, with the newest positions, never ahead of
+a commit.
 
-The enumerator's way out: what it decides about splits and events becomes messages to live readers.
+The enumerator context turns the enumerator's decisions about splits and events into messages to live readers.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ CallAsync = Callable[[Callable[[], Any], Callable[[Any], None], float], None]
 
 
 class Acknowledgements:
-    """Between the coordinator and `raycdc.source.connector.Source.acknowledge`. Single-threaded, never blocks.
+    """Calls `raycdc.source.connector.Source.acknowledge` for the coordinator. Single-threaded, never blocks.
 
-    Commits that come while a call is under way are told by the next one, in which the later stand for the earlier.
+    Commits that come during a call are combined in the next one.
     """
 
     def __init__(self, acknowledge: Callable[[Mapping[str, Position]], None], call_async: CallAsync) -> None:
@@ -43,7 +44,7 @@ class Acknowledgements:
 
     @property
     def idle(self) -> bool:
-        """Whether the source has heard of every commit, or could not be told."""
+        """Return True if the source was notified of every commit, or could not be."""
         return not self._under_way and self._positions is None
 
     def committed(self, splits: Mapping[str, SealedSplit]) -> None:
@@ -80,26 +81,27 @@ def told_nobody() -> Acknowledgements:
 
 #: A position that moved without rows is worth a manifest only now and then.
 IDLE_SEAL_INTERVAL_S = 10.0
-#: An early epoch takes what comes within so long, so that one transaction is not followed by the next one's epoch.
+#: An early epoch collects changes for this long, so that one transaction is not split into two epochs.
 EARLY_S = 0.1
-#: Early epochs that were not needed are kept for later, up to those of so long.
+#: Unused early epochs are saved up, at most those of this time.
 EARLY_KEPT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """Cadence and patience. Times in seconds, sizes in bytes.
+    """Intervals, limits and timeouts. Times are in seconds, sizes in bytes.
 
-    An idle sink gets an epoch of `epoch_bytes_idle` already, so that it writes while the next one is read. A smaller
-    one is not sealed behind another that the sink has not committed: it would be waited for, and so would what comes
-    in between, which can as well be part of it. A reader whose process says nothing for `reader_timeout_s` is dead; one
-    whose process answers while its main thread makes no progress for `progress_timeout_s` hangs, and would keep a seal
-    waiting for ever. Syncing files is progress, file by file. Where the source is `paced`, readers share one budget.
+    If the sink is idle, an epoch ends at `epoch_bytes_idle` already, so that the sink writes while the next epoch is
+    read. A smaller epoch is not sealed while an earlier one is uncommitted: it would only wait, and changes that come
+    meanwhile can as well be part of it. This does not apply if a Python caller takes the epochs (`hand_taken`), because
+    that may report the commit of one only after it got the next.
 
-    Not where epochs are taken by hand (`hand_taken`): there the commit of one may be told only after the next one came.
+    A reader whose process is silent for `reader_timeout_s` is dead. A reader whose process answers while its main
+    thread makes no progress for `progress_timeout_s` hangs, and would delay a seal forever. Syncing files is progress,
+    file by file. If the source is `paced`, readers share one budget.
 
-    Changes that wait while the sink is idle need not wait for `epoch_interval_s`, as long as there are at most
-    `epochs_per_hour` in the mean (0: they wait) and no chunk is being read: rows of a snapshot are grouped.
+    While the sink is idle, changes need not wait for `epoch_interval_s`, as long as there are at most `epochs_per_hour`
+    on average (0: they wait) and no chunk is being read: rows of a snapshot are grouped.
     """
 
     epoch_interval_s: float = 2.0
@@ -150,14 +152,16 @@ class SealTimer:
         self._last_s = now_s
 
     def _early(self, now_s: float) -> float:
-        """How many epochs may come early by now."""
+        """Return how many epochs may be early by now."""
         return min(self._most, self._kept + (now_s - self._last_s) * self._settings.epochs_per_hour / 3600)
 
     def is_due(
         self, readers: Collection[LiveReader], *, asked: bool, in_flight: int, reads_chunks: bool, now_s: float
     ) -> bool:
-        """Whether to seal now what these registered readers have open; `asked` are stop and enumerator. An early epoch
-        of a snapshot (`reads_chunks`) would be a small file that nobody waits for.
+        """Return True if what these registered readers have open should be sealed now.
+
+        `asked` is set for a stop and by the enumerator. An early epoch of a snapshot (`reads_chunks`) would only make a
+        small file.
         """
         if not readers or in_flight >= self._settings.in_flight_max:
             return False
@@ -178,10 +182,10 @@ class SealTimer:
 
 
 class EnumeratorContext:
-    """`raycdc.source.protocol.api.SplitEnumeratorContext` of a coordinator.
+    """The `raycdc.source.protocol.api.SplitEnumeratorContext` of a coordinator.
 
-    It notes who has which split, and the state in which an unbounded one is given away: that is where the split goes
-    on until an epoch seals another.
+    It records the owner of each split, and the state with which an unbounded split is assigned: the split goes on from
+    there until an epoch seals a newer state.
     """
 
     def __init__(
@@ -189,7 +193,7 @@ class EnumeratorContext:
     ) -> None:
         self._readers, self._epochs, self._writer = readers, epochs, writer
         self._call_async = call_async
-        #: Of the coordinator's shell, which has the clock.
+        #: Set by the coordinator's shell, which has the clock.
         self.now_s = 0.0
 
     def registered_readers(self) -> Sequence[int]:

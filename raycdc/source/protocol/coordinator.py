@@ -4,22 +4,21 @@ Flink's SourceCoordinator, SplitAssignmentTracker and CheckpointCoordinator in o
 shell (`raycdc.runtime.coordinator.coordinator_host`) calls one method at a time and carries packets. The only side
 effect is the manifest, written through `ManifestWriter` at the moment the last reader has sealed.
 
-Epochs. One epoch is open. It is sealed when it is `epoch_interval_s` old and something changed (sooner while the sink
-is idle, `epochs_per_hour` times; later while it is busy and there is little), when it holds `epoch_bytes_max`
-(`epoch_bytes_idle` while the sink is idle), or when a reader asks (schema change, end of input); but never while
-`in_flight_max` sealed epochs wait for the sink. Every registered reader cuts and reports; one that is silent for
-`reader_timeout_s`, or without progress for `progress_timeout_s`, is fenced: its incarnation is over, its splits go back
-to the enumerator at their last *sealed* state, and the epoch is completed without it. The manifest is written when
-nobody is waited for; then the epoch exists, before that nothing of it does.
+Epochs. One epoch is open. It is sealed when it is `epoch_interval_s` old and has changes (sooner while the sink is
+idle, `epochs_per_hour` times; later while the sink is busy and the epoch is small), when it holds `epoch_bytes_max`
+(`epoch_bytes_idle` while the sink is idle), or when a reader requests it (schema change, end of input); but never while
+`in_flight_max` sealed epochs wait for the sink. Every registered reader cuts and reports. A reader that is silent for
+`reader_timeout_s`, or without progress for `progress_timeout_s`, is fenced: its incarnation ends, its splits go back to
+the enumerator at their last *sealed* state, and the epoch is completed without it. The manifest is written when all
+reports are in; only then does the epoch exist.
 
-`LiveReaders` says whose messages are taken; each is handled once and in order (`raycdc.source.protocol.link`), and the
-first of an incarnation must be `ReaderRegistration`. The other parts are `PendingEpochs` (what is sealed), `SealTimer`
-(when to seal), `RateLimitedReaders` (which part of the source's budget each has) and `EnumeratorContext` (what the
-enumerator may do).
+`LiveReaders` decides whose messages are accepted. Each message is handled once and in order
+(`raycdc.source.protocol.link`), and the first of an incarnation must be `ReaderRegistration`. The other parts are
+`PendingEpochs` (the sealed epochs), `SealTimer` (when to seal), `RateLimitedReaders` (each reader's quota of the
+source's budget) and `EnumeratorContext` (the enumerator's calls). Without a rate limit there is no `RateLimiter`, and
+no quotas are sent.
 
-The readers of a coordinator and their shares of the source's budget (`raycdc.source.protocol.rate_budget`).
-
-A source that may be read as fast as can be has no keeper, and nothing is told.
+Quotas are explained in `raycdc.source.protocol.rate_budget`.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class RateLimitedReaders:
             self._tell({holder: self._keeper.join(holder)})
 
     def heard(self, subtask_id: int, demand: RateDemand | None) -> None:
-        """Its heartbeat came."""
+        """Take the demand of a reader's heartbeat."""
         if self._keeper is not None and demand is not None:
             self._keeper.heard(self._readers[subtask_id].holder(subtask_id), demand)
 
@@ -89,7 +88,7 @@ class RateLimitedReaders:
             self._keeper.lost(reader.holder(subtask_id), heard_s=reader.last_heard_s)
 
     def look(self, *, now_s: float) -> bool:
-        """Tell what is to be told now; whether there was something."""
+        """Send the quotas that are due; return True if there were any."""
         return self._keeper is not None and self._tell(self._keeper.look(now_s=now_s))
 
     def _tell(self, grants: Mapping[Holder, Grant]) -> bool:
@@ -102,9 +101,10 @@ __all__ = ["CoordinatorEnvironment", "CoordinatorSettings", "ManifestWriter", "R
 
 
 class SourceCoordinator:
-    """See the module's docstring. Not thread-safe; every method takes the shell's monotonic `now_s`.
+    """The coordinator of one source; see the module's docstring.
 
-    Its `readers` and `epochs` are for the shell to ask, and to take what is lost.
+    Not thread-safe; every method takes the shell's monotonic `now_s`. The shell reads `readers` and `epochs`, and takes
+    lost readers from them.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class SourceCoordinator:
         #: The error that ends the job, if one was reported.
         self.failure: RaycdcError | None = None
         if last is not None and last.epoch <= recovered.committed:
-            # Whoever committed it may have ended before it could tell.
+            # Repeated, because the process that committed it may have ended before it notified the source.
             surroundings.acknowledgements.committed(last.to_splits)
         self._context = EnumeratorContext(self.readers, self.epochs, surroundings.writer, surroundings.call_async)
         self._enumerator = enumerator(self._context)
@@ -140,7 +140,7 @@ class SourceCoordinator:
         self._enumerator.start()
 
     def receive(self, subtask_id: int, data: bytes, *, now_s: float) -> None:
-        """Handle a packet. `FencedError` tells the sender that it is over; other errors end the job."""
+        """Handle a packet. `FencedError` means that the sender is replaced; any other error ends the job."""
         self._context.now_s = now_s
         packet = read_packet(data)
         self.readers.check(subtask_id, packet.identity)
@@ -155,7 +155,7 @@ class SourceCoordinator:
             self._handle(subtask_id, reader, message)
 
     def tick(self, *, now_s: float) -> bool:
-        """Timers: fence the silent, seal what is due. True when there was something to do."""
+        """Run the timers: fence silent readers, seal what is due. Returns True if there was anything to do."""
         self._context.now_s = now_s
         settings = self._settings
         silent = self.readers.silent(
@@ -186,7 +186,7 @@ class SourceCoordinator:
             self._lose(subtask_id, reason)
 
     def epoch_committed(self, epoch: int) -> None:
-        """The sink holds `epoch`: its segments may go, and there is room for another."""
+        """Record that the sink holds `epoch`: its segments may be deleted, and another epoch may be sealed."""
         done = self.epochs.commit(epoch)
         self._enumerator.notify_checkpoint_complete(epoch)
         if done:
@@ -204,10 +204,10 @@ class SourceCoordinator:
         self._enumerator.park_tables(refusals)
 
     def retire(self, subtask_id: int) -> bool:
-        """Let go of a reader that is not needed any more; False while it has splits, so ask again.
+        """Release a reader that is not needed any more. Returns False while it has splits; call again then.
 
-        From the first call on it gets no splits. It ends the chunk that it reads, gives partitions back at its next
-        seal, and the log at the first seal at which no chunk is under way.
+        After the first call it gets no splits. It finishes its current chunk, gives partitions back at its next seal,
+        and the log at the first seal without an unfinished chunk.
         """
         reader = self.readers.get(subtask_id)
         if reader is None:
@@ -223,7 +223,7 @@ class SourceCoordinator:
         return True
 
     def stop(self) -> None:
-        """Seal what is there and let the job end after it."""
+        """Seal the open epoch, and let the job end after it."""
         self._stopping = True
 
     def status(self, *, tables: bool = True) -> JobStatus:
@@ -272,7 +272,7 @@ class SourceCoordinator:
                 splits = [reader.splits.pop(split_id) for split_id in states if split_id in reader.splits]
                 self._give_up(subtask_id, splits)
             case Heartbeat(pace=demand):
-                # Sent before the cut: what it says of the open epoch is being sealed already.
+                # It was sent before the cut: the open bytes that it reports belong to the epoch being sealed.
                 is_early = sealing is not None and subtask_id in sealing.waiting
                 heard = message.after(reader.heartbeat)
                 reader.heartbeat = heard.without_epoch() if is_early else heard
@@ -311,9 +311,9 @@ class SourceCoordinator:
             self._enumerator.add_splits_back(back, subtask_id)
 
     def _take_stream_back(self, subtask_id: int) -> None:
-        """The stream goes on from its last *sealed* state; rows read since then were in no manifest.
+        """Restart the stream from its last *sealed* state; rows read since then were in no manifest.
 
-        Every chunk under way ends with it: the enumerator tells their readers.
+        Every unfinished chunk is cancelled, too: the enumerator notifies their readers.
         """
         for _, reader in self.readers:
             reader.splits.clear()
@@ -348,7 +348,7 @@ class SourceCoordinator:
         try:
             self._surroundings.writer.write_manifest(manifest)
         except FencedError as cause:
-            # Another driver has the state. Not the sender of the last report is fenced: the job is over.
+            # Another driver has the state. The sender of the last report is not fenced; the whole job is over.
             raise StateError(str(cause)) from cause
         reach("after_manifest")
         self.epochs.seal(manifest)
@@ -360,7 +360,7 @@ class SourceCoordinator:
             self._give_up(subtask_id, splits)
         moving = log_on_its_way(self.readers)
         if moving is not None and moving in sealing.reported:
-            # As if it had died right behind its report: whatever it has read since then is in no manifest.
+            # Treated as if it had died right after its report: rows read since then are in no manifest.
             self._pace.ended(moving, self.readers[moving])
             self.readers.let_go(moving)
             self._take_stream_back(moving)

@@ -1,6 +1,6 @@
-"""The epochs of a job that the sink does not hold yet: the open one, the one being sealed, and those that are sealed.
+"""The epochs of a job that the sink does not hold yet: open, being sealed, or sealed.
 
-Invariant: numbers only grow, and no number is given twice, whether its epoch was dropped or not.
+Invariant: numbers only grow, and no number is used twice, even if its epoch was dropped.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch
 from raycdc.state.manifests.patch import Patch
 from raycdc.state.opaque import SealedSplit
 
-#: Whoever asks for them looks every half second, in which far fewer epochs are sealed.
+#: Seal times are polled every half second, in which far fewer epochs are sealed.
 SEALS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """Where a coordinator goes on.
+    """The point from which a coordinator goes on.
 
-    `last` is the newest manifest, `committed` the newest epoch the sink holds, `first_epoch` the first number that no
-    epoch ever had (dropped ones keep theirs). The `generation` fences everybody of an earlier one.
+    `last` is the newest manifest, `committed` the newest epoch the sink holds, `first_epoch` the first unused number
+    (dropped epochs keep theirs). The `generation` fences all processes of earlier generations.
     """
 
     generation: int
@@ -37,7 +37,7 @@ class RecoveryPoint:
 
 
 class SplitStates(dict[str, SealedSplit]):
-    """States of unbounded splits behind an epoch; of those in `changes` it is known what became another one in it."""
+    """States of unbounded splits after an epoch. For splits in `changes` it is known what changed in the epoch."""
 
     def __init__(self, states: Mapping[str, SealedSplit]) -> None:
         super().__init__(states)
@@ -51,10 +51,11 @@ class Sealing:
     epoch: int
     waiting: set[int]
     asked_ms: int = 0
-    #: Who has reported, and when, in milliseconds of the wall clock.
+    #: The readers that have reported, with the time in Unix milliseconds.
     reported: dict[int, int] = field(default_factory=dict)
     reports: list[EpochSealed] = field(default_factory=list)
-    #: The log reader if it reported and died before the manifest: what it sealed counts, so the stream goes back after.
+    #: The log reader, if it reported and died before the manifest: its report counts, and the stream is given back
+    #: afterwards.
     stream_lost_by: int | None = None
     #: Partition splits without a reader, and who had them: they go back in the state that this manifest gives them.
     given_up: list[tuple[int, list[PartitionSplit]]] = field(default_factory=list)
@@ -86,12 +87,12 @@ class Sealing:
 
     @property
     def read_to_end(self) -> bool:
-        """Whether every reader of an unbounded split is at the end of its input."""
+        """Return True if every reader of an unbounded split is at the end of its input."""
         ended = [report.end_of_input for report in self.reports if report.splits or report.changes]
         return bool(ended) and all(ended)
 
     def states_after(self, before: Mapping[str, SealedSplit]) -> SplitStates:
-        """States of the unbounded splits behind the epoch."""
+        """Return the states of the unbounded splits after the epoch."""
         after = SplitStates(before)
         for report in self.reports:
             after.update(report.splits)
@@ -125,17 +126,17 @@ class PendingEpochs:
 
     @property
     def open(self) -> int:
-        """The epoch that no reader was asked to seal yet."""
+        """Return the first epoch whose seal was not requested yet."""
         return self.sealed + (2 if self.sealing is not None else 1)
 
     @property
     def in_flight(self) -> int:
-        """How many sealed epochs wait for the sink."""
+        """Return the number of sealed epochs that wait for the sink."""
         return len(self._waiting)
 
     @property
     def owing(self) -> frozenset[str]:
-        """Spools with segments of epochs that the sink does not hold, those that are being sealed included."""
+        """Return the spools with segments of epochs that the sink does not hold, including the epoch being sealed."""
         reported = {segment.node for segment in self.sealing.segments} if self.sealing is not None else set()
         return frozenset().union(reported, *self._spools.values())
 
@@ -172,7 +173,7 @@ class PendingEpochs:
         return min((number for number in self._waiting if number > epoch), default=None)
 
     def manifest(self, epoch: int) -> Manifest | None:
-        """That of a sealed epoch that is not committed."""
+        """Return the manifest of a sealed, uncommitted epoch."""
         return self._waiting.get(epoch)
 
     def _wait_for(self, manifest: Manifest) -> None:

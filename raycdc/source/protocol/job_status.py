@@ -1,4 +1,4 @@
-"""How far a job is, for the supervisor and for people."""
+"""The status of a job, for the supervisor and for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raycdc.source.protocol.rate_budget import RateDemand, holds_back
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
-    """One live reader; `metrics`, `process` and `pace` are its figures, as its last heartbeat had them."""
+    """One live reader; `metrics`, `process` and `pace` are from its last heartbeat."""
 
     subtask: int
     incarnation: int
@@ -31,14 +31,14 @@ class ReaderStatus:
 
     @property
     def pending_records(self) -> int:
-        """How far the reader is behind, where its source tells."""
+        """Return the number of records the reader has still to read, if its source reports it; else 0."""
         partitions = self.metrics.partitions
         return 0 if partitions is None else partitions.pending_records or 0
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table: its progress, the rows sealed since the coordinator began, and values that were lost in all."""
+    """One table: its progress, the rows sealed since the coordinator began, and its total number of lost values."""
 
     progress: TableProgress
     rows: int | None = None
@@ -75,7 +75,7 @@ class Seals:
 
 @dataclass(frozen=True, slots=True)
 class SourceOutages:
-    """How often the source had to be asked again, and why last."""
+    """The number of outages of the source, and the reason of the last one."""
 
     count: int = 0
     last: str = ""
@@ -83,12 +83,11 @@ class SourceOutages:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """See the module's docstring.
+    """The status of a job.
 
-    `sealed` and `committed` are the newest epochs of each kind. `tables` are empty where they were not asked for:
-    whoever looks several times a second has `counts` of them. `standing` are questions to the source that are not
-    answered, and tables that are locked there. `owing` are the spools, by name, of segments that the sink does not hold
-    yet.
+    `sealed` and `committed` are the newest epochs of each kind. `tables` is empty unless requested; frequent callers
+    use `counts`. `standing` are unanswered queries to the source, and tables locked there. `owing` are the names of
+    spools with segments that the sink does not hold yet.
     """
 
     generation: int
@@ -111,5 +110,5 @@ class JobStatus:
 
     @property
     def is_paced(self) -> bool:
-        """Whether readers would read more, were it not for the pace that the source is read at."""
+        """Return True if a rate limit keeps readers from reading more."""
         return holds_back(reader.pace for reader in self.readers)

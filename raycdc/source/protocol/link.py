@@ -1,11 +1,11 @@
 """One end of the connection between the coordinator and one reader incarnation: numbers, acknowledges, fences.
 
-Theory of operation. Delivery underneath may lose, repeat and reorder packets, and either end may be a process that
-was replaced while it slept. Every packet carries the sender's (generation of the pipeline, reader incarnation), the
+Theory of operation. The transport may lose, repeat and reorder packets, and either end may be a process that was
+replaced while it was suspended. Every packet carries the sender's (generation of the pipeline, reader incarnation), the
 highest message number received so far, and all messages not yet acknowledged, numbered from 1. A receiver takes
-messages in order, each once, and drops the rest; so *delivery is at least once, handling exactly once per
-incarnation*. A packet of an older generation or incarnation is refused with `FencedError`: nothing a replaced
-process sends is ever handled.
+messages in order, each once, and drops the rest; so *delivery is at least once, handling exactly once per incarnation*.
+A packet of an older generation or incarnation is refused with `FencedError`: nothing a replaced process sends is ever
+handled.
 
 | packet's (generation, incarnation) | coordinator | reader |
 |---|---|---|
@@ -26,13 +26,13 @@ from typing import Any
 from raycdc.errors import FencedError, ProtocolError
 from raycdc.source.protocol.source_event import PROTOCOL_VERSION, Message, decode, encode, pack, unpack
 
-#: More unacknowledged messages than this mean that the peer is gone or the sender has lost its mind.
+#: More unacknowledged messages than this mean that the peer is gone or the sender has a bug.
 UNACKNOWLEDGED_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SenderIdentity:
-    """Who sends: generation of the pipeline (raised at every recovery) and incarnation of the reader."""
+    """The sender: generation of the pipeline (raised at every recovery) and incarnation of the reader."""
 
     generation: int
     incarnation: int
@@ -40,7 +40,7 @@ class SenderIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A decoded packet whose messages have not been looked at yet."""
+    """A packet whose envelope is decoded; its messages are not decoded yet."""
 
     identity: SenderIdentity
     acknowledged: int
@@ -48,7 +48,7 @@ class Packet:
 
 
 def read_packet(data: bytes) -> Packet:
-    """Parse the envelope. Raises `ProtocolError` for another protocol version or a malformed envelope."""
+    """Decode the envelope. Raises `ProtocolError` for another protocol version or a malformed envelope."""
     value = unpack(data)
     if not isinstance(value, list) or len(value) != 5:
         raise ProtocolError(f"A packet must have five parts, and is a {type(value).__name__}")

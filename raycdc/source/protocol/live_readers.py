@@ -1,10 +1,10 @@
 """The readers that a coordinator knows: which incarnation of each is live, and which were lost.
 
-| a packet from | is |
+| a packet from | result |
 |---|---|
-| the current incarnation | taken |
+| the current incarnation | accepted |
 | an older incarnation or generation | refused with `FencedError`; that process must end |
-| a newer incarnation | the first of a new link |
+| a newer incarnation | accepted as the first of a new link |
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from raycdc.source.split import STREAM_SPLIT_ID, PartitionSplit, SnapshotSplit, 
 
 @dataclass(slots=True)
 class LiveReader:
-    """One live incarnation. `leaving`: it gets no more splits and goes when it has none; `asked_back` are under way."""
+    """One live incarnation.
+
+    `leaving`: it gets no more splits and ends when it has none. `asked_back`: splits that it was told to give back.
+    """
 
     link: Link
     node: str
@@ -41,7 +44,7 @@ class LiveReader:
         return subtask_id, self.link.identity.incarnation
 
     def ask_back(self, split_ids: Iterable[str]) -> None:
-        """Have it let go of these splits, those that it has and was not asked for yet."""
+        """Tell the reader to give these splits back, except those that it lacks or was told of before."""
         fresh = [split_id for split_id in split_ids if split_id in self.splits and split_id not in self.asked_back]
         if fresh:
             self.asked_back.update(fresh)
@@ -65,7 +68,7 @@ class LiveReader:
 
 
 class ChunkOwners:
-    """Who has each attempt at a chunk, so that the end of one looks at no other reader."""
+    """The owner of each attempt at a chunk, found without a search through all readers."""
 
     def __init__(self) -> None:
         self._owners: dict[tuple[str, int], LiveReader] = {}
@@ -75,30 +78,30 @@ class ChunkOwners:
         self._owners[split.split_id, split.attempt] = reader
 
     def end(self, split_id: str, attempt: int) -> None:
-        """No reader works at this attempt any more; harmless where none did."""
+        """Note that no reader works at this attempt any more. Harmless if none did."""
         owner = self._owners.pop((split_id, attempt), None)
         split = None if owner is None else owner.splits.get(split_id)
         if owner is not None and isinstance(split, SnapshotSplit) and split.attempt == attempt:
             del owner.splits[split_id]
 
     def lose(self, splits: Iterable[SourceSplit]) -> None:
-        """Their reader is gone."""
+        """Remove the splits of a lost reader."""
         for split in splits:
             if isinstance(split, SnapshotSplit):
                 self._owners.pop((split.split_id, split.attempt), None)
 
     @property
     def under_way(self) -> bool:
-        """Whether anybody has any."""
+        """Return True if any attempt has an owner."""
         return bool(self._owners)
 
     def clear(self) -> None:
-        """Nobody has any."""
+        """Remove all owners."""
         self._owners.clear()
 
 
 class LiveReaders:
-    """At most one live incarnation of each reader. A number that was given once is never live again after another."""
+    """The live readers, at most one incarnation of each. A replaced incarnation is never live again."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
@@ -124,11 +127,11 @@ class LiveReaders:
 
     @property
     def registered(self) -> dict[int, LiveReader]:
-        """Those that have said what they are."""
+        """Return the readers that have registered."""
         return {subtask_id: reader for subtask_id, reader in self._live.items() if reader.registered}
 
     def is_live(self, subtask_id: int, incarnation: int) -> bool:
-        """Whether that incarnation is the live one."""
+        """Return True if that incarnation is the live one."""
         return subtask_id in self._live and self._incarnations[subtask_id] == incarnation
 
     def check(self, subtask_id: int, identity: SenderIdentity) -> None:
@@ -163,7 +166,7 @@ class LiveReaders:
         return reader
 
     def let_go(self, subtask_id: int) -> None:
-        """The reader is not needed any more: whatever its process says from here on is refused."""
+        """Remove a reader that is not needed any more. Later messages of its process are refused."""
         del self._live[subtask_id]
         self.gone.add(subtask_id)
         self._told.add(subtask_id)
@@ -194,7 +197,7 @@ class LiveReaders:
         return silent | stuck
 
     def was_busy(self, seconds: float) -> None:
-        """The coordinator was at work for so long itself (a slow disk) and heard nobody: no reader was silent."""
+        """Extend all deadlines: the coordinator was busy for `seconds` (a slow disk) and could not receive."""
         for reader in self._live.values():
             reader.last_heard_s += seconds
             reader.last_spoke_s += seconds

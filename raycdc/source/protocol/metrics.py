@@ -1,7 +1,7 @@
-"""The figures that readers tell with their heartbeats, for people and for the number of readers; nothing else depends
-on them.
+"""Figures that readers send with their heartbeats, for people and for choosing the number of readers.
 
-Lags are milliseconds, and None while there is nothing to measure; the names behind them are FLIP-33's.
+Nothing else depends on them. Lags are milliseconds, and None while there is nothing to measure; their names are those
+of FLIP-33.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from raycdc.model import TableId
 
 @dataclass(frozen=True, slots=True)
 class LogMetrics:
-    """A reader's figures of the one log: how far it is, the time of its last event, how late that was fetched, and the
-    wall time up to which all that the log had is in the open epoch or an earlier one.
+    """A reader's figures of the log: its ordinal, the time of its last event, and the delay of fetching that.
+
+    Everything that the log had up to `seen_ms`, a wall time, is in the open epoch or an earlier one.
     """
 
     ordinal: int
@@ -35,7 +36,7 @@ class SplitLoad:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetrics:
-    """A reader's figures of all its partitions together. `paused` are those that wait for slower ones."""
+    """A reader's figures of all its partitions together. `paused` counts those that wait for slower ones."""
 
     #: ``currentFetchEventTimeLag``
     fetch_lag_ms: int | None = None
@@ -77,8 +78,9 @@ class CatchUpOutage:
 
 @dataclass(frozen=True, slots=True)
 class ReaderMetrics:
-    """The figures of one reader: of the log if it reads that, and of partitions if it is a reader of such; its chunks
-    that wait for the log; and the trouble of the second reading, while there is some.
+    """The figures of one reader.
+
+    They are about the log, the partitions, chunks that wait for the log, and an outage of the catch-up stream.
     """
 
     log: LogMetrics | None = None
@@ -89,7 +91,7 @@ class ReaderMetrics:
 
 @dataclass(frozen=True, slots=True)
 class CutProgress:
-    """Of the files that the cut of `epoch` has to sync so many are on disk; `bytes` of the log are, in all."""
+    """The progress of syncing the cut of `epoch`: files on disk, all `files`, and their `bytes`."""
 
     epoch: int
     synced: int
@@ -99,9 +101,11 @@ class CutProgress:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMetrics:
-    """The figures of a reader's process since it began: where its `seconds` went, and what its source counts by table
-    (`raycdc.source.connector.Source.statistics`). `sealing` is a cut that takes long. `standing` is work that does not
-    move, and `moves` counts how often any of it did.
+    """The figures of a reader's process since it began.
+
+    `seconds` says how its time was spent; `source` are the source's own counts by table
+    (`raycdc.source.connector.Source.statistics`). `sealing` is a cut that takes long. `standing` is stalled work, and
+    `moves` counts how often any of it resumed.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -111,6 +115,6 @@ class ProcessMetrics:
     moves: int = 0
 
 
-#: The metrics of a reader that has told none yet.
+#: The metrics of a reader that has reported none yet.
 NO_METRICS = ReaderMetrics()
 NO_PROCESS_METRICS = ProcessMetrics()

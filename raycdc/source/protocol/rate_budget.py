@@ -1,21 +1,21 @@
-"""One budget for all readers of a source: who may use which part of it (`source.rows_per_second`, `bytes_per_second`).
+"""Divides a source's rate limit among its readers (`source.rows_per_second`, `bytes_per_second`).
 
-The coordinator's `RateLimiter` holds the budget and hands out shares of it, millionths, by reader and lane; a reader
-keeps to its shares (`raycdc.source.reader.reader_quota`). Rates are the readers' business: a share is a part of both
-limits.
+The coordinator's `RateLimiter` has the budget and gives quotas, in millionths of it, to each lane of each reader. A
+reader keeps to its quotas (`raycdc.source.reader.reader_quota`). A quota is a part of both limits; only readers compute
+rates from it.
 
 | step | message |
 |---|---|
-| a reader registers | `RateQuotas` number 0: it has none yet, and may read one fetch on credit |
-| it tells what it used of the budget, and how long it was held back | `RateDemand`, with each heartbeat |
-| the keeper gives each lane a share | `RateQuotas` with the next number |
+| a reader registers | `RateQuotas` number 0: no quota yet; it may read one fetch on credit |
+| it reports how much of the budget it used, and how long it was held back | `RateDemand`, with each heartbeat |
+| the limiter gives each lane a quota | `RateQuotas` with the next number |
 | the reader keeps to it from here on | the number in its next `RateDemand` |
 
-**The rule: the shares that readers keep to are never more than the whole.** So a smaller share counts in full until the
-reader has confirmed it, and nobody gets the difference before. A share ends by itself when its reader has not reached
-the coordinator for `LEASE_S`, and is given to others only then: a reader that was given up may live on for as long
-behind a broken network. The first shares of a new generation wait for that, too, as somebody may have some of the
-generation before.
+**The rule: the quotas in use never add up to more than the budget.** When a quota shrinks, the old one counts until the
+reader has confirmed the new one, and the difference is given to others only then. A quota expires when its reader has
+not reached the coordinator for `LEASE_S`, and is given to others only then, because a reader that was given up may
+still read on the other side of a broken network. The first quotas of a new generation wait that long, too, because
+readers of the previous one may still have some.
 
 A lane that was not held back gets twice what it used, so that idle readers leave their parts to busy ones; the rest is
 divided evenly among those that were. Logs come first, because what is not read of a log may be deleted at the server:
@@ -33,19 +33,19 @@ from enum import StrEnum
 
 #: The whole budget.
 WHOLE = 1_000_000
-#: How long a reader keeps to its shares without having reached the coordinator. Several heartbeats of a job of a
-#: thousand readers; after a death a part of the budget is nobody's for so long.
+#: How long a reader uses its quotas without having reached the coordinator: several heartbeats of a job of a thousand
+#: readers. After a reader's death, its part of the budget is unused for this long.
 LEASE_S = 5.0
-#: How often shares are given, at most: the readers' figures are those of about a second.
+#: The shortest time between two distributions of quotas; the readers' figures cover about a second.
 LOOK_EVERY_S = 0.5
-#: A share is told anew when it becomes another one by more than this part of it.
+#: A quota is sent again when it changes by more than this part of it.
 WORTH_TELLING = 0.1
-#: What is left to chunks while logs would take everything.
+#: The part of the budget that chunks keep while logs would take everything.
 CHUNKS_LEAST = WHOLE // 10
 
 
 class Lane(StrEnum):
-    """What of a reader shares a part of the budget: its log or partitions, and its chunks."""
+    """The two parts of a reader with separate quotas: its log or partitions, and its chunks."""
 
     LOG = "log"
     CHUNKS = "chunks"
@@ -53,14 +53,14 @@ class Lane(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaneDemand:
-    """Lately a lane used so many millionths of the whole budget, and was held back for so many of the time."""
+    """A lane's recent use, in millionths of the whole budget, and the millionths of the time that it was held back."""
 
     used: int
     held: int
 
     @property
     def is_held_back(self) -> bool:
-        """Whether it would read more if it might: nothing else stops it for as long."""
+        """Return True if the lane would read more with a larger quota, because little else delays it."""
         return 2 * self.held > WHOLE
 
     @property
@@ -71,7 +71,7 @@ class LaneDemand:
 
 @dataclass(frozen=True, slots=True)
 class RateDemand:
-    """A reader keeps to the shares with this `number`, and its lanes want so much."""
+    """A reader's report: the `number` of the quotas it keeps to, and its lanes' demands."""
 
     number: int
     lanes: Mapping[str, LaneDemand] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class RateLimiter:
 
     def __init__(self, *, after_another: bool) -> None:
         self._readers: dict[Holder, _UsableGrants] = {}
-        #: Parts that nobody gets before a time, of readers that are gone.
+        #: Parts of the budget of lost readers, each with the time until which it stays unused.
         self._owed: list[tuple[float, int]] = []
         self._after_another = after_another
         self._looked_s: float | None = None
@@ -129,14 +129,14 @@ class RateLimiter:
         return grant
 
     def heard(self, reader: Holder, demand: RateDemand) -> None:
-        """A reader has told its demand, and to which shares it keeps."""
+        """Record a reader's demand, and the number of the quotas that it keeps to."""
         held = self._readers[reader]
         while held.grants[0].number < demand.number:
             held.grants.popleft()
         held.wanted = {lane: told.wanted for lane, told in demand.lanes.items()}
 
     def lost(self, reader: Holder, *, heard_s: float) -> None:
-        """A reader is gone, or given up; it was heard last at `heard_s`."""
+        """Remove a reader that is gone or given up; its last message came at `heard_s`."""
         held = self._readers.pop(reader, None)
         if held is not None and held.all:
             self._owed.append((heard_s + LEASE_S, held.all))
@@ -159,7 +159,7 @@ class RateLimiter:
         room = WHOLE - sum(held.all for held in self._readers.values()) - sum(part for _, part in self._owed)
         for (reader, lane), target in sorted(targets.items(), key=lambda entry: entry[1]):
             held = self._readers[reader]
-            # What it may keep to already is counted, whatever it was told since.
+            # A quota that the reader may already use is counted, whatever was sent since.
             share = min(target, held.at_most(lane) + max(0, room))
             before = held.grants[-1].shares
             if share > before.get(lane, 0):
@@ -187,8 +187,9 @@ class RateLimiter:
 
 
 def divided(wanted: Mapping[tuple[Holder, str], int], parts: int) -> dict[tuple[Holder, str], int]:
-    """`parts` among those who want some: nobody gets more than it wants, and who gets less gets as much as any other
-    (max-min fairness: Bertsekas and Gallager, Data Networks, 6.5.2).
+    """Return `parts` divided among `wanted`: no one gets more than it wants, and unsatisfied ones get equal parts.
+
+    This is max-min fairness (Bertsekas and Gallager, Data Networks, 6.5.2).
     """
     given: dict[tuple[Holder, str], int] = {}
     left = len(wanted)
@@ -200,7 +201,7 @@ def divided(wanted: Mapping[tuple[Holder, str], int], parts: int) -> dict[tuple[
 
 
 def holds_back(demands: Iterable[RateDemand | None]) -> bool:
-    """Whether the budget keeps any of these readers from reading."""
+    """Return True if the budget holds back any of these readers."""
     return any(lane.is_held_back for demand in demands if demand is not None for lane in demand.lanes.values())
 
 

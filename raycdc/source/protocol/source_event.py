@@ -1,10 +1,10 @@
-"""Every message between coordinator and readers, as one sealed union on one page.
+"""All messages between coordinator and readers, as one sealed union.
 
 | message | direction | answered by |
 |---|---|---|
 | `ReaderRegistration` | reader → coordinator | `Registered` |
 | `Registered` | coordinator → reader | – |
-| `RequestSplit` | reader → coordinator | `AddSplits` or `NoMoreSplits`, when there is one |
+| `RequestSplit` | reader → coordinator | `AddSplits` or `NoMoreSplits`, as soon as possible |
 | `AddSplits` | coordinator → reader | `SplitsAdded` |
 | `SplitsAdded` | reader → coordinator | – |
 | `RemoveSplits` | coordinator → reader | `SplitsRemoved` with the positions reached |
@@ -49,10 +49,10 @@ PROTOCOL_VERSION = 4
 
 
 class SourceEvent:
-    """Base of what a connector's enumerator and readers tell each other (FLIP-27's SourceEvent).
+    """Base of the messages between a connector's enumerator and readers (FLIP-27's SourceEvent).
 
-    A subclass is a frozen dataclass whose fields `raycdc.source.protocol.wire` can write. Its name is what it is known
-    by on the wire, so no two may share one: that is a `TypeError` where the second is defined.
+    A subclass is a frozen dataclass whose fields `raycdc.source.protocol.wire` can write. Its class name identifies it
+    on the wire, so a second class with the same name is a `TypeError` when it is defined.
     """
 
     __slots__ = ()
@@ -109,9 +109,9 @@ class SplitsAdded:
 
 @dataclass(frozen=True, slots=True)
 class RemoveSplits:
-    """Stop reading these splits and say how far they got; unknown ones are answered as if just removed.
+    """Stop reading these splits and report their positions; unknown ones are answered as if just removed.
 
-    A chunk ends at once; a partition at the reader's next cut, which seals what was read of it.
+    A chunk ends immediately; a partition at the reader's next cut, which seals its rows read so far.
     """
 
     split_ids: tuple[str, ...]
@@ -149,8 +149,8 @@ class EpochSealed:
 
     `tables` are the tables that the epoch names, by name; `schemas` the documents, by fingerprint, of schema versions
     that this incarnation did not report before. `finished` are bounded splits whose rows this epoch publishes.
-    `end_of_input` says that an unbounded split reached its end. `changes` stand for the states of splits that were in
-    this incarnation's report before: what became another one since.
+    `end_of_input` says that an unbounded split reached its end. `changes` has, for splits that this incarnation's
+    previous report had, only the parts of their states that changed since.
     """
 
     epoch: int
@@ -166,9 +166,9 @@ class EpochSealed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointComplete:
-    """The sink holds `epoch`; `release` are segment files on the reader's node that nobody needs any more.
+    """The sink holds `epoch`; `release` are segment files on the reader's node that are no longer needed.
 
-    `elsewhere` are such segments on nodes that have no reader any more: one reader is told of them.
+    `elsewhere` are such segments on nodes without a reader; only one reader gets them.
     """
 
     epoch: int
@@ -203,11 +203,11 @@ class Heartbeat:
     pace: RateDemand | None = None
 
     def without_epoch(self) -> Heartbeat:
-        """The same where the open epoch has nothing yet, because the one that was open is being sealed."""
+        """Return the heartbeat for an empty open epoch, because the previous one is being sealed."""
         return replace(self, open_bytes=0, wants_seal=False)
 
     def after(self, before: Heartbeat) -> Heartbeat:
-        """The same with the loads that were told `before`, where it tells none."""
+        """Return the heartbeat with the loads of the heartbeat `before` if it has none itself."""
         now, then = self.metrics.partitions, before.metrics.partitions
         if now is None or now.loads is not None or then is None:
             return self

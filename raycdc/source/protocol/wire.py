@@ -1,4 +1,4 @@
-r"""Frozen dataclasses ⇄ msgpack-able values, by their type hints alone.
+r"""Converts frozen dataclasses to msgpack values and back, by their type hints alone.
 
 A dataclass is the list of its fields' values, in their order; a member of a union of dataclasses is preceded by its
 class's name. A field may have these types:
@@ -7,15 +7,14 @@ class's name. A field may have these types:
 |---|---|
 | `int`, `float`, `str`, `bool`, `bytes`, `None` | itself, checked when it is read |
 | `X \| None`, `tuple[X, ...]`, `Mapping[K, X]`, an `Enum` | nil or X, an array, a map, the member's value |
-| a class with `to_json` and `from_json` | what these say; in a map each by itself as msgpack |
+| a class with `to_json` and `from_json` | their JSON; in a map, each value separately packed as msgpack bytes |
 | `TableId` | its name |
 | a frozen dataclass, a union of them | a list; with its name first |
 | `Any`, `Mapping[str, Any]` | itself: JSON that only its connector knows |
 
-Whatever does not fit is a `ProtocolError` that names the class and the field. How a class is written is found out once,
-when it is first met. A coordinator handles a dozen messages per chunk, and most of its time was spent here: therefore
-values that are themselves on the wire are looked at by their type alone, and whatever is wrong is named by a second
-look, field by field.
+A value of another type raises a `ProtocolError` that names the class and the field. The form of a class is computed
+once, at first use. A coordinator handles a dozen messages per chunk and spends most of its time here, so plain values
+are checked by their type only; if a check fails, a second pass goes field by field to name the error.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _PLAIN = (int, float, str, bool, bytes)
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How values of one type are written and read; `read` raises `ProtocolError` without saying where."""
+    """The functions that write and read values of one type; `read` raises `ProtocolError` without naming the place."""
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
@@ -47,21 +46,24 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """How a class is written: `values_of` a member, of which those that are not `plain` are written by their forms."""
+    """The form of a class: `values_of` gets a member's values.
+
+    Those that are not `plain` are written by their forms.
+    """
 
     forms: tuple[tuple[str, _Form], ...]
     values_of: Callable[[Any], tuple[Any, ...]]
     #: The class that a value has, by its index, where it is itself on the wire.
     plain: tuple[tuple[int, type[Any]], ...]
     others: tuple[tuple[int, _Form], ...]
-    #: Whether the class says itself what it is on the wire.
+    #: True if the class converts itself by `to_json` and `from_json`.
     is_json: bool
 
 
-#: How each class is written, once it was met.
+#: The form of each class that was used.
 _KNOWN: dict[type[Any], _Fields] = {}
 
-#: What is wrong with a value, whoever looks at it.
+#: Errors that a wrong value raises in any form.
 _MISFITS = (ProtocolError, KeyError, TypeError, ValueError, AttributeError)
 
 
@@ -136,7 +138,7 @@ def _found_fields(cls: Any) -> _Fields:
 
 
 def _values(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What a member has under these names; `attrgetter` makes no tuple of one."""
+    """Return a getter of these attributes as a tuple; `attrgetter` returns no tuple for a single name."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda value: tuple(getattr(value, name) for name in names)
@@ -200,9 +202,7 @@ def _map(key: _Form, form: _Form) -> _Form:
 
 
 def _packed(form: _Form) -> _Form:
-    """A value as bytes: of a map with an entry for each of 100,000 tables only one is there as lists and maps at a
-    time.
-    """
+    """Return the form of a value packed as bytes, so that of 100,000 tables in a map only one is unpacked at a time."""
 
     def read_packed(data: Any) -> Any:
         try:

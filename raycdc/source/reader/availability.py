@@ -6,10 +6,10 @@ import threading
 
 
 class Availability:
-    """One thread waits, any thread says that there is news. Nothing is lost: news before the wait end it at once.
+    """Wakes one waiting thread; any thread may notify it. A notification before the wait ends the wait immediately.
 
-    The waiting thread takes the news (`begin`) *before* it looks at queues and inboxes. News that arrive behind its
-    look are news for the wait that follows, so that nobody has to look again after an interval.
+    The waiting thread clears the notification (`begin`) *before* it reads queues and inboxes. A notification after that
+    ends its next wait, so no polling is needed.
     """
 
     def __init__(self) -> None:
@@ -38,6 +38,6 @@ class Availability:
         self._due_s = None
 
     def wait(self, *, now_s: float, until_s: float) -> bool:
-        """Block until there is news, or a time that `at` named, or `until_s`. Whether there is news."""
+        """Block until notified, or until a time given to `at`, or until `until_s`. Returns True if notified."""
         due_s = until_s if self._due_s is None else min(self._due_s, until_s)
         return self._news.wait(max(0.0, due_s - now_s))

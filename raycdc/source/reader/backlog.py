@@ -1,11 +1,11 @@
-"""Which fetcher reads which split: the splits of one manager, and the share of them that each fetcher has.
+"""The splits of one fetcher manager, and which fetcher reads which.
 
-The reader's thread adds, removes and pauses; each fetcher's thread takes what has changed for it, and waits here while
-it has nothing to read.
+The reader's thread adds, removes and pauses splits; each fetcher's thread takes the changes for it, and waits here
+while it has nothing to read.
 
 Splits of one name are read one after the other, in the order in which they were added, whatever the number of fetchers.
-A split that is removed and added again is another one than before: it waits until its fetcher was told of the removal,
-and the end of the split before does not concern it.
+A split that is removed and added again is a new split: it waits until its fetcher was notified of the removal, and the
+end of the earlier split does not affect it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SplitT = TypeVar("SplitT", bound=FetchedSplit)
 
 
 class FetcherSplits(Generic[SplitT]):
-    """The splits of one fetcher. Its thread calls everything; what it holds is guarded by the backlog's lock."""
+    """The splits of one fetcher. Its thread calls all methods; the backlog's lock guards the state."""
 
     def __init__(self, backlog: SplitBacklog[SplitT], wake_up: Callable[[], None]) -> None:
         self.wake_up = wake_up
@@ -36,7 +36,7 @@ class FetcherSplits(Generic[SplitT]):
 
     @property
     def closed(self) -> bool:
-        """Whether the fetcher should end."""
+        """Return True if the fetcher should end."""
         return self._backlog.closed
 
     def take(self) -> Sequence[tuple[SplitsChange[SplitT], int]] | None:
@@ -76,7 +76,7 @@ class SplitBacklog(Generic[SplitT]):
             return self._closed
 
     def share(self, wake_up: Callable[[], None]) -> FetcherSplits[SplitT]:
-        """The share of another fetcher, whose reader's blocked fetch `wake_up` ends."""
+        """Return the splits of another fetcher; `wake_up` ends its reader's blocked fetch."""
         with self._condition:
             share = FetcherSplits(self, wake_up)
             self._shares.append(share)
@@ -88,13 +88,13 @@ class SplitBacklog(Generic[SplitT]):
         with self._condition:
             self._waiting.extend((split, addition) for split in splits)
             self._condition.notify_all()
-            # One that has no split waits here, and its reader is not to be disturbed.
+            # A fetcher without a split waits here, so its reader need not be woken.
             woken = [share for share in self._shares if share.split_ids and self._has_room(share)]
         for share in woken:
             share.wake_up()
 
     def remove(self, split_ids: Sequence[str]) -> None:
-        """A split that waits is forgotten; the fetcher that has one is told."""
+        """Remove splits: waiting ones are forgotten, and the fetcher of a running one is notified."""
         with self._condition:
             self._waiting = deque(entry for entry in self._waiting if entry[0].split_id not in split_ids)
         self._tell(split_ids, SplitsRemoval)
@@ -115,8 +115,8 @@ class SplitBacklog(Generic[SplitT]):
         with self._condition:
             for share in self._shares:
                 if self._at_once is None:
-                    # The fetcher is told of a split that waits before it is told of a pause. A fetcher of one split at
-                    # a time takes it by itself once it has ended the one before.
+                    # The fetcher gets a waiting split before a pause of it. A fetcher that reads one split at a time
+                    # takes the split itself once its current one ends.
                     self._give(share)
                 if own := tuple(split_id for split_id in split_ids if split_id in share.split_ids):
                     told = change(own)
@@ -151,7 +151,7 @@ class SplitBacklog(Generic[SplitT]):
 
     def finished(self, share: FetcherSplits[SplitT], split_ids: Sequence[str]) -> None:
         with self._condition:
-            # A split that the fetcher is still to be told of was not read: one of its name from before has ended.
+            # A split that the fetcher has not taken yet was not read: the ended one is an earlier split of that name.
             share.split_ids -= set(split_ids) - _all_of(share, _added)
             self._condition.notify_all()
 

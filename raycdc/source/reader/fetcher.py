@@ -1,9 +1,9 @@
 """Fetchers: the threads that block on a source, so that readers never do.
 
-A `SplitFetcher` owns one `SplitReader` and one thread. Which splits it reads is said by the `SplitBacklog` of its
-manager (`raycdc.source.reader.fetcher_manager`), and what it fetches waits in the manager's `ElementsQueue`, which is
-bounded by bytes: a full queue stops the threads, which stop reading their sockets, which is how back-pressure reaches
-the source. An error in a thread surfaces once, from `ElementsQueue.poll`, in the reader's thread.
+A `SplitFetcher` owns one `SplitReader` and one thread. The `SplitBacklog` of its manager
+(`raycdc.source.reader.fetcher_manager`) says which splits it reads, and fetches wait in the manager's `ElementsQueue`,
+which is bounded by bytes. A full queue stops the threads, which then stop reading their sockets; this carries
+back-pressure to the source. An error in a thread is raised once, by `ElementsQueue.poll`, in the reader's thread.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ class ElementsQueue(Generic[ItemT]):
         self._notify()
 
     def fail(self, error: BaseException) -> None:
-        """A fetcher has ended with `error`; the first one of several is told."""
+        """Record that a fetcher ended with `error`. Only the first error is reported."""
         with self._condition:
             if not self._closed:
                 self._error = self._error or error
         self._notify()
 
     def close(self) -> None:
-        """Nobody takes anything any more: threads that wait for room go."""
+        """Close the queue; threads that wait for room return."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()

@@ -1,6 +1,6 @@
-"""How many threads read a reader's splits, and how many splits each reads at once: FLIP-27's `SplitFetcherManager`.
+"""Starts the threads that read a reader's splits: FLIP-27's `SplitFetcherManager`.
 
-| threading model | fetchers | splits at once | used for |
+| threading model | fetchers | splits at a time | used for |
 |---|---|---|---|
 | `Sequential` | one | one after the other | the log of a database, the chunks of `connectors/datagen` |
 | `Multiplexed` | one | all of them | the partitions of `connectors/kafka`, over one consumer |
@@ -27,21 +27,21 @@ SplitT_contra = TypeVar("SplitT_contra", bound=FetchedSplit, contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Sequential:
-    """One fetcher reads split after split."""
+    """One fetcher that reads one split after the other."""
 
     fetchers: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Multiplexed:
-    """One fetcher reads all splits at once."""
+    """One fetcher that reads all splits together."""
 
     fetchers: ClassVar[int] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class MultiThreaded:
-    """Up to so many fetchers read a split each."""
+    """Up to `fetchers` fetchers that read one split each."""
 
     fetchers: int
 
@@ -65,16 +65,16 @@ class FetcherManager(Protocol[SplitT_contra, ItemT_co]):
         """Let splits wait, and go on with others."""
 
     def poll(self) -> RecordsWithSplitIds[ItemT_co] | None:
-        """The next fetch, or None when there is none now. Raises what went wrong in a thread."""
+        """Return the next fetch, or None if there is none now. Raises the error of a fetcher's thread."""
 
     def close(self) -> None: ...
 
 
 class SplitFetcherManager(Generic[SplitT, ItemT]):
-    """See the module's docstring. A thread starts when there is a split that no other would read.
+    """The manager of a reader's fetchers; see the module's docstring.
 
-    `name` says in figures and stack traces what is read; `notify` is called by the threads when `poll` has news. All
-    fetchers share a queue of `queue_bytes_max`.
+    A thread starts when a split has no fetcher. `name` names the threads in figures and stack traces; the threads call
+    `notify` when `poll` has something. All fetchers share a queue of `queue_bytes_max`.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class SplitFetcherManager(Generic[SplitT, ItemT]):
 
     @property
     def fetchers(self) -> int:
-        """How many threads were started."""
+        """Return the number of threads started."""
         return len(self._fetchers)
 
     def add_splits(self, splits: Sequence[SplitT], *, addition: int = 0) -> None:
@@ -126,7 +126,7 @@ class SplitFetcherManager(Generic[SplitT, ItemT]):
         return self._queue.poll()
 
     def close(self) -> None:
-        """Stop the threads; what they have read ahead is forgotten. Waits for all of them together."""
+        """Stop the threads and drop what they have read ahead. Waits for all of them together."""
         self._backlog.close()
         self._queue.close()
         for fetcher in self._fetchers:

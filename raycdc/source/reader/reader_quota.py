@@ -1,12 +1,12 @@
-"""How a reader keeps to its shares of the source's budget (`raycdc.source.protocol.rate_budget`).
+"""Keeps a reader within its quotas of the source's budget (`raycdc.source.protocol.rate_budget`).
 
-A fetch is paid for after it came: its rows and bytes are debts, which the lane's share pays off as time passes, and the
-lane's next fetch waits until all but `SLACK_S` is paid. So nothing is read ahead of its time but that and one fetch per
-lane, time without a fetch is not saved up, and a lane without a share may still look whether there is anything.
+A fetch is paid for after it came: its rows and bytes are a debt, which the lane's quota pays off over time, and the
+lane's next fetch waits until all but `SLACK_S` is paid. Reading is therefore never ahead of the limit by more than that
+and one fetch per lane, unused time is not saved up, and a lane without a quota may still check for data.
 
-Nothing is paid while the coordinator was not reached for `lease_s`, because others may have the share by then.
+Nothing is paid off while the coordinator was not reached for `lease_s`, because others may have the quota by then.
 
-Pure: the clock is handed in. `raycdc.runtime.reader.limited_fetchers` waits.
+Pure: the clock is a parameter. `raycdc.runtime.reader.limited_fetchers` does the waiting.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from raycdc.model.rules.rate_limit import RateLimit
 from raycdc.source.protocol.rate_budget import WHOLE, LaneDemand, RateDemand
 
-#: So many seconds of the whole budget may be owed: a few rows now and then wait for nobody.
+#: Allowed debt in seconds of the whole budget, so that occasional small fetches do not wait.
 SLACK_S = 0.1
-#: Figures are those of at least so long.
+#: The shortest time over which figures are averaged.
 WINDOW_S = 1.0
 
 
@@ -34,7 +34,7 @@ class _Lane:
     share: float = 0.0
     rows_s: float = 0.0
     bytes_s: float = 0.0
-    # Of the window that is open.
+    # The costs of the open window.
     cost_rows_s: float = 0.0
     cost_bytes_s: float = 0.0
     held_s: float = 0.0
@@ -46,7 +46,10 @@ class _Lane:
 
 
 class ReaderRateLimiter:
-    """See the module's docstring. Not thread-safe. Nothing may be read before the first `grant`."""
+    """A reader's rate limiter; see the module's docstring. Not thread-safe.
+
+    Nothing may be read before the first `grant`.
+    """
 
     def __init__(self, pace: RateLimit, now_s: Callable[[], float]) -> None:
         self._pace = pace
@@ -80,7 +83,7 @@ class ReaderRateLimiter:
         self._reached_s = max(self._reached_s, began_s)
 
     def free_in_s(self, lane: str) -> float:
-        """How long until the lane may fetch: 0 now, infinity where only the coordinator's next word can tell."""
+        """Return the seconds until the lane may fetch: 0 for now, infinity if that depends on the coordinator."""
         self._pay()
         if self._now_s() > self._lease_ends_s:
             return math.inf
@@ -91,7 +94,7 @@ class ReaderRateLimiter:
         return excess_s / owner.share if owner.share else math.inf
 
     def fetched(self, lane: str, *, rows: int, size: int) -> None:
-        """A fetch brought so many rows and bytes."""
+        """Record a fetch of this many rows and bytes."""
         self._pay()
         owner = self._lane(lane)
         rows_s, bytes_s = self._pace.seconds_of_rows(rows), self._pace.seconds_of_bytes(size)
@@ -101,7 +104,7 @@ class ReaderRateLimiter:
         owner.cost_bytes_s += bytes_s
 
     def held(self, lane: str, seconds: float) -> None:
-        """The lane waited for so long."""
+        """Record that the lane waited for this many seconds."""
         self._lane(lane).held_s += seconds
 
     def demand(self) -> RateDemand:

@@ -19,9 +19,9 @@ StateT_contra = TypeVar("StateT_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class SplitRecords(Generic[ItemT_co]):
-    """A batch of one split. `addition` tells for which of its additions to the reader it was fetched.
+    """A batch of one split. `addition` is the number of the split's addition for which it was fetched.
 
-    A `SplitReader` leaves `addition` alone: the fetcher fills it in.
+    A `SplitReader` leaves `addition` unset: the fetcher sets it.
     """
 
     split_id: str
@@ -31,9 +31,9 @@ class SplitRecords(Generic[ItemT_co]):
 
 @dataclass(frozen=True, slots=True)
 class RecordsWithSplitIds(Generic[ItemT_co]):
-    """One fetch: batches by split in the order in which they were read, and the splits that ended with it.
+    """One fetch: batches by split in reading order, and the splits that ended with it.
 
-    `bytes` bounds how much is fetched ahead. `rows` are counted where the source is read at a pace; None: nobody knows.
+    `bytes` bounds how much is fetched ahead. `rows` are counted if the source has a rate limit; None: unknown.
     """
 
     records: tuple[SplitRecords[ItemT_co], ...] = ()
@@ -48,19 +48,18 @@ class RecordsWithSplitIds(Generic[ItemT_co]):
 
 
 class RecordEmitter(Protocol[ItemT_contra, StateT_contra]):
-    """Puts a batch of a split into the open epoch and moves the split's state behind it, in one step.
+    """Puts a batch of a split into the open epoch and advances the split's state to its end, in one step.
 
-    A batch comes in, and a batch goes out (`ReaderOutput.collect`): what lies between, such as decoding, filtering or
-    renaming columns, is the emitter's. The reader's thread calls it; it must not block. An error ends the reader, whose
-    successor goes on from the sealed state. Where a batch says at which position it begins, and positions have no
-    gaps, the emitter calls `check_begin` first.
+    The emitter may decode, filter or rename columns between input and output (`ReaderOutput.collect`). The reader's
+    thread calls it; it must not block. An error ends the reader, whose successor goes on from the sealed state. If
+    batches say at which position they begin, and positions have no gaps, the emitter calls `check_begin` first.
     """
 
     def emit_record(self, batch: ItemT_contra, output: ReaderOutput, state: StateT_contra) -> None: ...
 
 
 def check_begin(split_id: str, *, begin: int, position: int) -> None:
-    """Raise `OutOfOrderError` unless a batch that begins at `begin` goes on where its split's rows end."""
+    """Raise `OutOfOrderError` unless the batch begins at the end of its split's earlier rows."""
     if begin != position:
         raise OutOfOrderError(
             f"A batch of {split_id} begins at {begin}, but the rows before it end at {position}. The batch was not "

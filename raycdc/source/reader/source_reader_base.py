@@ -1,22 +1,22 @@
 """The common part of all source readers: FLIP-27's `SourceReaderBase`.
 
 A reader is one class without a thread of its own. The shell (`raycdc.runtime.reader.reader_worker`, or a simulation)
-calls `handle` with each message and `poll_next` until it answers NOTHING_AVAILABLE, and waits for `is_available` then.
-What blocks runs in fetchers (`raycdc.source.reader.fetcher_manager`), which are polled.
+calls `handle` with each message and `poll_next` until it returns NOTHING_AVAILABLE, and then waits for `is_available`.
+Blocking work runs in fetchers (`raycdc.source.reader.fetcher_manager`), which are polled.
 
-| message | does |
+| message | effect |
 |---|---|
 | `Registered` | rows read from now on belong to the epoch it names |
 | `AddSplits`, `RemoveSplits` | `add_splits`, `remove_splits` |
 | `NoMoreSplits` | the reader may come to its end |
 | `SourceEventWrapper` | `handle_source_event` |
-| `SealEpoch` | at the next place where it can, the reader cuts the epoch and sends positions and segments together |
-| `CheckpointComplete` | segment files that nobody needs any more are deleted |
+| `SealEpoch` | at the next possible point, the reader cuts the epoch and sends positions and segments together |
+| `CheckpointComplete` | segment files that are no longer needed are deleted |
 
-Two kinds of readers are made of it: `raycdc.source.snapshot.reader.incremental_reader.IncrementalReader` for chunks and
+Two kinds of readers derive from it: `raycdc.source.snapshot.reader.incremental_reader.IncrementalReader` for chunks and
 a log, and `raycdc.source.partitions.partition_source_reader.PartitionSourceReader` for many logs with a position each.
 
-The surroundings that a reader is created with: where rows go, how to speak, and threads that fetch.
+`ReaderContext` is what a reader is created with: its output, its link to the coordinator, and fetcher threads.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FetcherThreads(Protocol):
     def start(
         self, open_reader: Callable[[], SplitReader[SplitT, ItemT]], *, name: str, threading: ThreadingModel
     ) -> FetcherManager[SplitT, ItemT]:
-        """A manager whose fetchers open a reader each; `name` says in figures and stack traces what they read."""
+        """Return a manager whose fetchers open a reader each; `name` names the threads in figures and stack traces."""
 
     def chunks(self, open_chunks: Callable[[], ChunkReader], *, threading: ThreadingModel) -> ChunkSource:
         """Fetchers that read chunks into segments, over a connection each."""
@@ -71,9 +71,11 @@ class FetcherThreads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderContext:
-    """The surroundings of a reader: where rows go, how to speak to the coordinator, what wakes its thread, a monotonic
-    clock in seconds, the bytes after which it asks for a seal, whether single tables may be parked, how to start
-    fetchers, and how many of them may read splits at once (``readers.fetchers``).
+    """What a reader is given: output, link to the coordinator, wake-up of its thread, a clock, limits, fetchers.
+
+    `now_s` is a monotonic clock in seconds. After `epoch_bytes_max` bytes the reader requests a seal. `parking` says
+    whether single tables may be parked. `fetchers` is the number of fetchers that may read splits concurrently
+    (``readers.fetchers``).
     """
 
     output: ReaderOutput
@@ -88,7 +90,7 @@ class ReaderContext:
 
 @dataclass(frozen=True, slots=True)
 class ReaderCheckpoint:
-    """The part of `EpochSealed` beside the segments, in its terms: the reader's part of a checkpoint."""
+    """The reader's part of a checkpoint: the fields of `EpochSealed` without the segments."""
 
     splits: Mapping[str, SealedSplit] = field(default_factory=dict)
     changes: Mapping[str, Patch] = field(default_factory=dict)
@@ -108,9 +110,9 @@ class SealState:
 
 
 class SourceReaderBase(ABC):
-    """See the module's docstring. One thread calls everything; nothing blocks."""
+    """The base of readers; see the module's docstring. All methods are called by one thread, and none blocks."""
 
-    #: Whether `work` goes on while a seal waits, as it leads to a place where the reader can cut.
+    #: True if `work` continues while a seal waits, because it leads to a point where the reader can cut.
     works_towards_cut: ClassVar[bool] = True
 
     def __init__(self, context: ReaderContext) -> None:
@@ -120,7 +122,7 @@ class SourceReaderBase(ABC):
         self.no_more_splits = False
         self._seal: int | None = None
 
-    # -- what a kind of reader is made of
+    # -- implemented by each kind of reader
 
     @abstractmethod
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
@@ -136,9 +138,9 @@ class SourceReaderBase(ABC):
 
     @abstractmethod
     def report(self) -> ReaderCheckpoint:
-        """The states of the splits behind the rows that the epoch being cut has.
+        """Return the states of the splits after the rows of the epoch being cut.
 
-        Events that are sent here arrive before the report.
+        Events that this method sends arrive before the report.
         """
 
     @abstractmethod
@@ -154,7 +156,7 @@ class SourceReaderBase(ABC):
         return  # Not every kind of reader has something to do then.
 
     def can_cut(self) -> bool:
-        """Whether the epoch may end here. Asked again and again while a seal waits."""
+        """Return True if the epoch may end here. Called repeatedly while a seal waits."""
         return True
 
     @property
@@ -164,10 +166,10 @@ class SourceReaderBase(ABC):
 
     @property
     def end_of_input(self) -> bool:
-        """Whether nothing will ever come again. Asked while there is nothing to do."""
+        """Return True if no more input will ever come. Called while the reader is idle."""
         return False
 
-    # -- what the shell calls
+    # -- called by the shell
 
     def handle(self, message: Message) -> None:
         """React to one message of the coordinator. Unknown or misdirected ones are a `ProtocolError`."""

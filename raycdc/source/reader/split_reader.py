@@ -29,10 +29,10 @@ class SplitsAddition(Generic[SplitT_co]):
 
 @dataclass(frozen=True, slots=True)
 class SplitsRemoval:
-    """Read these splits no more, and drop what was read ahead of them: no later fetch may give anything of them.
+    """Stop reading these splits and drop what was read ahead: later fetches must not contain any of them.
 
-    A split may be added again right after, perhaps from another position. A batch of the time before would be taken
-    for one of the new addition.
+    A split may be added again right after, perhaps from another position, and an old batch would be taken for one of
+    the new addition.
     """
 
     split_ids: tuple[str, ...]
@@ -40,9 +40,9 @@ class SplitsRemoval:
 
 @dataclass(frozen=True, slots=True)
 class SplitsPause:
-    """Fetch nothing of `paused` until they are `resumed`, and go on then where they stopped.
+    """Fetch nothing of `paused` until they are `resumed`, then go on at the same position.
 
-    Only readers of many splits at once are told (`Multiplexed`), and only by a connector that pauses.
+    Only readers of many splits get this (`Multiplexed`), and only from a connector that pauses.
     """
 
     paused: tuple[str, ...] = ()

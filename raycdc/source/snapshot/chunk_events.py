@@ -2,23 +2,24 @@
 
 | event | from | to | meaning |
 |---|---|---|---|
-| `OpenChunkRequest` | reader of the chunk | log reader | hold the keys of the chunk from now on; name your position |
+| `OpenChunkRequest` | reader of the chunk | log reader | hold the keys of the chunk from now on; send your position |
 | `ChunkOpened` | log reader | reader of the chunk | the SELECT may start once everything up to there is visible |
 | `CloseChunkRequest` | reader of the chunk | log reader | the chunk was read, or folded; H bounds what its SELECT saw |
-| `ChunkSchemaMismatch` | reader of the chunk | log reader | the table is not the one of the log |
-| `ChunkRefused` | reader of the chunk | log reader | a row of it can be given to no target: its table is parked |
-| `ChunkLocked` | reader of the chunk | enumerator | somebody has the table locked, so the chunk has no rows |
+| `ChunkSchemaMismatch` | reader of the chunk | log reader | the table's schema differs from the log's |
+| `ChunkRefused` | reader of the chunk | log reader | no target can take one of its rows: the table is parked |
+| `ChunkLocked` | reader of the chunk | enumerator | another session has the table locked, so the chunk has no rows |
 | `ChunkDelta` | log reader | reader of the chunk | fold these held rows into the chunk, and close it again |
 | `ChunkPublished` | log reader | reader of the chunk | the chunk is part of the log reader's open epoch |
 | `ChunkVoided` | log reader | reader of the chunk | the attempt is over; `fate` says what comes next |
-| `VoidChunkRequest` | enumerator | log reader | its reader is gone or cannot read it; the answer is `ChunkVoided` |
-| `ResnapshotBegan` | log reader | enumerator | a parked table begins again, for the reason that it was parked for |
-| `StopAt` | enumerator | log reader | the input ends at this place |
-| `ParkTable` | enumerator | log reader | the table's target refused an epoch, so nothing more of it passes |
-| `DiscardSegments` | enumerator | any reader | delete what was read for nothing |
+| `VoidChunkRequest` | enumerator | log reader | the chunk's reader is gone or cannot read it; the answer is
+`ChunkVoided` |
+| `ResnapshotBegan` | log reader | enumerator | a parked table is resnapshotted; it has the reason of the parking |
+| `StopAt` | enumerator | log reader | the input ends at this position |
+| `ParkTable` | enumerator | log reader | the table's target refused an epoch, so its rows are no longer passed on |
+| `DiscardSegments` | enumerator | any reader | delete segments that are not used |
 
-Everything between two readers passes the enumerator, which relays it. An event about an attempt that is over changes
-nothing: `ChunkId` names the attempt.
+The enumerator relays all events between two readers. An event about an attempt that is over changes nothing: `ChunkId`
+names the attempt.
 """
 
 from __future__ import annotations
@@ -84,14 +85,14 @@ class ChunkRefused(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class ChunkLocked(SourceEvent):
-    """The chunk has no rows; the attempt ends as if its reader were gone."""
+    """The chunk has no rows because its table is locked; the attempt ends as if its reader were gone."""
 
     chunk: ChunkId
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkDelta(SourceEvent):
-    """`segments` hold what the log has of the chunk's keys up to H, in order."""
+    """`segments` hold the log's rows of the chunk's keys up to H, in order."""
 
     chunk: ChunkId
     segments: tuple[Segment, ...]
@@ -99,7 +100,7 @@ class ChunkDelta(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPublished(SourceEvent):
-    """Its segments are the log reader's from here on: they are sealed with its epoch, or lost with it."""
+    """The segments belong to the log reader from here on: they are sealed with its epoch, or lost with it."""
 
     chunk: ChunkId
 
@@ -142,10 +143,10 @@ class VoidChunkRequest(SourceEvent):
 
 @dataclass(frozen=True, slots=True)
 class StopAt(SourceEvent):
-    """The input ends where the log reader stands at `ordinal` or behind it.
+    """The input ends when the log reader is at `ordinal` or after it.
 
-    `changes` are the parkings and new beginnings that the sender knows of (`raycdc.source.tables.parking`): one who
-    does not know of all of them does not know either that a table has more to read.
+    `changes` are the parkings and resnapshots that the sender knows of (`raycdc.source.tables.parking`): a sender that
+    misses one does not know that a table has more to read.
     """
 
     ordinal: int
@@ -172,8 +173,7 @@ LogEvent = (
 )
 #: The events that a reader of chunks acts on.
 ChunkReaderEvent = ChunkOpened | ChunkDelta | ChunkPublished | ChunkVoided | DiscardSegments
-#: The events that the enumerator is told and relays; in the place of one of a locked table, it sends
-#: `VoidChunkRequest`.
+#: The events that the enumerator reads and relays; for a locked table's, it sends `VoidChunkRequest` instead.
 RelayedEvent = (
     OpenChunkRequest
     | CloseChunkRequest

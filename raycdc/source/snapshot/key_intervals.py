@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: A key in the server's order: any values that compare, are equal and hash as the server's do. One table has one kind.
+#: A key in the server's order: its values compare, are equal and hash as the server's do. One table has one kind of
+#: key.
 SortKey = Any
 
 

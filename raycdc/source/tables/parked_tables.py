@@ -1,14 +1,15 @@
-"""The captured tables that a running log does not follow, as far as it was read, and how each is followed again.
+"""The parked tables of a running log, up to the present position, and how each is followed again.
 
 | a parked table | when the log names it |
 |---|---|
-| waits for somebody to decide, or is paused | a look at it from before that is out of date |
-| begins again | the same: it is looked at once more |
-| has ended (renamed away, gone) | the name may be taken again: it is to be looked at |
-| is new: nobody followed it yet | where that is the statement that makes it, it is followed from there (`made`); \
-where it drops it, nobody has anything to decide (`is_over`) |
+| waits for a decision, or is paused | an earlier probe of it is out of date |
+| is to be resnapshotted | the same: it is probed again |
+| has ended (renamed, dropped) | the name may be used again: it is probed |
+| is new: it was never followed | if the statement creates it, it is followed from there (`made`); if the statement
+drops it, no decision is needed (`is_over`) |
 
-A connector decides *that* a table is parked, and why; this says what comes of it. One thread: the log's fetcher.
+A connector decides *that* a table is parked, and why; this module decides the consequences. Runs on one thread: the
+log's fetcher.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from raycdc.transform.target_rules import TargetRules
 
 
 class ParkedKind(Enum):
-    """The event that a parked table waits for: a look at it, a decision, or another table that takes its name."""
+    """The event that a parked table waits for: a probe, a decision, or another table that takes its name."""
 
     BEGINS_AGAIN = auto()
     UNDECIDED = auto()
@@ -54,9 +55,9 @@ def _nowhere(_: TableId) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ParkingSetup(Generic[DescribedT]):
-    """How a log parks: the tables `parked` where it begins, how one is looked at, and what targets can follow.
+    """The parking of a log: the tables `parked` at its start, the probe of a table, and the rules of targets.
 
-    Where `parked` is None, nothing may be parked: an error ends the run.
+    If `parked` is None, nothing may be parked, and an error ends the run.
     """
 
     parked: Mapping[TableId, Parked] | None = None
@@ -65,34 +66,34 @@ class ParkingSetup(Generic[DescribedT]):
 
 
 class ParkedTables(Generic[DescribedT]):
-    """See the module's docstring.
+    """The parked tables; see the module's docstring.
 
-    Where rows are updated, a table whose rows in a target cannot be told from those of other tables cannot begin again
-    by itself, and waits for somebody to decide. Only rows can be mistaken so: a table of which targets were never told
-    has none, empties nothing when it begins, and is in nobody's way. `followed` are the tables that the log follows, or
-    is known to have followed, where it begins; `noun` is what people call a table.
+    If the sink updates rows, a table that shares a target cannot be resnapshotted automatically, because its rows there
+    cannot be told apart from those of other tables; it waits for a decision. This does not apply to a table without
+    rows in any target. `followed` are the tables that the log follows, or is known to have followed, at its start;
+    `noun` is the word for a table in messages.
     """
 
     def __init__(self, terms: ParkingSetup[DescribedT], *, followed: Iterable[TableId], noun: str = "table") -> None:
         parked = terms.parked or {}
         self.rules = terms.rules
-        #: Whether any table may be parked.
+        #: True if tables may be parked at all.
         self.parks = terms.parked is not None
         self._standing = {table: standing_of(state) for table, state in parked.items()}
-        #: Those of which nobody could follow anything yet, and no target was told; those of them that were not there
-        #: where the log began; and those that the statement at hand makes.
+        #: New tables: never followed and announced to no target. Then those of them that did not exist where the log
+        #: began, and those that the present statement creates.
         self._new = {table for table, state in parked.items() if state.schema is None and not state.announced}
         self._made: set[TableId] = set()
-        #: Those of which the log has rows, though nobody knew of them.
+        #: Unknown tables of which the log has rows.
         self._met: set[TableId] = set()
-        #: Those that somebody is to decide about, and did not ask to be left alone.
+        #: Tables that wait for a decision, without those that a user paused or removed.
         self._refused = {t for t, state in parked.items() if state.phase is ParkedPhase.PARKED and not state.again}
         self._awaited = {table for table, state in parked.items() if state.awaited}
         self._looks: TableProbes[FollowableTable[DescribedT] | UnfollowableTable] = TableProbes(
             terms.look, self.waiting
         )
-        #: Tables of which targets have, or may have, rows. One that was emptied or dropped stays among them, because a
-        #: merged target remembers its sources, and refuses to be emptied for one of them.
+        #: Tables of which targets have, or may have, rows. A truncated or dropped table stays here, because a merged
+        #: target remembers its sources and is not emptied for one of them.
         self._with_rows = {*followed, *(table for table, state in parked.items() if state.announced)}
         self._noun = noun
 
@@ -123,7 +124,7 @@ class ParkedTables(Generic[DescribedT]):
         again: bool = False,
         phase: ParkedPhase = ParkedPhase.PARKED,
     ) -> ParkTableUpdate:
-        """Nothing of the table follows; see `ParkingCause` for `again` and `phase`."""
+        """Park the table. See `ParkingCause` for `again` and `phase`."""
         self._met.discard(table)
         if again and (shared := self.shared(table)):
             reason, again, phase = f"{reason}\nIt cannot begin again by itself: {shared}.", False, ParkedPhase.PARKED
@@ -140,16 +141,19 @@ class ParkedTables(Generic[DescribedT]):
         return ParkTableUpdate(table, parking)
 
     def met(self, table: TableId, reason: str, place: StatementPosition) -> ParkTableUpdate:
-        """The log has rows of a table that nobody knows: it is looked at, and where it is not to be seen, whoever may
-        let it be seen is to hear of that.
+        """Park an unknown table of which the log has rows.
+
+        It is probed; if it is not visible, the message says which permission is missing.
         """
         update = self.park(table, reason, place, again=True)
         self._met.add(table)
         return update
 
     def awaits(self, table: TableId, *, certain: bool) -> bool:
-        """Whether a statement that makes the table leads to all its rows: it is parked, nobody followed it, and it was
-        not there before. That is `certain` of itself, or else by what the state knows.
+        """Return True if a statement that creates the table makes all its rows come through the log.
+
+        This holds for a parked table that was never followed and did not exist before. The statement is `certain` proof
+        of that, or else the state must know it.
         """
         waits = self._standing.get(table) in (ParkedKind.BEGINS_AGAIN, ParkedKind.ENDED)
         return waits and table in self._new and (certain or table in self._awaited)
@@ -159,18 +163,18 @@ class ParkedTables(Generic[DescribedT]):
         return table in self._refused and table in self._new
 
     def made(self, table: TableId) -> None:
-        """The log has the statement that makes the table: it is not parked any more, and no look at it is wanted."""
+        """Note that the log has the statement that creates the table: it is not parked any more and needs no probe."""
         self._standing.pop(table, None)
         self._refused.discard(table)
         self._looks.forget(table)
         self._made.add(table)
 
     def is_made(self, table: TableId) -> bool:
-        """Whether the statement at hand is one of those that `made` was told of."""
+        """Return True if the present statement is one that `made` was called for."""
         return table in self._made
 
     def end(self, table: TableId, place: StatementPosition) -> ParkTableUpdate:
-        """A table that was to begin again is not at the source any more, or is not to be seen."""
+        """End a table that was to be resnapshotted, but no longer exists or is not visible."""
         if table in self._met and table not in self._with_rows:
             reason = (
                 f"the log has rows of {self._noun} {table}, and this account sees none of that name. Grant SELECT on "
@@ -181,9 +185,7 @@ class ParkedTables(Generic[DescribedT]):
         return self.park(table, reason, place, phase=ParkedPhase.ENDED)
 
     def follow(self, table: TableId) -> bool:
-        """The table is followed from here on: it begins, begins again, or another one under its name does. Whether it
-        was `made`: nobody knows it, as the state has it parked.
-        """
+        """Follow the table from here on, for the first time or again. Returns True if the log had its creation."""
         is_made = table in self._made
         self._made.discard(table)
         self._new.discard(table)
@@ -197,8 +199,10 @@ class ParkedTables(Generic[DescribedT]):
         return self.rules.shared(table, self._beside(table))
 
     def touched(self, table: TableId, ordinal: int, *, stays_absent: bool = False, leaves: bool = False) -> None:
-        """The log has a statement about the table that ends at `ordinal`; one that drops it makes none of the name, and
-        one by which a table `leaves` the name says why none is to be seen.
+        """Note a statement about the table that ends at `ordinal`.
+
+        `stays_absent` is set for a statement that drops the table and creates none of its name, `leaves` for one after
+        which no table of the name exists.
         """
         if leaves:
             self._met.discard(table)

@@ -1,23 +1,23 @@
-"""Tables that cannot be followed for now, and tables that begin anew while others stream.
+"""Parks tables that cannot be followed for now, and resnapshots tables while others stream.
 
-A table is *parked* when the log says something about it that cannot be followed: none of its rows is passed on from
-there, and its place and reason are kept in the stream split's state until somebody decides. A parked table that is to
-begin *again* goes back to "all chunks unopened" under a new incarnation, in this order:
+A table is *parked* when the log says something about it that cannot be followed: its later rows are dropped, and its
+position and reason are kept in the stream split's state until a user decides. A parked table marked *again* is
+resnapshotted under a new incarnation, in this order:
 
 | step | because |
 |---|---|
-| 1. parked | what the log has of it before the others are that far is of no use: all of it is read again |
-| 2. looked at: its schema, proven to hold at position N of the log | nobody knows the schema at our own position |
-| 3. the log reader passes N, and no statement about the table lay behind N: else looked at again | from here on rows \
-can be decoded, and statements followed |
-| 4. an epoch begins with the truncation of its target; every chunk is unopened | rows that are gone must vanish |
+| 1. it is parked | its log up to the other tables' position is useless: all rows are read again |
+| 2. it is probed: its schema, proven to hold at position N of the log | the schema at our own position is unknown |
+| 3. the log reader passes N without a statement about the table after N; otherwise it is probed again | from here on
+its rows can be decoded and its statements followed |
+| 4. an epoch begins with the truncation of its target; every chunk is unopened | deleted rows must vanish |
 
-A table that nobody followed yet does not come so far where the log, between 1 and 3, has the statement that makes it:
-from there on the log tells all its rows, so it is followed, and no chunk is read.
+If a table was never followed, and the log has its creation between steps 1 and 3, no chunk is read: the log has all its
+rows from there on, so it is followed.
 
-A table begins again because a statement rewrote rows without logging them, another table took its name, the log was
-purged, or the user asked for it. Each step is one transition of the state that manifests hold, so a
-crash leaves the table at the last one that was sealed. Pure; the looks block (they run in the log's fetcher thread).
+Tables are resnapshotted because a statement rewrote rows without logging them, another table took the name, the log was
+purged, or a user requested it. Each step is one transition of the state that manifests hold, so after a crash the table
+is at the last sealed step. Pure; probes block (they run in the log's fetcher thread).
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class TableRequest(StrEnum):
     RESNAPSHOT = "resnapshot"
     PAUSE = "pause"
     REMOVE = "remove"
-    #: A paused table goes on from where it was left.
+    #: A paused table goes on from its position.
     RESUME = "resume"
     #: A table that was made since the log's place is followed from there, or read where the log does not have that.
     FOLLOW = "follow"
 
     @property
     def leaves(self) -> bool:
-        """Whether the table is to stay parked, so that no new snapshot of it is wanted."""
+        """Return True if the table is to stay parked, so that no new snapshot of it is wanted."""
         return self in (TableRequest.PAUSE, TableRequest.REMOVE)
 
     @property
@@ -99,7 +99,7 @@ class TableRequest(StrEnum):
 
 
 class LogStartJson(TypedDict):
-    """`LogStart` in a state; the position is one of its connector."""
+    """`LogStart` in a state. Only the connector knows the form of the position."""
 
     position: Any
     ordinal: int
@@ -120,7 +120,7 @@ class CommandDecisionJson(TypedDict):
 
 
 class RequestsJson(TypedDict):
-    """`Requests` in a state; with a version of its own where rows are asked for."""
+    """`Requests` in a state, with a higher version if it has requests for rows."""
 
     version: NotRequired[int]
     number: int
@@ -132,7 +132,7 @@ class RequestsJson(TypedDict):
 
 
 class RefusalJson(TypedDict):
-    """`Refusal` in a message; the position is one of its connector."""
+    """`Refusal` in a message. Only the connector knows the form of the position."""
 
     table: str
     incarnation: int
@@ -158,11 +158,12 @@ class LogStart:
 
 @dataclass(frozen=True, slots=True)
 class CommandDecision:
-    """A command of the user that was judged: refused, or made a request of `tables`. `text` says what it does, or why
-    it was refused. `anew`: the tables are read anew; it is for whoever makes the request, and in no state.
+    """A judged command of the user: refused, or turned into a request about `tables`.
 
-    `begins` are the tables that are read anew of which no target has rows yet. `replaces`: their first epoch replaces
-    whatever the target is. `parked`: the command was carried out, and a table of it is parked again, as `text` says.
+    `text` says what it does, or why it was refused. `anew`: the tables are resnapshotted; this is for the caller, and
+    not stored. `begins` are the resnapshotted tables of which no target has rows yet. `replaces`: their first epoch
+    replaces the target, whatever it contains. `parked`: the command was carried out, but one of its tables was parked
+    again, as `text` says.
     """
 
     command: str
@@ -211,13 +212,13 @@ class CommandDecision:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests of the user, or because of a purged log, to a state that nobody reads for now. Asking twice is harmless:
-    a request acts once.
+    """Requests about tables, by users or because of a purged log. Repeating one is harmless: it acts once.
 
-    `tables` maps names to an action; each acts on the table as its number (`numbers`, else `number`: the state's
-    ``changes`` at the time) or before left it. `start` is where the log is to be read from instead. `commands` are
-    those that requests came from, oldest first, done or not: a command and its requests are written in one step.
-    `rows` are backfills, by the ids of their commands; each stays until the sink holds an epoch that says it is over.
+    `tables` maps names to an action. An action applies only to a table that has not changed since its number
+    (`numbers`, else `number`: the state's ``changes`` at the time). `start` is a new position from which to read the
+    log. `commands` are the commands that requests came from, oldest first, done or not: a command and its requests are
+    written in one step. `rows` are backfills by the ids of their commands; each stays until the sink holds an epoch
+    that says it is over.
     """
 
     number: int = 0
@@ -259,7 +260,7 @@ class Requests:
         return self.numbers.get(name, self.number)
 
     def beside(self, asked: Mapping[str, TableRequest], number: int) -> Requests:
-        """These requests with their own numbers, and those that are `asked` of a state with ``changes`` `number`."""
+        """Return these requests together with those of `asked`, made at a state's ``changes`` `number`."""
         kept = {name: self.number_of(name) for name in self.tables if name not in asked}
         return replace(
             self,
@@ -275,9 +276,10 @@ class Requests:
         return replace(left, number=state.changes, tables=asked, numbers={})
 
     def left(self, state: StreamState, over: Container[str] = ()) -> Requests:
-        """The requests that a stream split's `state` still has to do, and the backfills that are not `over`. Once that
-        is committed the rest may be forgotten, and must be: a table that is dropped and made again is not known as one
-        that has begun again.
+        """Return the requests that a stream split's `state` has not carried out yet, and unfinished backfills.
+
+        Once that is committed, the other requests must be forgotten: a table that is dropped and created again would
+        not count as resnapshotted.
         """
         waiting = {name: request for name, request in self.tables.items() if self.acts_on(name, state)}
         return replace(
@@ -289,14 +291,14 @@ class Requests:
         )
 
     def of_leaving(self, state: StreamState) -> dict[str, TableRequest]:
-        """Tables that are to be paused or removed and still are not: no new snapshot of theirs is wanted meanwhile."""
+        """Return the tables that are still to be paused or removed; they need no new snapshot meanwhile."""
         return {name: request for name, request in self.tables.items() if request.leaves and self.acts_on(name, state)}
 
     def acts_on(self, name: str, state: StreamState) -> bool:
-        """Whether the table is still to do in a stream split's state."""
+        """Return True if the request about the table is not carried out yet in a stream split's state."""
         table = state.named(name)
         if self.tables.get(name) is TableRequest.RESUME and not can_be_resumed(table):
-            return False  # It goes on, and is still the beginning that it was before it was asked for.
+            return False  # The table goes on, and its incarnation is the one from before the request.
         changed = incarnation_of(table)
         return name in self.tables and (state.changes if changed is None else changed) <= self.number_of(name)
 
@@ -307,7 +309,7 @@ def can_be_resumed(state: TableState) -> bool:
 
 
 def _request(table: str, text: str) -> TableRequest:
-    """A request as the state has it. `StateError` for one that this version cannot carry out."""
+    """Return a stored request. Raises `StateError` for one that this version does not know."""
     try:
         return TableRequest(text)
     except ValueError as cause:
@@ -318,9 +320,9 @@ def _request(table: str, text: str) -> TableRequest:
 
 
 def with_requests(state: StreamState, requests: Requests, *, refused: Container[TableId] = ()) -> StreamState:
-    """The stream split's state after `requests`: what they name is parked. Itself when nothing is left to do.
+    """Return the stream split's state after `requests`, with their tables parked; unchanged if all are done.
 
-    Targets of the tables that were `refused` an epoch were told of them.
+    Tables in `refused` count as announced to their targets.
     """
     due = [name for name in requests.tables if requests.acts_on(name, state)]
     start = requests.start if state.changes <= requests.number else None
@@ -333,7 +335,7 @@ def with_requests(state: StreamState, requests: Requests, *, refused: Container[
         state = _carried_out(state, table, requests.tables[name], number, place, announced=table in refused)
     state = replace(state, changes=max(number, requests.number + 1))
     if start is not None:
-        # The source's notes about the log before a gap are of no use behind it.
+        # The source's notes about the log before a gap do not apply after it.
         state = replace(state.elsewhere(start.position, start.ordinal), notes=NO_NOTES)
     return state
 
@@ -353,11 +355,11 @@ def _carried_out(
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A table's target could not take an epoch that is sealed (`raycdc.state.parked`): the table is parked here.
+    """A refusal: the table's target could not take a sealed epoch (`raycdc.state.parked`), so the table is parked.
 
-    The driver tells it while the job runs, and from its record at each start; being told twice changes nothing.
-    `incarnation` is the table's in the epoch, so a table that began again since is left alone; `position` is where the
-    epoch began. From there to the place where this acts the driver passes over the table's rows.
+    The driver sends it during the job, and again from its record at each start; repetition is harmless. `incarnation`
+    is the table's in the epoch, so a table that was resnapshotted since is unaffected; `position` is where the epoch
+    began. Rows of the table from there on are skipped by the driver until the refusal takes effect.
     """
 
     table: TableId
@@ -402,15 +404,15 @@ def with_refusals(state: StreamState, refusals: Iterable[Refusal]) -> StreamStat
     """The stream split's state with the tables of `refusals` parked; itself where that is done already."""
     for refusal in refusals:
         if refusal.acts_on(state[refusal.table]):
-            # The target was told of the table, whatever became of that since.
+            # The table counts as announced, because its target got an epoch of it.
             state = state.park(refusal.table, refusal.parking, number=state.changes + 1, announced=True)
     return state
 
 
 class RefusedTables:
-    """Tables that a running log reader parked as it was told to: their log goes on to speak of them, as nobody told it.
+    """Tables that a running log reader parked on request, without its log's knowledge.
 
-    What it says is passed over until it lets the table begin again, or parks it for a reason of its own.
+    Their log goes on to deliver rows, which are dropped until the log resnapshots the table or parks it itself.
     """
 
     def __init__(self) -> None:

@@ -1,16 +1,16 @@
-"""A table begins again while others stream: how it looks at the source, and what the log says of it then.
+"""Resnapshots of single tables while others stream: the probe of a table, and its effect on the log.
 
-A connector has one verb for it: it looks at the table (`ProbeTable`), in the log's fetcher thread, and may block. The
-rest is the same everywhere (`raycdc.source.tables.parked_tables`):
+A connector implements one function, the probe (`ProbeTable`). It runs in the log's fetcher thread and may block. The
+rest is common to all connectors (`raycdc.source.tables.parked_tables`):
 
-| the look is | the log says |
+| result of the probe | effect |
 |---|---|
-| None: the source has no such table | the table has ended, and its target keeps the rows that it had |
-| `UnfollowableTable` | the table is parked until somebody decides |
+| None: the source has no such table | the table has ended, and its target keeps its rows |
+| `UnfollowableTable` | the table is parked until a user decides |
 | `FollowableTable` | the table begins: its target is emptied, and every chunk is unread (`begin`) |
 
-A look holds at a place of the log. It counts when the log has passed that place and no statement about the table lay
-behind it (`TableProbes`).
+A probe holds at a position of the log. It counts once the log has passed that position without a later statement about
+the table (`TableProbes`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from raycdc.source.snapshot.log.log_unit import BeginTableUpdate, SchemaUpdate
 from raycdc.source.tables.table_life import SnapshotState
 from raycdc.state.opaque import Position
 
-#: After a table was found locked the next one is looked at so much later.
+#: The pause after a table was found locked before the next one is probed.
 _FIRST_PAUSE_S = 2.0
-#: In so long each of those that stay locked is looked at again, if the pauses between them are no shorter than that: a
-#: look stands the log for a second.
+#: Each locked table is probed again about once in the first time, but not more often than the pause allows: a probe
+#: stops the log for a second.
 _ROUND_S, _SHORTEST_ROUND_PAUSE_S = 60.0, 10.0
 
 DescribedT = TypeVar("DescribedT")
@@ -43,7 +43,7 @@ DescribedT = TypeVar("DescribedT")
 
 @dataclass(frozen=True, slots=True)
 class StatementPosition:
-    """Where in the log something is said: position as the state has it, ordinal, and time in Unix milliseconds."""
+    """A point in the log: position as stored in the state, ordinal, and time in Unix milliseconds."""
 
     position: Position
     ordinal: int
@@ -64,14 +64,14 @@ class FollowableTable(Generic[DescribedT]):
 
 @dataclass(frozen=True, slots=True)
 class UnfollowableTable:
-    """A table that cannot be followed as it is at `ordinal`, and why."""
+    """A table that cannot be followed as it is at `ordinal`, and the reason."""
 
     reason: str
     ordinal: int
 
 
-#: Looks at a table. None: the source has no such table. Blocks, and the log stands meanwhile: so `TableLockedError`,
-#: after a moment, where somebody has it locked, and another look with the next unit of the log.
+#: Probes a table. None: the source has no such table. It blocks the log meanwhile, so it raises `TableLockedError`
+#: after a moment if the table is locked, and is repeated with a later unit of the log.
 ProbeTable = Callable[[TableId], FollowableTable[DescribedT] | UnfollowableTable | None]
 
 
@@ -103,9 +103,9 @@ def begin(
 def truncation(
     table: TableId, schema: TableSchema, place: StatementPosition, *, seq: int, statement: str | None = None
 ) -> LogRows:
-    """The changelog row that says that all rows of a table are gone; it is null in every column of the table.
+    """Return the changelog row that says that all rows of the table are gone; all its columns are null.
 
-    `statement` names the place of the statement that emptied it. Without one nothing in the log did.
+    `statement` is the position of the truncating statement; None if the log has no such statement.
     """
     meta = {"_op": int(RowKind.TRUNCATE), "_seq": seq, "_ts_ms": place.ts_ms, "_pos": statement}
     changelog = changelog_schema(schema)
@@ -114,15 +114,18 @@ def truncation(
 
 
 def unread(key: str) -> SnapshotState:
-    """A table of which no chunk is read, and whose every row has a `key` that is never NULL and tells it apart.
+    """Return the snapshot of a table without any chunk read, with rows identified by a `key` that is never NULL.
 
-    `key` is the name of a column, which every schema of the table must have: the log's rows are judged by it.
+    `key` is the name of a column, which every schema of the table must have: log rows are compared with chunks by it.
     """
     return SnapshotState(key, foldable=True, needs_null=False)
 
 
 def without_chunks() -> SnapshotState:
-    """A table that has no chunk to read: the log itself tells all its rows, behind the `begin` of the table."""
+    """Return the snapshot of a table without chunks.
+
+    The log itself has all its rows, after the `begin` of the table.
+    """
     return SnapshotState(None, foldable=False, needs_null=False, closed=((None, None),))
 
 
@@ -137,14 +140,14 @@ L = TypeVar("L", bound=ProbedTable)
 
 
 class TableProbes(Generic[L]):
-    """Which of the tables that are to begin again may do so now.
+    """Probes the tables that wait for a resnapshot, and says which may begin now.
 
-    `look` asks the source; None where it has no such table. A look is taken only when the log was read up to what is
-    known about it, so that a statement about the table that was missed is surely behind it.
+    `look` queries the source; None if it has no such table. A probe is made only when the log was read up to everything
+    known about the table, so a missed statement about it must come later.
 
-    Tables that somebody has locked share one pause, because the log stands while each is looked at: after one that was
-    found locked no other is looked at for a while, and none that was found so before until the pause is over. It begins
-    anew with each table that is found locked first, and grows until each of them is looked at about once a minute.
+    All locked tables share one pause, because each probe stops the log: after a table was found locked, no other is
+    probed for a while, and locked ones not until the pause is over. The pause restarts with each table that is newly
+    found locked, and grows until each is probed about once a minute.
     """
 
     def __init__(
@@ -155,22 +158,22 @@ class TableProbes(Generic[L]):
         now_s: Callable[[], float] = THREADS.now_s,
     ) -> None:
         self._look, self._now_s = look, now_s
-        #: In the order in which they are looked at.
+        #: In the order in which they are probed.
         self._looks: dict[TableId, L | None] = dict.fromkeys(wanted)
         self._locked: set[TableId] = set()
         self._pause_s = _FIRST_PAUSE_S
-        #: From when on those that were found locked are looked at again, and before that all others.
+        #: The times from which locked tables, and all others, are probed again.
         self._again_s = self._others_s = 0.0
 
     def __repr__(self) -> str:
         return f"TableProbes({self._looks})"
 
     def want(self, table: TableId) -> None:
-        """`table` is to begin again; it is looked at anew."""
+        """Probe `table` from now on, to resnapshot it."""
         self._looks[table] = None
 
     def forget(self, table: TableId) -> None:
-        """`table` is not to begin again any more."""
+        """Stop probing `table`."""
         self._looks.pop(table, None)
         self._locked.discard(table)
 
@@ -210,6 +213,6 @@ class TableProbes(Generic[L]):
             self._pause_s = _FIRST_PAUSE_S
         now_s = self._now_s()
         self._again_s, self._others_s = now_s + self._pause_s, now_s + _FIRST_PAUSE_S
-        # Behind all others, which may be free.
+        # Moved to the end, because other tables may not be locked.
         self._looks.pop(table)
         self._looks[table] = None

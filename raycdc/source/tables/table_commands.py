@@ -1,27 +1,29 @@
-"""Commands about a pipeline's tables: judged by the state alone, and refused by name before anything is changed.
+"""Judges commands about a pipeline's tables by the state alone, before anything is changed.
 
 | action | is refused where the table is | its request |
 |---|---|---|
-| `add` | one of the pipeline's and not removed; not selected by the configuration | a snapshot |
-| `remove` | none of the pipeline's; removed | left out |
-| `pause` | none of the pipeline's; paused, removed or ended | left out |
-| `resume` | not paused, nor parked at a place that it can go on from; its log cannot be read twice at a time | to go on from where it was left; a snapshot, where nobody can say what lies between |
-| `resnapshot` | none of the pipeline's; removed | a snapshot |
-| `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no rows, or cannot tell its rows by key (second table); the source refuses the predicate | a backfill |
+| `add` | in the pipeline and not removed; not selected by the configuration | a snapshot |
+| `remove` | not in the pipeline; removed | left out |
+| `pause` | not in the pipeline; paused, removed or ended | left out |
+| `resume` | not paused, nor parked at a position that it can go on from; its log cannot be read twice at the same time
+| to go on from its position; a snapshot if the changes since then are not available |
+| `resnapshot` | not in the pipeline; removed | a snapshot |
+| `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no
+rows, or cannot tell its rows by key (second table); the source refuses the predicate | a backfill |
 
 Pure. `raycdc.driver.command_queue` keeps them, and carries them out.
 
-Whether rows of a table can be put over those of its target by key, one by one, as a backfill does. Pure.
+A backfill replaces rows of a target one by one, by key. `RowsByKey` decides if that is possible:
 
 | a table | has no backfill, because |
 |---|---|
-| whose target has rows of other tables | a row that comes to such a target is one whose key it must not have yet |
+| whose target has rows of other tables | an inserted row must have a key that the target does not have yet |
 | whose transform gives it another key | likewise: its rows may come to have the same key |
 | whose transform leaves rows out | a row that it leaves out would stay in the target as it was |
 
-In the first two a row that is read again would be refused as a second one of its key, and one that the log deletes in
-the same epoch would be taken for a row that came and went, which changes nothing (`raycdc.sinks.source_tables`).
-"""  # noqa: E501
+In the first two cases, a row that is read again would be refused as a duplicate of its key. If the log deletes it in
+the same epoch, the two would cancel out and the old row would stay (`raycdc.sinks.source_tables`).
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ class RowsByKey:
     def _shared(
         self, table: TableId, tables: Iterable[TableId], record: CommitRecord | None
     ) -> Iterator[tuple[str, str]]:
-        """The targets that the table shares, each with another table that goes there."""
+        """Yield the targets that the table shares, each with another table that goes there."""
         for target, sources in ({} if record is None else merged_targets(record)).items():
             if str(table) in sources:
                 yield target, next(name for name in sources if name != str(table))
@@ -100,15 +102,15 @@ def _targets(router: Router, table: TableId) -> tuple[TableId, ...]:
     try:
         return router.targets(table)
     except ConfigError:
-        return ()  # It is parked for that.
+        return ()  # This is the reason why the table is parked.
 
 
-#: So many tables are named to whoever named another one; a pipeline may have thousands.
+#: The most table names in the message about an unknown table; a pipeline may have thousands.
 NAMES_MAX = 20
 
 
 class TableAction(StrEnum):
-    """What a user may ask of a table."""
+    """An action that a user may request for a table."""
 
     ADD = "add"
     REMOVE = "remove"
@@ -119,7 +121,7 @@ class TableAction(StrEnum):
 
     @property
     def request(self) -> TableRequest:
-        """The request that it makes, unless the table is read anew (`judged`)."""
+        """Return the request of the action, unless the table is resnapshotted (`judged`)."""
         asked = {
             TableAction.REMOVE: TableRequest.REMOVE,
             TableAction.PAUSE: TableRequest.PAUSE,
@@ -129,7 +131,7 @@ class TableAction(StrEnum):
 
     @property
     def done(self) -> str:
-        """What becomes of the table, as the end of a sentence that begins with its name."""
+        """Return the effect on the table, as the end of a sentence that begins with its name."""
         return _DONE[self]
 
 
@@ -156,11 +158,11 @@ class TableCommandJson(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class TableCommand:
-    """An action on the table that people call `table`. Whoever gives it twice under one `id` gives it once.
+    """An action on `table`, named as users write it. Giving it twice under one `id` has the effect of once.
 
     It is about all rows, or those that meet the predicate `where`, or those of the `keys`, which are lists of keys
-    (`raycdc.source.snapshot.rereading.backfill_keys`). With `replaces` a parked target is replaced by the new snapshot,
-    whatever is in it or was done to it.
+    (`raycdc.source.snapshot.rereading.backfill_keys`). With `replaces`, the new snapshot replaces a parked target with
+    any content.
     """
 
     id: str
@@ -174,17 +176,17 @@ class TableCommand:
     def new(
         cls, action: TableAction, table: str, *, where: str = "", keys: Sequence[str] = (), replaces: bool = False
     ) -> TableCommand:
-        """One that nobody has given before."""
+        """Return a command with a new id."""
         return cls(secrets.token_hex(8), action, table, where, tuple(keys), replaces)
 
     @property
     def is_of_rows(self) -> bool:
-        """Whether it is about some rows of the table."""
+        """Return True if the command is about some rows of the table."""
         return self.action is TableAction.BACKFILL or bool(self.where or self.keys)
 
     @property
     def rows(self) -> Sequence[BackfillRows]:
-        """What its chunks read."""
+        """Return the rows that its chunks read."""
         if self.keys:
             return [BackfillRows(self.id, keys=listed) for listed in self.keys]
         return [BackfillRows(self.id, where=self.where)]
@@ -235,10 +237,12 @@ def no_rows(table: TableId, *_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CommandRules:
-    """What the configuration says about commands: whether the sink holds one row per key, and where a table that is to
-    be added `is_selected`, which raises `ConfigError` otherwise. So does `require_rows` of rows that cannot be read.
-    `why_not_by_key` says why rows of a table cannot be put over those of its target, and `why_read_once` why the log
-    cannot be read a second time beside itself (`raycdc.config.SourceConfig`).
+    """The configuration's rules for commands.
+
+    They say whether the sink holds one row per key. `is_selected` raises `ConfigError` for a table that is to be added
+    and is not selected, and `require_rows` for rows that cannot be read. `why_not_by_key` says why rows of a table
+    cannot replace those of its target, and `why_read_once` why the log cannot be read a second time in parallel
+    (`raycdc.config.SourceConfig`).
     """
 
     updates_rows: bool
@@ -274,9 +278,9 @@ def judged(
     rules: CommandRules,
     document: Callable[[str], SchemaDocument],
 ) -> CommandDecision:
-    """The command as it is carried out on a log's `state` (`as_it_is`). `ConfigError` says why it is refused.
+    """Return the decision about the command for a log's `state` (`as_it_is`). `ConfigError` says why it is refused.
 
-    `document` gives the description of a table by its fingerprint.
+    `document` returns the description of a table by its fingerprint.
     """
     action, table = command.action, table_called(command.table, state)
     if command.is_of_rows:
@@ -310,7 +314,7 @@ def judged(
 
 
 def _require_replaceable(table: str, action: TableAction, record: CommitRecord | None) -> None:
-    """`ConfigError` unless the table's parked target is its own alone, so that nothing but its rows are read again."""
+    """Raise `ConfigError` unless the table is the only source of its parked target."""
     if action is not TableAction.RESNAPSHOT:
         raise ConfigError(f"--replace belongs to a new snapshot of a table, not to {action}.")
     entries = {} if record is None else {n: e for n, e in record.parked.items() if table in e.sources and not e.begun}
@@ -330,8 +334,10 @@ def _require_replaceable(table: str, action: TableAction, record: CommitRecord |
 def taken_back(
     command: TableCommand, before: StreamState, state: StreamState, requests: Requests
 ) -> CommandDecision | None:
-    """The answer to who resumes a table whose pause was asked for and has not begun: it takes that back, and nothing
-    else becomes of the table. None for any other command. `state` is `before` with all that was asked for.
+    """Return the decision about a `resume` that cancels a requested pause which has not begun.
+
+    Nothing else happens to the table. Returns None for any other command. `state` is `before` with all requests
+    applied.
     """
     if command.action is not TableAction.RESUME:
         return None
@@ -425,7 +431,7 @@ def _require_sense(action: TableAction, table: str, state: StreamState, rules: C
 
 
 def _way_in(table: str, rules: CommandRules) -> str:
-    """What to do for a table that the pipeline does not have: `add` takes only what the configuration selects."""
+    """Return the advice for a table that the pipeline does not have: `add` takes only selected tables."""
     try:
         rules.is_selected(TableId.parse(table))
     except ConfigError as refused:

@@ -1,31 +1,33 @@
-"""One table's life, as the reader of the log tells it: its states, what leads from one to the other, and their JSON.
+"""The states of one table in the log reader, the transitions between them, and their JSON.
 
 Theory of operation. Every table of a log is in exactly one of these states, and only `TableStates` moves it:
 
 | state | the log's rows of the table are | its chunks |
 |---|---|---|
-| `InSnapshot` | dropped, held or passed on, by the chunk of their key (`snapshot.hand_off`) | are being read |
-| `AsOf` | dropped up to a place T, where the log stands until all chunks are out (`snapshot.as_of`) | are read |
-| `Behind` | dropped up to T, which the chunks have; the first one after T makes it `Live` | are all published |
+| `InSnapshot` | dropped, held or passed on, depending on the chunk of their key (`snapshot.hand_off`) | are being read
+|
+| `AsOf` | dropped up to a position T, where the log waits until all chunks are published (`snapshot.as_of`) | are read
+|
+| `Behind` | dropped up to T, because the chunks contain them; the first one after T makes it `Live` | are all published
+|
 | `Live` | passed on | are all published, or it has no snapshot |
-| `Parked` | dropped; its reason and place are kept until somebody decides (`raycdc.source.tables.parking`) | none |
-| `CatchingUp` | dropped; those from an older place on are read beside it (`snapshot.catch_up`) | are all published |
-| `Dropped` | none: it was dropped, which the open epoch says | none |
-| `Unknown` | none: no state has it | none |
+| `Parked` | dropped; its reason and position are kept until a user decides (`raycdc.source.tables.parking`) | none |
+| `CatchingUp` | dropped; a catch-up stream reads them from an older position on (`snapshot.catch_up`) | are all
+published |
+| `Dropped` | none: it was dropped in the open epoch | none |
+| `Unknown` | none: the state has no such table | none |
 
-`TRANSITIONS` is the whole of what may happen; anything else is a bug and an `AssertionError` where it happens. A state
-is a value: it is replaced, never changed, and its JSON is what a manifest holds. `Dropped` and `Unknown` are in no
-manifest.
+`TRANSITIONS` lists every allowed transition; any other one is a bug and raises an `AssertionError`. A state is a value:
+it is replaced, never changed, and manifests hold its JSON. `Dropped` and `Unknown` are in no manifest.
 
-*Announced* says that an epoch has told the targets of the table; a table's first epoch does (its CreateTableEvent). It
-is a flag and no state `Unannounced`, because it is independent of all that the states tell apart: a table may be
-announced, or not, while its chunks are read, while it streams, when it is parked and when it is dropped, and nothing
-that the log reader does with its rows depends on it.
+*Announced* means that an epoch carried the table's CreateTableEvent to the targets, which its first epoch does. It is a
+flag and not a state, because it is independent of the states: a table may be announced or not in each of them, and the
+log reader handles its rows in the same way.
 
 The `schema` of a state is the fingerprint of the table's schema document, as `raycdc.source.split.StreamSplit` has it.
 
-The *incarnation* counts the parkings and new beginnings of all tables: a table that begins again has the next number,
-which voids whatever was said of it before.
+The *incarnation* counts the parkings and resnapshots of all tables: a table that is resnapshotted gets the next number,
+which invalidates every earlier message about it.
 """
 
 from __future__ import annotations
@@ -43,24 +45,24 @@ from raycdc.state.opaque import NO_NOTES, LogNotes, Position
 class ParkedPhase(StrEnum):
     """Why a table is parked. Only the first is anything to complain about."""
 
-    #: It cannot be followed, which somebody must decide about.
+    #: The table cannot be followed; a user must decide.
     PARKED = "parked"
     PAUSED = "paused"
-    #: The user removed it; its target keeps what it had.
+    #: The user removed the table; its target keeps its rows.
     REMOVED = "removed"
-    #: It is no more under its name, or not selected any more; its target keeps what it had.
+    #: The table no longer exists under its name, or is not selected any more; its target keeps its rows.
     ENDED = "ended"
 
 
 class AsOfJson(TypedDict):
-    """The part of `AsOf` that is beside its snapshot."""
+    """The part of `AsOf` in addition to its snapshot."""
 
     at: int
     lost: int | None
 
 
 class SnapshotJson(TypedDict):
-    """`SnapshotState` in a manifest, with what an `AsOf` has beside it."""
+    """`SnapshotState` in a manifest, with the additional part of an `AsOf`."""
 
     key: ChunkKey | None
     foldable: bool
@@ -89,10 +91,10 @@ class LeftJson(TypedDict):
 
 
 class ParkedJson(TypedDict):
-    """`Parked`, or `CatchingUp`, in a manifest; the position is one of its connector.
+    """`Parked`, or `CatchingUp`, in a manifest. Only the connector knows the form of the position.
 
-    A table that is `catching_up` looks like a paused one to whoever does not know it, and may be treated so; one that
-    is `awaited` looks like one that begins again.
+    A version that does not know `catching_up` sees a paused table, and one that does not know `awaited` sees a table to
+    be resnapshotted; both may treat it so.
     """
 
     schema: str | None
@@ -116,11 +118,11 @@ class CatchingUpJson(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """How a table is cut into chunks, and which of its keys are published.
+    """The cut of a table into chunks, and the keys that are published.
 
-    `key` is None for a table that is a single chunk. Rows of a `foldable` table can be told apart, so that held changes
-    may be folded into its chunks. `closed` are ranges of keys [lower, upper) as the source writes them, None being
-    unbounded; `null_closed` says it of NULL, which is a key of a table that `needs_null`.
+    `key` is None for a table that is a single chunk. Rows of a `foldable` table have a unique key, so held changes may
+    be folded into its chunks. `closed` are published ranges of keys [lower, upper) as the source writes them, None
+    being unbounded; `null_closed` says that rows with key NULL are published, if the table `needs_null`.
     """
 
     key: ChunkKey | None
@@ -158,7 +160,7 @@ class InSnapshot:
 class AsOf:
     """All chunks of the table are read as of the ordinal `at`.
 
-    `lost`: a chunk found the table to be another one, so the chunks are of no use; the log says why up to that ordinal.
+    `lost`: a chunk found another table, so the chunks are useless; the log has the reason up to that ordinal.
     """
 
     schema: str
@@ -169,7 +171,7 @@ class AsOf:
     lost: int | None = None
 
     def bars(self, ordinal: int) -> bool:
-        """Whether the log may not pass `ordinal` yet."""
+        """Return True if the log may not pass `ordinal` yet."""
         return self.lost is None and ordinal > self.at
 
 
@@ -194,8 +196,9 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class LeftAt:
-    """What a paused table needs beside schema and position to go on from there: the beginning that goes on, the place
-    in the log's total order, and the connector's notes about the log before it.
+    """The data that a paused table needs, with schema and position, to go on from there.
+
+    They are its incarnation, the ordinal of the position, and the connector's notes about the log before it.
     """
 
     incarnation: int
@@ -215,12 +218,12 @@ class LeftAt:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Nothing of the table is passed on from `position` on. `again`: it begins anew by itself.
+    """No rows of the table are passed on from `position` on. `again`: it will be resnapshotted automatically.
 
     `schema` is the last one that was followed (None: never), `ts_ms` the commit time of the event that parked it.
-    `left` is of a table that was paused when all its chunks were out, or whose log could not be read for a while since:
-    it can go on from `position`. An `awaited` table was not there at `position`: it is followed from the statement that
-    makes it, and begins anew where the log has none.
+    `left` is set if the table can go on from `position`: it was paused when all its chunks were published, or its log
+    could not be read for a while. An `awaited` table did not exist at `position`: it is followed from its creation in
+    the log, or resnapshotted if the log has none.
     """
 
     schema: str | None
@@ -236,7 +239,7 @@ class Parked:
 
     @property
     def word(self) -> str:
-        """Its phase in a word, for people and programs: one that is about to be read is not parked to them."""
+        """Return the phase as one word for people and programs; a table about to be read is ``pending``."""
         return "pending" if self.again and self.phase is ParkedPhase.PARKED else str(self.phase)
 
     def to_json(self) -> ParkedJson:
@@ -274,10 +277,10 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class CatchingUp:
-    """The table was paused, and goes on from `position`, by a reading of the log beside the one of all other tables.
+    """The table was paused, and goes on from `position` in a catch-up stream, parallel to the log of the others.
 
-    It is the beginning that it was before the pause, so a target that refused that one takes nothing of it. `gone`: as
-    far as the log was read, the table was dropped, and not made again.
+    It keeps its incarnation from before the pause, so a target that refused that one takes nothing of it. `gone`: as
+    far as the log was read, the table was dropped and not created again.
     """
 
     schema: str
@@ -424,7 +427,7 @@ _UNKNOWN = Unknown()
 
 
 class SealedTables(NamedTuple):
-    """All tables of a log, by what a manifest says of them."""
+    """All tables of a log, as a manifest has them."""
 
     followed: dict[TableId, Followed]
     parked: dict[TableId, Parked]
@@ -432,16 +435,16 @@ class SealedTables(NamedTuple):
 
 
 class ChangedTableStates:
-    """Which tables are to be told of: what a cut takes does not look at the others. Kept by `TableStates` alone."""
+    """The tables that changed since the last cut, so that a cut skips all others. Only `TableStates` updates it."""
 
     def __init__(self, states: Mapping[TableId, TableState]) -> None:
-        #: Tables whose state is another one than at the last `take_changed`, in the order in which they became so.
+        #: Tables whose state changed since the last `take_changed`, in order.
         self._changed: dict[TableId, None] = {}
-        #: Tables that are followed and of which no epoch has told yet.
+        #: Followed tables that no epoch has announced yet.
         self.unannounced: dict[TableId, None] = {}
         #: Tables that are read, or were, as of one place.
         self.as_of: set[TableId] = set()
-        #: Tables that the open epoch says are gone.
+        #: Tables that are dropped in the open epoch.
         self.gone: dict[TableId, None] = {}
         for table, state in states.items():
             self.note(table, state)
@@ -464,7 +467,7 @@ class ChangedTableStates:
             self.gone.pop(table, None)
 
     def take_changed(self) -> list[TableId]:
-        """Tables whose state is another one than at the call before."""
+        """Return the tables whose state changed since the previous call."""
         changed = list(self._changed)
         self._changed.clear()
         return changed
@@ -496,7 +499,7 @@ class TableStates:
         self._move(table, TableTransition.FOUND, Live(schema, announced=False, incarnation=0))
 
     def altered(self, table: TableId, schema: str) -> None:
-        """`schema` is in force from here on; a table that was dropped in the open epoch is there again."""
+        """Use `schema` from here on. A table that was dropped in the open epoch exists again."""
         state = self[table]
         assert not isinstance(state, Unknown | Parked), f"{table} is {state} and was altered"
         if isinstance(state, Dropped):
@@ -507,7 +510,7 @@ class TableStates:
             self._move(table, TableTransition.ALTERED, replace(state, schema=schema))
 
     def announced(self, table: TableId) -> None:
-        """The open epoch tells the targets of the table."""
+        """Note that the open epoch announces the table to its targets."""
         state = self[table]
         assert not isinstance(state, Unknown | Parked), f"{table} is {state} and was announced"
         self._move(table, TableTransition.ANNOUNCED, replace(state, announced=True))
@@ -520,7 +523,7 @@ class TableStates:
         self._move(table, TableTransition.OPENED, read)
 
     def lost(self, table: TableId, high: int) -> None:
-        """A chunk found another table, of which the log tells up to `high`."""
+        """Note that a chunk found another table, which the log explains up to `high`."""
         state = self[table]
         assert isinstance(state, AsOf), f"{table} is {state} and was lost"
         self._move(table, TableTransition.LOST, replace(state, lost=max(high, state.lost or 0)))
@@ -549,7 +552,7 @@ class TableStates:
         self._move(table, TableTransition.PASSED, Live(state.schema, state.announced, state.incarnation))
 
     def dropped(self, table: TableId) -> None:
-        """The table is no more; one that was parked or never known stays that."""
+        """Note that the table was dropped. A parked or unknown table stays as it is."""
         match state := self[table]:
             case Unknown() | Parked() | Dropped():
                 self._move(table, TableTransition.DROPPED, state)
@@ -561,9 +564,9 @@ class TableStates:
                 assert_never(state)
 
     def parked(self, table: TableId, parking: ParkingCause, *, announced: bool) -> None:
-        """Nothing of the table is passed on from here; `changes` counts it.
+        """Park the table; `changes` counts it.
 
-        It is `announced` by the open epoch, if not by an earlier one.
+        `announced`: the open epoch announces it, if no earlier one did.
         """
         self.changes += 1
         self._move(
@@ -573,7 +576,7 @@ class TableStates:
         )
 
     def caught_up_to(self, table: TableId, position: Position, ordinal: int, notes: LogNotes) -> None:
-        """All of the table up to there was passed on by the reading beside the log."""
+        """Note that the catch-up stream has passed on all rows of the table up to `position`."""
         state = self[table]
         assert isinstance(state, CatchingUp), f"{table} is {state} and was caught up"
         left = LeftAt(state.incarnation, ordinal, notes)
@@ -612,7 +615,7 @@ class TableStates:
         return SealedTables(followed, parked, catching_up)
 
     def cut(self) -> None:
-        """The open epoch is over: tables that it says are gone are not known any more."""
+        """Start a new epoch: tables dropped in the old one become unknown."""
         for table in list(self.news.gone):
             self._move(table, TableTransition.CUT, _UNKNOWN)
 
@@ -640,18 +643,19 @@ def reading(state: TableState) -> Reading | None:
 
 
 def is_announced(state: TableState) -> bool:
-    """Whether an epoch has told targets of the table."""
+    """Return True if an epoch has announced the table to targets."""
     return not isinstance(state, Unknown) and state.announced
 
 
 def had_rows(state: TableState) -> bool:
-    """Whether a target may have rows of the table: it was followed once, or an epoch told of it."""
+    """Return True if a target may have rows of the table: it was followed or announced once."""
     return not isinstance(state, Unknown) and (state.schema is not None or state.announced)
 
 
 def is_nothing(state: TableState) -> bool:
-    """Whether no table was found under the name, or it went before anything of it was read: nothing is to come of it,
-    and no target has anything.
+    """Return True if no table was found under the name, or it was dropped before anything of it was read.
+
+    No target has anything of it.
     """
     return isinstance(state, Parked) and state.phase is ParkedPhase.ENDED and not state.again and not had_rows(state)
 
@@ -674,12 +678,12 @@ def phase_word(state: TableState) -> str:
 
 
 def incarnation_of(state: TableState) -> int | None:
-    """Which beginning of the table it is; None for one that is neither followed nor parked."""
+    """Return the incarnation of the table; None if it is neither followed nor parked."""
     return None if isinstance(state, Unknown | Dropped) else state.incarnation
 
 
 def parked_from(state: TableState, parking: ParkingCause, *, incarnation: int = 0, announced: bool = False) -> Parked:
-    """`state` after it was parked because of `parking`. `announced`: an epoch told of it, whatever `state` says."""
+    """Return `state` after it was parked because of `parking`. `announced`: an epoch announced it in any case."""
     schema = None if isinstance(state, Unknown) else state.schema
     return Parked(
         schema,
@@ -696,14 +700,14 @@ def parked_from(state: TableState, parking: ParkingCause, *, incarnation: int = 
 
 
 def resumed(paused: Parked) -> CatchingUp:
-    """A table that was `paused` and goes on from where it was left."""
+    """Return the state of a `paused` table that goes on from its position."""
     assert paused.left is not None, f"{paused} cannot go on"
     assert paused.schema is not None, f"{paused} was never followed"
     return CatchingUp(paused.schema, paused.announced, paused.position, paused.left)
 
 
 def followed_from(state: CatchingUp) -> Live:
-    """The table as a reading of the log from its own place on follows it."""
+    """Return the state of the table in a catch-up stream that begins at its position."""
     return Live(state.schema, state.announced, state.incarnation)
 
 
@@ -716,10 +720,10 @@ def asleep(state: Followed | Parked | CatchingUp, position: Position) -> Parked:
 
 @dataclass(frozen=True, slots=True)
 class ParkingCause:
-    """Why a table is not followed from `position` on. `again`: until it begins anew by itself.
+    """The reason why a table is not followed from `position` on.
 
-    `ts_ms` is the commit time of the event that did it. `goes_on`: the table is `CatchingUp`, and can go on from there.
-    `awaited`: see `Parked`.
+    `again`: it will be resnapshotted automatically. `ts_ms` is the commit time of the event that caused it. `goes_on`:
+    the table is `CatchingUp` and can go on from there. `awaited`: see `Parked`.
     """
 
     reason: str

@@ -1,6 +1,6 @@
-"""Requests about a pipeline's tables while nobody reads: by ``raycdc tables``, and when its log was purged.
+"""Makes requests about tables while no reader runs: from ``raycdc tables``, and after a purged log.
 
-Everything here works on the state alone, under its lease; the coordinator that starts next carries it out
+Everything here works on the state alone, under its lease. The next coordinator carries the requests out
 (`raycdc.source.tables.parking`): that of the next run, or that of a running driver's next generation.
 """
 
@@ -33,10 +33,10 @@ from raycdc.state.opaque import Position
 from raycdc.state.parked import ParkedTarget
 from raycdc.state.store import CheckpointStore, CommitRecord
 
-#: So many commands that are done are remembered, for whoever asks about them.
+#: The number of finished commands whose results are kept.
 COMMANDS_KEPT = 50
-#: So many parked tables are named where a run ends with some, and of so many the reasons are given: some screens,
-#: however many there are.
+#: If a run ends with parked tables, the message names at most the first number of them, and gives the reasons of the
+#: second: a few screens at most.
 PARKED_NAMED, PARKED_TOLD = 100, 20
 
 
@@ -57,8 +57,9 @@ def requests_of(store: CheckpointStore) -> Requests:
 
 
 def each_table(state: StreamState, requests: Requests) -> Iterator[tuple[str, TableState, TableRequest | None]]:
-    """The tables that `state` has or that are asked about, by name, with the request that is still to do. A name that
-    no table was found under is none of them, unless a command about it is remembered.
+    """Yield the tables that `state` has or that requests name, each with its unfinished request.
+
+    A name under which no table was found is left out, unless a command about it is remembered.
     """
     commanded = {asked.table for asked in requests.commands}
     for name in sorted({*state.names, *requests.tables}):
@@ -103,8 +104,10 @@ def _with_result(asked: CommandDecision, backfill: Backfill) -> CommandDecision:
 def _with_first_epochs(
     asked: CommandDecision, left: Requests, stream: StreamState, record: CommitRecord | None
 ) -> CommandDecision:
-    """The command once an epoch is committed that leaves the log as `stream`, as `record` says. The tables are left out
-    whose first rows a target has, and the reasons are given of those that are parked instead.
+    """Return the command after an epoch was committed that leaves the log as `stream`, according to `record`.
+
+    Tables whose first rows reached a target are removed from it; for tables that are parked instead, the reasons are
+    given.
     """
     begins: list[str] = []
     reasons: dict[str, str] = {}
@@ -134,8 +137,10 @@ def _parked_again(name: str, state: TableState, record: CommitRecord | None) -> 
 
 
 def _has_begun(state: TableState) -> bool:
-    """Whether epochs have rows of the table, whose first one may only make or empty its target; or no snapshot of it
-    goes on: all of it was published, or it was paused, removed or dropped meanwhile.
+    """Return True if epochs have rows of the table, or if no snapshot of it is going on.
+
+    A table's first epoch may only create or empty its target. No snapshot is going on if all chunks are published, or
+    the table was paused, removed or dropped.
     """
     match state:
         case Parked():
@@ -147,7 +152,7 @@ def _has_begun(state: TableState) -> bool:
 
 
 def replaced(store: CheckpointStore) -> Callable[[Sequence[TableId]], bool]:
-    """Whether the first epoch of these source tables replaces their target, as somebody asked for it by command."""
+    """Return a function that says if a command wants the first epoch of source tables to replace their target."""
 
     def asked_for(sources: Sequence[TableId]) -> bool:
         names = {name for one in requests_of(store).commands if one.replaces for name in one.begins}
@@ -159,7 +164,7 @@ def replaced(store: CheckpointStore) -> Callable[[Sequence[TableId]], bool]:
 def ask(
     store: CheckpointStore, tables: Sequence[str], request: TableRequest, *, manifest: Manifest | None = None
 ) -> None:
-    """Make a `request` of `tables`, beside what was asked before and is still to do.
+    """Make a `request` about `tables`, in addition to unfinished earlier ones.
 
     `manifest` is where reading will go on, for a caller that commits it (default: the newest, see `ask_all`).
     """
@@ -177,11 +182,11 @@ def ask_all(
     commands: Sequence[CommandDecision] = (),
     rows: RowsRequest | None = None,
 ) -> None:
-    """Make the requests that are `wanted`, and for a backfill of `rows`, and say that `commands` were judged, in one
-    step, while nobody reads.
+    """Make the `wanted` requests and backfills of `rows`, and record judged `commands`, in one step.
 
-    They act on the newest epoch. It may still be dropped: a request that it has carried out, and the last commit has
-    not, is kept, and acts again only then.
+    Call it while no reader runs. The requests act on the newest epoch, which may still be dropped. A request that the
+    newest epoch has carried out, but not the last commit, is therefore kept, and acts again only if that epoch is
+    dropped.
     """
     with store.documents.changing:
         asked = requests_of(store)
@@ -196,7 +201,7 @@ def ask_all(
 
 
 def judge_rows(store: CheckpointStore, why_not: Callable[[TableId], str]) -> None:
-    """Backfills that were asked for before are refused as `why_not` says of their tables now, while nobody reads."""
+    """Refuse earlier requested backfills if `why_not` gives a reason for their tables. Call it while no reader runs."""
     with store.documents.changing:
         asked = requests_of(store)
         rows = {name: replace(one, refused=why_not(one.table)) for name, one in asked.rows.items()}
@@ -205,7 +210,7 @@ def judge_rows(store: CheckpointStore, why_not: Callable[[TableId], str]) -> Non
 
 
 def with_commands(requests: Requests, commands: Sequence[CommandDecision]) -> Requests:
-    """`requests`, which know of `commands` too; of those that are done, the oldest are forgotten."""
+    """Return `requests` with `commands` added. Of the finished commands, the oldest are forgotten."""
     known = {asked.command: asked for asked in (*requests.commands, *commands)}
     over = [asked.command for asked in known.values() if not acting(asked, requests)]
     forgotten = set(over[:-COMMANDS_KEPT])
@@ -213,20 +218,20 @@ def with_commands(requests: Requests, commands: Sequence[CommandDecision]) -> Re
 
 
 def acting(asked: CommandDecision, requests: Requests) -> bool:
-    """Whether the sink does not hold yet what the command asked for."""
+    """Return True if the sink does not hold yet what the command requested."""
     waiting = asked.command in requests.rows or any(name in requests.tables for name in asked.tables) or asked.begins
     return not asked.refused and bool(waiting)
 
 
 def ask_to_begin_again(store: CheckpointStore, last: Manifest, start: LogStart, tables: Sequence[str]) -> None:
-    """Ask for new snapshots of all `tables`, and of all that are known, with the log from another place on."""
+    """Request new snapshots of all `tables`, and of all known ones, with the log read from another position."""
     store.documents.write(REQUESTS, all_again(requests_of(store), last, start, tables).to_json())
 
 
 def all_again(before: Requests, last: Manifest, start: LogStart, tables: Sequence[str]) -> Requests:
     """The requests `before`, with those of `ask_to_begin_again`."""
     state = stream_state(last)
-    # Paused tables and those that have ended stay as they are.
+    # Paused and ended tables stay as they are.
     staying = {str(table) for table, parked in state.parked.items() if parked.phase is not ParkedPhase.PARKED}
     names = {*tables, *state.names} - staying
     asked = dict.fromkeys(sorted(names), TableRequest.RESNAPSHOT) | before.of_leaving(state)
@@ -234,18 +239,19 @@ def all_again(before: Requests, last: Manifest, start: LogStart, tables: Sequenc
 
 
 def ask_for_lost_rows(store: CheckpointStore, manifest: Manifest, tables: Sequence[str]) -> None:
-    """Ask for new snapshots of `tables`, which lack rows of the epoch of `manifest`; those that are to leave may lack
-    them, as whoever takes them up again gets a new snapshot.
+    """Request new snapshots of `tables`, which lack rows of the epoch of `manifest`.
+
+    Tables to be paused or removed are left out: if they are resumed later, they get a new snapshot.
     """
     leaving = requests_of(store).of_leaving(stream_state(manifest))
     ask(store, [name for name in tables if name not in leaving], TableRequest.RESNAPSHOT, manifest=manifest)
 
 
 def read_together(record: CommitRecord | None, tables: Sequence[str], state: StreamState) -> dict[str, str]:
-    """`tables` and all that begin again with them, each with the target that they share ("": none): rows of several
-    tables in a target with one row per key cannot be told apart, so it is emptied for all of them.
+    """Return `tables` and all that must be resnapshotted with them, each with the target that they share ("": none).
 
-    Tables that are paused, removed or ended stay as they are, and their rows leave the target.
+    A target with one row per key is emptied for all its source tables, because their rows cannot be told apart. Paused,
+    removed and ended tables stay as they are, and their rows leave the target.
     """
     reasons = dict.fromkeys(tables, "")
     shared = {} if record is None else merged_targets(record)
@@ -262,7 +268,7 @@ def read_together(record: CommitRecord | None, tables: Sequence[str], state: Str
 
 
 def merged_targets(record: CommitRecord) -> dict[str, tuple[str, ...]]:
-    """The targets that rows of several source tables went to, or were to go to when they were parked."""
+    """Return the targets that get, or got, rows of several source tables, including parked ones."""
     found = {name: set(route.sources) for name, route in record.routes.items()}
     for name, entry in record.parked.items():
         found.setdefault(name, set()).update(entry.sources)
@@ -270,24 +276,24 @@ def merged_targets(record: CommitRecord) -> dict[str, tuple[str, ...]]:
 
 
 def begins_again(name: str, requests: Requests, state: StreamState) -> bool:
-    """Whether a new snapshot of the table is asked for, and not under way."""
+    """Return True if a new snapshot of the table is requested and has not begun."""
     return requests.tables.get(name) is TableRequest.RESNAPSHOT and requests.acts_on(name, state)
 
 
 def goes_on(name: str, state: StreamState) -> bool:
-    """Whether rows of the table are still to come."""
+    """Return True if rows of the table are still to come."""
     table = state.named(name)
     return table.phase is ParkedPhase.PARKED if isinstance(table, Parked) else not isinstance(table, Unknown)
 
 
 def left_behind(record: CommitRecord | None, together: Mapping[str, str]) -> list[str]:
-    """Tables whose rows leave the targets of those that are `read_together`, as nobody reads them again."""
+    """Return the tables whose rows leave the targets of those that are `read_together`, and are not read again."""
     shared = {} if record is None else merged_targets(record)
     return sorted({s for target in set(together.values()) & shared.keys() for s in shared[target]} - together.keys())
 
 
 def refusals_of(parked: Mapping[str, ParkedTarget]) -> list[Refusal]:
-    """The refusals that the source is told of, for the targets that a commit record says are parked."""
+    """Return the refusals to send to the source, for the parked targets of a commit record."""
     told = []
     for _, entry in sorted(parked.items()):
         position = entry.positions.get(STREAM_SPLIT_ID) or Position.unknown()
@@ -318,8 +324,9 @@ def complain_of_parked(
     *,
     selects: Callable[[TableId], bool] = lambda _: True,
 ) -> None:
-    """Raise `SchemaError` for tables that a run which has read everything else leaves behind. Those of topics
-    that the configuration `selects` no more owe nothing; where there is a log, a start has ended them.
+    """Raise `SchemaError` for parked tables at the end of a run that has read everything else.
+
+    Topics' tables that the configuration `selects` no more are ignored; in a log, the start of the run ended them.
     """
     stream = stream_of(manifest)
     parked = {} if stream is None else stream.parked

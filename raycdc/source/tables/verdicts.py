@@ -1,17 +1,17 @@
-"""The verdict on a statement of a source's log: it is followed or ignored, or its tables are parked or read anew.
+"""Verdicts on a statement of a source's log: it is followed, ignored, or its tables are parked or resnapshotted.
 
-A connector has literal tuples of rules, each a question that one statement, or one part of it, is asked. `judge` asks
-them in order, and the first one that has a verdict decides:
+A connector has literal tuples of rules, each of which judges one statement or one part of it. `judge` applies them in
+order, and the first verdict counts:
 
 | verdict | its tables |
 |---|---|
-| `Follow` | are from here on as its effects say |
-| `Park` | are not followed until somebody decides |
-| `Resnapshot` | are not followed until they were read anew |
-| `Ignore` | are as before; it says by which proof |
+| `Follow` | continue as its effects say |
+| `Park` | are not followed until a user decides |
+| `Resnapshot` | are not followed until they were read again |
+| `Ignore` | are unchanged; it names the proof |
 
 A rule decides and does not act: the connector's history of schemas carries the verdict out. Nothing is ignored without
-a proof, so that a statement which no rule understands parks its tables.
+a proof, so a statement that no rule understands parks its tables.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ FactsT = TypeVar("FactsT")
 
 @dataclass(frozen=True, slots=True)
 class TableEffect(Generic[DescribedT]):
-    """The table as it is behind a statement, `after` (None: it is gone), to which the `events` lead from before.
+    """The table `after` a statement (None: it is gone), and the `events` that change its targets accordingly.
 
-    One that `replaces` is another table under the name, also where its columns are the same.
+    With `replaces`, it is a different table under the name, even if its columns are the same.
     """
 
     table: TableId
@@ -53,7 +53,7 @@ class Follow(Generic[DescribedT]):
 class Park:
     """The `tables` are not followed from here on, for this reason (`Parking` for the `phase`).
 
-    Without tables nobody knows which ones are concerned, and the run ends.
+    Without tables it is unknown which ones are concerned, and the run ends.
     """
 
     reason: str
@@ -63,7 +63,7 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Resnapshot:
-    """The `tables` are read anew, for this reason: the log does not tell what they have now.
+    """The `tables` are read again, for this reason: the log does not say what they contain now.
 
     Without tables as for `Park`.
     """

@@ -1,1 +1,1 @@
-"""The enumerator's side of incremental snapshots: what is to be read, and who reads it."""
+"""The enumerator's side of incremental snapshots: plans chunks and assigns them to readers."""

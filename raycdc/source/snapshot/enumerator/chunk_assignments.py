@@ -1,6 +1,6 @@
-"""Which reader has which chunk, and what becomes of the chunk when that reader, or the log's, is lost.
+"""Tracks which reader has which chunk, and handles the loss of that reader or of the log's reader.
 
-Invariant: a chunk is out to at most one attempt; whatever is said of another attempt is out of date.
+Invariant: a chunk has at most one current attempt; messages about other attempts are out of date.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from raycdc.state.manifests.manifest import Segment
 
 @dataclass(slots=True)
 class ChunkReaders:
-    """The readers that ask for chunks, oldest first, and those that were given some: each keeps a connection for them.
+    """The readers that ask for chunks, oldest first, and those that got some, which keep a connection for them.
 
-    One that was told that there are no more goes on asking: a table may begin again.
+    A reader that was told that there are no more chunks still counts as asking, because a table may be resnapshotted.
     """
 
     asking: list[int] = field(default_factory=list)
@@ -32,7 +32,7 @@ class ChunkReaders:
     _told: set[int] = field(default_factory=set)
 
     def keep(self, registered: Iterable[int]) -> None:
-        """Others are gone."""
+        """Forget all readers but these."""
         self.asking = [subtask for subtask in self.asking if subtask in registered]
         self._told &= set(self.asking)
 
@@ -43,11 +43,11 @@ class ChunkReaders:
         connected: Callable[[], Iterable[int]],
         most: int,
     ) -> int | None:
-        """Whom to give a chunk: the first that may have one, and has a connection or may get one, as `most` may (0: any
-        number).
+        """Return the reader to give a chunk to: the first that may have one and has, or may open, a connection.
 
-        Who is `connected` is asked for only where it matters, because that looks at every reader. One that is about to
-        leave may have no more, but has its connection while it is at work.
+        At most `most` readers may be connected (0: any number). `connected` is called only if that matters, because it
+        goes through every reader. A reader that is about to leave gets no more chunks, but counts as connected while it
+        is at work.
         """
         if most:
             self.known &= set(connected())
@@ -61,7 +61,7 @@ class ChunkReaders:
         return found
 
     def take_untold(self, *, but: int | None) -> list[int]:
-        """Who asks and was not told yet that there are no more, once; never `but`."""
+        """Return the readers, without `but`, that ask and were not yet told that there are no more chunks."""
         untold = sorted(set(self.asking) - self._told - {but})
         self._told.update(untold)
         return untold
@@ -80,7 +80,7 @@ class ChunkAssignments:
         self._context, self._dialect = context, dialect
         self._planning, self._stream = planning, stream
         self._out: dict[str, AssignedChunk] = {}
-        #: How many chunks of each table are out and not published: counted, because each event asks.
+        #: For each table, the number of assigned chunks that are not published; counted, because each event needs it.
         self._unpublished: Counter[TableId] = Counter()
         self._readers, self._turns = ChunkReaders(), Turns()
         self._rubbish: list[Segment] = []
@@ -90,14 +90,12 @@ class ChunkAssignments:
 
     @property
     def out(self) -> Collection[AssignedChunk]:
-        """Chunks that are in no manifest yet, and not pending; those that are published are in the log reader's open
-        epoch.
-        """
+        """Return the assigned chunks that are in no manifest yet. Published ones are in the log reader's open epoch."""
         return self._out.values()
 
     @property
     def all_published(self) -> bool:
-        """Whether the log reader's open epoch has all that are out."""
+        """Return True if all assigned chunks are published in the log reader's open epoch."""
         return not self._unpublished
 
     @property
@@ -118,7 +116,7 @@ class ChunkAssignments:
         return frozenset(segment.node for out in self._out.values() for segment in out.segments)
 
     def attempt(self, chunk: ChunkId) -> AssignedChunk | None:
-        """The chunk, if this attempt at it is the one that is out."""
+        """Return the assigned chunk, if this attempt is the current one."""
         out = self._out.get(chunk.split_id)
         return None if out is None or out.split.attempt != chunk.attempt else out
 
@@ -133,7 +131,7 @@ class ChunkAssignments:
             at_work = {out.owner for out in self._out.values() if out.owner is not None and not out.published}
             return {*self._context.registered_readers(), *at_work}
 
-        # While the log's reader is about to leave, nothing is begun that would need it.
+        # While the log's reader is about to leave, no chunk is begun that would need it.
         while self._readers.asking and (log := self._stream.reader) is not None and self._context.may_have_splits(log):
             split = self._turns.next_of(self._planning.pending, self._unpublished.keys(), self._planning.held.now)
             if split is None:
@@ -147,9 +145,9 @@ class ChunkAssignments:
             self._context.assign_splits({subtask_id: [split]})
 
     def signal_no_more(self) -> None:
-        """Every chunk is in a manifest: until then the log reader's death makes chunks pending again.
+        """Tell readers that there are no more chunks, when every chunk is in a manifest.
 
-        The log's reader stays, so it is not told.
+        Before that, the log reader's death would make chunks pending again. The log's reader stays, so it is not told.
         """
         for subtask_id in self._readers.take_untold(but=self._stream.reader):
             self._context.signal_no_more_splits(subtask_id)
@@ -160,17 +158,18 @@ class ChunkAssignments:
             self._context.send_event(out.owner, event)
 
     def keep(self, registered: Iterable[int]) -> None:
-        """Readers but these are gone, and ask for nothing."""
+        """Forget all readers but these."""
         self._readers.keep(registered)
 
     def lose(self, split: SnapshotSplit) -> None:
-        """The chunk's reader is gone."""
+        """Handle the loss of the chunk's reader."""
         out = self.attempt(split.chunk_id)
         if out is None or out.published:
             return
         out.owner = None
         if self._stream.reader is not None:
-            # The log reader may be about to publish it: only its answer tells. Should it be gone, `lose_log` follows.
+            # The log reader may be about to publish the chunk, so its answer decides. If it is gone too, `lose_log`
+            # follows.
             self._stream.send(VoidChunkRequest(split.chunk_id))
         else:
             self.put_back(out)

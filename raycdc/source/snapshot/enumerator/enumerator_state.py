@@ -35,7 +35,7 @@ class SealedPlanningJson(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class SealedPlanning:
-    """How far a table's planning and reading are; `document` is that of its schema, while planning needs it.
+    """The progress of planning and reading a table; `document` is its schema's, while planning needs it.
 
     `planner` is None once all chunks of the table are planned. `amount` is for people.
     """
@@ -82,7 +82,7 @@ class SealedPlanning:
 class SealedEnumerator:
     """The state after an epoch: `started` once the start point is known; `high` is the greatest H of all chunks.
 
-    `unfinished` are the chunks that were planned and are in no manifest; those of `backfills` are theirs.
+    `unfinished` are the planned chunks that are in no manifest, without those of `backfills`.
     """
 
     started: bool = False
@@ -92,7 +92,7 @@ class SealedEnumerator:
     backfills: tuple[Backfill, ...] = ()
 
     def only(self, captures: Callable[[TableId], bool]) -> SealedEnumerator:
-        """The state as if there were no tables but those that are captured."""
+        """Return the state reduced to the captured tables."""
         tables = {table: planning for table, planning in self.tables.items() if captures(table)}
         unfinished = tuple(split for split in self.unfinished if captures(split.table))
         return replace(self, tables=tables, unfinished=unfinished)
@@ -102,7 +102,7 @@ class SealedEnumerator:
         return self.sealed_with({str(table): planning.to_json() for table, planning in self.tables.items()})
 
     def sealed_with(self, tables: Mapping[str, Json]) -> EnumeratorState:
-        """`sealed` with `tables` that are written already, in the place of its own."""
+        """Return `sealed` with `tables` that are already written, in place of its own."""
         backfills = [backfill.to_json() for backfill in self.backfills]
         return EnumeratorState.from_json(
             {
@@ -131,8 +131,9 @@ class SealedEnumerator:
 
 
 class WrittenTables:
-    """The tables of an enumerator's state as they were written last: only those that are others since are written anew,
-    and the rest are the same objects as before.
+    """The tables of an enumerator's state as they were last written.
+
+    Only tables that changed since then are written again; the others are the same objects as before.
     """
 
     def __init__(self) -> None:
@@ -140,7 +141,7 @@ class WrittenTables:
         self._others: dict[TableId, None] = {}
 
     def note(self, table: TableId) -> None:
-        """Something of the table is another one, or may be."""
+        """Note that something of the table has changed, or may have."""
         self._others[table] = None
 
     def written(self, planning_of: Callable[[TableId], SealedPlanning | None]) -> Mapping[str, Json]:

@@ -1,25 +1,25 @@
 """The split enumerator for incremental snapshots: one stream split, and the chunks of every table.
 
-It finds the tables and the position to start from, gives the stream split to one reader, plans chunks a few at a time
-and gives them to whoever asks, and relays the hand-off's events between the reader of a chunk and the reader of the
-log. It never touches a row. Its parts: `SnapshotPlanning` (what is still to be read), `ChunkAssignments` (who reads
-which chunk), `StreamAssignment` (who reads the log) and `RunEndPosition` (where a bounded run ends).
+It finds the tables and the start position, gives the stream split to one reader, plans chunks a few at a time and gives
+them to readers that ask, and relays the hand-off's events between the reader of a chunk and the reader of the log. It
+never touches a row. Its parts are `SnapshotPlanning` (the chunks still to be read), `ChunkAssignments` (the reader of
+each chunk), `StreamAssignment` (the reader of the log) and `RunEndPosition` (the end of a bounded run).
 
 | a chunk is | then |
 |---|---|
 | pending | given to the next reader that asks |
-| out | with a reader; a reader that dies: the log reader is asked to void it |
-| published | in the log reader's open epoch; the log reader dies: pending again |
+| out | with a reader; if the reader dies, the log reader is asked to void it |
+| published | in the log reader's open epoch; if the log reader dies, pending again |
 | finished | in a sealed manifest: forgotten |
 
-Chunks of backfills (`Backfills`) are given out as those of snapshots are, one of a table at a time.
+Chunks of backfills (`Backfills`) are assigned like those of snapshots, one per table at a time.
 
 State (in every manifest): planning state per table, chunks not finished, backfills, the greatest H. Chunks in flight
-are simply pending after a restore: what had been read of them was in no manifest.
+are pending after a restore, because none of their rows was in a manifest.
 
-Which tables are parked, or have begun again (`raycdc.source.tables.parking`), is the log reader's to say, and is
-believed only when it is sealed: in the manifest that holds it, chunks of the incarnation before are over and planning
-starts anew. Until then nothing of such a table is given out (`over`).
+The log reader decides which tables are parked or resnapshotted (`raycdc.source.tables.parking`), and this takes effect
+here when it is sealed: in that manifest, chunks of the earlier incarnation are over and planning starts again. Until
+then no chunk of such a table is assigned (`over`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ class Restored:
 
 
 class IncrementalSnapshotEnumerator:
-    """See the module's docstring. It goes on from what was `restored`, or begins anew."""
+    """The enumerator of a source of tables; see the module's docstring.
+
+    It goes on from a `restored` state, or starts a new one.
+    """
 
     def __init__(
         self,
@@ -159,7 +162,7 @@ class IncrementalSnapshotEnumerator:
             self._context.end_split(chunk.split_id, attempt=chunk.attempt)
         out = self._chunks.attempt(chunk)
         if out is None:
-            return  # About an attempt that is over; its sender has been told, or is gone.
+            return  # The event is about an attempt that is over; its sender was notified, or is gone.
         match event:
             case OpenChunkRequest():
                 self._stream.send(event)
@@ -185,7 +188,7 @@ class IncrementalSnapshotEnumerator:
                 self._chunks.tell(out, event)
                 self._chunks.put_back(out)
                 if fate is Fate.BACKFILL_OVER:
-                    if self._planning.is_of_now(out.split):  # Else its table's chunks are those of a new snapshot.
+                    if self._planning.is_of_now(out.split):  # Otherwise the table's chunks belong to a newer snapshot.
                         self._planning.end_chunks(out.split.table)
                     self._backfills.refused(out.split, event.reason)
                 elif fate is Fate.TABLE_GONE:
@@ -233,7 +236,7 @@ class IncrementalSnapshotEnumerator:
 
     @property
     def wants_seal(self) -> bool:
-        """What users asked for is done when it is sealed, and a quiet log would let them wait for it."""
+        """Return True if a user's request waits for a seal, which a quiet log would not cause."""
         return (self._changed > 0 or self._backfills.news) and self._stream.reader is not None
 
     def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
@@ -244,10 +247,10 @@ class IncrementalSnapshotEnumerator:
         return state.sealed_with(self._planning.sealed())
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Nothing to clean up at the source: a binlog is not acknowledged."""
+        """Do nothing: a binlog needs no acknowledgement."""
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
-        """The log reader parks them; one that takes its place is given a state in which they are."""
+        """Tell the log reader to park the tables. A successor gets a state in which they are parked."""
         self._refusals += refusals
         for refusal in refusals:
             self._stream.send(ParkTable(refusal))
@@ -279,7 +282,7 @@ class IncrementalSnapshotEnumerator:
             if planning is None or not planning.is_read or table in self._planning.held.now:
                 continue
             if any(split.table == table for split in self._planning.pending):
-                continue  # They come one at a time.
+                continue  # Chunks of a backfill are assigned one at a time.
             if (split := self._backfills.next_of(table)) is not None:
                 self._planning.pending.append(replace(split, incarnation=planning.incarnation))
         self._chunks.assign()
@@ -293,7 +296,7 @@ class IncrementalSnapshotEnumerator:
         return self._started and self._planning.is_done and self._backfills.is_done and self._chunks.all_published
 
     def _follow(self, stream: StreamState) -> bool:
-        """Take over what the stream's state says about tables. True where any is parked or has begun again since."""
+        """Take over the tables' states from the stream. Returns True if any was parked or resnapshotted since."""
         changed, self._changes = self._changes != stream.changes, stream.changes
         for table in self._planning.follow(stream):
             self._end_chunks(table)
@@ -309,12 +312,12 @@ class IncrementalSnapshotEnumerator:
         self._chunks.void(table)
 
     def _as_it_goes_on(self, split: StreamSplit) -> StreamSplit:
-        """The stream with everything done that was asked for and was not sealed yet; planning follows it."""
+        """Return the stream with all unsealed requests applied; planning follows it."""
         refused = {refusal.table for refusal in self._refusals}
         state = with_refusals(with_requests(split.state, self._requests, refused=refused), self._refusals)
         state = without_left(state, self._dialect.captures)
         if state.ordinal != split.state.ordinal:
-            self._end.high = 0  # Another log, or another place of it.
+            self._end.high = 0  # The old value belongs to another log, or another position of it.
         if state.changes != split.state.changes:
             self._changed = state.changes
         self._follow(state)
@@ -329,7 +332,7 @@ def restore_or_create(
     if start.last is None or state is None:
         # A run that was stopped before it knew where to start has sealed nothing but its end.
         return IncrementalSnapshotEnumerator(context, dialect, replace(start, requests=None, refusals=()))
-    # A table left out by now has ended: its changes are passed over, so nobody may go on with it as if none were.
+    # A table that is no longer captured has ended: its changes are skipped, so it must not go on as if there were none.
     refusals = [refusal for refusal in start.refusals if dialect.captures(refusal.table)]
     sealed = SealedEnumerator.of(start.last.enumerator).only(dialect.captures)
     restored = Restored(sealed, StreamSplit.of(state, start.document))

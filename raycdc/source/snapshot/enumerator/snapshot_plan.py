@@ -1,10 +1,8 @@
-"""The values that the enumerator and a connector exchange about a snapshot.
+"""The values that the enumerator and a connector exchange about a snapshot; and tables that are locked.
 
-Tables of which nothing can be read now, because somebody at the source has them locked.
-
-They keep nobody waiting: nothing of them is planned or given out, and the source is asked in calls of their own, each
-about all of them, who has them locked still. The pause between two calls grows, and begins anew with each table that
-is found locked. Nothing here is state: after a restart a table is found locked again.
+A locked table delays no other: none of its chunks is planned or assigned, and separate calls ask the source about all
+such tables together, with a growing pause in between. The pause is reset when another table is found locked. None of
+this is stored: after a restart the lock is found again.
 """
 
 from __future__ import annotations
@@ -56,9 +54,9 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """Where the log starts and what tables look like there; `notes` are the first `LogPosition.notes`.
+    """The start of the log, and the tables at that position; `notes` are the first `LogPosition.notes`.
 
-    `parks` is False where a table that its targets cannot hold is to end the run: `SchemaError`.
+    `parks` is False if a table that its targets cannot hold should end the run: `SchemaError`.
     """
 
     position: Position
@@ -99,7 +97,7 @@ PlanChunks = Callable[[SchemaDocument, TableId, PlannerState, int], PlannedChunk
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a log goes on at another server: the place and the log's end, as that server counts them."""
+    """Where a log goes on at another server: position and end of the log in that server's terms."""
 
     position: Position
     ordinal: int
@@ -107,10 +105,10 @@ class ResumePoint:
 
 
 class FailoverDialect(Protocol):
-    """The further part of a dialect where another server may take over, whose log has other positions."""
+    """The additional part of a dialect whose server may be replaced by one with other log positions."""
 
     def resume_point(self, position: Position) -> ResumePoint | None:
-        """Where the log goes on at the server that answers now; None if that is the one of `position`. Blocks."""
+        """Return where the log goes on at the present server; None if that is the server of `position`. Blocks."""
 
 
 class EnumeratorDialect(Protocol):
@@ -119,18 +117,20 @@ class EnumeratorDialect(Protocol):
     def start_point(self) -> StartPoint: ...
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
-        """The next chunks of a table. `TableLockedError`, after a moment, where somebody has it locked."""
+        """Return the next chunks of a table. Raises `TableLockedError`, after a moment, if it is locked."""
         ...
 
     def planning(self) -> AbstractContextManager[PlanChunks]:
-        """`plan` for several tables, one after another in one thread, with whatever they can share, such as a
-        connection: nothing, unless a dialect says otherwise.
+        """Return `plan` for several tables in sequence on one thread, sharing for example a connection.
+
+        The default shares nothing.
         """
         return nullcontext(self.plan)
 
     def locked_by(self, tables: Sequence[TableId]) -> Mapping[TableId, str]:
-        """Who still has `tables` locked that were found so (`TableLockedError`), and what people can do; empty of one
-        that is free, as all are where a source has no locks. Of as many of them as there was time for in some seconds.
+        """Return who still has locked tables locked, and what to do; an empty text for a free one.
+
+        The source checks as many of `tables` as it can within a few seconds. All are free if a source has no locks.
         """
         return dict.fromkeys(tables, "")
 
@@ -138,15 +138,15 @@ class EnumeratorDialect(Protocol):
         """The log's end now."""
 
     def captures(self, table: TableId) -> bool:
-        """Whether the configuration selects the table. Does not block."""
+        """Return True if the configuration selects the table. Does not block."""
 
     @property
     def chunk_readers_max(self) -> int:
-        """How many readers may have a connection for chunks; 0: all. Does not block."""
+        """Return how many readers may have a connection for chunks; 0: all. Does not block."""
 
     @property
     def failover(self) -> FailoverDialect | None:
-        """Where another server may take over, whoever knows the places of its log; else None. Does not block."""
+        """Return the fail-over part of the dialect; None if no other server may take over. Does not block."""
 
 
 def first_state(start: StartPoint) -> StreamState:
@@ -158,13 +158,13 @@ def first_state(start: StartPoint) -> StreamState:
 
 #: Pauses between two calls: locks of statements go within seconds, and those of maintenance within hours.
 _FIRST_S, _LONGEST_S = 1.0, 60.0
-#: What a table does that waits for its lock to go.
+#: The state of a table that waits for its lock, in messages.
 WAITS = "is locked at the source, and the other tables go on without it"
 
 
 @dataclass(frozen=True, slots=True)
 class _Locked:
-    """Found so at `since_s`; `why` is what the source said when it was asked first, empty before that."""
+    """A table found locked at `since_s`; `why` is the source's first answer, empty before that."""
 
     since_s: float
     why: str = ""
@@ -180,7 +180,7 @@ class LockedTables:
         #: In the order in which the source is asked about them.
         self._locked: dict[TableId, _Locked] = {}
         self._pause_s = _FIRST_S
-        #: The call that is due next: one that was put off before it is made no more.
+        #: The number of the call that is due next: a postponed earlier call is not made.
         self._next = 0
         self._asking = False
 
@@ -197,7 +197,7 @@ class LockedTables:
         return iter(self._locked)
 
     def note(self, table: TableId) -> None:
-        """The table was found locked; of one that is known to be, nothing is new."""
+        """Note that the table was found locked. Does nothing if that is known."""
         if table in self._locked:
             return
         self._locked[table] = _Locked(self._context.now_s)
@@ -206,12 +206,12 @@ class LockedTables:
             self._ask_later()
 
     def forget(self, table: TableId) -> None:
-        """There is nothing to read of the table any more."""
+        """Forget the table, because nothing of it is left to read."""
         self._locked.pop(table, None)
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Those that did not come free at once: who has them locked, and what people can do, by the table's name."""
+        """Return, by name, the tables that stayed locked, with the lock's owner and what to do."""
         return {str(table): locked.why for table, locked in self._locked.items() if locked.why}
 
     @property
@@ -240,7 +240,8 @@ class LockedTables:
         for table, why in answers.items():
             known = self._locked.pop(table, None)
             if known is not None and why:
-                # Behind those that there was no time to ask about; and people are told once, whoever else waits for it.
+                # Moved after tables that were not checked yet. The message is shown once, even if the lock's owner
+                # changes.
                 self._locked[table] = known if known.why else replace(known, why=why)
             freed |= known is not None and not why
         if self._locked:

@@ -1,9 +1,9 @@
-"""Which chunks of a snapshot are still to be read: planned a few at a time, and pending until a reader gets them.
+"""Plans the chunks of a snapshot, a few at a time; planned chunks are pending until a reader gets them.
 
-Invariant: a pending chunk is one of its table's present beginning, and nothing is planned or given out of a table that
-is parked, gone, or held back (`SuspendedTables`).
+Invariant: a pending chunk belongs to its table's present incarnation, and no chunk is planned or assigned of a table
+that is parked, gone, or held back (`SuspendedTables`).
 
-How far tables are, one by one and all together, where only tables of which there was news are looked at again.
+`CountedTables` keeps the progress of each table and of all together, and recomputes only tables that changed.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ NONE_PUBLISHED = Published()
 
 
 class CountedTables:
-    """`TablesProgress`: see the module's docstring. `progress_of` says how far a table is, with what is published of it
-    and in no manifest yet. Not thread-safe.
+    """A `TablesProgress` that is updated per table; see the module's docstring.
+
+    `progress_of` returns a table's progress, including published chunks that are in no manifest yet. Not thread-safe.
     """
 
     def __init__(self, progress_of: Callable[[TableId, Published], TableProgress]) -> None:
@@ -81,7 +82,7 @@ class CountedTables:
         self._progress.setdefault(table, TableProgress(str(ParkedPhase.ENDED)))
 
     def made_again(self, table: TableId) -> None:
-        """A table of the name is followed, without a chunk: if one was `gone`, it is there again."""
+        """Note that a table of this name is followed without a chunk; one that was `gone` exists again."""
         if table in self._gone:
             self._gone.discard(table)
             del self._progress[table]
@@ -97,7 +98,7 @@ class CountedTables:
         self._news[table] = None
 
     def tables(self) -> Mapping[TableId, TableProgress]:
-        """One by one; whoever keeps it sees it change."""
+        """Return the progress of each table, as a live view."""
         self._look()
         return self._progress
 
@@ -122,9 +123,9 @@ class CountedTables:
             self._chunks_left += times * max(0, progress.chunks_total - progress.chunks_done)
 
 
-#: Tables planned in one call; as their chunks are few, what they share is what costs.
+#: The most tables planned in one call. If their chunks are few, the cost is in what the tables share.
 _TABLES_AT_ONCE_MAX = 16
-#: After a table that took so long no further one is planned in the same call: its chunks wait for the call's end.
+#: After a table that took this long, the call plans no other one, so that its chunks need not wait for the call's end.
 _SLOW_S = 1.0
 #: The arguments of `EnumeratorDialect.plan`.
 _Question = tuple[SchemaDocument, TableId, PlannerState, int]
@@ -147,7 +148,7 @@ class _Call:
 
 @dataclass(slots=True)
 class TablePlanning:
-    """How far a table's planning and reading are, as the enumerator counts."""
+    """The progress of planning and reading a table, as the enumerator counts it."""
 
     fingerprint: str
     planner: PlannerState | None
@@ -157,15 +158,16 @@ class TablePlanning:
     incarnation: int = 0
     #: Why the table is not followed, as the stream's state has it.
     parked: Parked | None = None
-    #: The table goes on from an older place, and is not where the log is.
+    #: The table goes on from an earlier position than the log's.
     catching_up: bool = False
     amount: SnapshotAmount = NO_AMOUNT
-    #: The table was dropped at the source, and no state of the log has it any more; no manifest says it here.
+    #: The table was dropped at the source, and the log's state has it no more; the enumerator's state does not record
+    #: that.
     dropped: bool = False
 
     @property
     def is_read(self) -> bool:
-        """Whether the table is followed, and all chunks of its snapshot are in manifests."""
+        """Return True if the table is followed, and all chunks of its snapshot are in manifests."""
         return self.parked is None and self.planner is None and self.finished >= self.planned
 
     @property
@@ -176,7 +178,7 @@ class TablePlanning:
         return f"the table is {self.parked.word}: {self.parked.reason}"
 
     def progress(self, published: Published) -> TableProgress:
-        """How far it is, with what is `published` and in no manifest yet."""
+        """Return the progress, including `published` chunks that are in no manifest yet."""
         if self.parked is not None:
             return TableProgress(self.parked.word, parked=self.parked)
         if self.dropped:
@@ -196,23 +198,23 @@ class ChangedTables:
 
     def __init__(self, progress_of: Callable[[TableId, Published], TableProgress]) -> None:
         self._backfills: dict[TableId, BackfillProgress] = {}
-        #: Why tables begin again, as far as the log's reader told in this run.
+        #: The reasons of resnapshots that the log's reader reported in this run.
         self._begun: dict[TableId, Parked] = {}
         self.written = WrittenTables()
         self.counted = CountedTables(lambda table, published: self._with_news(table, progress_of(table, published)))
 
     def note(self, table: TableId) -> None:
-        """Something of the table is another one, or may be."""
+        """Note that something of the table has changed, or may have."""
         self.written.note(table)
         self.counted.note(table)
 
     def published(self, split: SnapshotSplit, times: int, segments: Iterable[Segment]) -> None:
-        """As `CountedTables.published`; what a backfill reads again is counted already."""
+        """Count a published chunk. Chunks of a backfill were counted before."""
         if split.again is None:
             self.counted.published(split.table, times, segments)
 
     def reads_again(self, table: TableId, backfill: BackfillProgress | None) -> None:
-        """So far is the backfill of the table that goes on; None: none does."""
+        """Set the progress of the table's running backfill; None: there is none."""
         if backfill is None and self._backfills.pop(table, None) is None:
             return
         if backfill is not None:
@@ -220,8 +222,9 @@ class ChangedTables:
         self.counted.note(table)
 
     def began_again(self, table: TableId, was: Parked, *, known: bool) -> None:
-        """The table is read anew from here on, whether or not a manifest ever says that it was parked. Of one that is
-        not `known` here yet, that is told with its first news.
+        """Note that the table is resnapshotted from here on, even if no manifest ever says that it was parked.
+
+        If the table is not `known` here yet, its next change reports this.
         """
         self._begun[table] = was
         if known:
@@ -264,8 +267,8 @@ class SnapshotPlanning:
         self._document = document
         self._on_planned = on_planned
         self._tables: dict[TableId, TablePlanning] = {}
-        #: Those of them that have chunks to plan, in the order in which that is done, and those that will begin again
-        #: or are caught up: an event about a chunk looks at no other table.
+        #: Tables with chunks to plan, in order; and tables that will be resnapshotted or are caught up. They are kept
+        #: so that an event about a chunk touches no other table.
         self._to_plan: dict[TableId, None] = {}
         self._to_begin: set[TableId] = set()
         self._documents: dict[str, SchemaDocument] = {}
@@ -278,7 +281,7 @@ class SnapshotPlanning:
         return f"SnapshotPlanning(pending={len(self.pending)}, tables={len(self._tables)})"
 
     def restore(self, tables: Mapping[TableId, SealedPlanning], unfinished: Iterable[SnapshotSplit]) -> None:
-        """Go on from `sealed`. Chunks that were under way are read again, as another attempt."""
+        """Go on from `sealed`. Chunks that were in flight are read again, as another attempt."""
         for table, sealed in tables.items():
             planning = TablePlanning(
                 sealed.fingerprint,
@@ -295,7 +298,7 @@ class SnapshotPlanning:
         self.pending.extend(replace(split, attempt=split.attempt + 1) for split in unfinished)
 
     def begin(self, start: StartPoint) -> None:
-        """The source told where reading begins, and of which tables."""
+        """Begin with the tables of the start point."""
         for plan in start.tables:
             if plan.refused:
                 self._put(plan.table, TablePlanning("", None, parked=plan.parked(start.position)))
@@ -306,7 +309,7 @@ class SnapshotPlanning:
             self._documents[plan.fingerprint] = plan.document
 
     def follow(self, stream: StreamState) -> list[TableId]:
-        """Take over what the stream's state says about tables that are parked or have begun again, if it is new.
+        """Take over parked and resnapshotted tables from the stream's state, if they are new.
 
         Returns the tables whose earlier chunks are over.
         """
@@ -331,7 +334,7 @@ class SnapshotPlanning:
             elif planning.catching_up:
                 self._put(table, TablePlanning(state.schema, None, incarnation=state.incarnation))
             elif planning.dropped and state.incarnation <= planning.incarnation:
-                # Another table has the name, and all its rows are in the log.
+                # Another table has the name, and the log has all its rows.
                 self._put(table, TablePlanning(state.schema, None, incarnation=state.incarnation))
                 ended.append(table)
             if state.incarnation > (planning.incarnation if planning else 0):
@@ -366,7 +369,8 @@ class SnapshotPlanning:
         self._call.under_way = False
         for before, table, chunks in zip(asked, tables, answers, strict=False):
             state = self._tables[table]
-            if state is not before or state.planner is None:  # Dropped, parked or begun again meanwhile.
+            # The table was dropped, parked or resnapshotted meanwhile.
+            if state is not before or state.planner is None:
                 continue
             if isinstance(chunks, TableLockedError):
                 self.held.locked.note(table)
@@ -381,7 +385,7 @@ class SnapshotPlanning:
         self._on_planned()
 
     def _put(self, table: TableId, planning: TablePlanning) -> None:
-        """The only place where the planning of a table becomes another."""
+        """Replace the planning of a table. No other method does that."""
         self._tables[table] = planning
         self.news.note(table)
         if planning.planner is None:
@@ -394,8 +398,10 @@ class SnapshotPlanning:
             self._to_begin.discard(table)
 
     def know(self, table: TableId, fingerprint: str, *, incarnation: int) -> None:
-        """The table is followed as the beginning `incarnation`. One that was made while its log was read has had no
-        chunk to plan until now; nor has it where another one had the name before, and that had begun again.
+        """Note that the table is followed with this `incarnation`, without chunks to plan.
+
+        This is so for a table that was created while its log was read, even if an earlier table of its name was
+        resnapshotted.
         """
         planning = self._tables.get(table)
         if planning is None or planning.incarnation > incarnation or planning.dropped:
@@ -403,16 +409,16 @@ class SnapshotPlanning:
             self._put(table, TablePlanning(fingerprint, None, incarnation=incarnation))
 
     def of(self, table: TableId) -> TablePlanning | None:
-        """How far the table is; None for one that is not known here."""
+        """Return the planning of the table; None if it is not known here."""
         return self._tables.get(table)
 
     def is_of_now(self, split: SnapshotSplit) -> bool:
-        """Whether the chunk is one of the table's present beginning."""
+        """Return True if the chunk belongs to the table's present incarnation."""
         state = self._tables.get(split.table)
         return state is not None and state.parked is None and state.incarnation == split.incarnation
 
     def put_back(self, split: SnapshotSplit) -> None:
-        """A chunk that a reader had is to be read again, by whoever asks next."""
+        """Make a reader's chunk pending again."""
         if self.is_of_now(split):
             self.pending.appendleft(replace(split, attempt=split.attempt + 1))
 
@@ -447,13 +453,14 @@ class SnapshotPlanning:
 
     @property
     def is_done(self) -> bool:
-        """Whether no chunk is pending, or still to be planned."""
+        """Return True if no chunk is pending, or still to be planned."""
         return not self._to_plan and not self._to_begin and not self.pending
 
     @property
     def chunks_waiting(self) -> int:
-        """Chunks that somebody might read now, and one where all are held back; how many readers the phase needs
-        follows from it.
+        """Return the number of chunks that could be read now, at least one if all are held back.
+
+        It decides how many readers the phase needs.
         """
         waiting = len(self.pending) + len(self._to_plan)
         if not self.held.locked:
@@ -463,13 +470,14 @@ class SnapshotPlanning:
         return max(waiting - held, min(waiting, 1))
 
     def sealed(self) -> Mapping[str, Json]:
-        """The tables of an enumerator's state, as a manifest has them. Those of which nothing was heard since the call
-        before are the same objects as then.
+        """Return the tables of an enumerator's state for a manifest.
+
+        Tables without a change since the previous call are the same objects as then.
         """
         return self.news.written.written(self.sealed_planning)
 
     def sealed_planning(self, table: TableId) -> SealedPlanning | None:
-        """How far the table is; None for one that is parked."""
+        """Return the planning of the table for a manifest; None if it is parked."""
         state = self._tables[table]
         if state.parked is not None:
             return None
@@ -486,7 +494,7 @@ class SnapshotPlanning:
 
 
 def note_dropped(planning: SnapshotPlanning, is_gone: Callable[[TableId], bool]) -> None:
-    """No state of the log has the tables any more of which `is_gone` says so."""
+    """Mark the tables as dropped that the log's state has no more, according to `is_gone`."""
     for table in list(planning.news.counted.tables()):
         state = planning.of(table)
         if state is not None and state.parked is None and not state.dropped and is_gone(table):
@@ -495,11 +503,11 @@ def note_dropped(planning: SnapshotPlanning, is_gone: Callable[[TableId], bool])
 
 
 def _answers(dialect: EnumeratorDialect, questions: Sequence[_Question]) -> list[_Answer]:
-    """Answers to the first of the `questions`, at least one: until there are chunks enough, because the later a plan is
-    made, the better it is, or until a table has more of them. Blocks.
+    """Answer the first of the `questions`, at least one, until there are enough chunks. Blocks.
 
-    A table that fails keeps back no answer of those before it: the next call asks about it first, and says what it was.
-    One that is slow, or locked, ends the call.
+    Planning stops early, because a later plan is a better one, and when a table still has more chunks. If a table
+    fails, the earlier answers are returned, and the next call starts with it and raises its error. A table that is slow
+    or locked ends the call.
     """
     answers: list[_Answer] = []
     splits: list[SnapshotSplit] = []

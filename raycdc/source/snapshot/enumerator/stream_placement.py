@@ -1,14 +1,15 @@
-"""Where the stream split of a job is: with which reader, or for whom it waits. Held by the enumerator.
+"""Where the stream split of a job is: with which reader, or for which reason it waits. Held by the enumerator.
 
-| placement | means | then |
+| placement | meaning | next |
 |---|---|---|
-| `NoStream` | nobody knows yet where to begin | `LocatedStream` at the start point |
-| `SealedStreamSplit` | its position may be of another server | `LocatingStream`; `OwnedStream` where none is |
-| `LocatingStream` | the server that answers was asked for the place | `LocatedStream`, there |
-| `LocatedStream` | its position is good, and it waits for a reader | `OwnedStream` |
-| `OwnedStream` | a reader has it, and may have been told where to stop | `SealedStreamSplit` when that reader is lost |
+| `NoStream` | the start is not known yet | `LocatedStream` at the start point |
+| `SealedStreamSplit` | its position may be of another server | `LocatingStream`; `OwnedStream` if servers cannot change
+|
+| `LocatingStream` | the present server was asked for the position | `LocatedStream`, there |
+| `LocatedStream` | its position is valid, and it waits for a reader | `OwnedStream` |
+| `OwnedStream` | a reader has it, and may know its end | `SealedStreamSplit` when that reader is lost |
 
-Where the input of a bounded run ends.
+`RunEndPosition` is the end of the input of a bounded run.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from raycdc.source.split import StreamSplit
 
 
 class RunEndPosition:
-    """The log's end when the run began, and in any case behind all that chunks have seen.
+    """The end of the log when the run began, but never before the last row that a chunk has seen.
 
-    `until` is None for a run that goes on; one until the snapshot ends with the last chunk.
+    `until` is None for a run that goes on; a run until the snapshot ends with the last chunk.
     """
 
     def __init__(self, until: Until | None, *, high: int, on_known: Callable[[], None]) -> None:
-        """`high` is the greatest H of the chunks before; `on_known` hears when the source has told the log's end."""
+        """`high` is the greatest H of earlier chunks.
+
+        `on_known` is called when the source has returned the log's end.
+        """
         self._on_known = on_known
         self._until = until
         self._begun_at: int | None = None if self.asks_for_the_end else 0
@@ -44,18 +48,18 @@ class RunEndPosition:
 
     @property
     def asks_for_the_end(self) -> bool:
-        """Whether the source must say where the log ends now."""
+        """Return True if the source must be asked for the present end of the log."""
         return self._until is Until.CAUGHT_UP
 
     @property
     def place(self) -> int | None:
-        """The ordinal to stop at; None where the run goes on, or while nobody knows."""
+        """Return the ordinal to stop at; None if the run goes on, or the ordinal is not known yet."""
         if self._until is None or self._begun_at is None:
             return None
         return max(self._begun_at, self.high)
 
     def began_at(self, ordinal: int) -> None:
-        """The log ended there; an answer of a server that does not serve any more says nothing."""
+        """Record that the log ended at `ordinal`. The answer of a replaced server is ignored."""
         if not self._relocated:
             self._begun_at = ordinal
             self._on_known()
@@ -65,7 +69,7 @@ class RunEndPosition:
         self.high = max(self.high, high)
 
     def at_another_server(self, end: int) -> None:
-        """Positions begin anew, at a server whose log ends at `end` now."""
+        """Use the positions of another server, whose log ends at `end` now."""
         self._relocated, self.high = True, 0
         if self.asks_for_the_end:
             self._begun_at = end
@@ -78,21 +82,21 @@ class NoStream:
 
 @dataclass(frozen=True, slots=True)
 class SealedStreamSplit:
-    """The split as it was sealed last, by a reader that is lost or an earlier run."""
+    """The split as last sealed by a lost reader, or by an earlier run."""
 
     split: StreamSplit
 
 
 @dataclass(frozen=True, slots=True)
 class LocatingStream:
-    """The answer tells where the split goes on."""
+    """The position of the split is being asked for."""
 
     split: StreamSplit
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedStream:
-    """The split may be given away as it is."""
+    """The split may be given to a reader as it is."""
 
     split: StreamSplit
 
@@ -110,9 +114,9 @@ Placement = NoStream | SealedStreamSplit | LocatingStream | LocatedStream | Owne
 
 
 class StreamAssignment:
-    """Gives the stream split to one reader at a time, asks where it goes on, and tells its reader where to stop.
+    """Gives the stream split to one reader at a time, finds its position, and tells its reader where to stop.
 
-    `on_placed` hears when an answer of the source let the split go on.
+    `on_placed` is called when an answer of the source made the split ready.
     """
 
     def __init__(
@@ -132,7 +136,7 @@ class StreamAssignment:
 
     @property
     def reader(self) -> int | None:
-        """Who has the stream split."""
+        """Return the reader of the stream split, or None."""
         return self._placement.reader if isinstance(self._placement, OwnedStream) else None
 
     def begin(self, split: StreamSplit) -> None:
@@ -140,18 +144,18 @@ class StreamAssignment:
         self._placement = LocatedStream(split)
 
     def take_back(self, split: StreamSplit) -> None:
-        """The split as it was sealed last, by a reader that is lost or an earlier run."""
+        """Take back the split as last sealed by a lost reader, or by an earlier run."""
         self._placement = SealedStreamSplit(split)
 
     def change(self, change: Callable[[StreamSplit], StreamSplit]) -> None:
-        """Change the split where no reader has it; one that has it is told by an event."""
+        """Change the split if no reader has it. A reader is notified by an event instead."""
         if isinstance(self._placement, SealedStreamSplit | LocatingStream | LocatedStream):
             self._placement = replace(self._placement, split=change(self._placement.split))
 
     def give(self) -> None:
         """Give the split to a reader, if it waits for one."""
         if isinstance(self._placement, NoStream | LocatingStream | OwnedStream):
-            return  # So it is nearly always: nobody looks at all readers for that.
+            return  # The usual case, without a search through all readers.
         readers = self._context.registered_readers()
         match self._placement:
             case SealedStreamSplit(split) if (failover := self._dialect.failover) is not None and readers:
@@ -179,12 +183,12 @@ class StreamAssignment:
             self.send(StopAt(place, changes))
 
     def stop_no_more(self) -> None:
-        """A table has more to read: the end that the log reader was told does not hold any more."""
+        """Withdraw the end that the log reader was given, because a table has more to read."""
         if isinstance(self._placement, OwnedStream):
             self._placement = replace(self._placement, told_to_stop=False)
 
     def _on_resume_point(self, point: ResumePoint | None) -> None:
-        """Another server's positions begin anew: what was compared with the old one's is of no use any more."""
+        """Move the split to the new server's position. Values compared with the old server's positions are dropped."""
         assert isinstance(self._placement, LocatingStream), f"{self._placement} was not asked for"
         split = self._placement.split
         if point is not None:

@@ -1,22 +1,23 @@
-"""Tables whose chunks are all read as they were at one place T of the log, since nothing immutable cuts them.
+"""Reads all chunks of a table as of one log position T, for tables without an immutable chunk key.
 
-Which chunk a row is in may change with each write then, so no change is judged by its key, but by its place alone:
+A write may then move a row to another chunk, so changes are not judged by key, but by position:
 
-| the change is | it is | because |
+| position of the change | effect | because |
 |---|---|---|
-| at T or before | dropped, whatever was published | every chunk is read as of T, and has it |
-| after T | not asked for: the log stands before it until all chunks are published | nothing held is ever state |
+| at T or before | dropped, whatever was published | every chunk is read as of T, and contains it |
+| after T | not read: the log waits before it until all chunks are published | held rows are never stored |
 
-So a log of such tables gives the rest of an open transaction in a unit of its own: what follows may be behind T.
+A log of such tables delivers the rest of an open transaction as a separate unit, because the following rows may be
+after T.
 
-T is fixed when the first chunk is opened: the later of the place that was the log's end when the chunks were planned
-(so that it is recent even where this reader lags) and the log reader's own. It is in the table's state from then on,
-and no manifest has a place of the log behind T until the table is complete, so a restart reads the chunks that are left
-as of the same T. Chunks are published when the log stands at T, as others are at their H: a schema change before it
-voids them. The enumerator gives out no other chunks meanwhile (`Turns`), as theirs might wait for the log.
+T is fixed when the first chunk is opened. It is the later of two positions: the log's end when the chunks were planned,
+so that T is recent even if this reader lags, and the log reader's own position. T is in the table's state from then on,
+and no manifest has a log position after T until the table is complete, so a restart reads the remaining chunks as of
+the same T. Chunks are published when the log is at T, as others are at their H: a schema change before it voids them.
+The enumerator assigns no other tables' chunks meanwhile (`Turns`), because they might wait for the log.
 
-Where a chunk finds that its table is no more the one it was, the table is *lost*: T means nothing any more. The log
-goes on, dropping its rows, until it has said what became of the table; if it says nothing, that is an error.
+If a chunk finds a different table under the name, the table is *lost*, and T is void. The log goes on and drops its
+rows until a statement explains the change; without such a statement the run fails.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from raycdc.state.manifests.manifest import Segment
 
 
 def have(state: Behind, rows: LogRows) -> list[bool]:
-    """Of each row of a table that is behind its T whether a chunk has it."""
+    """Return for each row of a table in `Behind` whether a chunk has it."""
     found: list[bool] = (rows.ordinals <= state.at).tolist()
     return found
 
 
 def later(state: Behind, rows: LogRows) -> LogRows | None:
-    """Those rows of a table that is behind its T which no chunk has."""
+    """Return the rows of a table in `Behind` that no chunk has."""
     return take(rows, rows.ordinals > state.at)
 
 
@@ -49,15 +50,13 @@ class AssignedChunk:
     split: SnapshotSplit
     owner: int | None
     published: bool = False
-    #: The segments that its reader wrote last. Once they are published, or the reader is gone, no reader remembers
-    #: them.
+    #: The segments that the chunk's reader wrote last, remembered here because after publishing, or the reader's death,
+    #: no reader knows them.
     segments: Sequence[Segment] = ()
 
 
 class Turns:
-    """Which chunk is given out next: those of a table that is read as of one place alone, and all of them; those of a
-    backfill one at a time.
-    """
+    """Chooses the next chunk. A table read as of one position goes alone; a backfill has one chunk at a time."""
 
     def __init__(self) -> None:
         self._table: TableId | None = None
@@ -70,7 +69,7 @@ class Turns:
         `unpublished` are the tables of chunks that are out and not published.
         """
         if self._table is None and not held and all(split.as_of is None and split.again is None for split in pending):
-            return pending[0] if pending else None  # So it is nearly always, and each event asks.
+            return pending[0] if pending else None  # The usual case, checked first because each event gets here.
         free = [s for s in pending if s.table not in held and not (s.again is not None and s.table in unpublished)]
         if self._table not in unpublished and all(split.table != self._table for split in free):
             self._table = None

@@ -1,4 +1,4 @@
-"""Which chunks the log reader opens at once, which must wait, and which are opened never."""
+"""Decides which chunks the log reader opens now, which must wait, and which are refused."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ Opening = OpeningGranted | OpeningDeferred | OpeningRefused
 class ChunkOpenings:
     """Opens chunks, or remembers those that must wait.
 
-    Where nothing tells when a transaction becomes visible (`ring_s`), chunks open only once the log reader has passed
-    the log for that long, because the transactions before are visible then.
+    If the source does not say when a transaction becomes visible (`ring_s`), the log reader must have run for that long
+    before chunks open, because earlier transactions are visible then.
     """
 
     def __init__(self, lives: TableStates, hand_off: HandOff, *, ring_s: float, now_s: float) -> None:
         self._lives, self._hand_off = lives, hand_off
         self.ring_s = ring_s
-        #: How often chunks that were opened were read for nothing.
+        #: How often chunks were opened and read without a result.
         self.retries = Retries()
         self._opens_from_s = now_s + ring_s
         #: Each with the time from which it may be opened; infinity where something else must happen first.
         self._waiting: list[tuple[OpeningRequest, float]] = []
 
     def withdraw(self, chunk: ChunkId) -> None:
-        """The chunk's reader is gone: it is not to be opened any more."""
+        """Forget a waiting chunk, because its reader is gone."""
         self._waiting = [waiting for waiting in self._waiting if waiting[0].split.chunk_id != chunk]
 
     def take_due(self, *, now_s: float) -> list[OpeningRequest]:
@@ -73,13 +73,13 @@ class ChunkOpenings:
         return due_s if due_s < math.inf else None
 
     def ask(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
-        """Open the chunk where the log stands at `ordinal`, between two transactions, if that may be."""
+        """Open the chunk if possible, with the log at `ordinal`, between two transactions."""
         split = request.split
         if split.again is not None:
             return self._ask_beside(request, ordinal=ordinal, now_s=now_s)
         state = self._lives[split.table]
         if not isinstance(state, Unknown | Parked) and state.incarnation < split.incarnation:
-            # Beginnings have ascending numbers, and a table that the log has from its first row on has none of its own.
+            # Incarnation numbers ascend, and a table that the log has from its first row on has no number of its own.
             return OpeningRefused("the table was dropped, and another one has its name", Fate.TABLE_GONE)
         if not isinstance(state, Unknown) and (isinstance(state, Parked) or state.incarnation != split.incarnation):
             return OpeningRefused("the table begins again", Fate.NEXT_MANIFEST)
@@ -102,9 +102,9 @@ class ChunkOpenings:
         return OpeningGranted()
 
     def _ask_beside(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
-        """The same of a backfill's chunk (`raycdc.source.snapshot.rereading.backfill`).
+        """Decide about a backfill's chunk (`raycdc.source.snapshot.rereading.backfill`).
 
-        Where nothing tells when a transaction becomes visible, its SELECT waits as long behind the opening.
+        If the source does not say when a transaction becomes visible, the SELECT waits for `ring_s` after the opening.
         """
         split, state = request.split, self._lives[request.split.table]
         if isinstance(state, Unknown | Dropped):

@@ -1,7 +1,7 @@
-"""Folding held log rows into the rows of a chunk: the last state of each touched key wins.
+"""Folds held log rows into the rows of a chunk: the last state of each touched key wins.
 
-Of a chunk that is read beside its table's log (`raycdc.source.snapshot.rereading.backfill`) the touched keys are left
-out instead: the log has told what became of them. Its keys that the source has not are deletes.
+In a chunk of a backfill (`raycdc.source.snapshot.rereading.backfill`), the touched keys are left out instead, because
+the log has passed them on. Requested keys that the source lacks become deletions.
 """
 
 from __future__ import annotations

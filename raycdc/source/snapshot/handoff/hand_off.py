@@ -6,8 +6,8 @@ chunk key k of a table in snapshot, the chunk of k is
 | chunk of k | the row is | because |
 |---|---|---|
 | unopened | dropped | its SELECT, still to come, will see the change |
-| open | held | nobody knows yet whether its SELECT saw it |
-| closed | emitted | its rows are out, the change follows them |
+| open | held | it is not known yet if its SELECT saw it |
+| closed | emitted | the chunk's rows are published, and the change follows them |
 
 A chunk is opened at a position O of the log reader, always between two transactions; its SELECT starts only when
 everything up to O is visible, so dropped rows are seen by it. It is closed at H, a position taken after the SELECT:
@@ -15,24 +15,24 @@ an upper bound of what it saw. When the log reader has passed H and D, the held 
 the chunk (last state of each key wins, so it does not matter which of them the SELECT saw) and the chunk's rows become
 inserts; held rows after H follow. A chunk whose SELECT saw exactly H (`exact`) needs no folding.
 
-D (`log_end`) is the log's end, asked for after the SELECT. H bounds the rows that were seen, D the table they are of:
-where a snapshot is older than its SELECT, another table may take the name in between, and the SELECT shows that one as
-of the snapshot, without an error and without what came into it since. A statement about the table between O and D voids
-the chunk. That is enough: a SELECT opens its table under a lock that each such statement takes exclusively, until it
-is in the log. So the statements that decided which table was opened are before D, and no other one is between the
-opening and the end of the SELECT. A chunk never waits for D for ever: the log had come there when it was asked for.
+D (`log_end`) is the log's end, queried after the SELECT. H bounds the rows that the SELECT saw, D the table that it
+read: if a snapshot is older than its SELECT, another table may take the name in between, and the SELECT reads that one
+as of the snapshot, without an error and without its later rows. A statement about the table between O and D voids the
+chunk. This is sufficient: a SELECT opens its table under a lock that each such statement takes exclusively until it is
+in the log. Therefore all statements that decided which table was opened are before D, and none is between the opening
+and the end of the SELECT. A chunk never waits for D forever, because the log had reached D when it was queried.
 
 The chunk is published by the log reader itself, in one step with the release of what was held, so an epoch's cut
 contains both or neither and *nothing held is ever state*: after a crash, open chunks are read again.
 An update that moves a row between chunks is a delete in one and an insert in the other, each judged by its own.
 
-Some servers (MySQL without GTID) cannot tell when a transaction the log reader has seen becomes visible. There the
-log reader remembers what it dropped in the last `ring_s` seconds and holds it too when a chunk opens over it; where
-that is more than may be in memory, chunks open later instead (`raycdc.source.snapshot.handoff.table_chunks`). A schema
-change waits for the transactions before it, so what was dropped before one is visible to every SELECT after it.
+Some servers (MySQL without GTID) do not say when a transaction that the log reader has seen becomes visible. For these,
+the log reader remembers rows dropped in the last `ring_s` seconds, and a chunk that opens over them holds them too; if
+they exceed the memory limit, chunks open later instead (`raycdc.source.snapshot.handoff.table_chunks`). A schema change
+waits for earlier transactions, so rows dropped before it are visible to every SELECT after it.
 
-Where the chunk key is not part of the primary key (`movable`), one row may be in several chunks over time, and rows
-of an epoch that chunks bring precede those of the log. So that no chunk puts back what another has moved on:
+If the chunk key is not part of the primary key (`movable`), a row may move between chunks over time. Within an epoch,
+rows of chunks precede those of the log. Two rules keep a chunk from restoring an old version of a moved row:
 
 * a chunk that a row left after H is read again (its insert would come after the row's arrival elsewhere);
 * a chunk is published only while the open epoch has removed nothing from the table (its insert would come before the
@@ -40,11 +40,11 @@ of an epoch that chunks bring precede those of the log. So that no chunk puts ba
 
 The second holds for every table in an epoch that truncates it.
 
-A table whose chunks nothing immutable cuts is judged by place alone (`raycdc.source.snapshot.handoff.as_of`). Chunks of
-a table that is followed, which a backfill reads again, hold nothing (`raycdc.source.snapshot.rereading.backfill`).
+A table without an immutable chunk key is judged by position alone (`raycdc.source.snapshot.handoff.as_of`). Chunks of a
+backfill hold nothing (`raycdc.source.snapshot.rereading.backfill`).
 
-Here is which tables are in snapshot and how much memory they share; the chunks of one table are
-`raycdc.source.snapshot.handoff.table_chunks`, and one chunk is `raycdc.source.snapshot.handoff.open_chunk`.
+This module has the tables in snapshot and the memory that they share; the chunks of one table are in
+`raycdc.source.snapshot.handoff.table_chunks`, and one chunk is in `raycdc.source.snapshot.handoff.open_chunk`.
 
 Keys are compared only through `KeyOrder`, which orders as the server's collation does. Pure: no clock, thread or I/O
 but what `KeyOrder` does. One owner (the log reader's thread).
@@ -52,10 +52,9 @@ but what `KeyOrder` does. One owner (the log reader's thread).
 Method: Netflix DBLog (arXiv:2010.12597) and Flink CDC's FLIP-27 source reconcile at watermarks inside the chunk; this
 is the same with one log reader for all chunks and the fold limited to (O, H].
 
-The chunks that are open beside the log of tables that are followed, at most one of each table.
-
-The rules are those of `raycdc.source.snapshot.rereading.backfill`; the hand-off reports every row that passes.
-Invariant: it remembers every row of the table that passed since the chunk was opened.
+`BackfillChunks` are the open chunks of backfills, at most one per table. The rules are those of
+`raycdc.source.snapshot.rereading.backfill`; the hand-off reports every row that passes. Invariant: it remembers every
+row of the table that passed since the chunk was opened.
 """
 
 from __future__ import annotations
@@ -83,8 +82,10 @@ from raycdc.state.manifests.manifest import Segment
 
 @dataclass(slots=True)
 class BackfillChunk:
-    """An open chunk. Its `chunk.rows` are those that passed since; those up to `cut` are in epochs that are cut, and
-    its reader has left out the keys of those up to `left_out`. `last` is the ordinal of the newest.
+    """An open chunk of a backfill.
+
+    `chunk.rows` are the log rows that passed since it was opened; those up to `cut` are in epochs that are cut, and its
+    reader has left out the keys of those up to `left_out`. `last` is the ordinal of the newest.
     """
 
     chunk: HeldChunk
@@ -93,7 +94,7 @@ class BackfillChunk:
     left_out: int = -1
 
     def passed(self, rows: LogRows) -> None:
-        """These rows went out."""
+        """Remember rows that were emitted."""
         self.chunk.rows.hold(rows)
         self.last = max(self.last, int(rows.ordinals[-1]))
 
@@ -119,7 +120,7 @@ class BackfillChunks:
         return [beside.chunk.rows for beside in self._open.values()]
 
     def attempt(self, chunk: ChunkId) -> HeldChunk | None:
-        """The open chunk, if this attempt at it is the one that is open."""
+        """Return the open chunk, if this attempt is the current one."""
         beside = self._open.get(chunk.table)
         return None if beside is None or beside.chunk.split.chunk_id != chunk else beside.chunk
 
@@ -136,7 +137,7 @@ class BackfillChunks:
             beside.passed(rows)
 
     def begin_epoch(self) -> None:
-        """The rows that passed so far belong to an epoch that was cut."""
+        """Note that the rows so far belong to an epoch that was cut."""
         self._emptied.clear()
         for beside in self._open.values():
             beside.cut = beside.last
@@ -201,17 +202,17 @@ class HandOffStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RowMemory:
-    """How much of the log may be in memory for chunks: as much of held rows as of dropped ones, of all tables together.
+    """The memory limit for rows that chunks hold, and for dropped rows, of all tables together.
 
-    What open chunks hold beyond `bytes_max` is put down by `spill`, and what is remembered of dropped rows beyond as
-    much is forgotten, so that chunks open later. Without `spill` all is in memory.
+    Held rows beyond `bytes_max` are written to disk by `spill`; dropped rows beyond `bytes_max` are forgotten, so that
+    chunks open later. Without `spill` everything stays in memory.
     """
 
     bytes_max: int = 0
     spill: Spill | None = None
 
     def enforce(self, tables: Collection[TableChunks], beside: BackfillChunks) -> None:
-        """Make what `tables`, and chunks `beside` the log, have in memory fit; the largest gives way."""
+        """Bring the memory of `tables` and of chunks of backfills within the limit, the largest first."""
         if self.spill is None:
             return
         every = [table.dropped for table in tables]
@@ -226,7 +227,7 @@ class RowMemory:
 
 
 class HandOff:
-    """Which rows of tables in snapshot go out, and when chunks do. Tables it does not know are live."""
+    """Decides which rows of tables in snapshot are emitted, and when chunks are. Unknown tables are live."""
 
     def __init__(
         self, key_order: KeyOrder, lives: TableStates, *, ring_s: float = 0.0, memory: RowMemory | None = None
@@ -270,26 +271,27 @@ class HandOff:
         return complete
 
     def bars(self, ordinal: int) -> bool:
-        """Whether the log may not be passed as far as `ordinal` yet (`raycdc.source.snapshot.handoff.as_of`)."""
+        """Return True if the log may not be passed up to `ordinal` yet (`raycdc.source.snapshot.handoff.as_of`)."""
         return any(isinstance(state := chunks.state, AsOf) and state.bars(ordinal) for chunks in self._tables.values())
 
     def would_be_read_again(self, table: TableId, *, now_s: float) -> bool:
-        """Whether a chunk opened now is sure to be a `RetryChunkRequest`: what was dropped lately cannot be folded into
-        it.
+        """Return True if a chunk opened now would only be read again.
+
+        Recently dropped rows cannot be folded into it.
         """
         chunks = self._tables.get(table)
         return chunks is not None and chunks.would_be_read_again(now_s=now_s)
 
     def opens_from_s(self, table: TableId) -> float:
-        """No chunk of the table may be opened before: what was dropped without being remembered is visible then."""
+        """Return the time before which no chunk of the table may be opened: then all forgotten rows are visible."""
         chunks = self._tables.get(table)
         return 0.0 if chunks is None else chunks.dropped.visible_from_s
 
     def open(self, split: SnapshotSplit, *, now_s: float, ordinal: int = 0) -> bool:
-        """Hold the chunk's keys from here on: `ordinal`. False when the table is not in snapshot (any more).
+        """Hold the chunk's keys from `ordinal` on. Returns False if the table is not in snapshot any more.
 
         Opening the same attempt again changes nothing; a newer attempt replaces an older one. The chunk of a backfill
-        holds nothing: its table is followed.
+        holds nothing, because its table is followed.
         """
         if split.again is not None:
             self.beside.open(split)
@@ -300,10 +302,10 @@ class HandOff:
         return opened
 
     def close(self, chunk: ChunkId, *, high: int, log_end: int, exact: bool, segments: Sequence[Segment]) -> None:
-        """The chunk was read: its SELECT saw no row after `high` and no table after `log_end`. Also called with the
-        folded segments.
+        """Note that the chunk was read: its SELECT saw no row after `high` and no table after `log_end`.
 
-        A chunk or attempt not open here is ignored: it was voided meanwhile, and its reader is told so.
+        Also called with the folded segments. A chunk or attempt that is not open here is ignored: it was voided
+        meanwhile, and its reader was notified.
         """
         attempt = self._attempt(chunk)
         opened = self.beside.attempt(chunk) if attempt is None else attempt[1]
@@ -311,8 +313,9 @@ class HandOff:
             opened.close(high=high, log_end=log_end, exact=exact, segments=segments)
 
     def misfit(self, chunk: ChunkId, *, high: int, reason: str, now_s: float) -> None:
-        """The chunk could not be read: its table is another one than the log has said so far. The log says so before
-        `high`, where the chunk is read again in any case; until then it holds nothing. Else as `close`.
+        """Note that the chunk found a different table than the log has described so far.
+
+        The log explains the difference before `high`. The chunk is read again then, and holds nothing until then.
         """
         attempt, beside = self._attempt(chunk), self.beside.attempt(chunk)
         if beside is not None:
@@ -340,7 +343,7 @@ class HandOff:
         return voided if beside is None else [*voided, beside]
 
     def begin_epoch(self) -> None:
-        """The rows emitted so far belong to an epoch that was cut."""
+        """Note that the rows emitted so far belong to an epoch that was cut."""
         self.beside.begin_epoch()
         for chunks in self._tables.values():
             chunks.removals.begin_epoch()
@@ -370,7 +373,7 @@ class HandOff:
         return emitted
 
     def awaits(self, rows: LogRows) -> list[bool]:
-        """Of each row whether its chunk is unopened: whatever became of it, the chunk will tell."""
+        """Return for each row whether its chunk is unopened and will contain it."""
         chunks = self._tables.get(rows.table)
         if chunks is not None:
             return chunks.awaits(rows)
@@ -378,9 +381,9 @@ class HandOff:
         return have(state, rows) if isinstance(state, Behind) else [False] * rows.batch.num_rows
 
     def advance(self, ordinal: int, *, now_s: float, barred: bool = False) -> list[Decision]:
-        """Decide every closed chunk whose reading the log has passed; `ordinal` is between transactions.
+        """Decide every closed chunk whose H and D the log has passed; `ordinal` is between transactions.
 
-        `barred`: the log goes on behind the place that it may pass, which is as good as having passed that.
+        `barred`: the log goes on after the position that it may pass, which has the same effect.
         """
         decisions: list[Decision] = []
         for chunks in self._tables.values():
@@ -392,7 +395,7 @@ class HandOff:
         return decisions
 
     def _attempt(self, chunk: ChunkId) -> tuple[TableChunks, HeldChunk] | None:
-        """The open chunk, with its table, if this attempt at it is the one that is open."""
+        """Return the open chunk and its table, if this attempt is the current one."""
         chunks = self._tables.get(chunk.table)
         attempt = None if chunks is None else chunks.attempt(chunk)
         return None if chunks is None or attempt is None else (chunks, attempt)

@@ -1,16 +1,16 @@
-"""One chunk while it is open: what is held for it, and what becomes of it once the log is past its reading.
+"""One chunk while it is open: its held rows, and its fate once the log has passed H and D.
 
-The rules are `raycdc.source.snapshot.handoff.hand_off`'s, which owns these; nothing here knows of other chunks. An open
-chunk is in one of four states, and `CHUNK_TRANSITIONS` says what may follow which:
+`raycdc.source.snapshot.handoff.hand_off` has the rules and owns the chunks; nothing here knows of other chunks.
+`CHUNK_TRANSITIONS` lists the allowed transitions between four states:
 
-| state | means |
+| state | meaning |
 |---|---|
-| `AwaitingSelect` | its SELECT is on its way |
-| `Read` | it was read, or folded; once the log is past its reading, it is published, folded, or read again |
-| `Folding` | its reader folds what was held up to H into its rows, and closes it again |
-| `SelectMismatched` | its SELECT found another table; it is read again once the log has said why |
+| `AwaitingSelect` | its SELECT has not finished |
+| `Read` | it was read, or folded; once the log has passed H and D, it is published, folded, or read again |
+| `Folding` | its reader folds the rows held up to H into its rows, and closes it again |
+| `SelectMismatched` | its SELECT found another table; it is read again once the log has explained that |
 
-Which chunk of a table a row belongs to: the order of chunk keys, and an index of chunks in that order.
+The module also has the order of chunk keys, and an index that finds the chunk of a row in that order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raycdc.state.manifests.manifest import Segment
 
 #: Times a chunk is read again because its rows changed meanwhile, before its table is parked.
 RETRIES_MAX = 50
-#: Times a chunk of a backfill is read for nothing before the backfill is over: its table goes on.
+#: After this many fruitless reads of one of its chunks, a backfill ends; its table goes on.
 BACKFILL_RETRIES_MAX = 3
 
 
@@ -65,7 +65,7 @@ Decision = PublishChunkRequest | FoldChunkRequest | RetryChunkRequest
 
 
 class Retries:
-    """How often chunks were read for nothing, with their readers alive."""
+    """Counts how often chunks were read without a result although their readers lived."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -91,12 +91,12 @@ class Retries:
 
 @dataclass(frozen=True, slots=True)
 class AwaitingSelect:
-    """Its SELECT is on its way, so that nobody knows yet what it sees."""
+    """The chunk's SELECT has not finished, so it is unknown what it sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Its SELECT saw no row after `high` and no table after `log_end`; it saw exactly `high` if it is `exact`."""
+    """The SELECT saw no row after `high` and no table after `log_end`; it saw exactly `high` if it is `exact`."""
 
     high: int
     log_end: int
@@ -106,12 +106,12 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """Its reader folds what was held up to H into its rows."""
+    """The reader folds the rows held up to H into its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectMismatched:
-    """Its SELECT found another table, and holds nothing; the log says why up to `high`."""
+    """The SELECT found another table, and the chunk holds nothing; the log explains that up to `high`."""
 
     high: int
     reason: str
@@ -130,7 +130,7 @@ CHUNK_TRANSITIONS: Mapping[type[ChunkState], frozenset[type[ChunkState]]] = {
 
 @dataclass(slots=True)
 class HeldChunk:
-    """Its keys are `interval`, but NULL (None: no others), and NULL where it `holds_null`."""
+    """An open chunk. Its keys are `interval` without NULL (None: no other keys), and NULL if it `holds_null`."""
 
     split: SnapshotSplit
     interval: Interval | None
@@ -140,16 +140,16 @@ class HeldChunk:
     state: ChunkState = AwaitingSelect()
 
     def close(self, *, high: int, log_end: int, exact: bool, segments: Sequence[Segment]) -> None:
-        """It was read, or folded."""
+        """Note that the chunk was read, or folded."""
         folded = isinstance(self.state, Folding)
         self._become(Read(high, max(high, log_end), exact or folded, tuple(segments)))
 
     def misfit(self, *, high: int, reason: str) -> None:
-        """It found another table; the caller has let go of its rows."""
+        """Note that the chunk found another table; the caller has released its rows."""
         self._become(SelectMismatched(high, reason))
 
     def let_go(self) -> HeldRows:
-        """It holds nothing from here on; what it held, for the caller to clear."""
+        """Hold nothing from here on; return the held rows, which the caller clears."""
         held, self.rows = self.rows, HeldRows()
         self.interval, self.holds_null = None, False
         return held
@@ -168,11 +168,11 @@ class HeldChunk:
                 assert_never(self.state)
 
     def retry(self) -> RetryChunkRequest | None:
-        """The decision about a chunk that found another table; None for one that was read."""
+        """Return the retry of a chunk that found another table; None for one that was read."""
         return RetryChunkRequest(self.split, self.state.reason) if isinstance(self.state, SelectMismatched) else None
 
     def fold(self, delta: Iterable[LogRows]) -> FoldChunkRequest:
-        """Its reader is to do with `delta` what folding means for it, and to close it again."""
+        """Let the reader fold `delta` into the chunk, and close it again."""
         self._become(Folding())
         return FoldChunkRequest(self.split, delta)
 
@@ -215,7 +215,7 @@ def as_needed(rows: HeldRows, parts: Iterator[LogRows]) -> Iterable[LogRows]:
     return parts if rows.spilled else tuple(parts)
 
 
-#: How the hand-off judges a row; from `HOLD` on the number of the open chunk is added.
+#: The verdicts on a row. Numbers from `HOLD` on include the index of the open chunk.
 DROP = 0
 EMIT = 1
 HOLD = 2
@@ -228,7 +228,7 @@ class KeyOrder(Protocol):
         """`table` begins again: as `document` has it, cut by `key`. Tables of the start are known without."""
 
     def forget(self, table: TableId) -> None:
-        """`table` is live, or gone: nothing is asked about it until it begins again."""
+        """Forget `table`, which is live or gone. No more calls about it follow until a resnapshot."""
 
     def bound(self, table: TableId, raw: Any) -> SortKey:
         """Sort key of a chunk's bound."""

@@ -1,15 +1,13 @@
-"""The chunks of one table in snapshot: which are open, which keys are published, and what becomes of the table's rows.
+"""The chunks of one table in snapshot: open ones, published keys, and the verdicts on the table's rows.
 
-The rules are told in `raycdc.source.snapshot.handoff.hand_off`, which has one of these for each table whose chunks are
-read. The table's state itself is in `TableStates`, which is asked for it and told of each chunk that is published.
+`raycdc.source.snapshot.handoff.hand_off` explains the rules, and has one of these for each table whose chunks are read.
+`TableStates` has the table's state, and is notified of each published chunk.
 
 Invariant: every key is in exactly one of the published ranges, an open chunk, or the unopened rest.
 
-Rows of one table that the log reader dropped lately, and that a SELECT may not see yet: for chunks that open over
-them (`raycdc.source.snapshot.handoff.hand_off`).
-
-They are in memory, and how much is written meanwhile is the users' matter, so there is a bound: beyond it the oldest
-are forgotten (`evict`), and no chunk of the table opens before these are visible to every SELECT.
+`DroppedRows` are recently dropped rows of the table that a SELECT may not see yet, for chunks that open over them. They
+are in memory, and their amount depends on users' writes, so it is bounded: beyond the bound the oldest are forgotten
+(`evict`), and no chunk of the table opens before these are visible to every SELECT.
 """
 
 from __future__ import annotations
@@ -61,13 +59,13 @@ class DroppedRows:
         return (rows for _, rows in self._rows)
 
     def add(self, dropped: Iterable[LogRows], *, now_s: float) -> None:
-        """Remember what is dropped now."""
+        """Remember rows that are dropped now."""
         for rows in dropped:
             self._rows.append((now_s, rows))
             self.bytes += rows.batch.nbytes
 
     def trim(self, *, now_s: float) -> None:
-        """Forget what is visible by now."""
+        """Forget rows that are visible by now."""
         while self._rows and self._rows[0][0] < now_s - self._window_s:
             self._forget_oldest()
 
@@ -76,11 +74,11 @@ class DroppedRows:
         self.visible_from_s = max(self.visible_from_s, self._forget_oldest() + self._window_s)
 
     def lose(self, *, now_s: float) -> None:
-        """Something was dropped now that nobody can remember."""
+        """Note that a row was dropped now that cannot be remembered."""
         self.visible_from_s = now_s + self._window_s
 
     def clear(self) -> None:
-        """Whatever was dropped is visible."""
+        """Forget all rows, because they are visible."""
         self._rows.clear()
         self.bytes = 0
 
@@ -117,7 +115,10 @@ class Removals:
 
 
 class TableChunks:
-    """See the module's docstring. `ring_s` is how long what was dropped may be invisible to a SELECT."""
+    """The chunks of one table; see the module's docstring.
+
+    `ring_s` is how long a dropped row may be invisible to a SELECT.
+    """
 
     def __init__(
         self, table: TableId, lives: TableStates, order: KeyOrder, *, primary_key: Sequence[str], ring_s: float
@@ -140,7 +141,7 @@ class TableChunks:
 
     @property
     def state(self) -> Reading:
-        """The table's state, which is one of those whose chunks are read."""
+        """Return the table's state, which is one whose chunks are read."""
         state = reading(self._lives[self._table])
         assert state is not None, f"{self._table} is in the hand-off and is {self._lives[self._table]}"
         return state
@@ -152,18 +153,19 @@ class TableChunks:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every key is published."""
+        """Return True if every key is published."""
         snapshot = self.state.snapshot
         return self._closed.covers_all and (snapshot.null_closed or not snapshot.needs_null)
 
     def attempt(self, chunk_id: ChunkId) -> HeldChunk | None:
-        """The open chunk, if this attempt at it is the one that is open."""
+        """Return the open chunk, if this attempt is the current one."""
         chunk = self._open.get(chunk_id.split_id)
         return None if chunk is None or chunk.split.attempt != chunk_id.attempt else chunk
 
     def would_be_read_again(self, *, now_s: float) -> bool:
-        """Whether a chunk opened now is sure to be a `RetryChunkRequest`: what was dropped lately cannot be folded into
-        it.
+        """Return True if a chunk opened now would only be read again.
+
+        Recently dropped rows cannot be folded into it.
         """
         if self.state.snapshot.foldable:
             return False
@@ -203,7 +205,7 @@ class TableChunks:
         self._let_go(chunk, now_s)
 
     def void_all(self, *, now_s: float) -> list[SnapshotSplit]:
-        """Void every open chunk, because the table's schema changed; what was dropped before is visible by now."""
+        """Void every open chunk, because the table's schema changed; rows dropped before are visible by now."""
         voided = list(self._open.values())
         for chunk in voided:
             self.void(chunk, now_s=now_s)
@@ -211,7 +213,7 @@ class TableChunks:
         return [chunk.split for chunk in voided]
 
     def drop(self) -> list[SnapshotSplit]:
-        """No chunk of the table is read any more. Returns those that were open."""
+        """Stop reading chunks of the table. Returns those that were open."""
         self._order.forget(self._table)
         for chunk in self._open.values():
             chunk.let_go().clear()
@@ -243,7 +245,7 @@ class TableChunks:
         return emitted
 
     def awaits(self, rows: LogRows) -> list[bool]:
-        """Of each row whether its chunk is unopened: whatever became of it, the chunk will tell."""
+        """Return for each row whether its chunk is unopened and will contain it."""
         if isinstance(self.state, AsOf):
             return [True] * rows.batch.num_rows
         awaited: list[bool] = (self._codes(rows) == DROP).tolist()
@@ -278,13 +280,13 @@ class TableChunks:
                 self._lives.published(self._table, closed, null_closed=null_closed)
                 self._index = None
             case FoldChunkRequest():
-                pass  # It is closed again with what was folded.
+                pass  # The reader closes it again after folding.
             case _:
                 assert_never(decision)
         return decision
 
     def _let_go(self, chunk: HeldChunk, now_s: float) -> None:
-        """Its keys are those of an unopened chunk from here on."""
+        """Treat the chunk's keys as unopened from here on."""
         self._index = None
         held = chunk.let_go()
         if self._ring_s > 0:

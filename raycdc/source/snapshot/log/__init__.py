@@ -1,1 +1,1 @@
-"""The log's side: units, positions, the open epoch, and what is sealed of the stream."""
+"""The log's side: units, positions, the open epoch, and the sealed part of the stream."""

@@ -1,4 +1,4 @@
-"""The log behind its fetcher: the stream split is read sequentially, by one thread, which makes the connection too."""
+"""The log behind its fetcher: one thread connects, and reads the stream split sequentially."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StreamSplitReader:
                 assert_never(change)
 
     def wake_up(self) -> None:
-        """A log that is connecting meanwhile is woken once it is there."""
+        """Wake the log's blocked read; a log that is still connecting is woken afterwards."""
         self._woken = True  # Before the look at the log: `handle_splits_changes` does the two in the other order.
         if self._log is not None:
             self._log.wake_up()
@@ -70,13 +70,13 @@ class FetchedLog:
     ) -> None:
         self._units: deque[LogUnit] = deque()
         self._reader = StreamSplitReader(open_log)
-        #: What its reader has seen, once everything that it had fetched by then was passed on.
+        #: The reader's `seen_ms` as of rows that were all passed on.
         self._seen_ms: int | None = None
         self._fetchers = threads.start(lambda: self._reader, name="log_read", threading=Sequential())
         self._fetchers.add_splits((split,))
 
     def poll(self) -> LogUnit | None:
-        seen_ms = self._reader.seen_ms  # Before the look at the queue: what was fetched by then is in it.
+        seen_ms = self._reader.seen_ms  # Read before the queue, so that everything fetched by then is in it.
         if not self._units and (fetch := self._fetchers.poll()) is not None:
             self._units.extend(part.batch for part in fetch.records)
         if not self._units:

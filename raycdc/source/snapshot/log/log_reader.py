@@ -1,19 +1,18 @@
 """The log side of an incremental-snapshot reader: passes the log through the hand-off into the open epoch.
 
-Exactly one reader of a job owns it. It alone decides what an epoch contains: rows of live keys, chunks it publishes,
+Exactly one reader of a job has it. It alone decides the content of an epoch: rows of live keys, published chunks,
 schema changes. Its `state` after a cut is everything needed to go on from there.
 
 It acts on the events of `raycdc.source.snapshot.chunk_events` that are for the log reader.
 
-Its parts, each with a state of its own: `LogCursor` (where the log stands), `OpenEpoch` (everything since the last
-cut), `HandOff` (tables whose chunks are read), `ChunkOpenings` (chunks that ask to be opened), `TableChanges` (what
-becomes of tables), `CatchUp` (tables that go on from an older place) and `TableStates` (the state of each table).
+Its parts, each with a state of its own: `LogCursor` (the log's position), `OpenEpoch` (everything since the last cut),
+`HandOff` (tables whose chunks are read), `ChunkOpenings` (chunks to be opened), `TableChanges` (changes of tables),
+`CatchUp` (tables that go on from an earlier position) and `TableStates` (the state of each table).
 
-Events act only between two transactions; inside one they wait. A schema change ends the epoch: `wants_seal` turns True
-and nothing is read until the cut, so the next epoch begins with it. A table that is dropped stays known until the epoch
-that says so is cut; no state holds it from then on. A table that is parked, or begins again, has a schema change too
-(`raycdc.source.tables.parking`): ``changes`` in the state counts them, and is the incarnation of the table it was
-about.
+Events take effect only between two transactions; inside one they wait. A schema change ends the epoch: `wants_seal`
+turns True and nothing is read until the cut, so the next epoch begins with it. A dropped table stays known until the
+epoch with its drop is cut; later states do not have it. Parking and resnapshotting a table are schema changes, too
+(`raycdc.source.tables.parking`): ``changes`` in the state counts them, and becomes the incarnation of the table.
 """
 
 from __future__ import annotations
@@ -79,17 +78,17 @@ __all__ = ["LogReader", "LogReaderSettings", "LogReport"]
 
 
 def always_settled(_: LogNotes, _up_to: int) -> bool:
-    """Of logs whose notes have nothing that is still to be told."""
+    """Return True, for logs whose notes never have anything pending."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class LogReaderSettings:
-    """How much an epoch may have, how much chunks may hold in memory, and whether tables are parked.
+    """The limits of an epoch and of rows held for chunks, and whether tables may be parked.
 
-    `ring_s` is how long rows that were dropped are remembered, because nothing tells when a SELECT may see them; 0
-    where the server tells. Chunks hold as much as an epoch may have, if `held_bytes_max` is None. Without `parks`, a
-    table that cannot be followed ends the run. `is_settled` is that of `ReaderDialect`.
+    `ring_s` is how long dropped rows are remembered, because the server does not say when a SELECT may see them; 0 if
+    it does. Chunks hold at most `epoch_bytes_max` if `held_bytes_max` is None. Without `parks`, a table that cannot be
+    followed ends the run. `is_settled` is that of `ReaderDialect`.
     """
 
     epoch_bytes_max: int
@@ -171,7 +170,7 @@ class LogReader:
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the log stands between two transactions, and does not wait for a cut."""
+        """Return True if the log is between two transactions, and does not wait for a cut."""
         return not self._cursor.in_transaction and not isinstance(self._halt, AwaitsCut)
 
     @property
@@ -191,10 +190,10 @@ class LogReader:
 
     @property
     def end_of_input(self) -> bool:
-        """The place was reached where the input ends, and nothing before it is still to be told.
+        """Return True if the end of the input is reached, and nothing before it is pending.
 
-        A stop that does not know of all parkings and new beginnings does not count: its sender does not know either
-        that a table has more to read, and will say it again.
+        A stop that does not know of all parkings and resnapshots does not count: its sender does not know either that a
+        table has more to read, and will send it again.
         """
         stop, cursor = self._stop, self._cursor
         if stop is None or stop.changes != self._lives.changes:
@@ -245,7 +244,7 @@ class LogReader:
                 assert_never(unit)
 
     def on_unit_beside(self, unit: LogUnit, *, now_s: float) -> None:
-        """Pass one unit of the reading beside the log. Only when `catch_up` is ready, and `at_boundary`."""
+        """Pass one unit of the catch-up stream. Call it only when `catch_up` is ready, and `at_boundary`."""
         self.catch_up.on_unit(unit, now_s=now_s)
         if isinstance(self._halt, AwaitsTables):
             self._between_transactions(now_s=now_s)
@@ -265,7 +264,7 @@ class LogReader:
         return self._openings.next_due_s()
 
     def after_cut(self, *, now_s: float) -> None:
-        """A new epoch is open: apply the schema change that waited for it, then what waited behind."""
+        """Open a new epoch: apply the schema change that waited for it, then the events after it."""
         self._hand_off.begin_epoch()
         self._epoch.begin()
         self._cursor.moved = False
@@ -288,7 +287,7 @@ class LogReader:
         )
 
     def report(self) -> LogReport:
-        """The log reader's part of `EpochSealed` beside segments, with its state; call once, before `after_cut`."""
+        """Return the log reader's part of `EpochSealed` without segments. Call it once per cut, before `after_cut`."""
         self.catch_up.seal()
         cursor, epoch, sealed = self._cursor, self._epoch, self._sealed
         report = epoch.report(watermark_ms=cursor.watermark_ms, end_of_input=self.end_of_input)
@@ -375,7 +374,7 @@ class LogReader:
                 assert_never(decision)
 
     def _refused(self, chunk: ChunkId, reason: str, *, now_s: float) -> None:
-        """No attempt at the chunk can give its rows. One that is over was answered before."""
+        """Handle that the chunk's rows cannot be read by any attempt. An attempt that is over was answered before."""
         split = self._hand_off.void(chunk, now_s=now_s)
         if split is None:
             return

@@ -1,9 +1,8 @@
-"""Rows of a log with their places in it, and what the hand-off takes of them. Pure.
+"""Rows of a log with their positions, and the operations of the hand-off on them. Pure.
 
-Rows of the log that are held for one open chunk: the newest in memory, those before them in the spool.
-
-How long a chunk is open is the server's matter, and how much is written meanwhile the users': memory must not depend on
-it. Where all chunks together hold more than may be in memory (`HandOff`), the one that has most of it puts it down.
+Held rows of one open chunk are here, too: the newest in memory, older ones in the spool. How long a chunk is open
+depends on the server, and how much is written meanwhile on its users, so memory must be bounded. If all chunks together
+exceed the limit (`HandOff`), the largest one is written to disk.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class SpilledRows(Protocol):
     def __iter__(self) -> Iterator[LogRows]: ...
 
     def delete(self) -> None:
-        """They are not wanted any more; harmless when called again."""
+        """Delete the rows, which are not needed any more. Harmless when repeated."""
 
 
 #: Puts rows down.
@@ -97,13 +96,13 @@ Spill = Callable[[Sequence[LogRows]], SpilledRows]
 
 
 class HeldRows:
-    """In log order: what was recalled when the chunk was opened, what was put down since, and the newest."""
+    """The held rows in log order: those recalled when the chunk was opened, those on disk, and the newest."""
 
     def __init__(self) -> None:
         self.recalled: list[LogRows] = []
         self.spilled: list[SpilledRows] = []
         self.newest: list[LogRows] = []
-        #: Of what is in memory.
+        #: The size of the rows in memory.
         self.bytes = 0
 
     def __repr__(self) -> str:

@@ -2,21 +2,21 @@
 
 A unit is one of four, and `LogUnit` is their union:
 
-| unit | means |
+| unit | meaning |
 |---|---|
-| `LogTransactions` | transactions are whole: their rows, and tables whose rows did not fit |
-| `TransactionPart` | the log is cut inside a transaction, because that is too large, or not known to be whole |
-| `SchemaChange` | tables changed, with the truncations that this meant |
-| `LogProgress` | the log went on without anything to tell |
+| `LogTransactions` | whole transactions: their rows, and tables whose rows do not match the schema |
+| `TransactionPart` | a part of a transaction that is too large, or whose end is not known yet |
+| `SchemaChange` | changes of tables, with the resulting truncations |
+| `LogProgress` | a new position of the log, without rows or changes |
 
 A change of a table is one of four, too, and `SchemaUpdate` is their union:
 
-| update | means |
+| update | meaning |
 |---|---|
 | `AlterTableUpdate` | another schema is in force from here on, or a table of this name appeared |
-| `DropTableUpdate` | the table is no more |
+| `DropTableUpdate` | the table was dropped |
 | `ParkTableUpdate` | the table is not followed from here on (`raycdc.source.tables.parking`) |
-| `BeginTableUpdate` | a parked table, or another one under its name, begins again with every chunk unopened |
+| `BeginTableUpdate` | a parked table, or another one under its name, is resnapshotted, with every chunk unopened |
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raycdc.source.tables.table_life import ParkingCause, SnapshotState
 from raycdc.state.missing import MissingRow
 from raycdc.state.opaque import LogNotes, Position
 
-#: Behind every place of a log.
+#: An ordinal after every position of a log.
 NOWHERE = 1 << 64
 
 
@@ -53,7 +53,7 @@ class AlterTableUpdate:
 
 @dataclass(frozen=True, slots=True)
 class DropTableUpdate:
-    """`changes` are what targets are told, if anything."""
+    """`changes` are the events for targets, if any."""
 
     table: TableId
     changes: tuple[SchemaChangeEvent, ...] = ()
@@ -61,7 +61,7 @@ class DropTableUpdate:
 
 @dataclass(frozen=True, slots=True)
 class ParkTableUpdate:
-    """Nothing of the table follows, for this reason."""
+    """The table is parked for this reason; none of its rows follow."""
 
     table: TableId
     parking: ParkingCause
@@ -69,9 +69,9 @@ class ParkTableUpdate:
 
 @dataclass(frozen=True, slots=True)
 class BeginTableUpdate:
-    """The table as `document` describes it, of which `snapshot` says how it is cut; its chunks are all unread.
+    """The table as `document` describes it, cut as `snapshot` says, with all chunks unread.
 
-    Without `changes` it is one that no target was told of, which the epoch creates as it is.
+    Without `changes` it was announced to no target, and the epoch creates it in its present form.
     """
 
     table: TableId
@@ -90,12 +90,11 @@ SchemaUpdate = AlterTableUpdate | DropTableUpdate | ParkTableUpdate | BeginTable
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Where the log stands after a unit, and how late that came.
+    """The log's position after a unit, and the delay of fetching it.
 
     `position` is in the connector's terms, `ordinal` in the log's total order; inside a transaction they repeat the
-    last boundary. `event_ms` is the commit time of the last event, `fetched_ms` the time when it came. `notes` are
-    everything that the source itself must know to go on from here, beside position and schemas; None where they are as
-    they were.
+    last boundary. `event_ms` is the commit time of the last event, `fetched_ms` the time when it came. `notes` are the
+    source's additional data for going on from here; None if unchanged.
     """
 
     position: Position
@@ -107,7 +106,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class TransactionPart:
-    """Rows of a transaction of which more is to come: no epoch ends behind them, and no table is parked there."""
+    """Rows of a transaction of which more follow. No epoch ends after them, and no table is parked there."""
 
     place: LogPosition
     rows: tuple[LogRows, ...] = ()
@@ -115,10 +114,10 @@ class TransactionPart:
 
     @property
     def end(self) -> int:
-        """The last place that the unit says anything of; its rows' are behind its own.
+        """Return the last position that the unit covers; its rows are after its own position.
 
-        A unit that has nothing of its transaction does not tell where that is: it is `NOWHERE`, and nothing is lost
-        without it.
+        A unit without rows of its transaction returns `NOWHERE`, because its position is unknown; ignoring it loses
+        nothing.
         """
         return NOWHERE if not self.rows and self.place.notes is None else _last(self.place.ordinal, self.rows)
 
@@ -127,9 +126,9 @@ class TransactionPart:
 class LogTransactions:
     """Whole transactions, or the rest of one.
 
-    `parked` are tables whose rows turned out not to fit: they are parked with the unit's own position, in one step with
-    its rows. `missing` are rows that the source cannot give, one for each of the unit's `rows` in their order, which
-    are their deletions then. `bytes` bounds memory.
+    `parked` are tables whose rows turned out not to match the schema: they are parked with the unit's own position, in
+    one step with its rows. `missing` are rows that the source cannot deliver, one for each row of the unit in order;
+    the unit then has their deletions. `bytes` bounds memory.
     """
 
     place: LogPosition
@@ -171,7 +170,7 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class LogProgress:
-    """The log stands further on, between two transactions, and there was nothing to tell."""
+    """The log's new position between two transactions, without rows or changes."""
 
     place: LogPosition
 
@@ -208,7 +207,7 @@ def updates_of(unit: LogUnit) -> tuple[SchemaUpdate, ...]:
 
 
 def in_transaction(unit: LogUnit) -> bool:
-    """Whether the unit leaves a transaction open."""
+    """Return True if the unit ends inside a transaction."""
     match unit:
         case TransactionPart():
             return True
@@ -223,8 +222,9 @@ def in_transaction(unit: LogUnit) -> bool:
 def narrowed(
     unit: LogUnit, keeps: Callable[[TableId], bool], keeps_update: Callable[[SchemaUpdate], bool] | None = None
 ) -> LogUnit:
-    """The part of the unit that is about tables which are to be kept; `keeps_update` may be of another mind about a
-    statement's updates. A statement without any is none: no epoch has to end for it.
+    """Return the part of the unit about tables that `keeps` selects; `keeps_update` may decide differently for updates.
+
+    A statement without any remaining update is dropped: no epoch has to end for it.
     """
     match unit:
         case SchemaChange(place, updates, truncations):
@@ -250,7 +250,7 @@ def narrowed(
 
 
 def bytes_of(unit: LogUnit) -> int:
-    """How much memory the unit's rows take."""
+    """Return the memory size of the unit's rows."""
     match unit:
         case TransactionPart(bytes=size) | LogTransactions(bytes=size):
             return size
@@ -268,7 +268,7 @@ class LogSource(Protocol):
     """A log being read from a position on. `poll` is called from the reader's thread and never blocks."""
 
     def poll(self) -> LogUnit | None:
-        """The next unit, or None when there is none now. Raises what went wrong in the background."""
+        """Return the next unit, or None if there is none now. Raises errors of the background work."""
 
     @property
     def seen_ms(self) -> int | None:

@@ -1,6 +1,6 @@
-"""The epoch that a log reader has open: what is in it, and what its report says. Owned by the log reader.
+"""The open epoch of a log reader, its tables, and its report.
 
-The tables of a log reader's open epoch. Owned by `raycdc.source.snapshot.log.log_reader`.
+Owned by `raycdc.source.snapshot.log.log_reader`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EpochTables:
         self._changes: dict[TableId, list[SchemaChangeEvent]] = {}
 
     def __contains__(self, table: object) -> bool:
-        """Whether the open epoch names the table."""
+        """Return True if the open epoch names the table."""
         return table in self._touched
 
     def document(self, table: TableId) -> SchemaDocument:
@@ -64,9 +64,9 @@ class EpochTables:
         return bool(self._lives.news.unannounced)
 
     def report(self) -> tuple[dict[str, TableEpoch], dict[str, SchemaDocument]]:
-        """The tables of the open epoch for `EpochSealed`, and the schemas that the epoch is the first to name.
+        """Return the epoch's tables for `EpochSealed`, and the schemas that this epoch is the first to name.
 
-        Every table is told of, with rows or without: an empty table has an empty target.
+        Every table is announced, with rows or without: an empty table has an empty target.
         """
         for table in self._lives.news.unannounced:
             if table not in self._touched:
@@ -82,7 +82,7 @@ class EpochTables:
         return tables, schemas
 
     def begin_epoch(self) -> None:
-        """A cut was made: what it said is said."""
+        """Start a new epoch after a cut."""
         self._changes.clear()
         self._touched.clear()
 
@@ -99,7 +99,7 @@ _MISSING_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """The log's part of `EpochSealed`, in its terms; `sealed` is its state, or what became another one of it."""
+    """The log's part of `EpochSealed`; `sealed` is its state, or the changes of it since the last cut."""
 
     tables: Mapping[str, TableEpoch] = field(default_factory=dict)
     schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
@@ -132,12 +132,12 @@ class OpenEpoch:
 
     @property
     def takes_chunks(self) -> bool:
-        """Whether there is room for one."""
+        """Return True if there is room for a chunk."""
         return self._output.open_bytes < self._bytes_max
 
     @property
     def is_full(self) -> bool:
-        """Whether the epoch takes no further transaction."""
+        """Return True if the epoch takes no further transaction."""
         return not self.takes_chunks or len(self._missing.rows) >= _MISSING_MAX
 
     @property
@@ -167,7 +167,7 @@ class OpenEpoch:
         )
 
     def publish(self, split: SnapshotSplit, segments: Sequence[Segment], released: Iterable[LogRows]) -> None:
-        """A chunk goes out, and behind it the rows that were held for it."""
+        """Emit a chunk, and after it the rows that were held for it."""
         self.touch(split.table)
         self._output.publish(segments)
         for rows in released:
@@ -185,18 +185,21 @@ class OpenEpoch:
         self.changed = True
 
     def note_changes(self, table: TableId, changes: Iterable[SchemaChangeEvent]) -> None:
-        """The epoch begins with these schema changes; a table that is not announced yet is created as it is now."""
+        """Add schema changes to the beginning of the epoch.
+
+        A table that is not announced yet is created as it is now.
+        """
         if is_announced(self._lives[table]):
             self.tables.note_changes(table, changes)
         self.touch(table)
 
     def report(self, *, watermark_ms: int | None, end_of_input: bool) -> LogReport:
-        """All that is in the epoch beside segments; call before `begin`."""
+        """Return the epoch's content without segments. Call it before `begin`."""
         tables, schemas = self.tables.report()
         return LogReport(tables, schemas, tuple(self._finished), watermark_ms, end_of_input)
 
     def begin(self) -> None:
-        """A cut was made, and another epoch is open."""
+        """Open the next epoch after a cut."""
         self._missing.begin_epoch()
         self.changed = False
         self.tables.begin_epoch()

@@ -1,10 +1,10 @@
-"""What a log reader seals of its stream at each cut: its state once, and from then on what became another one.
+"""The sealed state of a log reader's stream: complete at the first cut, only its changes at later ones.
 
-With a hundred thousand tables the state has megabytes, and an epoch concerns a few of them. The coordinator has the
-state before, because each cut is part of a manifest or its reader is lost, and who takes the stream over begins with
-the whole state.
+With a hundred thousand tables, the state has megabytes, and an epoch changes a few of them. The coordinator has the
+previous state, because each cut is part of a manifest or its reader is lost, and a reader that takes over the stream
+begins with the complete state.
 
-Where a log reader stands in its log.
+`LogCursor` is the position of a log reader in its log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from raycdc.state.opaque import SealedSplit
 
 
 class SealedStream:
-    """See the module's docstring. Owned by the log reader; called once per cut, after what is announced is."""
+    """The sealed states of one stream; see the module's docstring.
+
+    Owned by the log reader. Called once per cut, after the epoch's tables are marked as announced.
+    """
 
     def __init__(self, lives: TableStates) -> None:
         self._lives = lives
@@ -32,7 +35,7 @@ class SealedStream:
 
     @property
     def is_first(self) -> bool:
-        """Whether no cut was made yet, so that the `whole` state is sealed."""
+        """Return True before the first cut, which seals the `whole` state."""
         return self._fields is None
 
     def whole(self, state: StreamState) -> SealedSplit:
@@ -44,7 +47,7 @@ class SealedStream:
         return state.sealed()
 
     def change(self, place: StreamState) -> Patch:
-        """What became another one since the cut before. `place` is the state without its tables."""
+        """Return the changes since the previous cut. `place` is the state without its tables."""
         fields = self._fields
         assert fields is not None, "the first cut seals the whole state"
         put: dict[str, dict[str, Json]] = {TABLES: {}, PARKED: {}}
@@ -64,7 +67,7 @@ class SealedStream:
         return Patch(self._place, tuple(key for key in before_place if key not in self._place), inside)
 
     def _written(self, table: TableId) -> tuple[str, Json] | None:
-        """The field of the state that has the table now, and what stands there."""
+        """Return the field of the state that has the table now, and its JSON there."""
         match state := self._lives[table]:
             case Dropped() | Unknown():
                 return None
@@ -75,9 +78,10 @@ class SealedStream:
 
 
 class LogCursor:
-    """The place behind the last unit that was passed on.
+    """The position after the last unit that was passed on.
 
-    Inside a transaction, position and ordinal are those of the last boundary, because a state can name no other place.
+    Inside a transaction, position and ordinal are those of the last boundary, because a state cannot name another
+    position.
     """
 
     def __init__(self, state: StreamState) -> None:
@@ -85,10 +89,10 @@ class LogCursor:
         #: The source's own notes, passed through; states that were written before there was any have none.
         self.notes = state.notes
         self.in_transaction = False
-        #: Commit time of the last event, and of the last one behind which no transaction is open.
+        #: The commit times of the last event, and of the last event after which no transaction was open.
         self.event_ms: int | None = None
         self.watermark_ms: int | None = None
-        #: Whether the place is another one than at the last cut.
+        #: True if the position has changed since the last cut.
         self.moved = False
 
     def __repr__(self) -> str:

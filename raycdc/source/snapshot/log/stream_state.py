@@ -1,8 +1,7 @@
-"""The state of a log that one reader reads: where it stands, and in which state each of its tables is.
+"""The state of a log that one reader reads: its position and the state of each of its tables.
 
-It is a value. The log reader gives it at every cut, the manifest holds its JSON, and whoever looks into a manifest for
-tables asks `stream_of`. While nothing runs, `raycdc.source.tables.parking` and
-`raycdc.source.selection` change it.
+It is a value. The log reader creates it at every cut, and the manifest holds its JSON; `stream_of` reads it from a
+manifest. While nothing runs, `raycdc.source.tables.parking` and `raycdc.source.selection` change it.
 """
 
 from __future__ import annotations
@@ -47,11 +46,10 @@ AS_OF_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """Where the log stands: `position` in the connector's terms, `ordinal` in the log's total order.
+    """The state of a log: `position` is in the connector's terms, `ordinal` in the log's total order.
 
-    `followed`, `parked` and `catching_up` are all its tables. `changes` counts parkings and new beginnings. `notes` are
-    what the connector must know to go on beside position and schemas. `missing` are rows that the source could not
-    give.
+    `followed`, `parked` and `catching_up` together are all its tables. `changes` counts parkings and resnapshots.
+    `notes` are the connector's additional data for going on. `missing` are rows that the source could not deliver.
     """
 
     position: Position
@@ -67,7 +65,7 @@ class StreamState:
         return self.followed.get(table) or self.parked.get(table) or self.catching_up.get(table) or Unknown()
 
     def named(self, name: str) -> TableState:
-        """The table that a user calls `name`; `Unknown` also for what is no table's name."""
+        """Return the table with the name `name`; `Unknown` also for an invalid name."""
         try:
             return self[TableId.parse(name)]
         except ValueError:
@@ -84,7 +82,10 @@ class StreamState:
         return (*self.followed, *self.parked, *self.catching_up)
 
     def park(self, table: TableId, parking: ParkingCause, *, number: int, announced: bool = False) -> StreamState:
-        """The state with the table parked as the beginning `number`. `announced`: an epoch told of it in any case."""
+        """Return the state with the table parked as incarnation `number`.
+
+        `announced`: an epoch announced it in any case.
+        """
         parked = parked_from(self[table], parking, incarnation=number, announced=announced)
         return self._parked(table, parked, number)
 
@@ -113,8 +114,9 @@ class StreamState:
         )
 
     def elsewhere(self, position: Position, ordinal: int) -> StreamState:
-        """The state with the log going on at a place that nothing before can be compared with: of tables that were left
-        at an earlier one, nobody knows what lies between.
+        """Return the state with the log at a position that cannot be compared with earlier ones.
+
+        For tables that were left at an earlier position, the changes in between are unknown, so they are parked.
         """
         state = self
         for table, one in self.catching_up.items():
@@ -125,7 +127,7 @@ class StreamState:
                 left=None,
                 # The statement that made it may be in the gap.
                 awaited=False,
-                # What it says of going on is not so any more.
+                # Its advice to resume does not apply any more.
                 reason=_gap_before(table)
                 if paused.left is not None and paused.phase is ParkedPhase.PARKED
                 else paused.reason,
@@ -181,7 +183,7 @@ class StreamState:
 
     @classmethod
     def of_change(cls, change: Patch) -> StreamState:
-        """The state after a change that `SealedStream` gave, with the tables alone that it tells of."""
+        """Return the state after a change from `SealedStream`, with only the changed tables."""
         tables = {name: change.inside[name].put if name in change.inside else {} for name in (TABLES, PARKED)}
         return cls.from_json({**change.put, **tables})
 
@@ -205,7 +207,7 @@ class StreamState:
 
 
 def dropped_by(change: Patch) -> list[TableId]:
-    """The tables that no state has any more after a change that `SealedStream` gave."""
+    """Return the tables that a change from `SealedStream` removes from the state."""
     inside = [patch for name in (TABLES, PARKED) if (patch := change.inside.get(name)) is not None]
     kept = {name for patch in inside for name in patch.put}
     return [TableId.parse(name) for patch in inside for name in patch.gone if name not in kept]

@@ -1,8 +1,8 @@
-"""Changes of tables while their log is passed on: tables are altered, dropped, parked, and begin again.
+"""Applies changes of tables while their log is passed on: altered, dropped, parked and resnapshotted tables.
 
-The log tells of it (`SchemaUpdate`), the driver (`Refusal`: a target took no more of the table), or the log reader
-itself (a table cannot be read). Each change is made here as a whole: the chunks that are open are void, the table's
-state moves, and the open epoch tells of it.
+Changes come from the log (`SchemaUpdate`), from the driver (`Refusal`: a target took no more of the table), or from the
+log reader itself (a table cannot be read). Each change is applied as a whole: open chunks are voided, the table's state
+changes, and the open epoch records it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class TableChanges:
         self._key_order = key_order
         self._send_event = send_event
         self._parks = parks
-        #: Tables whose log goes on to speak of them although they were parked here.
+        #: Tables that were parked here while their log still delivers rows of them.
         self.refused = RefusedTables()
 
     def apply(self, update: SchemaUpdate, *, now_s: float) -> None:
-        """The log tells of a change."""
+        """Apply a change from the log."""
         fate = Fate.NEXT_MANIFEST if isinstance(update, ParkTableUpdate | BeginTableUpdate) else Fate.READ_AGAIN
         self._void(update.table, "the table's schema changed while the chunk was read", fate, now_s)
         match update:
@@ -65,7 +65,7 @@ class TableChanges:
                 if was_followed:
                     self._epoch.note_changes(table, changes)
             case AlterTableUpdate(table) if isinstance(self._lives[table], Parked):
-                return  # Nothing of a parked table passes before it begins again, with the schema that it has then.
+                return  # No row of a parked table passes before its resnapshot, which brings its present schema.
             case AlterTableUpdate(table, changes, document):
                 self._epoch.tables.know(update.fingerprint, document)
                 if isinstance(self._lives[table], Unknown):
@@ -88,9 +88,7 @@ class TableChanges:
         self._park_here(table, parking, now_s=now_s)
 
     def leave(self, table: TableId, parking: ParkingCause) -> None:
-        """The reading beside the log has no more of the table, and nobody is to decide about it: it is no more at the
-        source, or begins again by itself.
-        """
+        """Park a table that left the catch-up stream, because it was dropped or will be resnapshotted."""
         self._park(table, parking)
 
     def _park_here(self, table: TableId, parking: ParkingCause, *, now_s: float, refused: bool = False) -> None:
@@ -111,10 +109,10 @@ class TableChanges:
             )
 
     def _park(self, table: TableId, parking: ParkingCause, *, refused: bool = False) -> None:
-        """Nothing of the table is passed on from here; the chunks it had are nobody's."""
+        """Park the table, and drop its chunks."""
         self._hand_off.drop_table(table)
-        # A table that the open epoch announces has a target once that is sealed, as this is. One whose target `refused`
-        # an epoch was announced by that, also where it was dropped since.
+        # A table that the open epoch announces has a target once the epoch is sealed together with this. A table whose
+        # target `refused` an epoch was announced by that epoch, even if it was dropped since.
         self._lives.parked(table, parking, announced=refused or table in self._epoch.tables)
         self._epoch.changed = True
 
@@ -123,7 +121,7 @@ class TableChanges:
         no chunk is live at once: no cut may lie before that, because chunks of it would be planned.
         """
         table, document, snapshot = update.table, update.document, update.snapshot
-        # One without changes was only waited for: it is followed from the statement that made it.
+        # A table without changes was only awaited: it is followed from its creation in the log.
         if isinstance(was := self._lives[table], Parked) and update.changes:
             self._send_event(ResnapshotBegan(table, was))
         self._hand_off.drop_table(table)
@@ -131,8 +129,8 @@ class TableChanges:
         self._lives.begun_again(table, update.fingerprint, snapshot)
         self._key_order.use(table, snapshot.key, document)
         self._hand_off.add_table(table, primary_key=document.primary_key)
-        # Also of a table that is new here: it may have been another one before, which was dropped, and then its target
-        # is there, with columns that only an emptied one can exchange.
+        # This includes a table that is new here: an earlier table of its name may have been dropped, and its target
+        # still exists, with columns that can only be replaced after it was emptied.
         if update.changes:
             self._epoch.tables.note_changes(table, update.changes)
         self._epoch.touch(table)

@@ -1,9 +1,9 @@
-"""The chunks that one reader works at: asked for, opened, read, folded, published or voided.
+"""The chunks that one reader has: requested, opened, read, folded, published or voided.
 
 A chunk's life here: `AddSplits` → `OpenChunkRequest` sent → `ChunkOpened` arrives → read in the background →
-`CloseChunkRequest` sent with finished segments → `ChunkDelta` maybe arrives → folded, `CloseChunkRequest` again →
-`ChunkPublished` (its segments belong to the log reader's epoch now) or `ChunkVoided` (its segments are deleted). One of
-a locked table is voided.
+`CloseChunkRequest` sent with finished segments → if `ChunkDelta` arrives, folded, and `CloseChunkRequest` again →
+`ChunkPublished` (its segments belong to the log reader's epoch now) or `ChunkVoided` (its segments are deleted). A
+chunk of a locked table is voided.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ChunksInFlight:
 
     @property
     def waits(self) -> tuple[HandOffWait, ...]:
-        """Those that can go on only with the log's reader."""
+        """Return the chunks that wait for the log's reader."""
         return tuple(
             HandOffWait(chunk.split.table, chunk.split.split_id, "waits for the log to pass the end of its reading")
             if chunk.read is not None
@@ -85,7 +85,7 @@ class ChunksInFlight:
             self._send(RequestSplit())
 
     def forget_requests(self) -> None:
-        """Nobody will answer what was asked before."""
+        """Forget earlier requests, which will not be answered."""
         self._requested = 0
 
     def add(self, split: SnapshotSplit) -> None:

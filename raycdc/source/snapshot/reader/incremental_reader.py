@@ -1,8 +1,8 @@
 """The source reader for incremental snapshots: chunks, and in one of the readers also the log.
 
 It is a `SourceReaderBase`. Blocking work (sockets, SELECTs) is behind `LogSource` and `ChunkSource`, which run in
-fetcher threads and are polled. The way of a chunk is in `raycdc.source.snapshot.reader.chunks_in_flight`, the way of
-the log's rows in `raycdc.source.snapshot.log.log_reader`, which is the emitter of the stream split.
+fetcher threads and are polled. Chunks are handled by `raycdc.source.snapshot.reader.chunks_in_flight`, log rows by
+`raycdc.source.snapshot.log.log_reader`, the emitter of the stream split.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ReaderDialect(Protocol):
 
     @property
     def lost_begin_again(self) -> bool:
-        """Whether a table of which the log is purged is read anew by itself (``pipeline.on_log_lost``)."""
+        """Return True if a table whose log was purged is resnapshotted automatically (``pipeline.on_log_lost``)."""
 
     def open_log(self, split: StreamSplit) -> LogSource: ...
 
@@ -54,12 +54,10 @@ class ReaderDialect(Protocol):
     def key_order(self, split: StreamSplit) -> KeyOrder: ...
 
     def require_as_begun(self, split: StreamSplit) -> None:
-        """`ConfigError` where a followed table would be read in another way than the rows that are written."""
+        """Raise `ConfigError` if a followed table would be read in another way than its written rows were."""
 
     def is_settled(self, notes: LogNotes, up_to: int) -> bool:
-        """Whether the log's notes have nothing that is still to be told of the log before their place, and up to that
-        ordinal.
-        """
+        """Return True if the log's notes have nothing pending before their position and up to that ordinal."""
 
 
 class IncrementalReader(SourceReaderBase):
@@ -74,8 +72,9 @@ class IncrementalReader(SourceReaderBase):
         held_bytes_max: int | None = None,
         patience: RetryPolicy = POLICY,
     ) -> None:
-        """`chunks_at_once` are read at the same time; `held_bytes_max`: see `LogReader`. A reading beside the log that
-        fails alone is tried again with `patience`.
+        """`chunks_at_once` chunks are read concurrently; for `held_bytes_max` see `LogReader`.
+
+        A catch-up stream that fails alone is retried with `patience`.
         """
         super().__init__(context)
         self._dialect = dialect
@@ -120,7 +119,7 @@ class IncrementalReader(SourceReaderBase):
         return self._log is None or self._log.can_cut
 
     def work(self) -> bool:
-        """Take a finished chunk, and pass one unit of the log, and one of what is read beside it."""
+        """Take a finished chunk, and pass one unit of the log and one of the catch-up stream."""
         worked = self._chunks.poll()
         if self._log is None:
             return worked
@@ -142,7 +141,7 @@ class IncrementalReader(SourceReaderBase):
         for split in splits:
             match split:
                 case SnapshotSplit():
-                    # A table may begin again after it was said that there are no more.
+                    # A table may be resnapshotted after `NoMoreSplits`.
                     self._expect_more()
                     self._chunks.add(split)
                 case StreamSplit():
@@ -161,7 +160,7 @@ class IncrementalReader(SourceReaderBase):
 
     def handle_source_event(self, event: SourceEvent) -> None:
         if isinstance(event, LogEvent):
-            if self._log is not None:  # Otherwise meant for a log reader that this process is not any more.
+            if self._log is not None:  # Otherwise the event was meant for a log reader that this process no longer is.
                 self._log.on_event(event, now_s=self.context.now_s())
         elif isinstance(event, DiscardSegments):
             self.context.output.discard(event.segments)
@@ -198,7 +197,7 @@ class IncrementalReader(SourceReaderBase):
             self._chunks.ask_for_more()
 
     def _expect_more(self) -> None:
-        """Take back that there are no more splits: what was asked for before that was said is not answered."""
+        """Withdraw `NoMoreSplits`; requests made before it will not be answered."""
         if self.no_more_splits:
             self.no_more_splits = False
             self._chunks.forget_requests()
@@ -228,12 +227,12 @@ class IncrementalReader(SourceReaderBase):
             lost_begin_again=self._dialect.lost_begin_again,
         )
         self._open(self._log, self._beside)
-        # Told before that there would be none; but who reads the log stays, and may be the only one.
+        # `NoMoreSplits` may have come before; but the reader of the log stays, and may be the only one.
         self._expect_more()
         self._ask_for_chunks()
 
     def _open(self, log: LogReader, beside: CatchUpStream) -> None:
-        """Read the log from where its state says, and beside it from where tables that are caught up were left."""
+        """Open the log at its state's position, and a catch-up stream at the position of the tables to catch up."""
         split, split_beside = log.catch_up.splits(log.state())
         self._log_source = self._dialect.open_log(split)
         beside.open(split_beside)

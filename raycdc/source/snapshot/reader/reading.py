@@ -15,13 +15,13 @@ from raycdc.source.split import OpenedAt, SnapshotSplit
 
 @dataclass(frozen=True, slots=True)
 class HighWatermark:
-    """An upper bound of what a chunk's SELECT saw, as an ordinal; `exact`: just that.
+    """An upper bound, as an ordinal, of the rows that a chunk's SELECT saw; `exact`: all rows up to it.
 
-    So ordinals must order everything that one SELECT can see: no row that it saw may come later in the log with an
-    ordinal above H, because that row would come twice. A sum of the positions of several tables is no such order: the
-    log may tell their rows in another order than they were written in. It is enough for a source without a snapshot.
-    Where rows are only appended, a chunk can read up to the position of `OpenedAt`, and H is exactly the ordinal that
-    the connector makes of that position.
+    Ordinals must therefore order everything that one SELECT can see: no row that it saw may come later in the log with
+    an ordinal above H, because that row would be delivered twice. A sum of the positions of several tables is no such
+    order, because the log may deliver their rows in another order than they were written in; it is sufficient only for
+    a source without a snapshot. If rows are only appended, a chunk can read up to the position of `OpenedAt`, and H is
+    exactly the ordinal of that position.
 
     `log_end` bounds which tables the SELECT may have seen under the chunk's name: the log's end, asked for after the
     SELECT, or H itself where nothing can take the name between the place of H and the SELECT.
@@ -52,21 +52,20 @@ class ChunkReader(Protocol):
     """A connector's blocking reader of chunks. Used by one thread."""
 
     def read(self, split: SnapshotSplit, *, opened_at: OpenedAt, document: SchemaDocument) -> Iterator[pa.RecordBatch]:
-        """Rows of the chunk as changelog batches (inserts, `_seq` from 0), begun only when `opened_at` is visible.
+        """Yield the rows of the chunk as changelog batches (inserts, `_seq` from 0) once `opened_at` is visible.
 
-        `TableChangedError` where the table is another one than the `document` says, and `TableLockedError` where
-        somebody has it locked for more than a moment, which ends the attempt; none of a table that is read as of a
-        place, as the log stands meanwhile.
+        Raises `TableChangedError` if the table differs from the `document`, and `TableLockedError` if it stays locked
+        for more than a moment, which ends the attempt. A table read as of a position raises no `TableLockedError`,
+        because the log waits meanwhile.
         """
 
     def high_watermark(self) -> HighWatermark:
-        """Of the chunk just read to its end."""
+        """Return the high watermark of the chunk just read to its end."""
 
     def log_end(self, opened_at: OpenedAt) -> HighWatermark:
-        """The end now of the log that `opened_at` is a place in: before it the log says how a table was changed that a
-        chunk did not find as described.
+        """Return the present end of the log of `opened_at`, before which the log explains how the table changed.
 
-        Asked of a new reader: the one that raised `TableChangedError` is closed.
+        Called on a new reader: the one that raised `TableChangedError` is closed.
         """
 
     def wake_up(self) -> None: ...

@@ -1,33 +1,31 @@
-"""A backfill: some rows of a table that is followed are read again beside its log, which goes on.
+"""A backfill: reads some rows of a followed table again while its log goes on.
 
-Theory of operation. A chunk of a backfill is opened, read and closed as every chunk is
+Theory of operation. A chunk of a backfill is opened, read and closed like every chunk
 (`raycdc.source.snapshot.handoff.hand_off`), but its table is live: its log's rows pass on, whatever chunk is open, and
-nothing is held. So nothing can be folded into the chunk either: the log has told already. Instead the log reader
-*remembers* the rows that passed since O.
+nothing is held. Folding is therefore not possible. Instead the log reader *remembers* the rows that passed since O.
 
-| a row of the chunk is | then it |
+| the key of a chunk's row | the row |
 |---|---|
-| of a key that the log told of after O and in an epoch that is cut | is left out: it may be older than the target's |
-| of a key that the log told of in the open epoch | goes out: in an epoch rows of chunks precede those of the log, \
-which have the last word |
-| any other | goes out: nothing changed it between O and this epoch, and what changes it from here on follows |
+| is in the log after O, in an epoch that is cut | is left out: it may be older than the target's |
+| is in the log of the open epoch | is emitted: in an epoch, rows of chunks precede those of the log, which win |
+| is any other | is emitted: it did not change between O and this epoch, and later changes follow it |
 
-So each chunk, whenever and however often it is published, leaves the target as the log alone would have left it, with
-the source's rows where the target's were others. That is the whole of the exactly-once argument: a chunk may be read
-twice, so nothing but the progress is state, and the enumerator alone has that. Its chunks come one at a time. The
-target must hold one row per key, as a changelog would get rows twice.
+Publishing a chunk, at any time and any number of times, therefore leaves the target as the log alone would have left
+it, but with wrong rows corrected. This is the whole exactly-once argument: a chunk may be read twice, so only the
+progress is stored, by the enumerator. Its chunks come one at a time. The target must hold one row per key, because a
+changelog would get rows twice.
 
-A row that came into the predicate, or left it, while the backfill ran, was changed, so the log has told of it. Rows
-that the target has and the source has not are left alone, because a predicate cannot be asked of rows that the source
-does not have; those of `BackfillRows.keys` are deleted, if the SELECT does not show them.
+A row that starts or stops to match the predicate during the backfill was changed, so the log has it. Rows that only the
+target has are left alone, because the source cannot evaluate a predicate for them; rows of `BackfillRows.keys` are
+deleted if the SELECT does not return them.
 
-| what happens | then |
+| event | effect |
 |---|---|
 | the table's columns change | the open chunk is void and read again, with the new columns |
-| the table is parked, paused, removed, dropped, or begins again | the backfill is over, and says why |
-| the chunk key is ordered otherwise (another type, or collation) | the backfill is over, because what is left of its \
-chunks is a part of other rows |
-| the server refuses the predicate, or the configuration the backfill by now | so it is |
+| the table is parked, paused, removed, dropped, or resnapshotted | the backfill is over, and says why |
+| the order of the chunk key changes (another type, or collation) | the backfill is over, because its remaining chunks
+now contain other rows |
+| the server refuses the predicate, or a new configuration refuses the backfill | the backfill is over |
 | a process dies | the chunks that are in no manifest are read again |
 
 Method: DBLog's (arXiv:2010.12597, section 4), whose windows also leave out the keys of the log between two watermarks.
@@ -68,11 +66,11 @@ class BackfillJson(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """How far a backfill is, as manifests have it.
+    """The progress of a backfill, as manifests have it.
 
-    `queue` are its chunks that are planned and in no manifest; `planner` is None once all are planned, and `document`
-    describes the table for planning. `rows` were read and are in manifests. `over` says why it ended, empty where it
-    has read everything, and None while it goes on. `estimate` is how many chunks there will be, for people.
+    `queue` are planned chunks that are in no manifest; `planner` is None once all are planned, and `document` describes
+    the table for planning. `rows` is the number of rows in manifests. `over` says why it ended, empty if it has read
+    everything, and None while it goes on. `estimate` is the expected number of chunks, for people.
     """
 
     request: RowsRequest
@@ -86,13 +84,13 @@ class Backfill:
 
     @property
     def progress(self) -> BackfillProgress:
-        """How far it is, for people, while it goes on."""
+        """Return the progress for people, while the backfill goes on."""
         total = self.planned if self.planner is None else max(self.estimate, self.planned)
         return BackfillProgress(self.planned - len(self.queue), total, self.rows)
 
     @classmethod
     def begun(cls, request: RowsRequest, document: SchemaDocument) -> Backfill:
-        """Nothing of it is read."""
+        """Return a new backfill with nothing read."""
         if not request.where:
             keys = ("" if split.again is None else split.again.keys for split in request.parts)
             parts = tuple(
@@ -104,7 +102,7 @@ class Backfill:
 
     @property
     def result(self) -> str:
-        """What became of it, as the end of a sentence that begins with the table's name; once it is `over`."""
+        """Return the result, as the end of a sentence that begins with the table's name; once it is `over`."""
         if self.over:
             return f"was read again as far as {self.rows:,} rows, and then not any more: {self.over}"
         return f"has {self.rows:,} rows that were read again"
@@ -140,8 +138,9 @@ class Backfill:
 
 @dataclass(slots=True)
 class _Running:
-    """A backfill, with what no manifest has of it: chunks before the index `offered` were given out, and whether
-    planning was `asked`.
+    """A backfill, with the part of its progress that is in no manifest.
+
+    Chunks before the index `offered` were assigned; `asked` says if planning is in progress.
     """
 
     backfill: Backfill
@@ -161,9 +160,9 @@ class Backfills:
     context: SplitEnumeratorContext
     dialect: EnumeratorDialect
     on_planned: Callable[[], None]
-    #: Hears that nothing of a table can be planned, because somebody has it locked.
+    #: Called when no chunk of a table can be planned because it is locked.
     on_locked: Callable[[TableId], None] = lambda _: None
-    #: Hears how far the backfill of a table is; None where none goes on any more.
+    #: Called with the progress of a table's backfill; None if none goes on any more.
     on_progress: Callable[[TableId, BackfillProgress | None], None] = lambda *_: None
     #: Something ended that no manifest says.
     news: bool = False
@@ -173,9 +172,9 @@ class Backfills:
         return f"Backfills({[each.backfill.request.backfill for each in self._going()]})"
 
     def restore(self, sealed: Sequence[Backfill], asked: Mapping[str, RowsRequest]) -> list[RowsRequest]:
-        """Go on with those that were `sealed` and those that are `asked` for. Returns the new ones, which `begin`.
+        """Go on with `sealed` and `asked` backfills. Returns the new ones, for `begin`.
 
-        One that is over and not asked for any more is forgotten; one that is refused by now is over.
+        A finished one that is not requested any more is forgotten; one that is refused by now is over.
         """
         for each in sealed:
             command = each.request.backfill
@@ -205,16 +204,16 @@ class Backfills:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left but chunks that are out."""
+        """Return True if only assigned chunks are left."""
         return not any(each.backfill.planner is not None or each.waiting is not None for each in self._going())
 
     @property
     def chunks_waiting(self) -> int:
-        """Chunks that nobody reads yet; those of one table come one at a time."""
+        """Return the number of chunks without a reader; there is at most one per table."""
         return sum(1 for each in self._going() if each.waiting is not None)
 
     def tables(self) -> list[TableId]:
-        """Their tables."""
+        """Return the tables of running backfills."""
         return [each.backfill.request.table for each in self._going()]
 
     def next_of(self, table: TableId) -> SnapshotSplit | None:
@@ -257,21 +256,19 @@ class Backfills:
             self._end(each, reason)
 
     def end(self, table: TableId, reason: str) -> None:
-        """The table is not followed any more, or is read as a whole."""
+        """End the table's backfills, because it is not followed any more, or is read as a whole."""
         for each in [each for each in self._going() if each.backfill.request.table == table]:
             self._end(each, reason)
 
     def drop(self, tables: Collection[TableId]) -> list[TableId]:
-        """The tables are no more: another one may take the name, and a backfill is none of its own. Returns those whose
-        backfills are over for it.
-        """
+        """End the backfills of dropped tables, because another table may take the name. Returns the tables affected."""
         ended = [table for table in self.tables() if table in tables]
         for table in ended:
             self.end(table, "the table was dropped")
         return ended
 
     def tell(self, table: TableId) -> None:
-        """Say how far the table's backfill is; of several, the first goes on."""
+        """Report the progress of the table's backfill; the first one if there are several."""
         going = (each.backfill for each in self._going() if each.backfill.request.table == table)
         self.on_progress(table, next((backfill.progress for backfill in going), None))
 
@@ -310,7 +307,7 @@ class Backfills:
         self.tell(ended.request.table)
 
     def _of(self, split: SnapshotSplit) -> _Running | None:
-        """The backfill that the chunk is of, if it goes on."""
+        """Return the running backfill of the chunk, or None."""
         each = None if split.again is None else self._all.get(split.again.backfill)
         return None if each is None or each.backfill.over is not None else each
 
@@ -321,7 +318,7 @@ class Backfills:
 def _planned_unless_locked(
     dialect: EnumeratorDialect, question: tuple[SchemaDocument, TableId, PlannerState, int]
 ) -> PlannedChunks | TableLockedError:
-    """The next chunks of a table; the error is for the enumerator, which asks again when the lock is gone. Blocks."""
+    """Return the next chunks of a table, or the error if it is locked; the enumerator retries later. Blocks."""
     try:
         return dialect.plan(*question)
     except TableLockedError as locked:

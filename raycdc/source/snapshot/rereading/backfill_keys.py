@@ -39,7 +39,7 @@ def lists_of_keys(keys: pa.Table) -> tuple[str, ...]:
 
 
 def keys_of_text(text: str) -> pa.Table:
-    """Inverse of `text_of_keys`, for a text that is not empty. `StateError` for one that is no such text."""
+    """Return the keys of a text made by `text_of_keys`. Raises `StateError` for any other non-empty text."""
     try:
         with ipc.open_stream(base64.b64decode(text, validate=True)) as reader:
             return reader.read_all()
@@ -65,7 +65,7 @@ class DeletedKeys:
                 raise _changed(cause) from cause
 
     def deleted(self, *, first: int) -> pa.RecordBatch | None:
-        """The deletes of those that it has not, numbered from `first`; None where there are none."""
+        """Return the deletions of the keys that the source lacks, numbered from `first`; None if there are none."""
         if self._left is None or not self._left.num_rows:
             return None
         try:
@@ -75,5 +75,5 @@ class DeletedKeys:
 
 
 def _changed(cause: Exception) -> TableChangedError:
-    """Its backfill is over, and nothing else."""
+    """Return the error of a table whose key columns changed since the backfill began; only the backfill ends."""
     return TableChangedError(f"The table has other key columns than when the backfill began: {cause}")

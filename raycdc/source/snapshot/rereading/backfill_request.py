@@ -23,9 +23,10 @@ class RowsRequestJson(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class RowsRequest:
-    """Rows of `table` that are to be read again for the command `backfill`: those that meet the predicate `where`, or
-    those of the `parts`, which are chunks of it as its connector cuts them. `refused` says why it is not to be carried
-    out any further, since the pipeline's configuration is another one.
+    """A request to read rows of `table` again for the command `backfill`.
+
+    They are the rows that meet the predicate `where`, or those of the `parts`, chunks as the connector cuts them.
+    `refused` says why a new configuration does not allow it any more.
     """
 
     backfill: str

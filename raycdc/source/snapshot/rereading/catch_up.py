@@ -1,41 +1,41 @@
-"""Tables that were paused go on from where they were left, by a second reading of the log beside the first.
+"""Lets paused tables go on from their position, by a second reader of the log: the catch-up stream.
 
-Theory of operation. The reading begins where the tables were left, with their schemas and the connector's notes of
-there, and tells of them alone; for the log itself they are paused meanwhile. Its units go into the open epoch as those
-of the log do: rows as they come, a statement with the epoch that begins with it. Its place is sealed with every epoch,
-in the states of its tables (`CatchingUp`), so a crash repeats and leaves out nothing.
+Theory of operation. The catch-up stream begins at the position of the paused tables, with their schemas and the
+connector's notes of that position, and delivers only these tables; in the main log they are paused meanwhile. Its units
+go into the open epoch like those of the log: rows as they come, a statement with the epoch that begins with it. Its
+position is sealed with every epoch, in the states of its tables (`CatchingUp`), so a crash repeats and skips nothing.
 
-The log stands at M, between two transactions. A unit that ends at M or before is passed on. The first unit that has
-something behind M shows that all before M was told: its rows up to M are passed on, the rest is the log's to tell, and
-the tables *join*: they are live, the epoch ends here, and both readings are opened anew from the state that was sealed,
-as after a restart. For the log's reader reads ahead, and has passed over rows of the tables behind M.
+The log is at M, between two transactions. A unit that ends at M or before is passed on. The first unit with rows after
+M proves that everything before M was delivered: its rows up to M are passed on, the log delivers the rest, and the
+tables *join*: they are live, the epoch ends here, and both streams are opened again from the sealed state, as after a
+restart. This is necessary because the log's reader reads ahead, and has skipped rows of these tables after M.
 
-| the reading | then |
+| the catch-up stream | effect |
 |---|---|
 | has a unit up to M | it is passed on |
-| has a unit that does not say where it is | nothing is in it: the next one of its transaction says so |
-| has something behind M, or is at M itself | all tables join; one that is `gone` has ended |
-| has, or the log has, something before its place that is still to be settled | it waits until M is behind its unit |
-| parks a table, or lets it begin again | the others go on; both readings are opened anew behind the next cut |
-| says that a table has ended | the log looks: it has passed over whatever took the name since |
-| fails for a while, between two transactions | it is opened anew alone, where it is, and the log goes on |
+| has a unit without a position | the unit is empty; the next one of its transaction has the position |
+| has rows after M, or is at M itself | all tables join; one that is `gone` has ended |
+| is, or the log is, unsettled before its position | it waits until M is after its unit |
+| parks or resnapshots a table | the others go on; both streams are opened again after the next cut |
+| reports that a table has ended | the log probes the name, because it skipped everything about a newer table of that
+name |
+| fails temporarily, between two transactions | it alone is opened again at its position, and the log goes on |
 | cannot go on | its tables are parked with the reason; the log goes on (`catch_up_stream.py`) |
 
-*Settled* is a reading whose notes have nothing that is still to be told of the log before its place
-(`ReaderDialect.is_settled`). Until then its ordinal may be smaller than that of its position, which is where it would
-be opened anew; and the notes of the reading beside the log are of its tables, and go with it.
+A stream is *settled* if its notes have nothing pending before its position (`ReaderDialect.is_settled`). Until then its
+ordinal may be smaller than that of its position, at which it would be opened again. The notes of the catch-up stream
+concern its tables, and are dropped with it.
 
-At most one unit waits: a reading that has another one waiting is not looked at. So a join decides about all that was
-read, and what it leaves to the log is behind M.
+At most one unit waits; the stream is not polled until then. A join therefore decides about everything that was read,
+and what it leaves to the log is after M.
 
-Tables that were left at one place are read together, those of different places one after the other. At most one of the
-two readings is inside a transaction, because a cut needs both between two.
+Tables with the same position are read together, those with different positions one after the other. At most one of the
+two streams is inside a transaction, because a cut needs both to be between transactions.
 
-The numbers of the rows (`_seq`) of the log and of a reading beside it, which are in one order within an epoch.
-
-Each reader of a log counts from 0. A log that is opened anew goes on behind the numbers of the one before, because rows
-of that may still be held for a chunk; what is read beside it is moved to where the log's numbers are in each epoch,
-because an epoch has no room for numbers that are far from each other.
+`RowNumbers` renumbers the rows (`_seq`) of the log and of the catch-up stream into one order within an epoch. Each
+reader of a log counts from 0. A log that is opened again goes on after the previous numbers, because earlier rows may
+still be held for a chunk. Rows of the catch-up stream are shifted to the log's numbers in each epoch, because the
+numbers of an epoch must be close to each other.
 """
 
 from __future__ import annotations
@@ -79,17 +79,17 @@ class RowNumbers:
     """See the module's docstring. Owned by the reader's thread."""
 
     def __init__(self) -> None:
-        #: Behind all rows of the log.
+        #: The number after all rows of the log.
         self._next = 0
-        #: What is added to the numbers of the log's present reader, and to those of the reading beside it, which is
-        #: known when that has its first row of an epoch.
+        #: The offsets added to the numbers of the log's present reader and of the catch-up stream; the latter is known
+        #: at its first row of an epoch.
         self._log = 0
         self._beside: int | None = None
-        #: Behind the rows that the open epoch has of the reading beside the log.
+        #: The number after the open epoch's rows of the catch-up stream.
         self._behind = 0
 
     def open_anew(self) -> None:
-        """Another reader of the log counts from here on."""
+        """Note that another reader of the log counts from here on."""
         self._log = self._next
 
     def begin_epoch(self) -> None:
@@ -97,7 +97,7 @@ class RowNumbers:
         self._beside, self._behind = None, 0
 
     def read_again(self) -> None:
-        """Another reader beside the log counts from here on; the open epoch has rows of the one before."""
+        """Note that another catch-up reader counts from here on; the open epoch has rows of the previous one."""
         self._beside = None
 
     def of_log(self, unit: LogUnit) -> LogUnit:
@@ -107,7 +107,7 @@ class RowNumbers:
         return unit
 
     def of_beside(self, unit: LogUnit) -> LogUnit:
-        """A unit of the reading beside it with its rows' numbers."""
+        """Return a unit of the catch-up stream with its rows renumbered."""
         if self._beside is None:
             firsts = [int(rows.batch.column("_seq")[0].as_py()) for rows in rows_of(unit)]
             if not firsts:
@@ -143,9 +143,9 @@ def _numbered(rows: LogRows, shift: int) -> LogRows:
 
 
 class CatchUpFallback(Enum):
-    """What becomes of tables that cannot go on from where they were left."""
+    """The fate of tables that cannot go on from their position."""
 
-    #: They can go on when they are asked to, unless an epoch has a part of a transaction behind that place.
+    #: They can be resumed by command, unless an epoch has a part of a transaction after their position.
     RESUME = (
         "Let it go on with: raycdc tables resume CONFIG {0}; or read it anew with: raycdc tables resnapshot CONFIG {0}"
     )
@@ -174,11 +174,11 @@ class CatchUp:
         self._cursor: LogCursor | None = None
         #: The unit that was not passed on yet: it waits for a cut, or for the log.
         self._unit: LogUnit | None = None
-        #: Tables were left, and the reading is still one of them, too.
+        #: True if tables were removed from the catch-up stream while it still reads them.
         self._is_left = False
         #: The next epoch begins with the unit that waits.
         self.awaits_cut = False
-        #: Both readings are to be opened anew behind the next cut.
+        #: True if both streams are to be opened again after the next cut.
         self.opens_anew = False
         self.begin()
 
@@ -187,7 +187,7 @@ class CatchUp:
 
     @property
     def is_over(self) -> bool:
-        """Whether no table is to be caught up."""
+        """Return True if no table is to be caught up."""
         return not self.tables and not any(isinstance(self._lives[table], CatchingUp) for table in self._lives)
 
     @property
@@ -196,28 +196,28 @@ class CatchUp:
 
     @property
     def moved(self) -> bool:
-        """Whether its place is another one than at the last cut."""
+        """Return True if its position has changed since the last cut."""
         return self._cursor is not None and self._cursor.moved
 
     @property
     def wants_cut(self) -> bool:
-        """Whether nothing goes on, neither here nor in the log, before the epoch is cut."""
+        """Return True if both streams wait for the epoch to be cut."""
         return self.awaits_cut or self.opens_anew
 
     @property
     def ready(self) -> bool:
-        """Whether a unit may be passed in, while the log stands between two transactions."""
+        """Return True if a unit may be passed in, while the log is between two transactions."""
         if not self.tables or self.wants_cut or self._waits:
             return False
         return self.in_transaction or not self._epoch.is_full
 
     @property
     def _waits(self) -> bool:
-        """Whether a unit is behind the log's place, or behind the open epoch."""
+        """Return True if a unit waits for the log, or for the next epoch."""
         return self._unit is not None
 
     def log_is_settled(self, up_to: int) -> bool:
-        """Whether the log itself, up to that ordinal, has nothing that is still to be told."""
+        """Return True if the log has nothing pending up to that ordinal."""
         return self._is_settled(self._log.notes, up_to)
 
     def begin(self) -> None:
@@ -236,7 +236,7 @@ class CatchUp:
         self._cursor = LogCursor(StreamState(first.position, first.ordinal, notes=first.left.notes))
 
     def splits(self, state: StreamState) -> tuple[StreamSplit, StreamSplit | None]:
-        """The splits of the log itself, of which that is the `state`, and of what is read beside it, if anything."""
+        """Return the splits of the log, whose `state` is given, and of the catch-up stream, if any."""
         documents = self._epoch.tables.documents
         log = StreamSplit(without_caught_up(state), documents)
         if self._cursor is None:
@@ -271,8 +271,9 @@ class CatchUp:
             self._end_tables()
 
     def leave(self) -> None:
-        """Tables that were parked, or begin again, are not read here any more. A transaction of others is passed on to
-        its end: nothing else may be sealed of it.
+        """Remove tables that were parked or resnapshotted.
+
+        An open transaction of the others is passed on to its end, because nothing can be sealed inside it.
         """
         staying = frozenset(table for table in self.tables if isinstance(self._lives[table], CatchingUp))
         self._is_left = self._is_left or staying != self.tables
@@ -305,7 +306,10 @@ class CatchUp:
         self._stop()
 
     def read_again(self) -> None:
-        """The reading is opened anew where it is, alone. Only between two transactions; nothing that it told waits."""
+        """Note that the catch-up stream alone is opened again at its position.
+
+        Only between transactions, with no unit waiting.
+        """
         assert not self.in_transaction, f"{self} is inside a transaction"
         assert not self._waits, f"{self} was looked at, and a unit waits"
         self.numbers.read_again()
@@ -328,7 +332,7 @@ class CatchUp:
             self._pass_on(now_s=now_s)
 
     def _pass_or_join(self, unit: LogUnit, *, now_s: float) -> None:
-        """`unit` is the one that waits."""
+        """Handle the waiting `unit`."""
         if unit.end <= self._log.ordinal:
             self._pass_on(now_s=now_s)
             self.meet(now_s=now_s)
@@ -336,7 +340,7 @@ class CatchUp:
             self._join(unit, now_s=now_s)
 
     def _may_join(self, notes: LogNotes | None) -> bool:
-        """Whether nothing is to be settled that is before the log's place, nor in `notes` of the reading beside it."""
+        """Return True if nothing is pending before the log's position, nor in `notes` of the catch-up stream."""
         cursor = self._cursor
         assert cursor is not None, "nothing is read"
         before = self.log_is_settled(NOWHERE) and self._is_settled(cursor.notes, NOWHERE)
@@ -381,14 +385,14 @@ class CatchUp:
                 assert_never(unit)
 
     def _join(self, unit: LogUnit, *, now_s: float) -> None:
-        """`unit` has something behind the log's place."""
+        """Join the tables: `unit` has something after the log's position."""
         known = narrowed(unit, self.tables.__contains__)
         if isinstance(known, TransactionPart | LogTransactions):
             self._take(_up_to(known, self._log.ordinal), now_s=now_s)
         self._end_tables()
 
     def _end_tables(self) -> None:
-        """All before the log's place was told."""
+        """End the catch-up of all tables, because everything before the log's position was delivered."""
         for table in self.tables:
             match self._lives[table]:
                 case CatchingUp(gone=False):
@@ -403,7 +407,7 @@ class CatchUp:
         reach("after_join")
 
     def _stop(self) -> None:
-        """Nothing more is passed on, here or in the log, before both readings are opened anew."""
+        """Pass nothing more on, here or in the log, before both streams are opened again."""
         self._unit = None
         self._is_left = self.awaits_cut = False
         self.tables = frozenset(table for table in self.tables if isinstance(self._lives[table], CatchingUp))
@@ -414,15 +418,13 @@ class CatchUp:
 
 
 def without_caught_up(state: StreamState) -> StreamState:
-    """The state as the reader of the log itself takes it: tables that are caught up beside it are paused."""
+    """Return the state for the reader of the log, in which tables of the catch-up stream are paused."""
     sleeping = {table: asleep(one, one.position) for table, one in state.catching_up.items()}
     return replace(state, parked={**state.parked, **sleeping}, catching_up={}) if sleeping else state
 
 
 def _looked_at(update: SchemaUpdate) -> SchemaUpdate:
-    """An end, as something that the log is to look at: behind it another table may have taken the name, which the log
-    has passed over while this one was paused.
-    """
+    """Return a table's end as a request to probe it, because the log may have skipped a newer table of its name."""
     if isinstance(update, ParkTableUpdate) and update.parking.phase is ParkedPhase.ENDED:
         end = update.parking
         return replace(update, parking=ParkingCause(end.reason, end.position, end.ts_ms, again=True))

@@ -1,13 +1,14 @@
-"""The second reading of a log, beside the one of all other tables (`raycdc.source.snapshot.rereading.catch_up`), and
-its trouble.
+"""The catch-up stream's reader (`raycdc.source.snapshot.rereading.catch_up`), and how its failures are handled.
 
-| the reading | then |
+| the stream | effect |
 |---|---|
-| is lost, or cannot be had now | it is closed alone, and opened where it is after a pause (`raycdc.core.retry`) |
-| is lost inside a transaction of which the open epoch has a part | the reader begins anew from the last cut, as when \
+| is lost, or temporarily cannot be opened | it alone is closed, and opened at its position after a pause
+(`raycdc.core.retry`) |
+| is lost inside a transaction of which the open epoch has a part | the reader starts again from the last cut, as when
 the log itself is lost |
-| had no unit for too long because of that, or is refused by the source | its tables are parked, and go on when asked |
-| cannot go on from its place, as the log is purged | its tables begin again by themselves, or are parked |
+| had no unit for too long because of that, or is refused by the source | its tables are parked, and can be resumed by
+command |
+| cannot go on from its position, because the log is purged | its tables are resnapshotted automatically, or parked |
 | finds its tables captured in another way, or a log that cannot be read | its tables are parked |
 """
 
@@ -46,7 +47,7 @@ class CatchUpStream:
         self._pauses = Backoff(policy)
         #: When it is opened again; None: it is open, or there is nothing to read.
         self._due_s: float | None = None
-        #: How often it was away since its last unit, with what, and until when it is opened again.
+        #: The number of failures since its last unit, the last error, and the time of the next attempt.
         self._away: tuple[int, str, float] | None = None
 
     def __repr__(self) -> str:
@@ -54,26 +55,29 @@ class CatchUpStream:
 
     @property
     def trouble(self) -> CatchUpOutage | None:
-        """It is away, and is opened again; None where it is not, or never was since its last unit."""
+        """Return the present outage of the stream, which will be opened again; None if there is none."""
         if self._away is None:
             return None
         tries, text, until_s = self._away
         return CatchUpOutage(tries, text, max(0, round(until_s - self._context.now_s())))
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """Stop reading."""
         if self._source is not None:
             self._source.close()
         self._source = self._due_s = None
 
     def open(self, split: StreamSplit | None) -> None:
-        """Read from where `split` says; None: there is nothing to read. Nothing is open."""
+        """Read from the position of `split`; None: there is nothing to read. Nothing may be open."""
         self._pauses, self._away = Backoff(self._policy), None
         if split is not None:
             self._open(split)
 
     def step(self) -> bool:
-        """Pass one unit, if the log is between two transactions and waits for nothing. Whether anything was done."""
+        """Pass one unit, if the log is between two transactions and waits for nothing.
+
+        Returns True if anything was done.
+        """
         log, now_s = self._log, self._context.now_s()
         if not log.at_boundary:
             return False
@@ -93,7 +97,7 @@ class CatchUpStream:
         return True
 
     def _is_open(self, now_s: float) -> bool:
-        """Whether it is open; it is opened again if it is time."""
+        """Return True if the stream is open; open it again if it is time."""
         if self._due_s is None:
             return self._source is not None
         if now_s < self._due_s:
@@ -138,5 +142,5 @@ class CatchUpStream:
 
 
 def _first_sentence(error: RaycdcError) -> str:
-    """What happened, without the advice, which is for a pipeline whose every table is concerned."""
+    """Return the first sentence of the error. The rest is advice for the case that every table is affected."""
     return str(error).partition(". ")[0].rstrip(".") + "."

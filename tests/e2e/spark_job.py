@@ -7,12 +7,17 @@ import os
 import sys
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from raycdc.datasource import create_views, register
 from raycdc.spark import class_archive
 from raycdc.spark.session import check_java, delta_jars
+
+#: Part of the error when the Python process of a streaming source takes more than ten seconds to start, as it may on a
+#: busy machine. Spark has no setting for it (`PythonWorkerFactory.createSimpleWorker`), so the query is started again.
+SLOW_START = "connect back"
 
 
 def main() -> None:
@@ -49,8 +54,15 @@ def session(warehouse: str) -> SparkSession:
 
 def stream(spark: SparkSession, given: dict[str, Any]) -> dict[str, Any]:
     """Append the changelog to Parquet, under a checkpoint: until killed, or (`until`) up to the end."""
-    query = started(spark, given)
-    query.awaitTermination()
+    while True:
+        query = started(spark, given)
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as cause:
+            if SLOW_START in str(cause):
+                continue
+            raise
+        break
     progress = [p for p in query.recentProgress if p["numInputRows"]]
     return {"batches": len(progress), "sources": [p["sources"][0] for p in progress], **rows_of(spark, given["out"])}
 
@@ -62,6 +74,11 @@ def started(spark: SparkSession, given: dict[str, Any]) -> StreamingQuery:
     if given["options"].get("until"):
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime="200 milliseconds").start()
+
+
+def started_too_slowly(query: StreamingQuery) -> bool:
+    """Whether the query ended because of `SLOW_START`."""
+    return SLOW_START in str(query.exception())
 
 
 def rows_of(spark: SparkSession, out: str) -> dict[str, Any]:

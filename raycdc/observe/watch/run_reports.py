@@ -80,9 +80,11 @@ class PhaseReporter:
             if phase == _FOLLOWED and before in (None, _NEW, SNAPSHOT) and amount is not None:
                 self._waiting[name] = _holding(status), amount.rows
             elif phase == SNAPSHOT:
-                # It begins again before the news of the last one was out.
+                # A resnapshot began before the last snapshot was reported.
                 self._waiting.pop(name, None)
-                self._refused.discard(name)
+                # A table in its first snapshot may be refused before its first status arrives here.
+                if before in (_FOLLOWED, _PARKED):
+                    self._refused.discard(name)
         idle = _is_idle(status)
         self._tell_held(lambda epoch: idle or epoch <= status.committed, lambda: self._all_done(status))
 
@@ -112,8 +114,10 @@ class PhaseReporter:
 
 
 def _is_idle(status: JobStatus) -> bool:
-    """Whether everything that was read is in the sink."""
-    on_its_way = status.sealing is not None or status.sealed > status.committed
+    """True if everything that was read is in the sink. A chunk without rows has no open bytes, and yet its table's
+    target is made, or refused, by the epoch that has the chunk.
+    """
+    on_its_way = status.sealing is not None or status.sealed > status.committed or status.counts.chunks_out
     return not on_its_way and not any(reader.open_bytes for reader in status.readers)
 
 

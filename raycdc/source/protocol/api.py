@@ -164,6 +164,7 @@ class TableCounts:
     in_snapshot: int = 0
     chunks_done: int = 0
     chunks_left: int = 0
+    chunks_out: int = 0
 
 
 NO_TABLES = TableCounts()
@@ -204,7 +205,8 @@ class EnumeratorStatistics:
 
     `chunks_waiting` is a lower bound of the bounded splits without a reader, positive while there are any. `problems`
     are harmless errors by place, kept until they are resolved; `standing` is what waits for a user. `owing` are the
-    names of spools with segments of bounded splits that no report has named yet.
+    names of spools with segments of bounded splits that no report has named yet. `chunks_out` bounded splits were given
+    to readers and are in no manifest yet.
     """
 
     progress: TablesProgress
@@ -212,6 +214,7 @@ class EnumeratorStatistics:
     problems: Mapping[str, str] = field(default_factory=dict)
     owing: frozenset[str] = frozenset()
     standing: Sequence[Stalled] = ()
+    chunks_out: int = 0
 
 
 class SplitEnumerator(Protocol):

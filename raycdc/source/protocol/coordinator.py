@@ -238,7 +238,7 @@ class SourceCoordinator:
             committed=epochs.committed,
             tables=_table_statuses(epochs, enumerator.progress) if tables else {},
             # Of a log without a snapshot the tables that brought rows are known, and no others.
-            counts=replace(counts, tables=max(counts.tables, len(epochs.rows))),
+            counts=replace(counts, tables=max(counts.tables, len(epochs.rows)), chunks_out=enumerator.chunks_out),
             chunks_waiting=enumerator.chunks_waiting,
             problems={**enumerator.problems, **self._surroundings.acknowledgements.problems},
             readers=self.readers.statuses(),

@@ -13,9 +13,9 @@ from raycdc.state.parked import ParkedTarget
 AMOUNT = SnapshotAmount(rows=10, bytes=100)
 
 
-def status(*, sealed: int, committed: int, sealing: int = 0, **phases: str) -> JobStatus:
+def status(*, sealed: int, committed: int, sealing: int = 0, chunks_out: int = 0, **phases: str) -> JobStatus:
     tables = {TableId("shop", name): TableStatus(TableProgress(word, amount=AMOUNT)) for name, word in phases.items()}
-    counts = TableCounts(len(phases), [*phases.values()].count("snapshot"))
+    counts = TableCounts(len(phases), [*phases.values()].count("snapshot"), chunks_out=chunks_out)
     under_way = SealStatus(sealing, (0,)) if sealing else None
     return JobStatus(1, sealed, committed, tables=tables, counts=counts, seals=Seals(under_way))
 
@@ -60,6 +60,28 @@ def test_no_snapshot_is_said_to_be_in_a_target_where_its_table_is_parked() -> No
     lives.heard(status(sealed=6, committed=6, a="parked", b="stream", old="stream"))
     done = [one for one in told if not isinstance(one, TablePhaseChanged)]
     assert done == [SnapshotDone("shop.old", 10), SnapshotDone("shop.b", 10), SnapshotsDone(2)]
+
+
+def test_an_empty_table_whose_target_is_refused_is_never_done() -> None:
+    told: list[PhaseEvent] = []
+    lives = PhaseReporter({}, told.append)
+    # The chunk without rows is published, and its target is still to be made.
+    lives.heard(status(sealed=0, committed=0, chunks_out=1, a="stream"))
+    lives.heard(status(sealed=1, committed=0, a="stream"))
+    lives.parked({"lake.a": refusing("shop.a")})
+    lives.heard(status(sealed=1, committed=1, a="stream"))
+    lives.heard(status(sealed=2, committed=2, a="parked"))
+    assert told == [TablePhaseChanged("shop.a", "stream", "parked")]
+
+
+def test_a_table_that_is_refused_before_its_first_status_is_heard_is_not_done() -> None:
+    told: list[PhaseEvent] = []
+    lives = PhaseReporter({}, told.append)
+    lives.parked({"lake.a": refusing("shop.a")})
+    lives.heard(status(sealed=0, committed=0, a="snapshot"))
+    lives.heard(status(sealed=1, committed=1, a="stream"))
+    lives.heard(status(sealed=2, committed=2, a="parked"))
+    assert [one for one in told if not isinstance(one, TablePhaseChanged)] == []
 
 
 def refusing(source: str) -> ParkedTarget:

@@ -265,6 +265,7 @@ class IncrementalSnapshotEnumerator:
             problems=planning.held.locked.problems,
             owing=self._chunks.owing,
             standing=planning.held.locked.standing,
+            chunks_out=len(self._chunks.out),
         )
 
     def _on_start_point(self, start: StartPoint) -> None:

@@ -45,7 +45,7 @@ class Seen:
     """What was seen while the jobs ran: seconds since the start, nodes that are alive, readers of each job by node."""
 
     began_s: float = field(default_factory=time.monotonic)
-    told_s: float = 0.0
+    reported_s: float = 0.0
     nodes: list[tuple[float, int]] = field(default_factory=list)
     #: When each spool had its first reader: in seconds since the start, and in wall-clock milliseconds.
     came_s: dict[str, float] = field(default_factory=dict)
@@ -82,8 +82,8 @@ class Seen:
         changed = not self.nodes or self.nodes[-1][1] != alive
         if changed:
             self.nodes.append((now_s, alive))
-        if changed or now_s - self.told_s >= TELL_S:
-            self.told_s = now_s
+        if changed or now_s - self.reported_s >= TELL_S:
+            self.reported_s = now_s
             held = f"{readers} reader{'s' * (readers != 1)}, {rate:,} rows/s"
             progress(f"  {now_s:6.1f} s: {alive} node{'s' * (alive != 1)}, {held}; waiting for {waiting_for}")
 

@@ -184,13 +184,13 @@ def heartbeats(readers: int) -> dict[str, Any]:
 
 def partitions(count: int, readers: int) -> dict[str, Any]:
     """Partitions given out at once, and balanced when half as many readers come."""
-    from raycdc.source.partitions.assigner import moves, place
+    from raycdc.source.partitions.assigner import distribute, moves
 
     splits = [f"orders-{number:05d}" for number in range(count)]
     figures: dict[str, Any] = {"rows": count}
     with measured(figures):
         begun = time.perf_counter()
-        placed = place(splits, dict.fromkeys(range(readers), ()))
+        placed = distribute(splits, dict.fromkeys(range(readers), ()))
         placed_s = time.perf_counter() - begun
         begun = time.perf_counter()
         moved = moves({**placed, **{reader: [] for reader in range(readers, readers + readers // 2)}})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Row = tuple[int, int]
 
 #: How often the metadata of an Iceberg table are looked for: a hundred versions are there at once.
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _ANSWER_S = 30.0
 
 
@@ -98,7 +98,7 @@ class InIceberg(Watch):
             self._thread.join()
 
     def _look_on(self) -> None:
-        while not self._over.wait(_LOOK_S):
+        while not self._over.wait(_POLL_S):
             self._look()
 
     def _look(self) -> None:
@@ -193,7 +193,7 @@ class InKafka(Watch):
             consumer.assign(ends)
             self._ready.set()
             while not self._over.is_set():
-                message = consumer.poll(_LOOK_S)
+                message = consumer.poll(_POLL_S)
                 # A tombstone has no value, and what follows a transaction's end is no message.
                 value = None if message is None or message.error() is not None else message.value()
                 if value is not None:

@@ -194,8 +194,8 @@ class ParkReason(StrEnum):
     KEY = "key"
     VALUE = "value"
     TAKEN = "taken"
-    GONE = "gone"
-    TOUCHED = "touched"
+    MISSING = "gone"
+    MODIFIED = "touched"
     BLOCKED = "blocked"
     RULES = "rules"
 
@@ -292,14 +292,14 @@ class TargetExistsError(TableRefusedError, SinkError):
 class TargetDroppedError(TableRefusedError, SinkError):
     """The target was deleted, swapped or restored from an older copy."""
 
-    reason = ParkReason.GONE
+    reason = ParkReason.MISSING
     cure = "Take a new snapshot of the table, which makes the target anew; or bring the target back as it was."
 
 
 class TargetModifiedError(TableRefusedError, SinkError):
     """Another client changed the target in a way that makes exact writes impossible."""
 
-    reason = ParkReason.TOUCHED
+    reason = ParkReason.MODIFIED
     cure = "Undo at the target what the text names, or delete the target; then take a new snapshot of the table."
 
 

@@ -33,7 +33,7 @@ from typing import Any
 
 from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
 from raycdc.core.activity import ActivityTracker, Stage
-from raycdc.delivery.epoch_loop import EpochLoop, begin_again
+from raycdc.delivery.epoch_loop import EpochLoop, request_resnapshot
 from raycdc.delivery.ports import EpochPorts, Routing
 from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy, parks_of
 from raycdc.driver.command_queue import CommandQueue
@@ -49,7 +49,7 @@ from raycdc.driver.engine_promotion import (
 )
 from raycdc.driver.fitting import proving_target
 from raycdc.driver.leadership import Leadership, StoppedWaitingError, take
-from raycdc.driver.live_commands import LOOK_AT_STORE_S, LOOK_S, LiveCommands, command_rules
+from raycdc.driver.live_commands import POLL_S, POLL_STORE_S, LiveCommands, command_rules
 from raycdc.driver.resolve import OutputMode, ResolvedRun, resolve, take_up
 from raycdc.driver.source_side import SourceSide, copies_of, handed_launcher, job_spec, new_launcher, new_supervisor
 from raycdc.driver.start_retry import StartRetry
@@ -99,16 +99,16 @@ class _Run:
     """The objects that one run has from its start. Closing `stack` ends what the run has started."""
 
     stack: ExitStack
-    tenure: Leadership
+    leadership: Leadership
     reporter: ProgressReporter
 
     @property
     def store(self) -> CheckpointStore:
-        return self.tenure.store
+        return self.leadership.store
 
     @property
     def term(self) -> DriverGeneration:
-        return self.tenure.term
+        return self.leadership.term
 
 
 class Pipeline:
@@ -178,7 +178,7 @@ class Pipeline:
         }
         reporter = ProgressReporter(listeners, keeper)
         reporter.hearers.on_exit.append(notifier.failed_at_once)
-        notifier.open(reporter.warning, lambda: None if (room := control.log_room()) is None else room.kept_s)
+        notifier.open(reporter.warning, lambda: None if (room := control.log_retention()) is None else room.kept_s)
         with log.writing():
             try:
                 start = Start(self.config, local, self._has_sink, _end_of(until))
@@ -202,7 +202,7 @@ class Pipeline:
         # state.
         begun = partial(control.open, reporter.warning)
         with self._one_run(start, reporter, standby=standby, begun=begun) as run:
-            control.take(run.tenure, reporter.warning)
+            control.take(run.leadership, reporter.warning)
             run.stack.callback(control.close)
             ended = self._commit_all(run, start)
             last, record = (run.store.last_manifest(), run.store.last_commit()) if ended else (None, None)
@@ -212,7 +212,7 @@ class Pipeline:
                     complain_of_parked(last, record, selects=self.config.source.captures)
                 except RaycdcError as error:
                     complaint = error
-            run.tenure.ends(RunEnd.now(ExitCode.DONE) if complaint is None else _end_with(complaint))
+            run.leadership.ends(RunEnd.now(ExitCode.DONE) if complaint is None else _end_with(complaint))
             run.stack.close()
             # Raised last, after all events were reported, including which tables were parked.
             if complaint is not None:
@@ -270,10 +270,10 @@ class Pipeline:
         start = Start(config, local, has_sink=False, asked=_end_of(until))
         with self._one_run(start, silent) as run:
             store = run.store
-            taker = OutputMode.HAND_FOR_SINK if self._has_sink else OutputMode.HAND
-            patiently = StartRetry(run.tenure, silent.warning, self._stopping)
-            resolved = patiently(partial(resolve, start, store, warn=patiently.warning, taker=taker))
-            if resolved.full_by is FullBy.KNOWN_ROWS:
+            output_mode = OutputMode.HAND_FOR_SINK if self._has_sink else OutputMode.HAND
+            patiently = StartRetry(run.leadership, silent.warning, self._stopping)
+            resolved = patiently(partial(resolve, start, store, warn=patiently.warning, output_mode=output_mode))
+            if resolved.full_by is FullBy.ROW_STORE:
                 raise ConfigError(
                     'source.changelog: "full" is for rows on their way to a sink of raycdc\'s; leave it out, or let '
                     "all captured collections keep images."
@@ -319,17 +319,17 @@ class Pipeline:
                 stack.enter_context(watching_stores(reporter.warning))
                 options = self.config.pipeline
                 store = CheckpointStore(state_of(self.config), pipeline=options.name)
-                tenure = take(stack, store, reporter, standby=standby, stopping=self._stopping)
+                leadership = take(stack, store, reporter, standby=standby, stopping=self._stopping)
                 try:
-                    yield _Run(stack, tenure, reporter)
-                    tenure.ends(RunEnd.now(ExitCode.DONE))
+                    yield _Run(stack, leadership, reporter)
+                    leadership.ends(RunEnd.now(ExitCode.DONE))
                 except BaseException as error:
-                    tenure.ends(_end_with(error))
+                    leadership.ends(_end_with(error))
                     raise
                 finally:
                     # If this driver lost the state to another one, that fact replaces the error it ran into.
                     with suppress(StateError):
-                        tenure.require_held()
+                        leadership.require_held()
         finally:
             with self._lock:
                 self._supervisor = None
@@ -341,16 +341,16 @@ class Pipeline:
     def _commit_all(self, run: _Run, start: Start) -> bool:
         """Start everything and commit epochs to the end; False where a stop came before there were readers."""
         config, store, reporter, local = self.config, run.store, run.reporter, start.local
-        taker = OutputMode.SINK if self._has_sink else OutputMode.HAND
-        patiently = StartRetry(run.tenure, reporter.warning, self._stopping)
-        resolved = patiently(partial(resolve, start, store, warn=patiently.warning, taker=taker))
+        output_mode = OutputMode.SINK if self._has_sink else OutputMode.HAND
+        patiently = StartRetry(run.leadership, reporter.warning, self._stopping)
+        resolved = patiently(partial(resolve, start, store, warn=patiently.warning, output_mode=output_mode))
         take_up(resolved)
         if self._stopped_early():
             return False
         spec = job_spec(resolved, store)
         begins = RunBeginning.of(config, local=local)
         waits = begins is RunBeginning.ON_ENGINES
-        reporter.starting(begins.told(config))
+        reporter.starting(begins.text(config))
         spark = None
         if begins is not RunBeginning.LOCAL:
             session = partial(new_session, config.spark, store.path, config.sink.type)
@@ -373,8 +373,8 @@ class Pipeline:
             spark.warm_up()
         reporter.starting("asking the sink what it holds")
         data = DataSide(resolved, store, spec.access, spark)
-        watchdog = Watchdog(config.pipeline.watchdog.total_seconds(), reporter.tell, reporter.hearers.moved)
-        watchdog.board.around = partial(activity, spark)
+        watchdog = Watchdog(config.pipeline.watchdog.total_seconds(), reporter.notify, reporter.hearers.moved)
+        watchdog.tracker.around = partial(activity, spark)
         run.stack.enter_context(watchdog.watching())
         reporter.hearers.on_status.append(watchdog.heard)
         reporter.hearers.on_asking.append(watchdog.asked)
@@ -382,10 +382,10 @@ class Pipeline:
             from raycdc.spark.executors import probe  # Only here, because most runs have no executors elsewhere.
 
             reporter.starting("asking an executor of Spark to read rows")
-            with watchdog.board.doing(Stage.OPEN, "waits for an executor of Spark that reads rows from here"):
+            with watchdog.tracker.doing(Stage.OPEN, "waits for an executor of Spark that reads rows from here"):
                 probe(spark.session(), store.spool, spec.access.as_of(launcher.flights()))
-        routing = data.open(run.stack, reporter.warning, patiently=patiently, board=watchdog.board)
-        self._commit_epochs(run, resolved, routing, spec, launcher, board=watchdog.board)
+        routing = data.open(run.stack, reporter.warning, patiently=patiently, tracker=watchdog.tracker)
+        self._commit_epochs(run, resolved, routing, spec, launcher, tracker=watchdog.tracker)
         return True
 
     def _commit_epochs(
@@ -396,7 +396,7 @@ class Pipeline:
         spec: JobSpec,
         launcher: Launcher,
         *,
-        board: ActivityTracker,
+        tracker: ActivityTracker,
     ) -> None:
         """Recover, then run the source side and the epoch loop together."""
         store, reporter = run.store, run.reporter
@@ -409,8 +409,8 @@ class Pipeline:
             access=lambda: spec.access.as_of(launcher.flights()),
             copies=spec.copies,
             routing=routing,
-            board=board,
-            begin_again=partial(begin_again, store, reporter.warning),
+            tracker=tracker,
+            request_resnapshot=partial(request_resnapshot, store, reporter.warning),
             parking=ParkingPolicy(
                 parks_of(self.config.pipeline),
                 on_parked=source_side.parked,
@@ -421,26 +421,26 @@ class Pipeline:
         )
         ports = run.stack.enter_context(traced(self.config, store, ports, reporter))
         loop = EpochLoop(store, resolved.start.sink, ports)
-        run.tenure.on_lost(lambda _: loop.stop())
+        run.leadership.on_lost(lambda _: loop.stop())
         with proving_target(self.config, store, resolved.changed, loop.written):
-            recoveries, phases = Recoveries(run.tenure.before, reporter.tell), phases_at(store, loop.committed)
+            recoveries, phases = Recoveries(run.leadership.before, reporter.notify), phases_at(store, loop.committed)
             recoveries.began(loop.recover())
         for answer in CommandQueue(store).begin(command_rules(self.config, resolved.require_rows)):
-            reporter.tell(Commanded(answer))
+            reporter.notify(Commanded(answer))
         last = store.last_manifest()
         # The start itself reports the tables that have requests, so they count as known here.
         known = None if last is None else known_tables(last) | requests_of(store).tables.keys()
-        reporter.hearers.on_status.append(NewTables(known, reporter.tell).heard)
-        lives = PhaseReporter(phases, reporter.tell, refused_by_targets(store.last_commit()))
-        reporter.hearers.on_parked.append(lives.parked)
-        reporter.hearers.on_status.extend([recoveries.heard, lives.heard])
+        reporter.hearers.on_status.append(NewTables(known, reporter.notify).heard)
+        table_states = PhaseReporter(phases, reporter.notify, refused_by_targets(store.last_commit()))
+        reporter.hearers.on_parked.append(table_states.parked)
+        reporter.hearers.on_status.extend([recoveries.heard, table_states.heard])
         reporter.bad_rows(bad_rows(store, loop.committed))
         losses = RestartBudget()
         while True:
             losses.started(time.monotonic())
             try:
                 self._follow(run, resolved, loop, launcher, source_side, recoveries)
-                lives.ended()
+                table_states.ended()
                 return
             except ClusterLostError as lost:
                 source_side.supervisor = self._supervisor = None
@@ -475,14 +475,14 @@ class Pipeline:
                 CommandQueue(run.store),
                 command_rules(self.config, resolved.require_rows),
                 supervisor,
-                tell=lambda answer: run.reporter.tell(Commanded(answer)),
-                every_s=LOOK_AT_STORE_S if run.store.place.on_store else LOOK_S,
+                notify=lambda answer: run.reporter.notify(Commanded(answer)),
+                every_s=POLL_STORE_S if run.store.location.on_store else POLL_S,
             )
             stack.callback(commands.close)
             if isinstance(launcher, PromotableLauncher) and launcher.in_process:
                 asked, due = PromotionState.of(run.store), EnginesDue(ends_by_itself=resolved.start.until is not None)
-                hand_over = EnginePromotion(launcher, supervisor, asked, tell=run.reporter.tell, due=due)
-                stack.callback(hand_over.close)
+                promote = EnginePromotion(launcher, supervisor, asked, notify=run.reporter.notify, due=due)
+                stack.callback(promote.close)
             _run_through_losses(loop, supervisor, run.reporter, recoveries)
 
     def _supervised(
@@ -491,7 +491,7 @@ class Pipeline:
         """A supervisor of this run until `stack` ends, which a stop reaches from now on; see `new_supervisor`."""
         supervisor = new_supervisor(self.config, launcher, run.store, run.term, run.reporter, readers)
         stack.callback(supervisor.close)
-        run.tenure.on_lost(supervisor.fail)
+        run.leadership.on_lost(supervisor.fail)
         with self._lock:
             self._supervisor = supervisor
             stopping = self._stopping.is_set()
@@ -506,8 +506,8 @@ def _end_with(error: BaseException) -> RunEnd:
         return RunEnd.now(ExitCode.INTERRUPTED)
     if not isinstance(error, Exception):
         return RunEnd.now(ExitCode.DONE)
-    code, told = error.exit_code if isinstance(error, RaycdcError) else ExitCode.BUG, Failed.of(error)
-    return RunEnd.now(code, told.error, told.text)
+    code, reported = error.exit_code if isinstance(error, RaycdcError) else ExitCode.BUG, Failed.of(error)
+    return RunEnd.now(code, reported.error, reported.text)
 
 
 def _end_of(until: str | None) -> Until | None:

@@ -56,7 +56,7 @@ class Plugin:
     names, in the same way, the questions of ``raycdc init``: a subclass of
     `raycdc.config.init_questions.InitQuestions`. The default asks for the section's required keys. `statements` names a
     function that parses this source's DDL statements when a message format carries them
-    (`raycdc.source.connector.ReadStatement`). `places` names a function that formats a position of this source
+    (`raycdc.source.connector.ReadStatement`). `positions` names a function that formats a position of this source
     (`raycdc.state.opaque.Position`) as one readable line.
     """
 
@@ -66,7 +66,7 @@ class Plugin:
     factory: str
     init: str = "raycdc.config.init_questions:InitQuestions"
     statements: str = ""
-    places: str = ""
+    positions: str = ""
 
     def create(self, config: Any, *given: Any) -> Any:
         """Import the factory and call it with `config` and the other arguments `given`.
@@ -75,7 +75,7 @@ class Plugin:
         """
         return self._imported(self.factory)(config, *given)
 
-    def init_page(self) -> Any:
+    def init_questions(self) -> Any:
         """The page that ``raycdc init`` asks. Raises `ConfigError` as `create` does."""
         return self._imported(self.init)(self.name, self.config)
 
@@ -83,18 +83,18 @@ class Plugin:
         """The function that `statements` names. Raises `ConfigError` as `create` does."""
         return self._imported(self.statements)
 
-    def place_text(self) -> Any:
-        """The function that `places` names. Raises `ConfigError` as `create` does."""
-        return self._imported(self.places)
+    def position_text(self) -> Any:
+        """The function that `positions` names. Raises `ConfigError` as `create` does."""
+        return self._imported(self.positions)
 
-    def _imported(self, place: str) -> Callable[..., Any]:
-        module_name, _, attribute = place.partition(":")
+    def _imported(self, key_path: str) -> Callable[..., Any]:
+        module_name, _, attribute = key_path.partition(":")
         try:
             made: Callable[..., Any] = getattr(importlib.import_module(module_name), attribute)
         except (ImportError, AttributeError) as cause:
             if isinstance(cause, ModuleNotFoundError) and (missing := missing_extra(str(cause.name))):
                 raise ConfigError(f"type = {self.name!r} {missing}") from cause
-            raise ConfigError(f"The plug-in for type {self.name!r} is broken: {place}: {cause}") from cause
+            raise ConfigError(f"The plug-in for type {self.name!r} is broken: {key_path}: {cause}") from cause
         return made
 
 
@@ -115,9 +115,9 @@ class PluginListing:
     error: str | None
 
 
-def load_plugin(group: PluginGroup, plugin_type: str, *, place: str | None = None) -> Plugin:
-    """The plug-in for `plugin_type`. Raises `ConfigError` at `place` for an unknown or broken one."""
-    at = f"{place or group.section + '.type'}: "
+def load_plugin(group: PluginGroup, plugin_type: str, *, key_path: str | None = None) -> Plugin:
+    """The plug-in for `plugin_type`. Raises `ConfigError` at `key_path` for an unknown or broken one."""
+    at = f"{key_path or group.section + '.type'}: "
     found = _discover(group).get(plugin_type)
     if found is None:
         raise ConfigError(at + _unknown(group, plugin_type))

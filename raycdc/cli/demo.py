@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
                 status = _follow(trial, options)
                 if status is not ExitCode.DONE:
                     return int(status)
-                print(f"\nMeanwhile {trial.told()}.\n{_engine_rows()}.\n", flush=True)
+                print(f"\nMeanwhile {trial.summary()}.\n{_engine_rows()}.\n", flush=True)
                 findings = _compared(trial, target, options)
                 status = _print_findings(findings)
                 _print_end(target, options, seconds=time.monotonic() - began)
@@ -118,8 +118,8 @@ def _parse(arguments: Sequence[str]) -> _Options:
         "not here: servers are fetched when they are first started.",
     )
     for name, known, default in (("--source", [*SOURCES], "mariadb"), ("--sink", [*FOLDERS, *SERVERS], "delta")):
-        told = f"{', '.join(known)}; default: {default}"
-        parser.add_argument(name, choices=known, default=default, metavar="KIND", help=told)
+        summary = f"{', '.join(known)}; default: {default}"
+        parser.add_argument(name, choices=known, default=default, metavar="KIND", help=summary)
     parser.add_argument("--orders", type=int, help="rows of the largest table")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long customers go on after the snapshot (10)")
     parser.add_argument("--local", action="store_true", help="run the pipeline without Ray and Spark")
@@ -284,7 +284,7 @@ class _Progress:
 
         def seen() -> bool:
             try:
-                run = find(CheckpointStore(_STATE, create=False), patience_s=0)
+                run = find(CheckpointStore(_STATE, create=False), timeout_s=0)
                 lag_ms = None if isinstance(run, NoRun) else run.status().job.lag_ms
             except StateError:
                 return False  # asked again soon
@@ -377,13 +377,13 @@ def _print_findings(findings: Sequence[_Finding]) -> ExitCode:
 
 def _print_end(target: SandboxTarget, options: _Options, *, seconds: float) -> None:
     """Print where the data is, how to look at it, and the commands to try next, as they can be typed here."""
-    from raycdc.sandbox.trials.trial import looked, program
+    from raycdc.sandbox.trials.trial import program, python_command
 
     print(f"\n{seconds:.0f} s in all.\nThe tables are {target.where}.")
     if target.is_server and not options.stay:
         print("They are gone with the demo; with --stay its servers stay up until Ctrl-C.")
     else:
-        print("\n".join(["\nLook at it:", "", *looked(target.look)]))
+        print("\n".join(["\nLook at it:", "", *python_command(target.preview_code)]))
     commands = []
     if options.stay:
         commands.append((f"run {CONFIG} --ui", "in another terminal: it goes on"))

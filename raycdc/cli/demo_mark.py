@@ -41,10 +41,10 @@ def serving(config: Path) -> Iterator[None]:
 
 def require_servers(config: Path) -> None:
     """`SourceError` where `config` is as a demo wrote it, and that demo has ended."""
-    place = config.parent / MARK
-    if not is_free(place):
+    location = config.parent / MARK
+    if not is_free(location):
         return
-    *_, written = place.read_text(encoding="utf-8", errors="replace").split() or [""]
+    *_, written = location.read_text(encoding="utf-8", errors="replace").split() or [""]
     if config.is_file() and written == _digest(config):
         raise SourceError(
             f"{config} is of a demo, which has ended, and its servers with it. `raycdc demo` starts new ones and "

@@ -138,13 +138,13 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
         raise ConfigError(f"{path} exists already. Give another name, or overwrite it with --force")
     if not path.parent.is_dir():
         raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}. Make it, or name another file.")
-    source: InitQuestions = load_plugin(PluginGroup.SOURCES, options.source, place="--source").init_page()
+    source: InitQuestions = load_plugin(PluginGroup.SOURCES, options.source, key_path="--source").init_questions()
     if options.sink in _DATABASES:
         raise ConfigError(
             f"--sink {options.sink}: tables of a database are --sink jdbc, with "
             f"--answer sink.url=jdbc:{_DATABASES[options.sink]}://HOST:PORT/DATABASE and --answer sink.user=NAME"
         )
-    sink: InitQuestions = load_plugin(PluginGroup.SINKS, options.sink, place="--sink").init_page()
+    sink: InitQuestions = load_plugin(PluginGroup.SINKS, options.sink, key_path="--sink").init_questions()
     _refuse_unknown(options, source, sink)
     answers, tables = _chosen(source, options)
     sink_answers = {each.name: _answer(each, options.answers, _SINK) for each in _sink_questions(sink)}
@@ -180,13 +180,13 @@ def _chosen(source: InitQuestions, options: InitOptions) -> tuple[dict[str, str]
         answers = {each.name: _answer(each, options.answers) for each in source.questions()}
         try:
             return answers, _tables(source, answers, options.tables) if source.chooses else ()
-        except SourceUnavailableError as away:
+        except SourceUnavailableError as unreachable:
             offer = f"No server to try with? Start one in another terminal:  raycdc sandbox {source.trial}"
             if not source.trial:
                 raise
             if not sys.stdin.isatty():
-                raise SourceUnavailableError(f"{away}\n{offer}") from away
-            print(printable_text(f"{away}\n{offer}"))
+                raise SourceUnavailableError(f"{unreachable}\n{offer}") from unreachable
+            print(printable_text(f"{unreachable}\n{offer}"))
             if any(each.asked and each.name not in options.answers for each in source.questions()):
                 print("Then answer again (Ctrl-C ends):")
             else:
@@ -292,8 +292,8 @@ def _not_taken(page: InitQuestions, cause: ValidationError) -> ConfigError:
     """The first thing that the section does not take, as the option that gave it."""
     first = cause.errors()[0]
     key = str(first["loc"][0]) if first["loc"] else ""
-    place = "--table" if key == page.chosen else _flag(key)
-    return ConfigError(f"{place}: {str(first['msg']).removeprefix('Value error, ')}")
+    key_path = "--table" if key == page.chosen else _flag(key)
+    return ConfigError(f"{key_path}: {str(first['msg']).removeprefix('Value error, ')}")
 
 
 def _words(text: str) -> list[str]:

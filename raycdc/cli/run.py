@@ -97,7 +97,7 @@ def run_pipeline(path: Path, way: RunOptions, *, as_json: bool, verbose: bool) -
             return _run(path, view, out, way, verbose=verbose)
         except Exception as error:
             # This includes errors before the pipeline has a listener, and bugs, because programs read nothing else.
-            if view is not None and not view.told_error:
+            if view is not None and not view.reported_error:
                 view.show(Failed.of(error))
             raise
 
@@ -205,7 +205,7 @@ class _Ask(Enum):
     """What the thread that stops the pipeline is asked for."""
 
     STOP = "stop"
-    STOP_AS_TOLD = "stop, and say so"
+    STOP_AND_SAY = "stop, and say so"
     NOTHING_MORE = "nothing more"
 
 
@@ -265,7 +265,7 @@ class _Stopper:
         def carry_out() -> None:
             while (asked := self._asked.get()) is not _Ask.NOTHING_MORE:
                 self._pipeline.stop()
-                if asked is _Ask.STOP_AS_TOLD:
+                if asked is _Ask.STOP_AND_SAY:
                     # A terminal may be held, a pipe full, a stream closed: no stop depends on words about it.
                     with contextlib.suppress(OSError, ValueError):
                         self._view.note(
@@ -297,7 +297,7 @@ class _Stopper:
         self._signals += 1
         self._interrupted = self._interrupted or number != signal.SIGTERM
         if self._signals == 1:
-            self._asked.put(_Ask.STOP_AS_TOLD)
+            self._asked.put(_Ask.STOP_AND_SAY)
         elif self._signals == 2:
             raise KeyboardInterrupt
         else:

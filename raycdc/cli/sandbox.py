@@ -56,7 +56,7 @@ def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
                 trial.fill(ShopSize(customers=200, products=100, orders=_ORDERS))
             for number in before:
                 signal.signal(number, lambda *_: asked.put(None))
-            print("\n".join(_told(trial, filled=filled)), flush=True)
+            print("\n".join(_instructions(trial, filled=filled)), flush=True)
             while not _is_asked(asked):
                 if live and filled and isinstance(trial, SandboxSourceServer):
                     trial.step()
@@ -82,9 +82,9 @@ def _is_asked(asked: queue.SimpleQueue[None]) -> bool:
     return False
 
 
-def _told(trial: SandboxServer, *, filled: bool) -> Iterator[str]:
+def _instructions(trial: SandboxServer, *, filled: bool) -> Iterator[str]:
     from raycdc.sandbox.trials import SandboxSourceServer
-    from raycdc.sandbox.trials.trial import COMPARED, DATABASE, looked, typed
+    from raycdc.sandbox.trials.trial import COMPARED, DATABASE, python_command, typed
 
     yield f"{trial.version} is up until Ctrl-C; its data goes with it."
     yield ""
@@ -96,7 +96,7 @@ def _told(trial: SandboxServer, *, filled: bool) -> Iterator[str]:
     if filled:
         yield f"  data      {', '.join(f'{DATABASE}.{table}' for table in COMPARED)}"
     if filled:
-        yield from ["", "Look at it:", "", *looked(trial.look(DATABASE, "orders"))]
+        yield from ["", "Look at it:", "", *python_command(trial.preview_code(DATABASE, "orders"))]
     if isinstance(trial, SandboxSourceServer):
         yield ""
         yield "As a source, in another terminal:"

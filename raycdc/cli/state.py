@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from raycdc.cli.inspect.inspect_checkpoint import place_of_state
+from raycdc.cli.inspect.inspect_checkpoint import state_location_of
 from raycdc.cli.screens.formatting import counted, size_text
 from raycdc.config.fields import section_of
 from raycdc.config.load import read_toml, state_sections
@@ -17,14 +17,14 @@ from raycdc.core.terminal_text import printable_json, printable_text
 from raycdc.driver.state_admin.copying import Copied, back_up, move
 from raycdc.driver.state_admin.examination import Examination, Finding, StartEffect, examine
 from raycdc.errors import ConfigError, ExitCode
-from raycdc.state.location import StateLocation, state_place
-from raycdc.storage.url import FolderLocation, place_of
+from raycdc.state.location import StateLocation, state_location
+from raycdc.storage.url import FolderLocation, parse_location
 
 
 def check_state(config: Path, *, as_json: bool) -> int:
     """Print what the state has, what of it is not as it was written, and the way out. 6 where that matters."""
     without_pandas()
-    state = examine(place_of_state(config))
+    state = examine(state_location_of(config))
     if as_json:
         print(printable_json(_document(state)))
     else:
@@ -37,13 +37,13 @@ def back_up_state(config: Path, to: str) -> int:
     """Copy the state to an empty place, and say what the copy is good for."""
     without_pandas()
     target = _target(config, to)
-    made = back_up(place_of_state(config), target)
+    made = back_up(state_location_of(config), target)
     if made.epoch is None or made.committed_ms is None:
         since = "before its first commit"
     else:
         when = datetime.fromtimestamp(made.committed_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
         since = f"as of epoch {made.epoch}, committed at {when}"
-    print(printable_text(f"Copied the state of pipeline {made.pipeline} to {made.place}, {since}."))
+    print(printable_text(f"Copied the state of pipeline {made.pipeline} to {made.location}, {since}."))
     print(f"  {_size(made.copied)}")
     if made.copied.missing:
         missing = counted(len(made.copied.missing), "segment")
@@ -65,13 +65,13 @@ name it as pipeline.state."""
 def move_state(config: Path, to: str) -> int:
     """Take the state to an empty place, bar the old one, and say what to change in the configuration."""
     without_pandas()
-    source, target = place_of_state(config), _target(config, to)
+    source, target = state_location_of(config), _target(config, to)
     moved = move(source, target)
-    print(printable_text(f"Moved the state of pipeline {moved.pipeline} from {moved.before} to {moved.place}."))
+    print(printable_text(f"Moved the state of pipeline {moved.pipeline} from {moved.before} to {moved.location}."))
     print(
         f"  {_size(moved.copied)}" if moved.copied is not None else "  It was copied before; the move is finished now."
     )
-    print(printable_text(f'Set pipeline.state = "{moved.place}" in {config}.'))
+    print(printable_text(f'Set pipeline.state = "{moved.location}" in {config}.'))
     if target.on_store:
         print(printable_text(f'What stays on this machine is in {target.work} (pipeline.work = "{target.work}").'))
     elif source.on_store:
@@ -86,17 +86,17 @@ def move_state(config: Path, to: str) -> int:
 def _target(config: Path, to: str) -> StateLocation:
     """The place that a command names, reached as the configuration says. `ConfigError` for none."""
     try:
-        place = place_of(to)
+        location = parse_location(to)
     except ValueError as cause:
         raise ConfigError(f"The state cannot be there: {cause}.") from cause
-    if isinstance(place, FolderLocation):
-        return StateLocation.of(place.path)
+    if isinstance(location, FolderLocation):
+        return StateLocation.of(location.path)
     if not config.is_file():
         raise ConfigError(f"{to} is on an object store: name the configuration, which says how it is reached.")
     document = read_toml(config)
     # As it will be, because pipeline.work may be there already, which only a state on a store has.
-    pipeline = {**section_of(document, "pipeline"), "state": str(place)}
-    return state_place(*state_sections({**document, "pipeline": pipeline}))
+    pipeline = {**section_of(document, "pipeline"), "state": str(location)}
+    return state_location(*state_sections({**document, "pipeline": pipeline}))
 
 
 def _size(copied: Copied) -> str:
@@ -107,7 +107,7 @@ def _size(copied: Copied) -> str:
 def _document(state: Examination) -> str:
     identity = state.identity
     document = {
-        "state": state.place,
+        "state": state.location,
         "whole": state.is_whole,
         "pipeline": None if identity is None else identity.pipeline,
         "checkpoint": None if identity is None else identity.checkpoint,
@@ -130,7 +130,7 @@ def _lines(state: Examination) -> Iterator[str]:
     identity = state.identity
     name = f"pipeline {identity.pipeline}" if identity is not None else "a pipeline"
     verdict = "whole" if state.is_whole else "NOT WHOLE"
-    yield f"The state of {name} is {verdict}: {state.place}"
+    yield f"The state of {name} is {verdict}: {state.location}"
     if identity is not None and not identity.barred:
         yield f"  checkpoint  {identity.checkpoint}, generation {state.generation}"
         yield f"  in use      {f'by {state.driver}' if state.driver else 'by nobody'}"

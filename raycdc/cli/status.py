@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from raycdc.cli.inspect.inspect_checkpoint import place_of_state
-from raycdc.cli.screens.positions import place_text_of
+from raycdc.cli.inspect.inspect_checkpoint import state_location_of
+from raycdc.cli.screens.positions import position_text_of
 from raycdc.config.load import control_section, read_toml
 from raycdc.core.startup_tuning import without_pandas
 from raycdc.core.terminal_text import printable_json, printable_text
@@ -57,7 +57,7 @@ class StatusSource:
 
     def __init__(self, config: Path) -> None:
         self._config = config
-        self._store = CheckpointStore(place_of_state(config), create=False)
+        self._store = CheckpointStore(state_location_of(config), create=False)
         self._run: ControlClient | None = None
 
     def status(self) -> Status:
@@ -70,8 +70,8 @@ class StatusSource:
         found = find_run(self._config, self._store, _say)
         if isinstance(found, NoRun):
             runs = "running" if found.runs else "not running"
-            said = f"{runs}: {found.why}; the state in {self._store.place} says what follows"
-            return status_at_rest(self._store, said, place_text_of(self._store), runs=found.runs)
+            said = f"{runs}: {found.why}; the state in {self._store.location} says what follows"
+            return status_at_rest(self._store, said, position_text_of(self._store), runs=found.runs)
         self._run = found
         return found.status()
 

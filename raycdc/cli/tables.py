@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, assert_never
 
-from raycdc.cli.inspect.inspect_checkpoint import place_of_state
-from raycdc.cli.screens.positions import place_text_of
+from raycdc.cli.inspect.inspect_checkpoint import state_location_of
+from raycdc.cli.screens.positions import position_text_of
 from raycdc.config.fields import section_of, texts_of
 from raycdc.config.load import read_toml
 from raycdc.core.terminal_text import printable, printable_json, printable_text
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from raycdc.config import SourceConfig
 
 #: How often whoever waits for a running pipeline looks at its answer.
-_LOOK_S = 0.2
+_POLL_S = 0.2
 #: How long it waits.
 WAIT_S = 60.0
 
 
 def print_tables(config: Path, *, as_json: bool) -> int:
     """Print each table's phase, and why one is not followed."""
-    store = CheckpointStore(place_of_state(config), create=False)
-    tables, place_text = table_list(store), place_text_of(store)
+    store = CheckpointStore(state_location_of(config), create=False)
+    tables, position_text = table_list(store), position_text_of(store)
     if as_json:
         for table in tables:
             print(printable_json(json.dumps(table, ensure_ascii=False)))
@@ -58,16 +58,16 @@ def print_tables(config: Path, *, as_json: bool) -> int:
         asked += f", {table['bad_rows']} rows left out" if "bad_rows" in table else ""
         again = ", begins again" if table["again"] else ""
         position = table["position"]
-        where = f" at {_short(place_text(Position.from_json(position)))}" if position else ""
+        where = f" at {_short(position_text(Position.from_json(position)))}" if position else ""
         print(printable(f"{table['table']}  {table['phase']}{where}{again}{asked}"))
         if table["reason"]:
             print("    " + printable_text(table["reason"], indent="    "))
     return int(ExitCode.DONE)
 
 
-def _short(place: str) -> str:
+def _short(location: str) -> str:
     """A place without its further particulars, which stand behind three spaces."""
-    return place.partition("   ")[0]
+    return location.partition("   ")[0]
 
 
 class TableListLine(TypedDict):
@@ -116,8 +116,8 @@ def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) ->
     state's lease, for the next start. `ConfigError` where it is refused, `SchemaError` where the table is parked again
     by its first rows.
     """
-    store = CheckpointStore(place_of_state(config), create=False)
-    desk = CommandQueue(store)
+    store = CheckpointStore(state_location_of(config), create=False)
+    queue = CommandQueue(store)
     if command.where:
         print(
             printable(
@@ -128,22 +128,22 @@ def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) ->
             flush=True,
         )
     watch = DriverWatch(store.generations, store.lock.holder, lock=store.lock.identity)
-    driver = watch.look()
+    driver = watch.poll()
     if isinstance(driver, Vacancy):
-        return _told(_taken(store, desk, command, command_rules_of(config)))
-    desk.submit(command)
+        return _print_answer(_taken(store, queue, command, command_rules_of(config)))
+    queue.submit(command)
     print(printable(f"Asked {driver}, which runs the pipeline (command {command.id})."), flush=True)
     deadline = time.monotonic() + wait_s
     waits = False
-    while not (status := _status(desk, command)).over and time.monotonic() < deadline:
+    while not (status := _status(queue, command)).over and time.monotonic() < deadline:
         if status.state is CommandState.ACTING and not waits:
             waits = True
             print(
                 printable_text(f"{status.text}: waiting up to {wait_s:g} s until its target has that ..."), flush=True
             )
-        time.sleep(_LOOK_S)
-        if isinstance(watch.look(), Vacancy):
-            return _told(_taken(store, desk, command, command_rules_of(config)))
+        time.sleep(_POLL_S)
+        if isinstance(watch.poll(), Vacancy):
+            return _print_answer(_taken(store, queue, command, command_rules_of(config)))
     match status.state:
         case CommandState.REFUSED:
             raise ConfigError(status.text)
@@ -163,21 +163,21 @@ def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) ->
     return int(ExitCode.DONE)
 
 
-def _status(desk: CommandQueue, command: TableCommand) -> CommandStatus:
+def _status(queue: CommandQueue, command: TableCommand) -> CommandStatus:
     """How far it is; accepted where a driver took so many others meanwhile that it is forgotten."""
-    state = desk.state(command.id)
+    state = queue.state(command.id)
     return state or CommandStatus(command.id, str(command.action), command.table, CommandState.ACCEPTED)
 
 
-def _taken(store: CheckpointStore, desk: CommandQueue, command: TableCommand, rules: CommandRules) -> CommandDecision:
+def _taken(store: CheckpointStore, queue: CommandQueue, command: TableCommand, rules: CommandRules) -> CommandDecision:
     """The answer to a command while no driver runs. `StateError` where one has the state after all."""
     with store.lease(), brief_term(store):
         stream_state(store.last_manifest())
-        desk.take([*(one for one in desk.waiting() if one.id != command.id), command], rules)
+        queue.take([*(one for one in queue.waiting() if one.id != command.id), command], rules)
     return next(asked for asked in requests_of(store).commands if asked.command == command.id)
 
 
-def _told(answer: CommandDecision) -> int:
+def _print_answer(answer: CommandDecision) -> int:
     """Print what the next start does. `ConfigError` where it is refused."""
     if answer.refused:
         raise ConfigError(answer.text)
@@ -193,8 +193,8 @@ def _sentence(text: str, then: str) -> str:
 
 def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
     """Print how far the commands are, or one of them. `ConfigError` for one that nobody gave."""
-    desk = CommandQueue(CheckpointStore(place_of_state(config), create=False))
-    statuses = [status for status in desk.all() if command in (None, status.id)]
+    queue = CommandQueue(CheckpointStore(state_location_of(config), create=False))
+    statuses = [status for status in queue.all() if command in (None, status.id)]
     if command is not None and not statuses:
         raise ConfigError(f"There is no command {command}: nobody gave it, or many others came since it was done.")
     for status in statuses:
@@ -290,9 +290,9 @@ def resnapshot_table(config: Path, command: TableCommand, *, yes: bool, wait_s: 
     """Print what a resnapshot of the table means for it, its target and other tables; ask, if standard input is a
     terminal and `yes` is false; then carry out `command`. Returns the exit code. `ConfigError` if it is refused.
     """
-    store = CheckpointStore(place_of_state(config), create=False)
+    store = CheckpointStore(state_location_of(config), create=False)
     rules = command_rules_of(config)
-    answer = CommandQueue(store).looked_at(command, rules)
+    answer = CommandQueue(store).preview(command, rules)
     if not answer.refused:  # a refused one is carried out, too, so that the commands of the state list it
         for line in _said(config, store, answer, updates_rows=rules.updates_rows):
             print(printable_text(line, indent="  "), flush=True)
@@ -303,11 +303,12 @@ def resnapshot_table(config: Path, command: TableCommand, *, yes: bool, wait_s: 
 
 
 def _said(config: Path, store: CheckpointStore, answer: CommandDecision, *, updates_rows: bool) -> Iterator[str]:
-    state, place_text = stream_state(store.last_manifest()), place_text_of(store)
+    state, position_text = stream_state(store.last_manifest()), position_text_of(store)
     yield f"{answer.text}."
     for name in answer.tables:
         yield f"  {name}: {phase_word(state.named(name))}"
-    yield f"  the log is read up to {place_text(state.position).partition('   ')[0]}; the other tables go on from there"
+    read_to = position_text(state.position).partition("   ")[0]
+    yield f"  the log is read up to {read_to}; the other tables go on from there"
     document = read_toml(config) if config.is_file() else {}
     yield f"  {_UPSERT if updates_rows else _CHANGELOG}"
     if section_of(document, "pipeline").get("on_existing") == "merge":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from raycdc.cli.inspect.inspect_checkpoint import place_of_state
+from raycdc.cli.inspect.inspect_checkpoint import state_location_of
 from raycdc.cli.status import find_run
 from raycdc.core.terminal_text import printable_text
 from raycdc.errors import ExitCode, StateError
@@ -21,7 +21,7 @@ def print_ui_link(config: Path, *, reads_only: bool) -> int:
     def say(text: str) -> None:
         print(printable_text(text), file=sys.stderr, flush=True)
 
-    store = CheckpointStore(place_of_state(config), create=False)
+    store = CheckpointStore(state_location_of(config), create=False)
     run = find_run(config, store, say)
     if isinstance(run, NoRun) and run.runs:
         raise StateError(

@@ -23,7 +23,7 @@ from raycdc.verify.verifier import Verifier, Watched
 
 #: How often progress is shown on a terminal, and between two lines elsewhere.
 _SHOWN_EVERY_S = 0.5
-_TOLD_EVERY_S = 30.0
+_REPORT_EVERY_S = 30.0
 #: Of columns that differ.
 COLUMNS_SHOWN = 8
 
@@ -40,15 +40,15 @@ class VerifyOptions:
     repair: bool = False
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         """The sample as a share. `ConfigError` for what is none."""
         if not self.sample:
             return 1.0
         number = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?) ?%?", self.sample.strip())
-        share = float(number[1]) / 100 if number else 0.0
-        if not 0 < share <= 1:
+        fraction = float(number[1]) / 100 if number else 0.0
+        if not 0 < fraction <= 1:
             raise ConfigError(f'--sample "{self.sample}" is no percentage: write one from 0.001% to 100%.')
-        return share
+        return fraction
 
 
 def verify_config(path: Path, asked: VerifyOptions) -> int:
@@ -58,7 +58,7 @@ def verify_config(path: Path, asked: VerifyOptions) -> int:
     config = load_config(path)
     stopped = threading.Event()
     results = []
-    terms = ComparisonTimeouts(asked.wait_s, asked.show_keys, asked.repair, asked.share, stopped)
+    terms = ComparisonTimeouts(asked.wait_s, asked.show_keys, asked.repair, asked.fraction, stopped)
     with closing(_Progress()) as progress, closing(Verifier(config, terms, progress.watch)) as verifier:
         try:
             for result in verifier.compare(verifier.tables(asked.tables)):
@@ -85,7 +85,7 @@ def _repair(path: Path, results: Sequence[TableResult], *, as_json: bool) -> Non
         comparisons = [one.comparison for one in different if one.table == table and one.comparison is not None]
         with contextlib.redirect_stdout(out):
             if not all(comparison.repair for comparison in comparisons):
-                _read_anew(path, table, "its rows cannot be named one by one, or are too many")
+                _resnapshot(path, table, "its rows cannot be named one by one, or are too many")
                 continue
             keys = [text for comparison in comparisons for text in comparison.repair]
             _read_again(path, table, keys, sum(comparison.counts.different for comparison in comparisons))
@@ -101,10 +101,10 @@ def _read_again(path: Path, table: str, keys: Sequence[str], count: int) -> None
     try:
         carry_out(path, TableCommand.new(TableAction.BACKFILL, table, keys=keys))
     except ConfigError as refused:
-        _read_anew(path, table, str(refused))
+        _resnapshot(path, table, str(refused))
 
 
-def _read_anew(path: Path, table: str, why: str) -> None:
+def _resnapshot(path: Path, table: str, why: str) -> None:
     from raycdc.cli.tables import change_table
     from raycdc.source.tables.table_commands import TableAction
 
@@ -189,7 +189,7 @@ class _Progress:
         self._since_s = time.monotonic()
         self._ended = threading.Event()
         self._on_terminal = sys.stderr.isatty()
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="verify-progress", daemon=True)
         self._thread.start()
 
@@ -211,8 +211,8 @@ class _Progress:
             now = time.monotonic()
             if self._on_terminal:
                 print(f"\r\x1b[K{progress_line(watched, now - self._since_s)}", end="", file=sys.stderr, flush=True)
-            elif now - self._told_s >= _TOLD_EVERY_S:
-                self._told_s = now
+            elif now - self._reported_s >= _REPORT_EVERY_S:
+                self._reported_s = now
                 print(progress_line(watched, now - self._since_s), file=sys.stderr, flush=True)
 
     def _clear(self) -> None:

@@ -71,7 +71,7 @@ class Admin(AdminClient):
     def was_answered(self) -> None:
         """A question got its answer, so that the account was let in."""
         self._passing = None
-        let_in(self.properties)
+        login_accepted(self.properties)
 
     def refusals(self) -> list[KafkaError]:
         """For each broker that was told of since the client was made its last refusal: of TLS, or of the account."""
@@ -106,8 +106,8 @@ def consumer_client(
     that are away. `on_error` hears of troubles of the whole cluster, on the thread that fetches.
     """
     heard = {} if on_error is None else {"error_cb": on_error}
-    paced = _spaced(properties) if lasting else dict(properties)
-    return _made(lambda: Consumer({**renewed(paced), **heard}, logger=None), section)
+    spaced = _spaced(properties) if lasting else dict(properties)
+    return _made(lambda: Consumer({**renewed(spaced), **heard}, logger=None), section)
 
 
 def producer_client(
@@ -125,9 +125,9 @@ def renewed(properties: Properties) -> dict[str, str | int | float]:
     return {name: newest(value) if isinstance(value, str) else value for name, value in properties.items()}
 
 
-def let_in(properties: Properties) -> None:
+def login_accepted(properties: Properties) -> None:
     """A cluster took the account of `properties`."""
-    LOGINS.let_in(*_account(properties))
+    LOGINS.accepted(*_account(properties))
 
 
 def may_pass(properties: Properties) -> bool:
@@ -257,10 +257,10 @@ def _asked(admin: Admin, timeout_s: float) -> Any:
 def _refusal(admin: Admin, bootstrap_servers: str) -> KafkaError | None:
     """The error of brokers none of which could be asked because of TLS or of the account, with its cure."""
     servers = bootstrap_servers.split(",")
-    told = admin.refusals()
-    if len(told) < len({server.strip() for server in servers}):
+    reported = admin.refusals()
+    if len(reported) < len({server.strip() for server in servers}):
         return None
-    error = told[-1]
+    error = reported[-1]
     if error.code() != KafkaError._SSL:
         user = admin.properties.get("sasl.username", "")
         return KafkaError(

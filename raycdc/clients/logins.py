@@ -21,17 +21,17 @@ class Logins:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._let_in: set[tuple[str, str]] = set()
+        self._accepted: set[tuple[str, str]] = set()
 
-    def let_in(self, server: str, user: str) -> None:
+    def accepted(self, server: str, user: str) -> None:
         """The `server` took the account."""
         with self._lock:
-            self._let_in.add((server, user))
+            self._accepted.add((server, user))
 
     def may_change(self, server: str, user: str, secret: str) -> bool:
         """Whether a refusal of the account, which logged in with `secret`, may pass."""
         with self._lock:
-            return isinstance(secret, Renewed) and (secret.sent or (server, user) in self._let_in)
+            return isinstance(secret, Renewed) and (secret.sent or (server, user) in self._accepted)
 
 
 #: Of this process.

@@ -88,10 +88,10 @@ class _Connections(monitoring.ConnectionPoolListener):
 _REFUSED = "CERTIFICATE_VERIFY_FAILED"
 
 
-def refused_certificates(client: MongoClient[Any], uri: str, cause: PyMongoError, *, place: str) -> str:
+def refused_certificates(client: MongoClient[Any], uri: str, cause: PyMongoError, *, key_path: str) -> str:
     """Which certificate is refused, why, and the cure, where `cause` says that of every server that the driver knows;
     else empty: one that is away may come back. `uri` is the connection string of the client, which the configuration
-    has at `place`. The server is asked once more.
+    has at `key_path`. The server is asked once more.
     """
     servers = client.topology_description.server_descriptions()
     text = str(cause).partition(", Timeout: ")[0]
@@ -104,8 +104,8 @@ def refused_certificates(client: MongoClient[Any], uri: str, cause: PyMongoError
         TlsServer(
             host,
             port or 27017,
-            ca_key=f"tlsCAFile of {place}",
-            host_key=place,
+            ca_key=f"tlsCAFile of {key_path}",
+            host_key=key_path,
             ca=None if ca is None else str(ca),
             checks_name=not given.get("tlsAllowInvalidHostnames"),
         )
@@ -134,7 +134,7 @@ _DENIED = re.compile(r"not authorized on (?P<database>\S+) to execute command \{
 _QUOTES = (", full error:", " dup key:")
 
 
-def untold(text: str) -> str:
+def redacted(text: str) -> str:
     """`text` of a server or of the driver, as far as it says nothing of a row."""
     for begins in _QUOTES:
         text = text.partition(begins)[0]

@@ -107,7 +107,7 @@ def _connected(settings: MySqlSettings) -> Connection[Any]:
     except SourceError:
         close_quietly(connection)
         raise
-    LOGINS.let_in(settings.address, settings.user)
+    LOGINS.accepted(settings.address, settings.user)
     return connection
 
 

@@ -4,7 +4,7 @@
 |---|---|
 | `FREE` | acts from the next start on |
 | `NEW_TABLES` | acts on tables that begin from now on; those that are followed keep what they began with |
-| `PLACE` | names where the target is: the target there must hold what was committed, which each start proves |
+| `LOCATION` | names where the target is: the target there must hold what was committed, which each start proves |
 | `NEW_SNAPSHOT` | is refused until the tables concerned are to be read anew: their rows would not match |
 | `JUDGED` | is judged table by table where it acts, against what the state remembers of each (routes, transforms) |
 | `NEW_STATE` | is refused: rows already written would not match, or nobody could tell new ones from them |
@@ -43,7 +43,7 @@ class ConfigChangeClass(StrEnum):
 
     FREE = "free"
     NEW_TABLES = "new tables only"
-    PLACE = "place"
+    LOCATION = "place"
     NEW_SNAPSHOT = "new snapshot"
     JUDGED = "judged"
     NEW_STATE = "new state"
@@ -122,27 +122,27 @@ _SECTIONS: Mapping[str, Mapping[ConfigChangeClass, str]] = {
         ConfigChangeClass.FREE: "parallelism",
     },
     "sink:delta": {
-        ConfigChangeClass.PLACE: "path",
+        ConfigChangeClass.LOCATION: "path",
         ConfigChangeClass.FREE: "optimize.every optimize.target_file optimize.z_order optimize.vacuum",
     },
     "sink:iceberg": {
-        ConfigChangeClass.PLACE: "path catalog.type catalog.name catalog.warehouse catalog.uri",
+        ConfigChangeClass.LOCATION: "path catalog.type catalog.name catalog.warehouse catalog.uri",
         ConfigChangeClass.FREE: "catalog.properties expire_snapshots keep_snapshots optimize.every "
         "optimize.target_file",
     },
     "sink:jdbc": {
-        ConfigChangeClass.PLACE: "url",
+        ConfigChangeClass.LOCATION: "url",
         ConfigChangeClass.FREE: "user password tls.mode tls.ca tls.allow_public_key_retrieval",
     },
-    "sink:jsonl": {ConfigChangeClass.PLACE: "path"},
-    "sink:parquet": {ConfigChangeClass.PLACE: "path"},
+    "sink:jsonl": {ConfigChangeClass.LOCATION: "path"},
+    "sink:parquet": {ConfigChangeClass.LOCATION: "path"},
     "sink:console": {},
     "sink:kafka": {
-        ConfigChangeClass.PLACE: "bootstrap_servers topic",
+        ConfigChangeClass.LOCATION: "bootstrap_servers topic",
         ConfigChangeClass.NEW_TABLES: "partitions replication_factor",
         ConfigChangeClass.FREE: "tombstones include_schema ddl_topic task_bytes properties",
     },
-    "sink:mongodb": {ConfigChangeClass.PLACE: "uri record"},
+    "sink:mongodb": {ConfigChangeClass.LOCATION: "uri record"},
 }
 
 #: The table, by section and key.
@@ -206,7 +206,7 @@ def is_local_path(field: FieldInfo) -> bool:
     return _is_marked(field, LocalPath)
 
 
-def is_place(field: FieldInfo) -> bool:
+def is_location(field: FieldInfo) -> bool:
     """True if the key names a folder or file, local or on an object store."""
     return _is_marked(field, LocalPath) or _is_marked(field, AnyLocation)
 

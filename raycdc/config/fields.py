@@ -31,7 +31,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from raycdc.core.secrets import Renewed
 from raycdc.model.rules.selector import check_pattern
-from raycdc.storage.url import check_local_path, check_place
+from raycdc.storage.url import check_local_path, check_location
 
 TomlValue: TypeAlias = "str | int | float | bool | date | time | Sequence[TomlValue] | Mapping[str, TomlValue]"
 TomlTable: TypeAlias = Mapping[str, TomlValue]
@@ -240,7 +240,7 @@ class AnyLocation:
 
 
 #: A folder of this machine, or the URL of a place on an object store (`raycdc.storage.url`).
-FolderOrUrl = Annotated[str, AfterValidator(check_place), AnyLocation()]
+FolderOrUrl = Annotated[str, AfterValidator(check_location), AnyLocation()]
 #: A folder of this machine; the URL of a store is refused.
 Folder = Annotated[str, AfterValidator(check_local_path), LocalPath()]
 #: A file of this machine; the URL of a store is refused.

@@ -20,7 +20,7 @@ from raycdc.config.sections.observability import ControlOptions
 from raycdc.config.sections.pipeline import PipelineOptions
 from raycdc.config.sections.source_and_sink import SinkConfig, SourceConfig
 from raycdc.config.sections.storage import StorageOptions
-from raycdc.core.secrets import KeyPath, ReferenceResolver, show_place
+from raycdc.core.secrets import KeyPath, ReferenceResolver, show_key_path
 from raycdc.errors import ConfigError
 from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 
@@ -33,7 +33,7 @@ _OF_FILES = ("sqlite", "file")
 _OF_THIS_MACHINE = ("localhost", "::1")
 
 
-def _hides(text: str) -> bool:
+def _may_be_secret(text: str) -> bool:
     """Whether a value of a key that may hold a secret can be one: of a URL that names a file or this machine, and no
     account, everybody who reads the configuration knows all there is.
     """
@@ -224,29 +224,29 @@ class _Loader:
             return None
         except ValidationError as error:
             unresolved = {text.partition(": ")[0] for text in self._resolver.problems}
-            for place, text in problems_of(
-                error, model, name, hidden=self._hidden(), elsewhere=self._keys_elsewhere(name)
+            for key_path, text in problems_of(
+                error, model, name, redacted=self._redacted_paths(), elsewhere=self._keys_elsewhere(name)
             ):
-                if show_place(place) not in unresolved:
+                if show_key_path(key_path) not in unresolved:
                     self._problems.append(text)
             return None
 
-    def _hidden(self) -> set[KeyPath]:
+    def _redacted_paths(self) -> set[KeyPath]:
         """Where references were, with the entries of repeated sections named as `_repeated` names them."""
-        places = self._resolver.places
-        return places | {(show_place(p[:2]), *p[2:]) for p in places if len(p) > 2 and isinstance(p[1], int)}
+        locations = self._resolver.locations
+        return locations | {(show_key_path(p[:2]), *p[2:]) for p in locations if len(p) > 2 and isinstance(p[1], int)}
 
     def _keys_elsewhere(self, name: str) -> dict[str, str]:
         return {key: other for other, model in COMMON_SECTIONS.items() if other != name for key in model.model_fields}
 
-    def _warn_about(self, options: BaseModel, place: KeyPath) -> None:
-        self._warnings.extend(deprecated_keys(options, place))
-        self._warn_about_literal_secrets(options, place)
+    def _warn_about(self, options: BaseModel, key_path: KeyPath) -> None:
+        self._warnings.extend(deprecated_keys(options, key_path))
+        self._warn_about_literal_secrets(options, key_path)
 
-    def _warn_about_literal_secrets(self, options: BaseModel, place: KeyPath) -> None:
+    def _warn_about_literal_secrets(self, options: BaseModel, key_path: KeyPath) -> None:
         for name in type(options).model_fields:
             value = getattr(options, name)
-            here: KeyPath = (*place, name)
+            here: KeyPath = (*key_path, name)
             if isinstance(value, BaseModel):
                 self._warn_about_literal_secrets(value, here)
             elif isinstance(value, dict):
@@ -255,10 +255,10 @@ class _Loader:
             else:
                 self._warn_about_literal(value, here)
 
-    def _warn_about_literal(self, value: Any, place: KeyPath) -> None:
-        if isinstance(value, Secret) and _hides(value.reveal()) and place not in self._resolver.places:
-            key = str(place[-1])
+    def _warn_about_literal(self, value: Any, key_path: KeyPath) -> None:
+        if isinstance(value, Secret) and _may_be_secret(value.reveal()) and key_path not in self._resolver.locations:
+            key = str(key_path[-1])
             self._warnings.append(
-                f"{show_place(place)} is written in the configuration; keep it out of files with "
+                f"{show_key_path(key_path)} is written in the configuration; keep it out of files with "
                 f'{key} = "${{env:{key.upper().replace("-", "_")}}}" or "${{file:PATH}}"'
             )

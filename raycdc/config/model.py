@@ -23,7 +23,7 @@ from raycdc.config.sections.table_rules import (
     MaskOptions,
     RouteOptions,
     TransformOptions,
-    hiding_problems,
+    masking_problems,
 )
 from raycdc.errors import ConfigError
 from raycdc.model import TableId
@@ -71,7 +71,7 @@ class PipelineConfig:
         """Raises `ConfigError` for what is not supported yet, however the configuration was made."""
         sections = {name: getattr(self, name) for name in (*COMMON_SECTIONS, "source", "sink")}
         problems = [text for name, options in sections.items() for text in planned_problems(options, name)]
-        problems += [] if self.state_key else hiding_problems(self.masked(), self.source.chunk_keys())
+        problems += [] if self.state_key else masking_problems(self.masked(), self.source.chunk_keys())
         problems += repeated_problems(
             self.source, mask=self.masks, transform=self.transforms, lookup=self.lookups, route=self.routes
         )
@@ -182,8 +182,8 @@ def repeated_problems(
     receiver of notifications is about none.
     """
     del notify
-    for index, hidden in enumerate(mask):
-        plain = hidden.mask().plain if hidden is not None else None
+    for index, redacted in enumerate(mask):
+        plain = redacted.mask().plain if redacted is not None else None
         yield from _captured(source, plain[0] if plain else None, f"mask[{index}].columns")
     for index, change in enumerate(transform):
         if change is not None:
@@ -197,6 +197,6 @@ def repeated_problems(
             yield from _captured(source, options.route().plain, f"route[{index}].table")
 
 
-def _captured(source: SourceConfig, table: TableId | None, place: str) -> Iterator[str]:
+def _captured(source: SourceConfig, table: TableId | None, key_path: str) -> Iterator[str]:
     if table is not None and not source.captures(table):
-        yield f"{place}: {table} is not captured; put it into source.tables, or correct the name"
+        yield f"{key_path}: {table} is not captured; put it into source.tables, or correct the name"

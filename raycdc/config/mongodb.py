@@ -15,7 +15,7 @@ from raycdc.model.types import DECIMAL_PRECISION_MAX
 
 _SRV = "mongodb+srv://"
 _SCHEMES = ("mongodb://", _SRV)
-_LOOKS = "mongodb://user:password@host:27017/?replicaSet=rs0"
+_EXAMPLE = "mongodb://user:password@host:27017/?replicaSet=rs0"
 _ESCAPED = "with the characters / ? # @ : % of user and password written as %XX"
 
 
@@ -38,7 +38,7 @@ def parse_mongodb_uri(uri: str) -> MongoDbUri:
     hosts = re.match(r"[^/?]*", rest)
     assert hosts is not None
     if "@" in rest[hosts.end() :]:
-        raise ValueError(f"has an @ behind its hosts: it looks like {_LOOKS}, {_ESCAPED}")
+        raise ValueError(f"has an @ behind its hosts: it looks like {_EXAMPLE}, {_ESCAPED}")
     user, _, names = hosts[0].rpartition("@")
     nodes = [(name, None) for name in names.split(",")] if scheme == _SRV else _nodes(uri)
     if scheme == _SRV:
@@ -72,7 +72,7 @@ def _nodes(uri: str) -> list[tuple[str, int | None]]:
     except (PyMongoError, ValueError) as cause:
         # Not its text: it may quote the string.
         raise ValueError(
-            f"is no connection string that the driver takes ({type(cause).__name__}): it looks like {_LOOKS}, "
+            f"is no connection string that the driver takes ({type(cause).__name__}): it looks like {_EXAMPLE}, "
             f"{_ESCAPED}"
         ) from None
 

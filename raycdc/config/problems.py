@@ -9,25 +9,32 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from raycdc.config.fields import Deprecated, Secret
-from raycdc.core.secrets import KeyPath, show_place
+from raycdc.core.secrets import KeyPath, show_key_path
 from raycdc.plugins import did_you_mean
 
 
 def problems_of(
-    error: ValidationError, model: type[BaseModel], section: str, *, hidden: set[KeyPath], elsewhere: Mapping[str, str]
+    error: ValidationError,
+    model: type[BaseModel],
+    section: str,
+    *,
+    redacted: set[KeyPath],
+    elsewhere: Mapping[str, str],
 ) -> Iterator[tuple[KeyPath, str]]:
-    """Each problem as (place, text). Values at `hidden` places are not shown; `elsewhere` maps key → right section."""
+    """Each problem as (place, text). Values at `redacted` places are not shown; `elsewhere` maps key → right
+    section.
+    """
     for item in error.errors(include_url=False):
-        place: KeyPath = (section, *(part for part in item["loc"] if not _is_artifact(part)))
-        shown = "" if _is_secret(model, place[1:]) or place in hidden else f", got {show_value(item['input'])}"
-        yield place, f"{show_place(place)}: {_text(item, model, place, shown, elsewhere)}"
+        key_path: KeyPath = (section, *(part for part in item["loc"] if not _is_artifact(part)))
+        shown = "" if _is_secret(model, key_path[1:]) or key_path in redacted else f", got {show_value(item['input'])}"
+        yield key_path, f"{show_key_path(key_path)}: {_text(item, model, key_path, shown, elsewhere)}"
 
 
-def planned_problems(options: BaseModel, place: str) -> Iterator[str]:
+def planned_problems(options: BaseModel, key_path: str) -> Iterator[str]:
     """Problems of values that the design has and this version does not support: refused by name, never ignored."""
     for name, field in type(options).model_fields.items():
         value = getattr(options, name)
-        here = f"{place}.{name}"
+        here = f"{key_path}.{name}"
         planned = field.json_schema_extra.get("planned") if isinstance(field.json_schema_extra, dict) else None
         if planned is True and value != field.get_default(call_default_factory=True):
             yield f"{here}: {show_value(value)} is not supported yet; leave it out"
@@ -37,14 +44,14 @@ def planned_problems(options: BaseModel, place: str) -> Iterator[str]:
             yield from planned_problems(value, here)
 
 
-def deprecated_keys(options: BaseModel, place: KeyPath) -> Iterator[str]:
+def deprecated_keys(options: BaseModel, key_path: KeyPath) -> Iterator[str]:
     """A warning for each key that is set and will go (`raycdc.config.fields.Deprecated`)."""
     for name, field in type(options).model_fields.items():
         if name not in options.model_fields_set:
             continue
-        here: KeyPath = (*place, field.alias or name)
+        here: KeyPath = (*key_path, field.alias or name)
         if (deprecated := Deprecated.of(field)) is not None:
-            yield f"{show_place(here)} is deprecated since {deprecated.since}. {deprecated.instead}"
+            yield f"{show_key_path(here)} is deprecated since {deprecated.since}. {deprecated.instead}"
         value = getattr(options, name)
         if isinstance(value, BaseModel):
             yield from deprecated_keys(value, here)
@@ -66,13 +73,13 @@ def show_value(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _text(item: Any, model: type[BaseModel], place: KeyPath, shown: str, elsewhere: Mapping[str, str]) -> str:
+def _text(item: Any, model: type[BaseModel], key_path: KeyPath, shown: str, elsewhere: Mapping[str, str]) -> str:
     context: Mapping[str, object] = item.get("ctx") or {}
     match item["type"]:
         case "extra_forbidden":
-            return _unknown_key(model, place, elsewhere)
+            return _unknown_key(model, key_path, elsewhere)
         case "missing":
-            return "is required" + _example(model, place)
+            return "is required" + _example(model, key_path)
         case "literal_error" | "enum":
             return _not_one_of(item["input"], context)
         case "value_error":
@@ -82,9 +89,9 @@ def _text(item: Any, model: type[BaseModel], place: KeyPath, shown: str, elsewhe
         case "less_than_equal":
             return f"must be at most {context['le']}{shown}"
         case "too_short":
-            return f"must not be empty{_example(model, place)}"
+            return f"must not be empty{_example(model, key_path)}"
         case "string_too_short":
-            return f"must not be empty{_example(model, place)}"
+            return f"must not be empty{_example(model, key_path)}"
         case kind if kind in _EXPECTED:
             return f"must be {_EXPECTED[kind]}{shown}"
         case _:
@@ -114,11 +121,11 @@ _BEFORE = {
 }
 
 
-def _unknown_key(model: type[BaseModel], place: KeyPath, elsewhere: Mapping[str, str]) -> str:
-    key = str(place[-1])
-    if (instead := _BEFORE.get(show_place(place))) is not None:
+def _unknown_key(model: type[BaseModel], key_path: KeyPath, elsewhere: Mapping[str, str]) -> str:
+    key = str(key_path[-1])
+    if (instead := _BEFORE.get(show_key_path(key_path))) is not None:
         return f"unknown key; {instead}"
-    parent = _model_at(model, place[1:-1])
+    parent = _model_at(model, key_path[1:-1])
     known = sorted(field.alias or name for name, field in parent.model_fields.items()) if parent is not None else []
     hint = did_you_mean(key, known)
     if hint:
@@ -134,12 +141,12 @@ def _not_one_of(value: Any, context: Mapping[str, object]) -> str:
     return f"{show_value(value)} is not one of {', '.join(expected)}{hint}"
 
 
-def _example(model: type[BaseModel], place: KeyPath) -> str:
-    parent = _model_at(model, place[1:-1])
-    field = parent.model_fields.get(str(place[-1])) if parent is not None else None
+def _example(model: type[BaseModel], key_path: KeyPath) -> str:
+    parent = _model_at(model, key_path[1:-1])
+    field = parent.model_fields.get(str(key_path[-1])) if parent is not None else None
     if field is None or not field.examples:
         return ""
-    return f", e.g. {place[-1]} = {show_value(field.examples[0])}"
+    return f", e.g. {key_path[-1]} = {show_value(field.examples[0])}"
 
 
 def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:

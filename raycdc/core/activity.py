@@ -2,7 +2,7 @@
 
 A thread says what it begins (`ActivityTracker.doing`); code below it says what it waits for (`note`), or that something
 came (`moved`), without knowing of the board. All of this is per batch, statement or file, never per row.
-`ActivityTracker.standing` is what has not moved for a while; readers tell it with their heartbeats, and
+`ActivityTracker.stalled` is what has not moved for a while; readers tell it with their heartbeats, and
 `raycdc.observe.watch.watchdog` tells people.
 
 | stage | of | does not move while |
@@ -51,7 +51,7 @@ class Stage(StrEnum):
     HAND_OFF = "hand-off"
     SEAL = "seal"
     ENUMERATOR = "enumerator"
-    LOOK = "look"
+    INSPECT = "look"
     SCHEMA = "schema"
     STAGE = "stage"
     COMMIT = "commit"
@@ -115,7 +115,7 @@ class _Here(threading.local):
     """The works of a thread, the innermost last, each with the clock of its board."""
 
     def __init__(self) -> None:
-        self.works: list[tuple[_Activity, Threads]] = []
+        self.running: list[tuple[_Activity, Threads]] = []
 
 
 _here = _Here()
@@ -129,7 +129,7 @@ class ActivityTracker:
 
     def __init__(self, threads: Threads = THREADS) -> None:
         self._threads = threads
-        self._works: set[_Activity] = set()
+        self._running: set[_Activity] = set()
         self._lock = threading.Lock()
         self.around: Callable[[], str] = lambda: ""
         self._around = ""
@@ -153,14 +153,14 @@ class ActivityTracker:
         """
         work = self._begun(stage, does, table=table, split=split)
         began_s, error = work.moved_s, ""
-        _here.works.append((work, self._threads))
+        _here.running.append((work, self._threads))
         try:
             yield
         except BaseException as cause:
             error = type(cause).__name__
             raise
         finally:
-            _here.works.pop()
+            _here.running.pop()
             self._ended(work)
             if part is not None and self.on_part is not None:
                 # By two clocks: the wall's may be set in the meantime.
@@ -178,15 +178,15 @@ class ActivityTracker:
         self.moves += 1
         moved()
 
-    def standing(self) -> tuple[Stalled, ...]:
+    def stalled(self) -> tuple[Stalled, ...]:
         """The works that have not moved for `STANDS_S`, in any order."""
         now_s = self._threads.now_s()
-        works = [work for work in self._list() if now_s - work.moved_s >= STANDS_S and not work.rests]
-        if not works:
+        running = [work for work in self._list() if now_s - work.moved_s >= STANDS_S and not work.rests]
+        if not running:
             return ()
-        around = self._look_around(now_s)
+        around = self._surroundings(now_s)
         found = []
-        for work in works:
+        for work in running:
             words = "; ".join(part for part in (work.note, around) if part)
             # Who waits to try again is not moved by what others do meanwhile.
             stood_s = now_s - (max(work.moved_s, self._around_s) if around and not work.troubled else work.moved_s)
@@ -196,23 +196,23 @@ class ActivityTracker:
 
     def moved_last_s(self) -> float:
         """When something of it began, moved or ended last, by the clock of its threads; 0 before the first."""
-        works = self._list()
-        if works:
-            self._look_around(self._threads.now_s())
-        return max(self._ended_s, self._around_s, *(work.moved_s for work in works), 0.0)
+        running = self._list()
+        if running:
+            self._surroundings(self._threads.now_s())
+        return max(self._ended_s, self._around_s, *(work.moved_s for work in running), 0.0)
 
     def _begun(self, stage: Stage, does: str, *, table: str = "", split: str = "") -> _Activity:
         work = _Activity(stage, table, split, does, self._threads.now_s())
         with self._lock:
-            self._works.add(work)
+            self._running.add(work)
         return work
 
     def _ended(self, work: _Activity) -> None:
         with self._lock:
-            self._works.discard(work)
+            self._running.discard(work)
             self._ended_s = self._threads.now_s()
 
-    def _look_around(self, now_s: float) -> str:
+    def _surroundings(self, now_s: float) -> str:
         """The words of `around`, with the time when they were others last."""
         if (words := self.around()) != self._around:
             self._around, self._around_s = words, now_s
@@ -220,11 +220,11 @@ class ActivityTracker:
 
     def _list(self) -> list[_Activity]:
         with self._lock:
-            return list(self._works)
+            return list(self._running)
 
 
 class RecurringActivity:
-    """A work of one thread that rests between its turns, but for a `trouble` that lasts beyond them."""
+    """A work of one thread that rests between its turns, but for a `failing` that lasts beyond them."""
 
     def __init__(self, work: _Activity, threads: Threads, end: Callable[[], None]) -> None:
         self._work = work
@@ -240,59 +240,59 @@ class RecurringActivity:
         work = self._work
         if not work.troubled:
             work.moved_s, work.rests = self._threads.now_s(), False
-        _here.works.append((work, self._threads))
+        _here.running.append((work, self._threads))
         try:
             yield
         finally:
-            _here.works.pop()
+            _here.running.pop()
             work.rests = not work.troubled
 
 
 def note(words: str) -> None:
     """Say what the calling thread's work does or waits for from now on; it may be called where nobody has a board."""
-    if _here.works:
-        work, threads = _here.works[-1]
+    if _here.running:
+        work, threads = _here.running[-1]
         if not work.troubled:
             work.note, work.moved_s = words[:_NOTE_MAX], threads.now_s()
 
 
 def note_statement(sql: str) -> None:
     """`note` a statement, up to where values of rows may begin."""
-    if _here.works:
+    if _here.running:
         note(" ".join(_VALUES.sub(" …", sql[: 4 * _NOTE_MAX]).split()))
 
 
 def moved() -> None:
     """Say that the calling thread's work goes on."""
-    if _here.works:
-        work, threads = _here.works[-1]
+    if _here.running:
+        work, threads = _here.running[-1]
         if not work.troubled:
             work.moved_s = threads.now_s()
 
 
-def trouble(words: str) -> None:
+def failing(words: str) -> None:
     """Say that the calling thread's work failed and is tried again: it stands from here until `over`, whatever of it is
     done in the meantime.
     """
-    if _here.works and not (work := _here.works[-1][0]).troubled:
+    if _here.running and not (work := _here.running[-1][0]).troubled:
         # A failure is no movement: what has stood until now goes on to stand.
         work.note, work.troubled = words[:_NOTE_MAX], True
 
 
 def over() -> None:
     """Say that it succeeded, or is given up."""
-    if _here.works:
-        _here.works[-1][0].troubled = False
+    if _here.running:
+        _here.running[-1][0].troubled = False
         note("")
 
 
 @contextmanager
 def resting() -> Iterator[None]:
     """The calling thread waits on purpose within the block, which is no stand-still."""
-    if not _here.works:
+    if not _here.running:
         yield
         return
-    work, threads = _here.works[-1]
+    work, threads = _here.running[-1]
     work.rests = True
     try:
         yield

@@ -83,7 +83,7 @@ def certificate_fault(server: TlsServer) -> str:
         unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
         with suppress(OSError, ValueError, ImportError):
-            return _told(server, cause, _certificate(server, unchecked))
+            return _message(server, cause, _certificate(server, unchecked))
         return f"Its certificate is refused: {cause.verify_message}."
     except (OSError, ValueError):
         return ""
@@ -98,7 +98,7 @@ def first_fault(servers: Iterable[TlsServer]) -> str:
     return ""
 
 
-def _told(server: TlsServer, cause: ssl.SSLCertVerificationError, certificate: Certificate) -> str:
+def _message(server: TlsServer, cause: ssl.SSLCertVerificationError, certificate: Certificate) -> str:
     code, names = cause.verify_code, _names(certificate)
     if code == _EXPIRED:
         # OpenSSL checks each certificate of the chain: this is the server's own, or one of its authority's.

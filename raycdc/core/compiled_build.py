@@ -67,7 +67,7 @@ def _load(_context: Any, data: Any, at: Any, bits: Any) -> Any:  # noqa: ARG001 
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word = llvmlite.ir.IntType(width)
-        value = builder.load(builder.bitcast(_place(context, builder, signature, args, 0), word.as_pointer()))
+        value = builder.load(builder.bitcast(_pointer(context, builder, signature, args, 0), word.as_pointer()))
         value.align = 1
         return value if width == 64 else builder.zext(value, llvmlite.ir.IntType(64))
 
@@ -78,15 +78,15 @@ def _load(_context: Any, data: Any, at: Any, bits: Any) -> Any:  # noqa: ARG001 
 @intrinsic
 def _copy(_context: Any, source: Any, at: Any, target: Any, to: Any, count: Any) -> Any:  # noqa: ARG001  as `_load`
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        start = _place(context, builder, signature, args, 0)
-        end = _place(context, builder, signature, args, 2)
+        start = _pointer(context, builder, signature, args, 0)
+        end = _pointer(context, builder, signature, args, 2)
         cgutils.raw_memcpy(builder, end, start, args[4], 1)
         return context.get_dummy_value()
 
     return types.void(source, types.int64, target, types.int64, types.int64), generate
 
 
-def _place(context: Any, builder: Any, signature: Any, args: Any, first: int) -> Any:
+def _pointer(context: Any, builder: Any, signature: Any, args: Any, first: int) -> Any:
     """Pointer to byte ``args[first + 1]`` of the array ``args[first]``."""
     array = context.make_array(signature.args[first])(context, builder, args[first])
     start = builder.bitcast(array.data, llvmlite.ir.IntType(8).as_pointer())

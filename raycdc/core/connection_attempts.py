@@ -42,7 +42,7 @@ class _Server:
     failures: int = 0
     failure: BaseException | None = None
     #: Set, and replaced, with each news.
-    news: threading.Event = field(default_factory=threading.Event)
+    changed: threading.Event = field(default_factory=threading.Event)
 
 
 class Tries:
@@ -71,13 +71,13 @@ class Tries:
                 server.answered_s, server.failure = float("-inf"), error
                 server.failures += 1
                 server.next_s = max(server.next_s, began_s + SPACING_S)
-                self._tell(server)
+                self._notify(server)
             raise
         with self._lock:
             # One that answers is not spared: who comes next waits for nothing.
             server.answered_s = server.next_s = self._threads.now_s()
             server.failure = None
-            self._tell(server)
+            self._notify(server)
 
     def space(self, address: str) -> None:
         """Wait until this thread may try; nobody hears how it ends but by `answered`."""
@@ -90,15 +90,15 @@ class Tries:
                 now_s = self._threads.now_s()
                 if now_s < server.answered_s + FRESH_S or now_s >= may_s:
                     return
-                news = server.news
-            self._threads.wait(news, may_s - now_s)
+                changed = server.changed
+            self._threads.wait(changed, may_s - now_s)
 
     def answered(self, address: str) -> None:
         """The server let somebody in: others need not wait."""
         with self._lock:
             server = self._servers.setdefault(address, _Server())
             server.answered_s = server.next_s = self._threads.now_s()
-            self._tell(server)
+            self._notify(server)
 
     def forget(self) -> None:
         """Begin anew, in a child of a process: it has none of the threads, and none of their turns."""
@@ -121,14 +121,14 @@ class Tries:
                 if may_s <= now_s:
                     server.next_s, server.turn_until_s = now_s + SPACING_S, now_s + TURN_S
                     return now_s
-                news = server.news
-            self._threads.wait(news, may_s - now_s)
+                changed = server.changed
+            self._threads.wait(changed, may_s - now_s)
 
-    def _tell(self, server: _Server) -> None:
+    def _notify(self, server: _Server) -> None:
         """The turn is over."""
         server.turn_until_s = float("-inf")
-        server.news.set()
-        server.news = threading.Event()
+        server.changed.set()
+        server.changed = threading.Event()
 
 
 #: Of this process.

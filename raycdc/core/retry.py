@@ -29,7 +29,7 @@ SPACING_S = 0.5
 class RetryPolicy:
     """The pauses of one row of failures: the first, by how much each is longer than the one before, and the longest.
 
-    Each is longer by up to the share `jitter`, never shorter. `patience_s` is how long a row may take from its first
+    Each is longer by up to the share `jitter`, never shorter. `retry_s` is how long a row may take from its first
     failure on: longer than a database takes to restart or to fail over.
     """
 
@@ -37,7 +37,7 @@ class RetryPolicy:
     factor: float = 2.0
     longest_s: float = 10.0
     jitter: float = 0.25
-    patience_s: float = 300.0
+    retry_s: float = 300.0
 
     def __post_init__(self) -> None:
         assert self.first_s >= SPACING_S, "no server is tried more often"
@@ -69,7 +69,7 @@ class Backoff:
         policy = self._policy
         if self._began_s is None:
             self._began_s = now_s
-        if now_s - self._began_s >= policy.patience_s:
+        if now_s - self._began_s >= policy.retry_s:
             return None
         pause_s = self._pause_s * (1 + policy.jitter * self._threads.chance())
         self._pause_s = min(self._pause_s * policy.factor, policy.longest_s)
@@ -87,9 +87,9 @@ class Outage:
     advice: str
     kind: type[RaycdcError]
 
-    def told(self, policy: RetryPolicy = POLICY) -> str:
+    def message(self, policy: RetryPolicy = POLICY) -> str:
         """For people, when the waiting begins."""
-        return f"{self._sentence}. It is tried again for {policy.patience_s / 60:.0f} minutes; {self.advice}."
+        return f"{self._sentence}. It is tried again for {policy.retry_s / 60:.0f} minutes; {self.advice}."
 
     def error(self) -> RaycdcError:
         """The end of the waiting."""
@@ -103,7 +103,7 @@ class Outage:
 
 
 class Retrier:
-    """Tries again while something is away. `stopping` ends the waiting, `tell` hears once of each that begins.
+    """Tries again while something is away. `stopping` ends the waiting, `notify` hears once of each that begins.
 
     For any thread; each call is a row of failures of its own.
     """
@@ -111,42 +111,42 @@ class Retrier:
     def __init__(
         self,
         *,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         stopping: threading.Event | None = None,
         threads: Threads = THREADS,
         policy: RetryPolicy = POLICY,
     ) -> None:
-        self._tell = tell
+        self._notify = notify
         self._stopping = stopping or threading.Event()
         self._threads = threads
         self._policy = policy
 
-    def __call__(self, act: Callable[[], T], trouble_of: Callable[[Exception], Outage | None]) -> T:
-        """The result of `act`, which can be done again. `trouble_of` says of an error whether waiting may end it; None:
+    def __call__(self, act: Callable[[], T], outage_of: Callable[[Exception], Outage | None]) -> T:
+        """The result of `act`, which can be done again. `outage_of` says of an error whether waiting may end it; None:
         it is raised as it is. `Outage.error` is raised when it takes too long.
 
         Time counts from the first failure: work that was long under way when the server went is not given up for that.
         """
         pauses = Backoff(self._policy, self._threads)
         try:
-            return self._tried(act, trouble_of, pauses)
+            return self._tried(act, outage_of, pauses)
         finally:
             if not pauses.is_new:
                 activity.over()
 
-    def _tried(self, act: Callable[[], T], trouble_of: Callable[[Exception], Outage | None], pauses: Backoff) -> T:
+    def _tried(self, act: Callable[[], T], outage_of: Callable[[Exception], Outage | None], pauses: Backoff) -> T:
         while True:
             try:
                 return act()
             except (OSError, RaycdcError) as cause:
-                trouble = trouble_of(cause)
-                if trouble is None:
+                outage = outage_of(cause)
+                if outage is None:
                     raise
                 begins = pauses.is_new
                 pause_s = None if self._stopping.is_set() else pauses.failed(self._threads.now_s())
                 if pause_s is None:
-                    raise trouble.error() from cause
+                    raise outage.error() from cause
                 if begins:
-                    activity.trouble(trouble.text)
-                    self._tell(trouble.told(self._policy))
+                    activity.failing(outage.text)
+                    self._notify(outage.message(self._policy))
             self._threads.wait(self._stopping, pause_s)

@@ -209,91 +209,93 @@ _CALLS = _Calls()
 
 
 class ReferenceResolver:
-    """Resolves the references of one configuration; afterwards holds the `problems`, the `places` that had any, and
+    """Resolves the references of one configuration; afterwards holds the `problems`, the `locations` that had any, and
     the `empty` references of those that may change.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self.problems: list[str] = []
-        self.places: set[KeyPath] = set()
+        self.locations: set[KeyPath] = set()
         self.empty: set[str] = set()
 
-    def resolve(self, value: Any, place: KeyPath = ()) -> Any:
+    def resolve(self, value: Any, key_path: KeyPath = ()) -> Any:
         """`value` with all references in its texts replaced; ones that cannot be become problems."""
-        if len(place) > DEPTH_MAX:
-            self._problem(place[:4], f"tables and lists are nested more than {DEPTH_MAX} deep here")
+        if len(key_path) > DEPTH_MAX:
+            self._problem(key_path[:4], f"tables and lists are nested more than {DEPTH_MAX} deep here")
             return None
         match value:
             case str():
-                text = self._text(_REFERENCE.sub(lambda matched: self._replace(matched, place), value), place)
+                text = self._text(_REFERENCE.sub(lambda matched: self._replace(matched, key_path), value), key_path)
                 return Renewed(text, value) if may_change(value) else text
             case dict():
-                return {key: self.resolve(item, (*place, key)) for key, item in value.items()}
+                return {key: self.resolve(item, (*key_path, key)) for key, item in value.items()}
             case list():
-                return [self.resolve(item, (*place, index)) for index, item in enumerate(value)]
+                return [self.resolve(item, (*key_path, index)) for index, item in enumerate(value)]
             case _:
                 return value
 
-    def _text(self, text: str, place: KeyPath) -> str:
+    def _text(self, text: str, key_path: KeyPath) -> str:
         """`text`, unless it can be no path, name, address or password of anything."""
         if "\0" in text:
-            self._problem(place, "holds a NUL character (\\u0000), which no path, name, address or password may have")
+            self._problem(
+                key_path, "holds a NUL character (\\u0000), which no path, name, address or password may have"
+            )
             return text.replace("\0", "")
         if not text.isascii():
             try:
                 text.encode()
             except UnicodeEncodeError:
-                self._problem(place, "is not UTF-8 text; an environment variable may hold other bytes")
+                self._problem(key_path, "is not UTF-8 text; an environment variable may hold other bytes")
                 return ""
         return text
 
-    def _replace(self, matched: re.Match[str], place: KeyPath) -> str:
+    def _replace(self, matched: re.Match[str], key_path: KeyPath) -> str:
         if matched[0] == "$${":
             return "${"
-        self.places.add(place)
-        text = self._said(matched, place)
+        self.locations.add(key_path)
+        text = self._said(matched, key_path)
         if not text and matched[1] in _CHANGING:
             self.empty.add(matched[0])
         return text
 
-    def _said(self, matched: re.Match[str], place: KeyPath) -> str:
+    def _said(self, matched: re.Match[str], key_path: KeyPath) -> str:
         kind, argument = matched[1], matched[2]
         match kind:
             case "env":
-                return self._environment_variable(argument, place)
+                return self._environment_variable(argument, key_path)
             case "file":
-                return self._file(argument, place)
+                return self._file(argument, key_path)
             case "command":
-                return self._answer(kind, argument, _printed, place)
+                return self._answer(kind, argument, _printed, key_path)
             case "plugin":
-                return self._answer(kind, argument, _answered, place)
+                return self._answer(kind, argument, _answered, key_path)
             case _:
                 self._problem(
-                    place,
+                    key_path,
                     f"{matched[0]} is no reference; known are ${{env:NAME}}, ${{file:PATH}}, ${{command:WORDS}} and "
                     "${plugin:NAME ARGUMENT}",
                 )
                 return ""
 
-    def _answer(self, kind: str, argument: str, ask: Callable[[str], str], place: KeyPath) -> str:
+    def _answer(self, kind: str, argument: str, ask: Callable[[str], str], key_path: KeyPath) -> str:
         try:
             return _ANSWERS.get(kind, argument, ask)
         except ValueError as cause:
             # Its text is ours: that of a command or function may have the secret in it.
-            self._problem(place, f"${{{kind}:{argument.partition(' ')[0]} …}} {cause}")
+            self._problem(key_path, f"${{{kind}:{argument.partition(' ')[0]} …}} {cause}")
             return ""
 
-    def _environment_variable(self, argument: str, place: KeyPath) -> str:
+    def _environment_variable(self, argument: str, key_path: KeyPath) -> str:
         name, separator, default = argument.partition(":-")
         value = self._environment.get(name)
         if value is not None:
             return value
         if not separator:
-            self._problem(place, f"the environment variable {name} is not set (export {name}=...)")
+            self._problem(key_path, f"the environment variable {name} is not set (export {name}=...)")
         return default
 
-    def _file(self, argument: str, place: KeyPath) -> str:
+    def _file(self, argument: str, key_path: KeyPath) -> str:
         try:
             with Path(argument).open("rb") as file:
                 content = file.read(FILE_BYTES_MAX + 1)
@@ -306,11 +308,11 @@ class ReferenceResolver:
             reason = "it is not UTF-8 text"
         except ValueError as cause:
             reason = str(cause)
-        self._problem(place, f"the file {argument} cannot be read: {reason}")
+        self._problem(key_path, f"the file {argument} cannot be read: {reason}")
         return ""
 
-    def _problem(self, place: KeyPath, text: str) -> None:
-        self.problems.append(f"{show_place(place)}: {text}")
+    def _problem(self, key_path: KeyPath, text: str) -> None:
+        self.problems.append(f"{show_key_path(key_path)}: {text}")
 
 
 def _printed(words: str) -> str:
@@ -374,9 +376,9 @@ def has_reference(text: str) -> bool:
     return any(matched[1] in ("env", *_CHANGING) for matched in _REFERENCE.finditer(text))
 
 
-def show_place(place: KeyPath) -> str:
+def show_key_path(key_path: KeyPath) -> str:
     """``("source", "tables", 0)`` as ``source.tables[0]``."""
     text = ""
-    for part in place:
+    for part in key_path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text

@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 
 #: C0 and C1 controls; marks and overrides of direction; characters without width; separators of lines; surrogates.
-_ODD = (
+_UNPRINTABLE = (
     r"\x00-\x1f\x7f-\x9f"
     r"\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     r"\ud800-\udfff"
 )
-_IN_NAMES = re.compile(f"[{_ODD}]")
-_IN_TEXTS = re.compile(f"(?![\n\t])[{_ODD}]")
+_IN_NAMES = re.compile(f"[{_UNPRINTABLE}]")
+_IN_TEXTS = re.compile(f"(?![\n\t])[{_UNPRINTABLE}]")
 #: The escapes that both Python and JSON have.
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
@@ -33,9 +33,9 @@ def printable_text(text: str, *, indent: str = "") -> str:
 
 def printable_json(dumped: str) -> str:
     """A JSON text as ``json.dumps`` makes it, which lets through all but the first of these characters."""
-    return _IN_TEXTS.sub(lambda odd: f"\\u{ord(odd[0]):04x}", dumped)
+    return _IN_TEXTS.sub(lambda invalid: f"\\u{ord(invalid[0]):04x}", dumped)
 
 
-def _escape(odd: re.Match[str]) -> str:
-    code = ord(odd[0])
-    return _SHORT.get(odd[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+def _escape(invalid: re.Match[str]) -> str:
+    code = ord(invalid[0])
+    return _SHORT.get(invalid[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")

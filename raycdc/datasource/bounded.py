@@ -29,7 +29,7 @@ from raycdc.model import RowKind, TableSchema
 from raycdc.model.keys import without
 from raycdc.segments import ANYWHERE, SegmentAccess, read_segment
 from raycdc.sinks.rows import alive, last_per_key
-from raycdc.sinks.task_plan import Input, by_partition, share_out
+from raycdc.sinks.task_plan import Input, by_partition, task_inputs
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 
@@ -92,15 +92,15 @@ class RaycdcReader(DataSourceReader):
         threads = os.cpu_count() or 1
         if self._options.changelog:
             watermarks = {segment.path: watermark for segment, watermark in found}
-            tasks = share_out([segment for segment, _ in found], parallelism=threads)
+            tasks = task_inputs([segment for segment, _ in found], parallelism=threads)
             return [TableReadPartition("changelog", task, [watermarks[e.segment.path] for e in task]) for task in tasks]
         if not schema.primary_key:
             raise DataError(f"{table} has no primary key, so its rows as they are cannot be told: read its changelog.")
         chunks = [segment for segment, _ in found if segment.kind == "snapshot"]
         log = [segment for segment, _ in found if segment.kind != "snapshot"]
-        touched = [Input(segment) for segment in log]
+        inputs = [Input(segment) for segment in log]
         now = [manifests[-1].watermark_ms]
-        rows = [TableReadPartition("rows", task, now, touched) for task in share_out(chunks, parallelism=threads)]
+        rows = [TableReadPartition("rows", task, now, inputs) for task in task_inputs(chunks, parallelism=threads)]
         return [*rows, *(TableReadPartition("last", task, now) for task in by_partition(log))]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
@@ -126,8 +126,8 @@ class RaycdcReader(DataSourceReader):
     def _untouched(self, chunks: list[Input], log: list[Input], names: list[str]) -> Iterator[pa.RecordBatch]:
         """Rows of chunks whose key is not in the log, which always comes later."""
         key = list(self._table.primary_key)
-        touched = [self._checked(batch).select(key) for batch in _read(log, [*key, "_op"])]
-        keys = pa.Table.from_batches(touched) if touched else None
+        inputs = [self._checked(batch).select(key) for batch in _read(log, [*key, "_op"])]
+        keys = pa.Table.from_batches(inputs) if inputs else None
         for batch in _read(chunks, list(dict.fromkeys([*names, *key]))):
             if keys is None:
                 yield batch
@@ -178,7 +178,7 @@ class Owner:
         return {"pid": self.pid, "started": self.started}
 
     @property
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         return _started(self.pid) != self.started
 
 
@@ -186,7 +186,7 @@ def new_folder() -> Path:
     """A folder for one read, owned by the process of Spark that plans; those of processes that are gone go first."""
     for path in _folders():
         owner = _owner_of(path)
-        if owner is not None and owner.is_gone:
+        if owner is not None and owner.has_ended:
             shutil.rmtree(path, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     (folder / _OWNER).write_text(json.dumps(Owner.of(_planner()).to_json()))

@@ -110,10 +110,10 @@ class ReadOptions:
         options = section_of(data, "pipeline")
         for name in ("mode", "on_existing", "route_mode"):
             options.pop(name, None)
-        place = str(state or self.state or self._default_state(options))
+        location = str(state or self.state or self._default_state(options))
         work = options.pop("work", "") or f"./state/{options.get('name', '')}.work"
-        options["state"] = place
-        if is_url(place):
+        options["state"] = location
+        if is_url(location):
             options["work"] = f"{work}.spark/{self.table}"
         source = section_of(data, "source")
         for listed in _LISTS:

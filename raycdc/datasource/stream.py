@@ -36,7 +36,7 @@ from raycdc.datasource.rows import (
 from raycdc.driver.consumer import Ledger
 from raycdc.errors import SchemaError, StateError
 from raycdc.model import TableSchema
-from raycdc.sinks.task_plan import Input, share_out
+from raycdc.sinks.task_plan import Input, task_inputs
 from raycdc.state.location import state_of
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
@@ -48,10 +48,10 @@ IN_FLIGHT_MAX = 3 * BATCH_EPOCHS_MAX
 UNBOUNDED = 1 << 30
 
 #: How long `latestOffset` waits for news: Spark asks a hundred times a second otherwise.
-NEWS_S = 0.2
+CHANGES_S = 0.2
 
 #: How long the state may be in use: the process of the query before this one is about to end.
-LEASE_PATIENCE_S = 30.0
+LEASE_TIMEOUT_S = 30.0
 _LEASE_POLL_S = 0.1
 
 
@@ -102,7 +102,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         ledger = self._open()
         if ledger.acknowledged:
             raise StateError(
-                f"The state {ledger.store.place} of the stream of {self._options.table} is at epoch "
+                f"The state {ledger.store.location} of the stream of {self._options.table} is at epoch "
                 f"{ledger.acknowledged}, and Spark has no checkpoint that knows: rows before it will not come again. "
                 "Give the query its checkpointLocation back, or name another state with the option state, to begin "
                 "with a new snapshot: what Spark had before cannot be known."
@@ -120,7 +120,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
             while not ledger.is_end(self._latest):
                 manifest = ledger.next_after(self._latest)
                 self._latest = self._latest if manifest is None else manifest.epoch
-        elif ledger.next_after(self._latest, wait_s=NEWS_S) is not None:
+        elif ledger.next_after(self._latest, wait_s=CHANGES_S) is not None:
             self._latest = ledger.store.sealed_epochs(self._latest)[:BATCH_EPOCHS_MAX][-1]
         return self._offset(ledger.store, self._latest).to_json()
 
@@ -134,7 +134,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         if last not in sealed or first < ledger.acknowledged:
             raise StateError(
                 f"Spark asks for the epochs after {first} up to {last} of {self._options.table}, and the state "
-                f"{ledger.store.place} has them no more (it is at {ledger.acknowledged}): Spark's checkpoint or the "
+                f"{ledger.store.location} has them no more (it is at {ledger.acknowledged}): Spark's checkpoint or the "
                 "state was restored from a copy. Restore both from one moment, or begin with new ones."
             )
         self._latest = max(self._latest, last)
@@ -196,7 +196,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
     def _epoch_of(self, store: CheckpointStore, offset: OffsetJson) -> int:
         if offset["state"] != store.checkpoint:
             raise StateError(
-                f"Spark's checkpoint belongs to another state than {store.place} (of the stream of "
+                f"Spark's checkpoint belongs to another state than {store.location} (of the stream of "
                 f"{self._options.table}): one of them was deleted or replaced. Begin with a new checkpointLocation and "
                 "another option state."
             )
@@ -221,7 +221,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
             for segment in manifest.segments
             if segment.table == table
         ]
-        tasks = share_out(segments, parallelism=os.cpu_count() or 1)
+        tasks = task_inputs(segments, parallelism=os.cpu_count() or 1)
         return [SegmentsPartition([(entry, watermarks[entry.segment.path]) for entry in task]) for task in tasks]
 
     def _check_columns(self, target: TableSchema) -> None:
@@ -240,7 +240,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
 
 def await_lease(store: CheckpointStore) -> None:
     """Wait until no other process has the state. `StateError` when one keeps it."""
-    deadline_s = time.monotonic() + LEASE_PATIENCE_S
+    deadline_s = time.monotonic() + LEASE_TIMEOUT_S
     while True:
         try:
             store.lease().release()

@@ -45,7 +45,7 @@ class DeadLetters:
         self._folder = Path(records.folder)
         self._driver = records.driver
         self._store = store
-        self._documents = store.documents.folder if store.place.on_store else None
+        self._documents = store.documents.folder if store.location.on_store else None
         #: The epochs of which documents wait, so that a store is not asked for each epoch; None until `sweep`, as
         #: there may be those of an earlier driver.
         self._kept: set[int] | None = None
@@ -64,7 +64,7 @@ class DeadLetters:
         for file in sorted(own):
             data = (self._folder / file).read_bytes()
             put = partial(documents.write, f"{_WAITING}/{file}", data)
-            self._store.documents.as_driver(_letters_of(epoch), put)
+            self._store.documents.as_driver(_dead_letters_of(epoch), put)
             (self._folder / file).unlink(missing_ok=True)
 
     def show(self, epoch: int) -> None:
@@ -129,7 +129,7 @@ class DeadLetters:
             for file in files:
                 documents.delete(f"{_WAITING}/{file}")
 
-        self._store.documents.as_driver(_letters_of(epoch), delete)
+        self._store.documents.as_driver(_dead_letters_of(epoch), delete)
 
     def _files(self) -> list[str]:
         """Return the names in this machine's folder."""
@@ -139,8 +139,8 @@ class DeadLetters:
         return f".{self._driver:010d}." in file
 
     def _require_own(self, epoch: int) -> None:
-        self._store.generations.require_own(_letters_of(epoch))
+        self._store.generations.require_own(_dead_letters_of(epoch))
 
 
-def _letters_of(epoch: int) -> str:
+def _dead_letters_of(epoch: int) -> str:
     return f"the dead letters of epoch {epoch}"

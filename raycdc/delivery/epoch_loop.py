@@ -25,7 +25,7 @@ from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.sinks.api import Sink
 from raycdc.source.tables.table_requests import ask_for_lost_rows
-from raycdc.state.bad_row_counts import settle_bad_rows
+from raycdc.state.bad_row_counts import resolve_bad_rows
 from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.state.store import CheckpointStore
 
@@ -34,7 +34,7 @@ POLL_S = 0.2
 
 
 class EpochLoop:
-    """See the module's docstring. `sink` is open. Once stopped, or after a `look`, a loop is used up."""
+    """See the module's docstring. `sink` is open. Once stopped, or after a `inspect`, a loop is used up."""
 
     def __init__(self, store: CheckpointStore, sink: Sink, ports: EpochPorts) -> None:
         self._parts = EpochParts.of(store, sink, ports)
@@ -59,24 +59,24 @@ class EpochLoop:
         """
         if self.committed:
             # The driver that recorded the epoch may have died before its dead letters were shown.
-            self._writer.letters.show(self.committed)
+            self._writer.dead_letters.show(self.committed)
         return EpochRecovery(self._parts, self._writer).run()
 
     def written(self) -> list[TableId]:
         """The targets that hold rows of epochs which are not committed. Changes nothing."""
         return EpochRecovery(self._parts, self._writer).written()
 
-    def look(self) -> StartForecast:
+    def inspect(self) -> StartForecast:
         """The findings that `recover` would have, with its errors; changes nothing, waits for no node."""
         self.stop()
-        return EpochRecovery(self._parts, self._writer).look()
+        return EpochRecovery(self._parts, self._writer).inspect()
 
     def run(self) -> None:
         """Commit epochs until one is final or `stop` is called. Raises the first error, after the commit under way."""
         store, ports, stopping = self._parts.store, self._parts.ports, self._parts.stopping
-        self._parts.works.start_after(store.last_commit())
-        settle_bad_rows(store, self.committed)
-        self._writer.letters.sweep(self.committed)
+        self._parts.planner.start_after(store.last_commit())
+        resolve_bad_rows(store, self.committed)
+        self._writer.dead_letters.sweep(self.committed)
         with ports.threads.pool(1, "commit") as committer:
             under_way: Future[None] | None = None
             after = self.committed
@@ -99,10 +99,10 @@ class EpochLoop:
         """Stage `manifest` and wait for the commit under way, in the order that schema changes allow."""
         prepared = self._writer.prepared(manifest)
         self._parts.store.generations.require_driver(self._parts.ports.generation, f"epoch {manifest.epoch}")
-        self._parts.holdings.check_ours(manifest, self._parts.records.vectors)
-        prepared.works = self._writer.taking_part(prepared, prepared.works)
+        self._parts.target_records.check_ours(manifest, self._parts.records.vectors)
+        prepared.commits = self._writer.taking_part(prepared, prepared.commits)
         # Changes are made exact by rows that the commit under way adds to.
-        now, later = ([], list(prepared.works)) if prepared.sources else by_changes(prepared.works)
+        now, later = ([], list(prepared.commits)) if prepared.sources else by_changes(prepared.commits)
         reach("before_stage")
         try:
             self._writer.stage(prepared, now)
@@ -115,7 +115,7 @@ class EpochLoop:
         return prepared
 
 
-def begin_again(
+def request_resnapshot(
     store: CheckpointStore, warn: Callable[[str], None], manifest: Manifest, tables: Sequence[TableId], text: str
 ) -> None:
     """Ask durably for a resnapshot of `tables` from the epoch of `manifest` on, done by the next source side.

@@ -1,6 +1,6 @@
 """Makes the sink agree with the commit record before reading begins: at a start, and after the loss of a node.
 
-Called by the epoch loop. `look` returns for ``raycdc check`` what `run` would find, and changes nothing.
+Called by the epoch loop. `inspect` returns for ``raycdc check`` what `run` would find, and changes nothing.
 
 For each sealed epoch without a record, the targets and the segments are checked, and a decision is made by one table of
 cases (`raycdc.state.recovery`).
@@ -46,9 +46,9 @@ class Decisions:
         self._newest = newest
         self._access = parts.ports.access
         self._sink = parts.sink
-        self._works = parts.works
+        self._planner = parts.planner
         self._parked = parts.parked
-        self._holdings = parts.holdings
+        self._target_records = parts.target_records
         self._records = parts.records
         self._stopping = parts.stopping
         self._threads = parts.ports.threads
@@ -56,9 +56,9 @@ class Decisions:
     def of(self, manifest: Manifest) -> Decision:
         """The decision for `manifest`. Waits for a node with segments that are needed, unless the loop is stopping."""
         # Asking a target that alone does not answer parks it.
-        holds = self._holdings.of(manifest)
-        targets = self._parked.taking_part(manifest, self._works.targets(manifest))
-        recorded = self._holdings.owed(self._records.vectors) if self._sink.durable else {}
+        holds = self._target_records.of(manifest)
+        targets = self._parked.taking_part(manifest, self._planner.targets(manifest))
+        recorded = self._target_records.owed(self._records.vectors) if self._sink.durable else {}
         lacking = {s for target in targets if lacks(manifest.epoch, holds[target]) for s in targets[target]}
         needed = [segment for segment in manifest.segments if segment.table in lacking]
         pauses = Backoff(NODE_POLICY, self._threads)
@@ -70,8 +70,8 @@ class Decisions:
             gone = {segment.table for segment in missing}
             lost = {target for target, sources in targets.items() if not gone.isdisjoint(sources)}
             decision = decide(manifest, holds, lost=lost, recorded=recorded, newest_epoch=self._newest, renamed=renamed)
-            away = any(not own.is_own(segment) for segment in missing)
-            if not (isinstance(decision, Frozen) and away):
+            remote = any(not own.is_own(segment) for segment in missing)
+            if not (isinstance(decision, Frozen) and remote):
                 return decision
             # Reading tables again costs more than waiting for a node that is only restarting.
             pause_s = pauses.failed(self._threads.now_s())
@@ -81,8 +81,8 @@ class Decisions:
     def missing(self, segments: Sequence[Segment]) -> list[Segment]:
         """Return the segments that are missing or damaged. Only a few are checked, so each is read completely."""
         access = self._access()
-        placed = access.placed(segments)
-        return [segment for segment in placed if not verify_segments([segment], access=access, checksum=True)]
+        located = access.located(segments)
+        return [segment for segment in located if not verify_segments([segment], access=access, checksum=True)]
 
 
 def _renamed(manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> set[TableId]:
@@ -99,10 +99,10 @@ class EpochRecovery:
         self._store = parts.store
         self._sink = parts.sink
         self._ports = parts.ports
-        self._works = parts.works
-        self._target_patience = parts.target_patience
+        self._planner = parts.planner
+        self._target_retry = parts.target_retry
         self._parked = parts.parked
-        self._holdings = parts.holdings
+        self._target_records = parts.target_records
         self._records = parts.records
         self._writer = writer
         self._newest = parts.store.next_epoch() - 1
@@ -114,7 +114,7 @@ class EpochRecovery:
         replayed: list[int] = []
         dropped: list[int] = []
         frozen: list[int] = []
-        self._works.start_after(self._store.last_commit())
+        self._planner.start_after(self._store.last_commit())
         before = self._parked.entries
         lacking = self._check_record() is not None
         if (self._check_fitting() or lacking or self._parked.entries is not before) and self._records.epoch:
@@ -131,13 +131,13 @@ class EpochRecovery:
                     dropped = self._drop_from(manifest.epoch)
                     break
                 case WriteRecord():
-                    share = self._works.of(manifest, self._parked)
-                    self._writer.record(manifest, share.routes)
+                    target_batch = self._planner.of(manifest, self._parked)
+                    self._writer.record(manifest, target_batch.routes)
                     recorded.append(manifest.epoch)
                 case Replay(targets):
                     # Steps that the targets hold are skipped by the sink.
                     prepared = self._writer.prepared(manifest)
-                    prepared.works = [work for work in prepared.works if work.target in targets]
+                    prepared.commits = [work for work in prepared.commits if work.target in targets]
                     self._complete(prepared)
                     replayed.append(manifest.epoch)
                 case Frozen():
@@ -155,15 +155,15 @@ class EpochRecovery:
 
     def written(self) -> list[TableId]:
         """Return the targets with rows of unrecorded epochs, left by a run that died before it wrote a record."""
-        self._works.look_after(self._store.last_commit())
-        return self._holdings.written(self._store.manifests(after=self._records.epoch))
+        self._planner.inspect_after(self._store.last_commit())
+        return self._target_records.written(self._store.manifests(after=self._records.epoch))
 
-    def look(self) -> StartForecast:
+    def inspect(self) -> StartForecast:
         """The result that `run` would have, with its errors; changes nothing in state and sink, and
         asks no other node.
         """
         before = set(self._parked.entries)
-        self._works.look_after(self._store.last_commit())
+        self._planner.inspect_after(self._store.last_commit())
         asked = self._check_record() or set()
         self._check_fitting()
         elsewhere: set[str] = set()
@@ -195,7 +195,7 @@ class EpochRecovery:
 
         Returns None if nothing is lacking and the record stays; else the targets that the user has asked to resnapshot.
         """
-        lacking = self._holdings.check_record(self._records.vectors, self._records.epoch, self._newest)
+        lacking = self._target_records.check_record(self._records.vectors, self._records.epoch, self._newest)
         if not lacking:
             return None
         last = self._store.manifest(self._records.epoch)
@@ -250,12 +250,12 @@ class EpochRecovery:
     def _unfit(self, targets: Sequence[TableId]) -> Mapping[TableId, TableRefusedError]:
         """As the sink says it of all `targets`, or of each, where one alone does not answer."""
         try:
-            return self._target_patience(targets, partial(self._sink.unfit, targets))
+            return self._target_retry(targets, partial(self._sink.unfit, targets))
         except TargetBlockedError:
             unfit: dict[TableId, TableRefusedError] = {}
         for target in targets:
             try:
-                unfit |= self._target_patience([target], partial(self._sink.unfit, [target]))
+                unfit |= self._target_retry([target], partial(self._sink.unfit, [target]))
             except TargetBlockedError as error:
                 unfit[target] = error
         return unfit
@@ -277,7 +277,7 @@ class EpochRecovery:
         for target, again in beginning.items():
             self._parked.begin_together(target, again, after, self._writer.held_of_refused(target))
         if beginning:
-            self._records.do_not_tell(self._parked.entries)
+            self._records.report_nothing_of(self._parked.entries)
             self._records.write_again()
 
     # -- epochs that no record names --------------------------------------------------------------------------------
@@ -287,8 +287,8 @@ class EpochRecovery:
         if lost := {segment.table for segment in self._decisions.missing(_segments_of(prepared.sources))}:
             # Tables with lost rows are resnapshotted, so their earlier rows no longer matter.
             prepared.sources = [replace(w, segments=()) if w.source in lost else w for w in prepared.sources]
-        self._writer.apply(prepared, list(prepared.works))
-        self._writer.stage(prepared, list(prepared.works))
+        self._writer.apply(prepared, list(prepared.commits))
+        self._writer.stage(prepared, list(prepared.commits))
         self._writer.commit(prepared)
 
     def _freeze(self, manifest: Manifest, decision: Frozen) -> list[int]:
@@ -303,19 +303,19 @@ class EpochRecovery:
         tombstone of a later epoch would wrongly say that its table holds this one.
         """
         prepared = self._writer.prepared(manifest)
-        targets = self._works.targets(manifest)
+        targets = self._planner.targets(manifest)
         anew = (*decision.again, *decision.barred)
         lost = {source for target in anew for source in targets[target]}
         together = self._shared_by(lost, manifest, targets)
         sources = lost.union(*together.values())
-        self._ports.begin_again(manifest, tuple(sorted(sources)), decision.text)
+        self._ports.request_resnapshot(manifest, tuple(sorted(sources)), decision.text)
         dropped = self._store.drop_after(manifest.epoch)
         for target, merged in together.items():
             self._parked.begin_together(target, merged, manifest, self._writer.held_of_refused(target))
-        self._records.do_not_tell({str(target): self._parked.entries[str(target)] for target in together})
+        self._records.report_nothing_of({str(target): self._parked.entries[str(target)] for target in together})
         part = self._parked.taking_part(manifest, targets)
-        works = [w for w in prepared.works if w.target in (*decision.again, *decision.replay) and w.target in part]
-        prepared.works = [replace(work, segments=()) if work.target in decision.again else work for work in works]
+        commits = [w for w in prepared.commits if w.target in (*decision.again, *decision.replay) and w.target in part]
+        prepared.commits = [replace(work, segments=()) if work.target in decision.again else work for work in commits]
         self._complete(prepared)
         return dropped
 
@@ -351,17 +351,17 @@ class EpochRecovery:
         known = self._ports.routing.known
         for manifest in self._store.manifests(after=epoch - 1):
             self._require_driver(manifest)
-            for work in self._works.of(manifest, self._parked).works:
+            for work in self._planner.of(manifest, self._parked).commits:
                 bar = partial(self._sink.tombstone, replace(work, segments=()))
-                self._bar(partial(self._target_patience, [work.target], bar), {work.target}, manifest)
+                self._bar(partial(self._target_retry, [work.target], bar), {work.target}, manifest)
             if known is None:
                 continue
-            for work in self._works.sources(manifest, self._parked):
-                concerned = {t for t, part in self._works.targets(manifest).items() if work.source in part}
+            for work in self._planner.sources(manifest, self._parked):
+                concerned = {t for t, part in self._planner.targets(manifest).items() if work.source in part}
                 self._bar(partial(known.tombstone, work), concerned, manifest)
         dropped = self._store.drop_after(epoch - 1)
         # The targets are as if the dropped epochs had never been.
-        self._works.start_after(self._store.last_commit())
+        self._planner.start_after(self._store.last_commit())
         return dropped
 
     def _require_driver(self, manifest: Manifest) -> None:
@@ -390,5 +390,5 @@ def _behind(last: Manifest) -> Manifest:
     return replace(last, epoch=last.epoch + 1, from_splits=last.to_splits)
 
 
-def _segments_of(works: Sequence[TableCommit]) -> list[Segment]:
-    return [segment for work in works for segment in work.segments]
+def _segments_of(commits: Sequence[TableCommit]) -> list[Segment]:
+    return [segment for work in commits for segment in work.segments]

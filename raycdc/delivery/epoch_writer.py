@@ -40,7 +40,7 @@ from raycdc.errors import (
 from raycdc.model import TableId
 from raycdc.model.engines import EngineRows, RowsBy
 from raycdc.model.evolution.events import CreateTableEvent, named_change
-from raycdc.segments.bad_rows import refused_missing, told_missing
+from raycdc.segments.bad_rows import record_missing, refused_missing
 from raycdc.sinks.api import Sink, TableCommit
 from raycdc.state.bad_row_counts import add_bad_rows, bad_rows
 from raycdc.state.manifests.manifest import Manifest, Segment
@@ -55,13 +55,13 @@ class EpochParts:
     store: CheckpointStore
     sink: Sink
     ports: EpochPorts
-    works: CommitPlanner
+    planner: CommitPlanner
     making: SegmentMaking
     parked: ParkedTargets
-    holdings: TargetRecords
+    target_records: TargetRecords
     records: CommitRecordWriter
-    patience: SinkRetry
-    target_patience: TargetRetry
+    sink_retry: SinkRetry
+    target_retry: TargetRetry
     stopping: threading.Event
 
     @classmethod
@@ -69,22 +69,24 @@ class EpochParts:
         """The parts for `store`, as its newest record has them, and the open `sink`."""
         record = store.last_commit()
         stopping = threading.Event()
-        patience = SinkRetry(ports.parking.waiting, stopping, ports.threads)
+        sink_retry = SinkRetry(ports.parking.waiting, stopping, ports.threads)
         entries = record.parked if record else {}
         parked = ParkedTargets(entries, ports.parking.parks, can_replace=sink.can_replace)
         records = CommitRecordWriter(store, parked, generation=ports.generation, on_parked=ports.parking.on_parked)
-        works = CommitPlanner(
+        planner = CommitPlanner(
             store,
             ports.routing,
             generation=ports.generation,
             access=ports.access,
-            patience=patience,
+            sink_retry=sink_retry,
             recorded=records.described,
         )
-        making = SegmentMaking(ports.routing, works.left_out, ports.access)
-        of_targets = TargetRetry(sink, patience, parked, records, stopping)
-        holdings = TargetRecords(store, sink, ports, works, parked, of_targets)
-        return cls(store, sink, ports, works, making, parked, holdings, records, patience, of_targets, stopping)
+        making = SegmentMaking(ports.routing, planner.left_out, ports.access)
+        of_targets = TargetRetry(sink, sink_retry, parked, records, stopping)
+        target_records = TargetRecords(store, sink, ports, planner, parked, of_targets)
+        return cls(
+            store, sink, ports, planner, making, parked, target_records, records, sink_retry, of_targets, stopping
+        )
 
 
 #: Tables of one epoch that commit at once: each commit waits for the disk or the JVM more than it computes.
@@ -92,7 +94,7 @@ COMMIT_THREADS = 4
 
 #: How an unreachable node with segments is retried before the epoch loop fails: a node's server restarts within
 #: seconds, but a machine that boots is not waited for.
-NODE_POLICY = RetryPolicy(longest_s=2.0, patience_s=30.0)
+NODE_POLICY = RetryPolicy(longest_s=2.0, retry_s=30.0)
 
 
 @dataclass(slots=True)
@@ -100,8 +102,8 @@ class PreparedEpoch:
     """An epoch on its way through the loop; owned by one thread at a time."""
 
     manifest: Manifest
-    works: Sequence[TableCommit]
-    share: TargetBatch
+    commits: Sequence[TableCommit]
+    target_batch: TargetBatch
     staged: dict[TableId, Any] = field(default_factory=dict)
     staging_s: float = 0.0
     derived: Derived = field(default_factory=Derived)
@@ -117,31 +119,31 @@ class EpochWriter:
         self._store = parts.store
         self._sink = parts.sink
         self._ports = parts.ports
-        self._works = parts.works
+        self._planner = parts.planner
         self._making = parts.making
         self._parked = parts.parked
-        self._holdings = parts.holdings
+        self._target_records = parts.target_records
         self._records = parts.records
-        self.letters = DeadLetters(parts.ports.routing.records, parts.store)
+        self.dead_letters = DeadLetters(parts.ports.routing.records, parts.store)
         self._stopping = parts.stopping
         #: Tables commit concurrently, and the counts of left-out rows are shared.
         self._one_at_a_time = threading.Lock()
-        self._patience = parts.target_patience
+        self._target_retry = parts.target_retry
 
     def prepared(self, manifest: Manifest) -> PreparedEpoch:
         """The shares of `manifest`; targets that can have none are parked."""
-        share = self._works.of(manifest, self._parked)
-        for text in share.warnings:
+        target_batch = self._planner.of(manifest, self._parked)
+        for text in target_batch.warnings:
             self._ports.parking.on_bad_rows(text)
-        for target, error in share.refused.items():
+        for target, error in target_batch.refused.items():
             self._park(target, manifest, error)
-        sources = self._works.sources(manifest, self._parked)
+        sources = self._planner.sources(manifest, self._parked)
         require_readable(sources, manifest)
-        return PreparedEpoch(manifest, share.works, share, sources=sources)
+        return PreparedEpoch(manifest, target_batch.commits, target_batch, sources=sources)
 
-    def apply(self, prepared: PreparedEpoch, works: Iterable[TableCommit]) -> None:
-        """Let the targets of `works` follow the changes of their schemas; a few new ones at once, if the sink can."""
-        changing = [work for work in works if work.changes]
+    def apply(self, prepared: PreparedEpoch, commits: Iterable[TableCommit]) -> None:
+        """Let the targets of `commits` follow the changes of their schemas; a few new ones at once, if the sink can."""
+        changing = [work for work in commits if work.changes]
         new = [work for work in changing if all(isinstance(change, CreateTableEvent) for change in work.changes)]
         at_once = {work.target for work in new} if self._sink.makes_at_once and len(new) > 1 else set()
         if at_once:
@@ -160,27 +162,27 @@ class EpochWriter:
         """Let the target of `work` follow the changes of its schema."""
         reach("before_schema")
         does, part = "changes the target's columns", EpochPart(work.epoch, rows=0, bytes=0)
-        with self._ports.board.doing(Stage.SCHEMA, does, table=str(work.target), part=part):
-            self._patience([work.target], partial(self._sink.apply_schema, work))
+        with self._ports.tracker.doing(Stage.SCHEMA, does, table=str(work.target), part=part):
+            self._target_retry([work.target], partial(self._sink.apply_schema, work))
         reach("after_schema")
 
-    def stage(self, prepared: PreparedEpoch, works: Sequence[TableCommit]) -> None:
-        """Write the rows of `works`, as far as they still take part, where readers do not see them."""
-        works = self.taking_part(prepared, works)
-        if not works:
+    def stage(self, prepared: PreparedEpoch, commits: Sequence[TableCommit]) -> None:
+        """Write the rows of `commits`, as far as they still take part, where readers do not see them."""
+        commits = self.taking_part(prepared, commits)
+        if not commits:
             return
         started = self._ports.threads.now_s()
         try:
-            self._stage_all(prepared, works)
+            self._stage_all(prepared, commits)
         except TableRefusedError as error:
-            if len(works) == 1:
+            if len(commits) == 1:
                 try:
-                    self._stage_all(prepared, [self._fitting(prepared, works[0], error)])
+                    self._stage_all(prepared, [self._fitting(prepared, commits[0], error)])
                 except TableRefusedError as refused:
-                    self._refused(prepared, works[0], refused)
+                    self._refused(prepared, commits[0], refused)
             else:
                 # The refusal concerns one of them; staging them one by one shows which.
-                for work in works:
+                for work in commits:
                     self.stage(prepared, [work])
         finally:
             prepared.staging_s += self._ports.threads.now_s() - started
@@ -192,33 +194,33 @@ class EpochWriter:
         """
         if not isinstance(error, ValueRefusedError) or isinstance(error, ReferenceRefusedError):
             raise error
-        fitting = self._making.fitting(work, prepared.derived, self._sink.misfits)
+        fitting = self._making.fitting(work, prepared.derived, self._sink.unrepresentable)
         if fitting is work:
             raise error
         return fitting
 
-    def _stage_all(self, prepared: PreparedEpoch, works: Sequence[TableCommit]) -> None:
+    def _stage_all(self, prepared: PreparedEpoch, commits: Sequence[TableCommit]) -> None:
         pauses = Backoff(NODE_POLICY, self._ports.threads)
         while True:
             try:
-                part = _part(prepared.manifest, works)
-                with self._ports.board.doing(Stage.STAGE, "writes an epoch's rows", table=_named(works), part=part):
-                    exact = partial(self._making.exact, works, prepared.sources, prepared.exact)
-                    works = self._patience.for_spark(exact)
-                    derived = partial(self._making.derived, works, prepared.share, prepared.derived)
-                    works = self._patience.for_spark(derived)
+                part = _part(prepared.manifest, commits)
+                with self._ports.tracker.doing(Stage.STAGE, "writes an epoch's rows", table=_named(commits), part=part):
+                    exact = partial(self._making.exact, commits, prepared.sources, prepared.exact)
+                    commits = self._target_retry.for_spark(exact)
+                    derived = partial(self._making.derived, commits, prepared.target_batch, prepared.derived)
+                    commits = self._target_retry.for_spark(derived)
                     # Tasks on other machines read these new segments from this machine.
-                    works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
-                    targets = [work.target for work in works]
-                    prepared.staged.update(self._patience(targets, partial(self._sink.stage, works)))
+                    commits = [replace(work, segments=self._planner.located(work.segments)) for work in commits]
+                    targets = [work.target for work in commits]
+                    prepared.staged.update(self._target_retry(targets, partial(self._sink.stage, commits)))
                 break
             except SegmentUnavailableError:
                 pause_s = pauses.failed(self._ports.threads.now_s())
                 if pause_s is None or self._ports.threads.wait(self._stopping, pause_s):
                     raise
-            works = [replace(work, segments=self._works.placed(work.segments)) for work in works]
-        made = {work.target: work for work in works}
-        prepared.works = [made.get(work.target, work) for work in prepared.works]
+            commits = [replace(work, segments=self._planner.located(work.segments)) for work in commits]
+        made = {work.target: work for work in commits}
+        prepared.commits = [made.get(work.target, work) for work in prepared.commits]
 
     def commit(self, prepared: PreparedEpoch) -> None:
         """Make the epoch visible in every target that takes part, and record it."""
@@ -226,17 +228,17 @@ class EpochWriter:
         reach("before_commit")
         # A sink that the successor has not written to yet cannot know that there is one.
         self._store.generations.require_driver(self._ports.generation, f"the commit of epoch {prepared.manifest.epoch}")
-        self._tell_bad_rows(prepared)
+        self._count_bad_rows(prepared)
         self._commit_tables(prepared)
         reach("after_last_commit")
-        log, works = self._ports.routing.log, self.taking_part(prepared, prepared.works)
-        written_by = log.rows(segment for work in works for segment in work.segments)
+        log, commits = self._ports.routing.log, self.taking_part(prepared, prepared.commits)
+        written_by = log.rows(segment for work in commits for segment in work.segments)
         self._add_known(prepared)
         commit_s = self._ports.threads.now_s() - started
         self.record(
             prepared.manifest,
-            prepared.share.routes,
-            _followed(prepared.works),
+            prepared.target_batch.routes,
+            _followed(prepared.commits),
             written_by,
             staging_s=prepared.staging_s,
             commit_s=commit_s,
@@ -256,13 +258,13 @@ class EpochWriter:
         commit_s: float = 0.0,
     ) -> None:
         """Record the epoch, which every target that takes part holds, and tell its figures."""
-        targets = self._works.targets(manifest)
+        targets = self._planner.targets(manifest)
         took = self._parked.taking_part(manifest, targets)
         taken = {source for name, sources in took.items() if table_of(name) is None for source in sources}
         part = EpochPart(manifest.epoch, manifest.rows, sum(s.bytes for s in manifest.segments), len(targets))
-        with self._ports.board.doing(Stage.RECORD, f"records epoch {manifest.epoch}", part=part):
+        with self._ports.tracker.doing(Stage.RECORD, f"records epoch {manifest.epoch}", part=part):
             now_ms = self._records.complete(manifest, targets, routes)
-            self.letters.show(manifest.epoch)
+            self.dead_letters.show(manifest.epoch)
         lost = bad_rows(self._store, manifest.epoch)
         written = _only(manifest, taken)
         figures = EpochStatistics.of(written, now_ms, lost, schema_changes, staging_s=staging_s, commit_s=commit_s)
@@ -281,25 +283,25 @@ class EpochWriter:
         parts = [w for w in prepared.sources if self._parked.takes_part(w.target, w.source, prepared.manifest)]
         for source, error in known.add(parts, prepared.exact).items():
             # Its targets have the epoch already, but the next epoch could not be made exact for them.
-            for target, sources in self._works.targets(prepared.manifest).items():
+            for target, sources in self._planner.targets(prepared.manifest).items():
                 if source in sources and table_of(target) is None:
                     self._park(target, prepared.manifest, error)
         reach("after_known")
 
-    def _tell_bad_rows(self, prepared: PreparedEpoch) -> None:
+    def _count_bad_rows(self, prepared: PreparedEpoch) -> None:
         """Count the rows that the epoch leaves out, before any target shows that they are missing."""
         for table, error in refused_missing(prepared.manifest, self._ports.routing.records).items():
-            targets = self._works.targets(prepared.manifest)
-            for work in self.taking_part(prepared, prepared.works):
+            targets = self._planner.targets(prepared.manifest)
+            for work in self.taking_part(prepared, prepared.commits):
                 if table in targets[work.target]:
                     self._refused(prepared, work, error)
-        for table, missing in told_missing(prepared.manifest, self._ports.routing.records).items():
+        for table, missing in record_missing(prepared.manifest, self._ports.routing.records).items():
             prepared.derived.bad[f"missing of {table}"] = table, missing.count, missing.why
-        self._tell(prepared, prepared.derived.bad_rows())
+        self._notify(prepared, prepared.derived.bad_rows())
 
-    def _tell(self, prepared: PreparedEpoch, tables: Collection[TableId]) -> None:
+    def _notify(self, prepared: PreparedEpoch, tables: Collection[TableId]) -> None:
         """Keep and count the rows that the epoch leaves out, and tell of those of `tables`."""
-        self.letters.keep(prepared.manifest.epoch)
+        self.dead_letters.keep(prepared.manifest.epoch)
         lost = {str(table): count for table, count in prepared.derived.bad_rows().items()}
         if not lost:
             return
@@ -317,9 +319,9 @@ class EpochWriter:
 
         A table whose rows refer to rows of another table, or are referred to, is retried after the others.
         """
-        works = [work for work in self.taking_part(prepared, prepared.works) if work.target in prepared.staged]
+        commits = [work for work in self.taking_part(prepared, prepared.commits) if work.target in prepared.staged]
         # The largest first, so that the last one to finish takes little time.
-        ordered = sorted(works, key=lambda work: -work.input_bytes)
+        ordered = sorted(commits, key=lambda work: -work.input_bytes)
         while ordered:
             refused = self._commit_at_once(prepared, ordered)
             again = [work for work, error in refused if isinstance(error, ReferenceRefusedError)]
@@ -331,13 +333,13 @@ class EpochWriter:
             ordered = again
 
     def _commit_at_once(
-        self, prepared: PreparedEpoch, works: Sequence[TableCommit]
+        self, prepared: PreparedEpoch, commits: Sequence[TableCommit]
     ) -> list[tuple[TableCommit, TableRefusedError]]:
-        """Commit `works`, a few concurrently; return those that were refused, and why."""
+        """Commit `commits`, a few concurrently; return those that were refused, and why."""
         refused = []
         with self._ports.threads.pool(COMMIT_THREADS, "table") as pool:
             pending: dict[Future[None], TableCommit] = {
-                pool.submit(self._commit_table, prepared, work): work for work in works
+                pool.submit(self._commit_table, prepared, work): work for work in commits
             }
             for done, future in enumerate(pending, start=1):
                 try:
@@ -350,14 +352,14 @@ class EpochWriter:
                     reach("between_tables")
         return refused
 
-    def taking_part(self, prepared: PreparedEpoch, works: Sequence[TableCommit]) -> list[TableCommit]:
-        """Those of `works` whose targets still do: one may have refused the epoch before, or this one, meanwhile."""
-        part = self._parked.taking_part(prepared.manifest, self._works.targets(prepared.manifest))
-        return [work for work in works if work.target in part]
+    def taking_part(self, prepared: PreparedEpoch, commits: Sequence[TableCommit]) -> list[TableCommit]:
+        """Those of `commits` whose targets still do: one may have refused the epoch before, or this one, meanwhile."""
+        part = self._parked.taking_part(prepared.manifest, self._planner.targets(prepared.manifest))
+        return [work for work in commits if work.target in part]
 
     def _commit_table(self, prepared: PreparedEpoch, work: TableCommit) -> None:
         does, part = f"commits epoch {prepared.manifest.epoch}", _part(prepared.manifest, [work])
-        with self._ports.board.doing(Stage.COMMIT, does, table=str(work.target), part=part):
+        with self._ports.tracker.doing(Stage.COMMIT, does, table=str(work.target), part=part):
             self._commit_patiently(prepared, work)
 
     def _commit_patiently(self, prepared: PreparedEpoch, work: TableCommit) -> None:
@@ -371,22 +373,22 @@ class EpochWriter:
             self._sink.commit(work, staged.pop())
 
         try:
-            self._patience([work.target], commit)
+            self._target_retry([work.target], commit)
         except TableRefusedError as error:
             with self._one_at_a_time:
                 before = prepared.derived.bad_rows()
                 work = self._fitting(prepared, work, error)
                 now = prepared.derived.bad_rows()
-                self._tell(prepared, [table for table, count in now.items() if count != before.get(table)])
-            self._patience([work.target], commit)
+                self._notify(prepared, [table for table, count in now.items() if count != before.get(table)])
+            self._target_retry([work.target], commit)
 
     def _refused(self, prepared: PreparedEpoch, work: TableCommit, error: TableRefusedError) -> None:
         self._park(work.target, prepared.manifest, error)
-        prepared.works = [other for other in prepared.works if other.target != work.target]
+        prepared.commits = [other for other in prepared.commits if other.target != work.target]
 
     def _park(self, target: TableId, manifest: Manifest, error: TableRefusedError) -> None:
         reach("before_park")
-        sources = {*self._works.targets(manifest).get(target, ()), *self._works.sources_of(target)}
+        sources = {*self._planner.targets(manifest).get(target, ()), *self._planner.sources_of(target)}
         # A blocked target was already waited for once.
         held = self.held_of_refused(target, patient=not isinstance(error, TargetBlockedError))
         self._parked.park(target, sources, manifest, error, held)
@@ -394,7 +396,7 @@ class EpochWriter:
     def held_of_refused(self, target: TableId, *, patient: bool = True) -> CommitVector | None:
         """Return the commit vector of a target that refused its rows; None if the target cannot be read or is gone."""
         try:
-            return self._holdings.held(target, patient=patient) if self._sink.durable else None
+            return self._target_records.held(target, patient=patient) if self._sink.durable else None
         except TableRefusedError:
             return None
         except SinkError:
@@ -410,11 +412,11 @@ def _only(manifest: Manifest, tables: Collection[TableId]) -> Manifest:
 
 
 def _refusing(
-    pool: Executor, works: Sequence[TableCommit], act: Callable[[TableCommit], None]
+    pool: Executor, commits: Sequence[TableCommit], act: Callable[[TableCommit], None]
 ) -> list[tuple[TableCommit, TableRefusedError]]:
-    """Do `act` for all `works` in `pool`; return those that are refused, and why. The first other error is raised."""
+    """Do `act` for all `commits` in `pool`; return those that are refused, and why. The first other error is raised."""
     refused = []
-    for work, done in [(work, pool.submit(act, work)) for work in works]:
+    for work, done in [(work, pool.submit(act, work)) for work in commits]:
         try:
             done.result()
         except TableRefusedError as error:
@@ -422,28 +424,28 @@ def _refusing(
     return refused
 
 
-def _named(works: Sequence[TableCommit]) -> str:
+def _named(commits: Sequence[TableCommit]) -> str:
     """The targets that are staged together, for people: the largest, and how many others."""
-    largest = str(max(works, key=lambda work: work.input_bytes).target)
-    return largest if len(works) == 1 else f"{largest} and {len(works) - 1} more"
+    largest = str(max(commits, key=lambda work: work.input_bytes).target)
+    return largest if len(commits) == 1 else f"{largest} and {len(commits) - 1} more"
 
 
-def _part(manifest: Manifest, works: Sequence[TableCommit]) -> EpochPart:
-    """The part of an epoch that goes through `works`."""
-    rows = sum(segment.rows for work in works for segment in work.segments)
-    return EpochPart(manifest.epoch, rows, sum(work.input_bytes for work in works), len(works))
+def _part(manifest: Manifest, commits: Sequence[TableCommit]) -> EpochPart:
+    """The part of an epoch that goes through `commits`."""
+    rows = sum(segment.rows for work in commits for segment in work.segments)
+    return EpochPart(manifest.epoch, rows, sum(work.input_bytes for work in commits), len(commits))
 
 
-def _followed(works: Sequence[TableCommit]) -> tuple[FollowedChange, ...]:
+def _followed(commits: Sequence[TableCommit]) -> tuple[FollowedChange, ...]:
     """Return the schema changes that came with the epoch, without the creation of tables."""
     changed = []
-    for work in works:
+    for work in commits:
         names = tuple(named_change(change) for change in work.changes if not isinstance(change, CreateTableEvent))
         if names:
             changed.append(FollowedChange(str(work.source), str(work.target), names))
     return tuple(changed)
 
 
-def by_changes(works: Sequence[TableCommit]) -> tuple[list[TableCommit], list[TableCommit]]:
+def by_changes(commits: Sequence[TableCommit]) -> tuple[list[TableCommit], list[TableCommit]]:
     """Return the tables that may be staged during other commits, and those that wait for their schema change."""
-    return [work for work in works if not work.changes], [work for work in works if work.changes]
+    return [work for work in commits if not work.changes], [work for work in commits if work.changes]

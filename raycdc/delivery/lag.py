@@ -30,10 +30,10 @@ class Lag:
     def __repr__(self) -> str:
         return f"Lag(held up to {self._held_ms})"
 
-    def look(self, status: JobStatus, now_ms: int) -> None:
+    def poll(self, status: JobStatus, now_ms: int) -> None:
         """A status of the source side, which is as old as its readers' last heartbeats."""
         with self._lock:
-            self._look(status, now_ms)
+            self._poll(status, now_ms)
 
     def committed(self, epoch: int) -> None:
         """The sink holds everything up to `epoch`."""
@@ -46,7 +46,7 @@ class Lag:
         with self._lock:
             return None if self._held_ms is None else max(0, now_ms - self._held_ms)
 
-    def _look(self, status: JobStatus, now_ms: int) -> None:
+    def _poll(self, status: JobStatus, now_ms: int) -> None:
         if status.generation != self._generation:
             # A new coordinator goes on from the last sealed epoch and reads everything since then again.
             self._generation, self._seen = status.generation, {}

@@ -64,8 +64,8 @@ class Routing:
 
     `upsert` is True if the sink updates rows; `no_merging` says why several tables cannot go to one target, or is
     empty. A row passes these parts in order: `known` makes changes exact, `deriver` applies transforms, `joiner` adds
-    looked-up columns, and `sieve` removes rows that the target cannot hold. `records` says what happens to bad rows.
-    `log` knows which engine's tasks wrote the rows.
+    looked-up columns, and `bad_row_filter` removes rows that the target cannot hold. `records` says what happens to bad
+    rows. `log` knows which engine's tasks wrote the rows.
     """
 
     router: Router
@@ -73,7 +73,7 @@ class Routing:
     no_merging: str = ""
     transforms: TransformedTables = field(default_factory=TransformedTables)
     deriver: Derives | None = None
-    sieve: BadRowFilter | None = None
+    bad_row_filter: BadRowFilter | None = None
     records: BadRecords = field(default_factory=BadRecords)
     joiner: Joins | None = None
     known: RowStore | None = None
@@ -82,7 +82,7 @@ class Routing:
     @property
     def makers(self) -> list[Derives | BadRowFilter | RowStore]:
         """Return the parts that write new segments."""
-        return [maker for maker in (self.deriver, self.sieve, self.known) if maker is not None]
+        return [maker for maker in (self.deriver, self.bad_row_filter, self.known) if maker is not None]
 
 
 def _refuse(_manifest: Manifest, _tables: Sequence[TableId], text: str) -> None:
@@ -99,20 +99,21 @@ class EpochPorts:
     `generation` returns the driver's own generation, which rises when its coordinator had to be replaced
     (`raycdc.state.drivers.driver_generation`). `next_sealed(after, timeout_s)` returns the first sealed epoch greater
     than `after`, or None after the timeout; it may raise to end the loop. `on_committed` is called after each record,
-    in order, on a thread of the loop. `begin_again` asks durably for new snapshots of source tables whose rows of an
-    epoch are lost (the text says why), or raises if that is impossible. `access` returns how segments are reached now.
-    `threads` run the loop's stages and commits, and `board` shows what they are doing. `copies` has segments of lost
-    nodes. `read_by` returns which engine's readers sealed the epochs of a generation, or None for an earlier run's.
+    in order, on a thread of the loop. `request_resnapshot` asks durably for new snapshots of source tables whose rows
+    of an epoch are lost (the text says why), or raises if that is impossible. `access` returns how segments are reached
+    now. `threads` run the loop's stages and commits, and `tracker` shows what they are doing. `copies` has segments of
+    lost nodes. `read_by` returns which engine's readers sealed the epochs of a generation, or None for an earlier
+    run's.
     """
 
     generation: Callable[[], OwnGeneration]
     next_sealed: Callable[[int, float], Manifest | None]
     on_committed: Callable[[EpochStatistics], None] = lambda _: None
-    begin_again: Callable[[Manifest, Sequence[TableId], str], None] = _refuse
+    request_resnapshot: Callable[[Manifest, Sequence[TableId], str], None] = _refuse
     access: Callable[[], SegmentAccess] = lambda: HERE
     routing: Routing = field(default_factory=lambda: Routing(Router()))
     parking: ParkingPolicy = NOTHING
     threads: Threads = THREADS
-    board: ActivityTracker = field(default_factory=ActivityTracker)
+    tracker: ActivityTracker = field(default_factory=ActivityTracker)
     copies: SegmentCopies | None = None
     read_by: Callable[[int], EngineName | None] = lambda _: None

@@ -16,7 +16,7 @@ from raycdc.core.failpoints import reach
 from raycdc.delivery.targets.parked_targets import ParkedTargets
 from raycdc.errors import FencedError
 from raycdc.model import TableId
-from raycdc.model.rules.names import KNOWN_ROWS
+from raycdc.model.rules.names import ROW_STORE_OF
 from raycdc.state.drivers.generations import OwnGeneration
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.parked import ParkedTarget
@@ -29,12 +29,12 @@ KNOWN = "known"
 
 def slot_of(table: TableId) -> TableId:
     """The slot of the known rows of `table`."""
-    return TableId(f"{KNOWN_ROWS}{table.db}", table.table)
+    return TableId(f"{ROW_STORE_OF}{table.db}", table.table)
 
 
 def table_of(slot: TableId) -> TableId | None:
     """Inverse of `slot_of`; None where `slot` is the name of a target."""
-    return TableId(slot.db.removeprefix(KNOWN_ROWS), slot.table) if slot.db.startswith(KNOWN_ROWS) else None
+    return TableId(slot.db.removeprefix(ROW_STORE_OF), slot.table) if slot.db.startswith(ROW_STORE_OF) else None
 
 
 class CommitRecordWriter:
@@ -63,7 +63,7 @@ class CommitRecordWriter:
         self._slots: set[str] = {name for name in self._vectors if table_of(TableId.parse(name)) is not None}
         self._routes: dict[str, RoutedTarget] = dict(record.routes) if record else {}
         #: For each reported target, the time since when it is parked.
-        self._told = {name: entry.since_ms for name, entry in parked.entries.items()}
+        self._reported = {name: entry.since_ms for name, entry in parked.entries.items()}
 
     def __repr__(self) -> str:
         return f"RecordKeeper(epoch={self._epoch}, targets={len(self._vectors)})"
@@ -129,9 +129,9 @@ class CommitRecordWriter:
         """Replace the record of the last epoch, after targets were parked or removed."""
         self._write(self._epoch)
 
-    def do_not_tell(self, targets: Mapping[str, ParkedTarget]) -> None:
+    def report_nothing_of(self, targets: Mapping[str, ParkedTarget]) -> None:
         """Suppress the report of `targets`, whose tables are resnapshotted without a decision by the user."""
-        self._told |= {name: entry.since_ms for name, entry in targets.items()}
+        self._reported |= {name: entry.since_ms for name, entry in targets.items()}
 
     def _write(self, epoch: int) -> int:
         """Write the record; again when the generation rose in our own hands at that very moment."""
@@ -149,8 +149,8 @@ class CommitRecordWriter:
             except FencedError:
                 if self._generation() == generation:
                     raise
-        if new := {name: entry for name, entry in parked.items() if self._told.get(name) != entry.since_ms}:
+        if new := {name: entry for name, entry in parked.items() if self._reported.get(name) != entry.since_ms}:
             reach("before_park_told")
             self._on_parked(new)
-        self._told = {name: entry.since_ms for name, entry in parked.items()}
+        self._reported = {name: entry.since_ms for name, entry in parked.items()}
         return now_ms

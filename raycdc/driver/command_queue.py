@@ -91,7 +91,7 @@ class CommandQueue:
         self._folder = store.documents.folder
 
     def __repr__(self) -> str:
-        return f"CommandQueue({str(self._store.place)!r})"
+        return f"CommandQueue({str(self._store.location)!r})"
 
     def submit(self, command: TableCommand) -> str:
         """Accept a command durably and return its id. An id that was used before is not accepted a second time."""
@@ -142,7 +142,7 @@ class CommandQueue:
         found = (self._read(name) for name in sorted(self._folder.list(_FOLDER)))
         return [command for command in found if command is not None]
 
-    def looked_at(self, command: TableCommand, rules: CommandRules) -> CommandDecision:
+    def preview(self, command: TableCommand, rules: CommandRules) -> CommandDecision:
         """The answer that `take` would give now; nothing is changed. `StateError` before the first epoch."""
         manifest = self._store.last_manifest()
         stream_state(manifest)

@@ -18,8 +18,8 @@ from raycdc.model import META_COLUMNS, TableId, TableSchema
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.segments import read_segment
 from raycdc.segments.access import SegmentAccess
-from raycdc.segments.bad_rows import BadRecords, refused_missing, told_missing
-from raycdc.source.tables.table_requests import settle
+from raycdc.segments.bad_rows import BadRecords, record_missing, refused_missing
+from raycdc.source.tables.table_requests import complete_requests
 from raycdc.state.drivers.generations import OwnGeneration
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore, CommitRecord
@@ -85,9 +85,9 @@ class Ledger:
         self.store = store
         self._generation = generation
         self._records = records
-        self._letters = DeadLetters(records, store)
-        self._letters.show(self.acknowledged)
-        self._letters.sweep(self.acknowledged)
+        self._dead_letters = DeadLetters(records, store)
+        self._dead_letters.show(self.acknowledged)
+        self._dead_letters.sweep(self.acknowledged)
         self._sealed_before = sealed_before
         self._supervisor = supervisor
         self._access = access
@@ -109,10 +109,10 @@ class Ledger:
         # A consumer has no way to do without one table, so a row that it would lack in silence ends it.
         for refused in refused_missing(manifest, self._records).values():
             raise refused
-        for table, missing in told_missing(manifest, self._records).items():
+        for table, missing in record_missing(manifest, self._records).items():
             _log.warning("%s: %d changes of epoch %d left out: %s", table, missing.count, manifest.epoch, missing.why)
-        self._letters.keep(manifest.epoch)
-        return replace(manifest, segments=self._access().placed(manifest.segments))
+        self._dead_letters.keep(manifest.epoch)
+        return replace(manifest, segments=self._access().located(manifest.segments))
 
     def acknowledge(self, epoch: int) -> None:
         """Record that the rows of all epochs up to `epoch` are safe: they never come again."""
@@ -128,8 +128,8 @@ class Ledger:
                     before, epoch=manifest.epoch, generation=self._generation(), committed_ms=now_ms, tables=vectors
                 )
             )
-            settle(self.store, manifest.epoch)
-            self._letters.show(manifest.epoch)
+            complete_requests(self.store, manifest.epoch)
+            self._dead_letters.show(manifest.epoch)
             self._supervisor.epoch_committed(manifest.epoch)
 
     def is_end(self, epoch: int) -> bool:
@@ -162,5 +162,7 @@ def next_manifest(store: CheckpointStore, supervisor: Supervisor, after: int, wa
         return None
     manifest = store.manifest_after(after)
     if manifest is None:
-        raise StateError(f"Epoch {epoch} was sealed, but its manifest is not in {store.place}. Is the folder shared?")
+        raise StateError(
+            f"Epoch {epoch} was sealed, but its manifest is not in {store.location}. Is the folder shared?"
+        )
     return manifest

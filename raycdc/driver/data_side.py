@@ -27,12 +27,12 @@ from raycdc.state.store import CheckpointStore
 
 def bad_records(config: PipelineConfig, store: CheckpointStore) -> BadRecords:
     """The treatment of bad rows, as the configuration has it, for the driver that has the state."""
-    action, folder, place = config.pipeline.on_bad_record, "", ""
+    action, folder, location = config.pipeline.on_bad_record, "", ""
     if action == DEAD_LETTER:
         folder = str(store.path / "dead_letters")
-        place = f"{store.place}/dead_letters"
+        location = f"{store.location}/dead_letters"
     upsert, partial = config.sink.write == UPSERT, config.source.repeats_inserts
-    return BadRecords(action, folder, upsert, partial, store.generations.own() or 0, place)
+    return BadRecords(action, folder, upsert, partial, store.generations.own() or 0, location)
 
 
 def sink_context(config: PipelineConfig, app_id: str, run_tasks: TaskRunner) -> SinkContext:
@@ -71,11 +71,11 @@ class DataSide:
         return self.spark is None or self.config.spark.is_here
 
     def open(
-        self, stack: ExitStack, warn: Callable[[str], None], *, patiently: StartRetry, board: ActivityTracker
+        self, stack: ExitStack, warn: Callable[[str], None], *, patiently: StartRetry, tracker: ActivityTracker
     ) -> Routing:
         """Open the sink and everything else that rows need on their way; `stack` closes it all.
 
-        `patiently` retries servers that are unreachable; `board` shows what is waited for.
+        `patiently` retries servers that are unreachable; `tracker` shows what is waited for.
         """
         here, sink, private = self.is_here, self.resolved.start.sink, self.store.path / "private"
         from_bytes, log = self.config.spark_from_bytes, TaskLog()
@@ -90,16 +90,16 @@ class DataSide:
             private=str(private),
             warn=warn,
         )
-        with board.doing(Stage.OPEN, "waits for the sink to let it in"):
+        with tracker.doing(Stage.OPEN, "waits for the sink to let it in"):
             patiently(partial(sink.open, context))
         stack.callback(sink.close)
         known = None
-        if self.resolved.full_by is FullBy.KNOWN_ROWS:
+        if self.resolved.full_by is FullBy.ROW_STORE:
             from raycdc.delivery.rows.row_store import RowStore  # Only here, because it loads Delta's libraries.
 
             # Row stores lie next to the state, where tasks on other machines could not write them.
             kept = context if here else replace(context, run_tasks=task_runner(None, TaskRules())[0], session=None)
-            known = RowStore.opened(self.store.place, replace(kept, access=self.access))
+            known = RowStore.opened(self.store.location, replace(kept, access=self.access))
             stack.callback(known.close)
         records = bad_records(self.config, self.store)
         routing = replace(self._routing(records, warn), known=known, log=log)
@@ -113,7 +113,7 @@ class DataSide:
         folder = self.store.path / "derived"
         sieve = BadRowFilter(records, folder, access=self.access)
         if not (rules.transforms or rules.masks or rules.naming.acts):
-            return Routing(rules.router, rules.upsert, unmerged, sieve=sieve, records=records)
+            return Routing(rules.router, rules.upsert, unmerged, bad_row_filter=sieve, records=records)
         resolver = deriver = None
         if self.spark is not None and self.spark.now is not None:
             from raycdc.spark.derive import Deriver

@@ -56,12 +56,12 @@ ENDS_SOON_S = 10.0
 #: Longest the hand-over waits for the end of an epoch. A table at rest has none, and loses nothing.
 EPOCH_S = 5.0
 #: How often the thread checks whether it can stop waiting.
-LOOK_S = 0.2
+POLL_S = 0.2
 #: Engines that died or did not start are started again after the first time, then after twice as long each time, up to
 #: the second.
 AGAIN_S, AGAIN_MAX_S = 15.0, 600.0
 #: How often `close` checks whether a promotion in progress has finished.
-CLOSING_LOOK_S = 0.02
+CLOSING_POLL_S = 0.02
 #: Part of the warning that engines were lost or did not start; tests wait for it.
 STAYS = "The run goes on in its own process, and starts Ray and Spark again in"
 
@@ -95,7 +95,7 @@ class RunBeginning(Enum):
             return cls.LOCAL
         return cls.HERE if begins_in_process(config, local=local) else cls.ON_ENGINES
 
-    def told(self, config: PipelineConfig) -> str:
+    def text(self, config: PipelineConfig) -> str:
         """The first words of a run."""
         match self:
             case RunBeginning.LOCAL:
@@ -125,7 +125,7 @@ class Engine(Protocol):
     def warm_up(self) -> None:
         """Let it get ready for its first work; it is up."""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Raise a `RaycdcError` if the engine was up and is gone."""
 
 
@@ -165,17 +165,17 @@ class PromotableSource(Protocol):
 
 
 class PromotableLauncher:
-    """A `Launcher` of threads in this process, and after `hand_over` of the processes that `make` starts.
+    """A `Launcher` of threads in this process, and after `promote` of the processes that `make` starts.
 
-    `make` receives the number of readers; `beside` is the other engine that starts. Everything that `make` starts is
+    `make` receives the number of readers; `engine` is the other engine that starts. Everything that `make` starts is
     started and ended on one thread, because Ray's processes die with the thread that started them.
     """
 
     def __init__(
-        self, local: Launcher, make: Callable[[int], Launcher], beside: Engine, *, threads: Threads = THREADS
+        self, local: Launcher, make: Callable[[int], Launcher], engine: Engine, *, threads: Threads = THREADS
     ) -> None:
         self._local = self._acting = local
-        self._make, self._beside = make, beside
+        self._make, self._engine = make, engine
         self._threads = threads
         self._thread = threads.pool(1, "ray")
         #: Guards the two below.
@@ -193,8 +193,8 @@ class PromotableLauncher:
         return self._acting.engine
 
     def prepare(self, readers: int) -> None:
-        """Start what takes over. Blocks until it is up; raises the error of its start, and what `look_ahead` does."""
-        session = self._beside.begin()
+        """Start what takes over. Blocks until it is up; raises the error of its start, and what `poll_next` does."""
+        session = self._engine.begin()
         before = background_tasks.now()
         with self._lock:
             if self._closed.is_set():
@@ -202,17 +202,17 @@ class PromotableLauncher:
             self._made = made = self._thread.submit(self._make_after, before, readers)
         made.result()
         while not session.done():
-            self.look_ahead()
-            self._threads.wait(self._closed, LOOK_S)
+            self.poll_next()
+            self._threads.wait(self._closed, POLL_S)
         session.result()
-        self.look_ahead()
-        self._beside.warm_up()
+        self.poll_next()
+        self._engine.warm_up()
 
-    def look_ahead(self) -> None:
+    def poll_next(self) -> None:
         """Raise a `RaycdcError` if an engine that is to take over is gone."""
-        self._beside.look()
+        self._engine.poll()
         if self._made is not None:
-            self._made.result().look()
+            self._made.result().poll()
 
     def discard(self) -> None:
         """End the engine that was to take over, if it was started. Returns when it has ended."""
@@ -223,7 +223,7 @@ class PromotableLauncher:
             ended = self._thread.submit(_close_lost, made)
         ended.result()
 
-    def hand_over(self) -> None:
+    def promote(self) -> None:
         """Make the other launcher start all later processes. Called while no process of the job runs."""
         reach("in_hand_over")
         assert self._made is not None, "it is prepared"
@@ -232,10 +232,8 @@ class PromotableLauncher:
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
         return self._acting.start_coordinator(start)
 
-    def start_reader(
-        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
-    ) -> ReaderHandle:
-        return self._acting.start_reader(identity, coordinator, place=place)
+    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, node: str = "") -> ReaderHandle:
+        return self._acting.start_reader(identity, coordinator, node=node)
 
     def request_readers(self, count: int) -> None:
         self._acting.request_readers(count)
@@ -246,8 +244,8 @@ class PromotableLauncher:
     def avoid(self, node: str) -> None:
         self._acting.avoid(node)
 
-    def look(self, owing: Collection[str] | None = None) -> None:
-        self._acting.look(owing)
+    def poll(self, owing: Collection[str] | None = None) -> None:
+        self._acting.poll(owing)
 
     def flights(self) -> Mapping[str, str]:
         return self._acting.flights()
@@ -331,8 +329,8 @@ class EnginesDue:
 class EnginePromotion:
     """The promotion of one `side`, done by a thread; see the module's docstring.
 
-    It starts the second half of `launcher` when engines are `due`. `tell` is called from that thread when the promotion
-    is done, and for warnings.
+    It starts the second half of `launcher` when engines are `due`. `notify` is called from that thread when the
+    promotion is done, and for warnings.
     """
 
     def __init__(
@@ -341,13 +339,13 @@ class EnginePromotion:
         side: PromotableSource,
         state: PromotionState,
         *,
-        tell: Callable[[RunEvent], None],
+        notify: Callable[[RunEvent], None],
         due: EnginesDue = EnginesDue(),
         threads: Threads = THREADS,
     ) -> None:
         self._launcher, self._side, self._state = launcher, side, state
         self._due = due
-        self._tell = tell
+        self._notify = notify
         self._threads = threads
         self._begun_s = threads.now_s()
         self._closed = Event()
@@ -359,7 +357,7 @@ class EnginePromotion:
         """Prevent any further promotion. Waits for a promotion in progress, but not for an engine that starts."""
         self._closed.set()
         while self._handing:
-            self._threads.wait(Event(), CLOSING_LOOK_S)
+            self._threads.wait(Event(), CLOSING_POLL_S)
 
     def _run(self) -> None:
         try:
@@ -384,19 +382,19 @@ class EnginePromotion:
                 if self._closed.is_set() or self._side.ending:
                     return
                 self._launcher.discard()
-                self._tell(Warned(f"{_first_line(error)} {STAYS} {pause_s:.0f} s."))
+                self._notify(Warned(f"{_first_line(error)} {STAYS} {pause_s:.0f} s."))
                 if self._threads.wait(self._closed, pause_s):
                     return
                 pause_s = min(2 * pause_s, AGAIN_MAX_S)
             else:
-                self._hand_over()
+                self._promote()
                 return
 
     def _wait_until(self, condition: Callable[[], bool], *, at_most_s: float) -> None:
         """Return when `condition` holds, at the latest after `at_most_s`, or immediately when this is closed."""
         until_s = self._threads.now_s() + at_most_s
         while not (self._closed.is_set() or condition()) and self._threads.now_s() < until_s:
-            self._threads.wait(self._closed, LOOK_S)
+            self._threads.wait(self._closed, POLL_S)
 
     def _ends_soon(self) -> bool:
         """Return True if the snapshots are complete, or will be within `ENDS_SOON_S` at their speed so far."""
@@ -415,9 +413,9 @@ class EnginePromotion:
         self._launcher.prepare(max(1, len(status.readers) if status else 0))
         reach("before_hand_over")
         self._wait_for_epoch()
-        self._launcher.look_ahead()
+        self._launcher.poll_next()
 
-    def _hand_over(self) -> None:
+    def _promote(self) -> None:
         self._handing = True
         try:
             # This order matters: `close` sets `_closed` first and then reads `_handing`.
@@ -426,17 +424,17 @@ class EnginePromotion:
             self._side.start_over(self._recover)
         finally:
             self._handing = False
-        self._tell(EnginesPromoted(round(self._threads.now_s() - self._begun_s, 1)))
+        self._notify(EnginesPromoted(round(self._threads.now_s() - self._begun_s, 1)))
         reach("after_hand_over")
 
     def _recover(self) -> None:
         """Sweep the state and switch the launcher. No process of the job runs now."""
         self._state.sweep()
-        self._launcher.hand_over()
+        self._launcher.promote()
 
     def _wait_for_epoch(self) -> None:
         """Return right after an epoch was sealed; after `EPOCH_S` without one; when the run ends. Raises what
-        `PromotableLauncher.look_ahead` does.
+        `PromotableLauncher.poll_next` does.
         """
         newest = 0
         while (epoch := self._side.next_sealed(newest, wait_s=0)[0]) is not None:
@@ -444,8 +442,8 @@ class EnginePromotion:
         has_manifest = self._state.has_manifest()
         until_s = self._threads.now_s() + EPOCH_S
         while not self._closed.is_set():
-            self._launcher.look_ahead()
-            epoch, final = self._side.next_sealed(newest, wait_s=LOOK_S)
+            self._launcher.poll_next()
+            epoch, final = self._side.next_sealed(newest, wait_s=POLL_S)
             # Only this run seals, so the state need not be read again.
             has_manifest = has_manifest or epoch is not None
             waited = epoch is not None or self._threads.now_s() >= until_s

@@ -95,14 +95,14 @@ def _other_reader(was: Mapping[str, Setting], *, has_sink: bool) -> str:
     return f"pipeline.state: {done}, and {rest}. Use another pipeline.state, which begins with a new snapshot."
 
 
-def told(changed: Sequence[Difference]) -> list[str]:
+def effects_of(changed: Sequence[Difference]) -> list[str]:
     """The effect of a changed key on a state, for people."""
     said = []
     for difference in changed:
         match difference.change:
             case ConfigChangeClass.NEW_TABLES:
                 said.append(f"{difference}: it applies to tables that begin from now on.")
-            case ConfigChangeClass.PLACE:
+            case ConfigChangeClass.LOCATION:
                 said.append(f"{difference}: the run goes on only if the target there holds what was committed.")
             case ConfigChangeClass.JUDGED:
                 said.append(f"{difference.key} changed: tables whose rows already written would not match are refused.")
@@ -130,17 +130,17 @@ def require_nothing_written(
 
 
 @contextmanager
-def naming_place(changed: Sequence[Difference]) -> Iterator[None]:
+def naming_location(changed: Sequence[Difference]) -> Iterator[None]:
     """Add the `changed` location keys to a `SinkError` about a target that is not the recorded one."""
     try:
         yield
     except SinkError as error:
-        places = [
+        locations = [
             f"{d}. Take it back, or move the whole target there."
             for d in changed
-            if d.change is ConfigChangeClass.PLACE
+            if d.change is ConfigChangeClass.LOCATION
         ]
-        raise SinkError("\n".join([*places, str(error)])) if places else error from error.__cause__
+        raise SinkError("\n".join([*locations, str(error)])) if locations else error from error.__cause__
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def proving_target(
     Corrected keys are recorded before it, once `written` was checked. The others are recorded after it, because a
     target that holds the committed rows is the right one, at whatever location.
     """
-    with naming_place(changed):
+    with naming_location(changed):
         if corrected := require_nothing_written(changed, store, written):
             was = read_configured(store) or {}
             write_configured(store, {**was, **{difference.key: difference.now for difference in corrected}})

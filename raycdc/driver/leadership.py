@@ -13,7 +13,7 @@ from raycdc.observe.events import TookOver
 from raycdc.observe.status.progress import ProgressReporter
 from raycdc.state.drivers.driver_generation import DriverGeneration
 from raycdc.state.drivers.generations import OwnGeneration
-from raycdc.state.drivers.heartbeat import LOOK_S, SILENT_S, DriverHeartbeat, DriverWatch, Vacancy
+from raycdc.state.drivers.heartbeat import POLL_S, SILENT_S, DriverHeartbeat, DriverWatch, Vacancy
 from raycdc.state.drivers.holder import ControlEndpoint, Holder, RunEnd
 from raycdc.state.files.folder import Lease
 from raycdc.state.store import CheckpointStore
@@ -46,12 +46,12 @@ class Leadership:
         self._ends: list[Callable[[FencedError], None]] = []
         self._lost: FencedError | None = None
         self._run_end: RunEnd | None = None
-        self._pulse = DriverHeartbeat(
+        self._heartbeat = DriverHeartbeat(
             store.generations, term.generation, lease=lease, on_lost=self._end, lock=store.lock.file
         )
 
     def __repr__(self) -> str:
-        return f"Tenure({self.term}, {self._pulse})"
+        return f"Tenure({self.term}, {self._heartbeat})"
 
     def on_lost(self, end: Callable[[FencedError], None]) -> None:
         """Call `end` when another driver has taken over, to wake up everything that waits."""
@@ -63,11 +63,11 @@ class Leadership:
 
     def require_held(self) -> None:
         """Raise `FencedError` if another driver took over."""
-        self._pulse.require_held()
+        self._heartbeat.require_held()
 
     def announce(self, door: ControlEndpoint) -> None:
         """Have the next sign of life say where this run can be asked."""
-        self._pulse.door = door
+        self._heartbeat.door = door
 
     def ends(self, end: RunEnd) -> None:
         """Have the last sign of life say how the run ended."""
@@ -75,7 +75,7 @@ class Leadership:
 
     def close(self) -> None:
         """Leave the state to others."""
-        self._pulse.close(self._run_end)
+        self._heartbeat.close(self._run_end)
 
     def _end(self, lost: FencedError) -> None:
         with self._lock:
@@ -104,12 +104,12 @@ def take(
         # The previous holder is only mentioned in messages; the start reads what it needs itself and reports errors.
         with suppress(StateError):
             last = _newest_holder(store)
-        tenure = Leadership(store, DriverGeneration(store), lambda: lease, last)
+        leadership = Leadership(store, DriverGeneration(store), lambda: lease, last)
     else:
         term, before = _waited(store, reporter, stopping)
-        tenure = Leadership(store, term, partial(lease_if_free, store), before)
-    stack.callback(tenure.close)
-    return tenure
+        leadership = Leadership(store, term, partial(lease_if_free, store), before)
+    stack.callback(leadership.close)
+    return leadership
 
 
 def lease_if_free(store: CheckpointStore) -> Lease | None:
@@ -130,18 +130,18 @@ class _Pause:
         *,
         at_most_s: float | None = None,
     ) -> None:
-        self._where = str(store.place)
+        self._where = str(store.location)
         self._reporter = reporter
         self._stopping = stopping
         self._at_most_s = at_most_s
-        self.told = ""
+        self.reported = ""
 
     def __call__(self, holder: str) -> None:
-        """Blocks for `LOOK_S`. `StoppedWaitingError` where the run is to stop."""
-        if holder != self.told:
-            self.told = holder
+        """Blocks for `POLL_S`. `StoppedWaitingError` where the run is to stop."""
+        if holder != self.reported:
+            self.reported = holder
             self._reporter.waiting(holder, self._where, at_most_s=self._at_most_s)
-        if self._stopping.wait(LOOK_S):
+        if self._stopping.wait(POLL_S):
             raise StoppedWaitingError
 
 
@@ -153,12 +153,12 @@ class _Standby:
         self._stopping = stopping
         self._watch = self._begun()
 
-    def look(self) -> tuple[Vacancy | str, OwnGeneration | None]:
+    def poll(self) -> tuple[Vacancy | str, OwnGeneration | None]:
         """Return the result of one check, and our new generation if no driver has the state."""
-        found = self._watch.look()
+        found = self._watch.poll()
         return found, self._store.generations.take_over(found.after) if isinstance(found, Vacancy) else None
 
-    def trouble(self, cause: Exception) -> Outage | None:
+    def outage(self, cause: Exception) -> Outage | None:
         """A store or disk that does not answer is waited for. `StoppedWaitingError` where the run is to stop."""
         if not isinstance(cause.__cause__, OSError | StoreError):
             return None
@@ -182,14 +182,14 @@ def _waited(
 ) -> tuple[DriverGeneration, Holder | TookOver | None]:
     """Wait until the state is free; return our generation, and the previous holder or how it was replaced."""
     standby, pause = _Standby(store, stopping), _Pause(store, reporter, stopping)
-    patience = Retrier(tell=reporter.warning, stopping=stopping)
-    before: Holder | TookOver | None = patience(partial(_newest_holder, store), standby.trouble)
+    patience = Retrier(notify=reporter.warning, stopping=stopping)
+    before: Holder | TookOver | None = patience(partial(_newest_holder, store), standby.outage)
     while True:
-        found, own = patience(standby.look, standby.trouble)
+        found, own = patience(standby.poll, standby.outage)
         if own is not None:
             assert isinstance(found, Vacancy)
-            if pause.told:
+            if pause.reported:
                 before = reporter.took_over(found.why, own)
             return DriverGeneration(store, own), before
         # The state was free, but another standby was faster; the next check finds it.
-        pause(pause.told if isinstance(found, Vacancy) else found)
+        pause(pause.reported if isinstance(found, Vacancy) else found)

@@ -20,8 +20,8 @@ from raycdc.source.tables.parking import CommandDecision
 from raycdc.source.tables.table_commands import CommandRules, RequireRows, RowsByKey
 
 #: How often a running driver checks for commands: a folder costs nothing, a store one request per check.
-LOOK_S = 0.5
-LOOK_AT_STORE_S = 3.0
+POLL_S = 0.5
+POLL_STORE_S = 3.0
 #: How long commands wait after carrying them out failed, because each attempt ends a generation.
 AGAIN_S = 10.0
 
@@ -59,27 +59,27 @@ class CommandedSource(Protocol):
 class LiveCommands:
     """Takes the commands of a running pipeline on its own thread until `close`.
 
-    `tell` is called with the result of each command. A state that cannot be read or written is tried again later
+    `notify` is called with the result of each command. A state that cannot be read or written is tried again later
     without a report, because other parts of the run report it.
     """
 
     def __init__(
         self,
-        desk: CommandQueue,
+        queue: CommandQueue,
         rules: CommandRules,
         source_side: CommandedSource,
         *,
-        tell: Callable[[CommandDecision], None],
-        every_s: float = LOOK_S,
+        notify: Callable[[CommandDecision], None],
+        every_s: float = POLL_S,
         threads: Threads = THREADS,
     ) -> None:
-        self._desk, self._rules, self._source_side = desk, rules, source_side
-        self._tell, self._every_s, self._threads = tell, every_s, threads
+        self._queue, self._rules, self._source_side = queue, rules, source_side
+        self._notify, self._every_s, self._threads = notify, every_s, threads
         self._closed = threading.Event()
         self._thread = threads.start(self._run, "commands")
 
     def __repr__(self) -> str:
-        return f"LiveCommands({self._desk!r})"
+        return f"LiveCommands({self._queue!r})"
 
     def close(self) -> None:
         """Stop taking commands. Those that wait are left for the next start."""
@@ -88,17 +88,17 @@ class LiveCommands:
 
     def step(self) -> bool:
         """Take the waiting commands. Returns False if there are none, or if they cannot be carried out now."""
-        waiting = self._desk.waiting()
+        waiting = self._queue.waiting()
         if not waiting or self._source_side.ending:
             return False
         # Senseless commands are refused first, because they must not end a generation.
-        senseless, sensible = self._desk.sorted_out(waiting, self._rules)
-        answers = self._desk.take(senseless, self._rules)
+        senseless, sensible = self._queue.sorted_out(waiting, self._rules)
+        answers = self._queue.take(senseless, self._rules)
         if sensible:
             reach("before_command")
-            answers += self._source_side.start_over(lambda: self._desk.take(sensible, self._rules))
+            answers += self._source_side.start_over(lambda: self._queue.take(sensible, self._rules))
         for answer in answers:
-            self._tell(answer)
+            self._notify(answer)
         return True
 
     def _run(self) -> None:

@@ -31,8 +31,8 @@ from typing import Any
 from raycdc.config import PipelineConfig
 from raycdc.config.changes import ConfigChangeClass
 from raycdc.config.checks import CheckResult
-from raycdc.driver.fitting import require_fitting, told
-from raycdc.driver.startup_checks import Start, require_known_rows
+from raycdc.driver.fitting import effects_of, require_fitting
+from raycdc.driver.startup_checks import Start, require_row_store
 from raycdc.errors import ConfigError, LogLostError, RaycdcError, SchemaError
 from raycdc.model import TableId
 from raycdc.model.evolution.effects import SchemaChangeBehavior
@@ -47,7 +47,7 @@ from raycdc.source.selection import SelectionChanges, TableSelection, changes_of
 from raycdc.source.snapshot.log.stream_state import stream_of
 from raycdc.source.split import BackfillRows, StreamSplit
 from raycdc.source.tables.parking import LogStart, Refusal, Requests, TableRequest, with_requests
-from raycdc.source.tables.table_requests import all_again, ask, ask_to_begin_again, requests_of
+from raycdc.source.tables.table_requests import all_again, ask, request_resnapshots, requests_of
 from raycdc.state.column_names import column_names
 from raycdc.state.configured import Difference, configured_keys, kept_texts, read_configured, write_configured
 from raycdc.state.full_changelog import FullBy, begun_with, keep_changelog
@@ -103,7 +103,7 @@ class ResolvedRun:
 
     start: Start
     store: CheckpointStore | None
-    taker: OutputMode = OutputMode.SINK
+    output_mode: OutputMode = OutputMode.SINK
 
     @property
     def config(self) -> PipelineConfig:
@@ -126,7 +126,7 @@ class ResolvedRun:
         return TargetRules(
             config.transformed(),
             config.router(),
-            self.taker.by_rules_of_sink and config.sink.write == UPSERT,
+            self.output_mode.by_rules_of_sink and config.sink.write == UPSERT,
             config.pipeline.schema_changes_left_out,
             config.pipeline.schema_change is SchemaChangeBehavior.IGNORE,
             config.masked(),
@@ -145,7 +145,7 @@ class ResolvedRun:
         """The allowed differences from the configuration of the state. `ConfigError` with all others."""
         if self.store is None:
             return ()
-        return tuple(require_fitting(self.config, self.store, has_sink=self.taker.is_sink))
+        return tuple(require_fitting(self.config, self.store, has_sink=self.output_mode.is_sink))
 
     @cached_property
     def source(self) -> Source[Any]:
@@ -160,10 +160,10 @@ class ResolvedRun:
     def _source_maker(self, full_by: FullBy) -> Callable[[], Source[Any]]:
         config = self.config
         context = SourceContext(
-            rules=replace(self.rules, keeps_rows=full_by is FullBy.KNOWN_ROWS),
-            hiding=Masking(config.masked(), config.state_key),
-            sink=config.sink.type if self.taker.by_rules_of_sink else "",
-            demands_before=full_by is FullBy.SOURCE,
+            rules=replace(self.rules, keeps_rows=full_by is FullBy.ROW_STORE),
+            masking=Masking(config.masked(), config.state_key),
+            sink=config.sink.type if self.output_mode.by_rules_of_sink else "",
+            needs_before_images=full_by is FullBy.SOURCE,
             read_statement=read_statement,
         )
         return partial(load_plugin(PluginGroup.SOURCES, config.source.type).create, config.source, context)
@@ -219,7 +219,7 @@ class ResolvedRun:
                 return begun
         if not full:
             return FullBy.NOTHING
-        return FullBy.SOURCE if self.source.tells_before() else FullBy.KNOWN_ROWS
+        return FullBy.SOURCE if self.source.has_before_images() else FullBy.ROW_STORE
 
     @cached_property
     def refused(self) -> tuple[Refusal, ...]:
@@ -309,7 +309,7 @@ class Step:
 
 def _fitting(run: ResolvedRun) -> Iterator[CheckResult]:
     """Check that the state was made with a compatible configuration."""
-    for text in told(run.changed):
+    for text in effects_of(run.changed):
         yield CheckResult("state", text, required=False)
 
 
@@ -328,8 +328,8 @@ def _begun(run: ResolvedRun) -> Iterator[CheckResult]:
     if lost is not None:
         yield CheckResult("start", lost.text, ALL_AGAIN, required=False, error=LogLostError)
     else:
-        place = "its present end" if run.last is None else "where the state is"
-        yield CheckResult("start", f"The source can be read from {place}.", ok=True)
+        start = "its present end" if run.last is None else "where the state is"
+        yield CheckResult("start", f"The source can be read from {start}.", ok=True)
     for text in described(changes):
         yield CheckResult("state", text, required=False)
 
@@ -340,13 +340,13 @@ STEPS = (FITTING, SELECTED, BEGUN)
 
 
 def resolve(
-    start: Start, store: CheckpointStore, *, warn: Callable[[str], None], taker: OutputMode = OutputMode.SINK
+    start: Start, store: CheckpointStore, *, warn: Callable[[str], None], output_mode: OutputMode = OutputMode.SINK
 ) -> ResolvedRun:
     """Go through `STEPS`; raise the first refusal and pass other findings to `warn`.
 
     Changes nothing. Blocks while the source answers.
     """
-    run = ResolvedRun(start, store, taker)
+    run = ResolvedRun(start, store, output_mode)
     for step in STEPS:
         refused = []
         for result in step.ask(run):
@@ -358,8 +358,8 @@ def resolve(
             raise refused[0].error("\n".join(result.text for result in refused))
     for text in () if run.selection is None else run.selection.unmatched():
         warn(text)
-    if run.full_by is FullBy.KNOWN_ROWS and taker.is_sink:
-        require_known_rows(start)
+    if run.full_by is FullBy.ROW_STORE and output_mode.is_sink:
+        require_row_store(start)
     return run
 
 
@@ -372,7 +372,7 @@ def take_up(run: ResolvedRun) -> None:
     assert store is not None
     if run.lost is not None and last is not None:
         restart = run.lost.restart
-        ask_to_begin_again(store, last, _log_start(restart), restart.tables)
+        request_resnapshots(store, last, _log_start(restart), restart.tables)
     if changes.new or changes.back:
         ask(store, [*changes.new, *changes.back], TableRequest.RESNAPSHOT)
     if changes.made:
@@ -381,13 +381,13 @@ def take_up(run: ResolvedRun) -> None:
         keep_changelog(store, run.full_by)
     # A new location of the target is recorded only after the target there was verified
     # (`raycdc.driver.fitting.proving_target`).
-    unproven = (ConfigChangeClass.PLACE, ConfigChangeClass.NEW_STATE)
-    places = {difference.key: difference.was for difference in run.changed if difference.change in unproven}
+    unproven = (ConfigChangeClass.LOCATION, ConfigChangeClass.NEW_STATE)
+    locations = {difference.key: difference.was for difference in run.changed if difference.change in unproven}
     keys = read_configured(store) or {}
-    if last is None and not run.taker.is_sink:
+    if last is None and not run.output_mode.is_sink:
         # A start that sealed nothing was for a sink.
         keys = {key: value for key, value in keys.items() if not key.startswith("sink.")}
-    write_configured(store, {**keys, **configured_keys(run.config, has_sink=run.taker.is_sink), **places})
+    write_configured(store, {**keys, **configured_keys(run.config, has_sink=run.output_mode.is_sink), **locations})
 
 
 def described(changes: SelectionChanges) -> list[str]:
@@ -427,7 +427,7 @@ def _selection_changes(run: ResolvedRun, store: CheckpointStore, selection: Tabl
     shared = {name: why for name in (*changes.back, *named) if (why := rules.shared(TableId.parse(name), every))}
     if shared:
         how = dict.fromkeys(named, "is selected now")
-        texts = (f"{selection.place}: {n} {how.get(n, 'was put back')}, but {why}." for n, why in shared.items())
+        texts = (f"{selection.key_path}: {n} {how.get(n, 'was put back')}, but {why}." for n, why in shared.items())
         raise ConfigError(*texts)
     # A table that was selected before, and is new and merged with others, was created since, so the log has all of it.
     new = [name for name in changes.new if not rules.shared(TableId.parse(name), every)]

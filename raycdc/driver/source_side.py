@@ -28,7 +28,7 @@ from raycdc.segments.certificates import JobAuthority
 from raycdc.segments.copies import SegmentCopies
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.snapshot.log.stream_state import stream_of
-from raycdc.source.tables.table_requests import refusals_of, settle
+from raycdc.source.tables.table_requests import complete_requests, refusals_of
 from raycdc.spark.addresses import own_address
 from raycdc.state.drivers.driver_generation import DriverGeneration
 from raycdc.state.manifests.manifest import Manifest
@@ -37,7 +37,7 @@ from raycdc.state.store import CheckpointStore
 
 if TYPE_CHECKING:
     from raycdc.runtime.ray.ray_spools import SpoolSettings
-from raycdc.storage.url import ObjectLocation, place_of
+from raycdc.storage.url import ObjectLocation, parse_location
 
 
 class SourceSide:
@@ -61,11 +61,11 @@ class SourceSide:
         During recovery it is skipped: the source side reads the record when it starts.
         """
         if self.supervisor is not None:
-            settle(self._store, figures.epoch)
+            complete_requests(self._store, figures.epoch)
             self.supervisor.epoch_committed(figures.epoch)
             self._reporter.committed(figures)
         for change in figures.schema_changes:
-            self._reporter.tell(SchemaChanged(change.table, change.target, figures.epoch, change.changes))
+            self._reporter.notify(SchemaChanged(change.table, change.target, figures.epoch, change.changes))
 
     def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
         """Report parked targets to the source side.
@@ -92,7 +92,7 @@ def job_spec(resolved: ResolvedRun, store: CheckpointStore) -> JobSpec:
     config, rules = resolved.config, resolved.rules
     options = config.pipeline
     return JobSpec(
-        state=store.place,
+        state=store.location,
         make_source=resolved.make_source,
         refused=resolved.refused,
         settings=CoordinatorSettings(
@@ -100,7 +100,7 @@ def job_spec(resolved: ResolvedRun, store: CheckpointStore) -> JobSpec:
             epoch_bytes_max=options.epoch_bytes_max,
             reader_timeout_s=options.reader_timeout.total_seconds(),
             progress_timeout_s=options.progress_timeout.total_seconds(),
-            paced=bool(config.source.pace),
+            is_rate_limited=bool(config.source.rate_limit),
             epochs_per_hour=config.early_epochs_per_hour,
         ),
         until=resolved.start.until,
@@ -118,15 +118,15 @@ def copies_of(config: PipelineConfig, store: CheckpointStore) -> SegmentCopies |
     """The copies of the state's segments; None where there are none."""
     if not config.pipeline.spool:
         return None
-    place = place_of(config.pipeline.spool)
-    assert isinstance(place, ObjectLocation)
-    return SegmentCopies(place.below(store.checkpoint), config.storage.settings())
+    location = parse_location(config.pipeline.spool)
+    assert isinstance(location, ObjectLocation)
+    return SegmentCopies(location.below(store.checkpoint), config.storage.settings())
 
 
 def limits_of(config: PipelineConfig) -> ReaderLimits:
     """Return the limits on the number of readers, and on their work."""
     readers = config.readers
-    return ReaderLimits(readers.min, readers.max, config.source.readers_max, readers.cpus, config.source.pace)
+    return ReaderLimits(readers.min, readers.max, config.source.readers_max, readers.cpus, config.source.rate_limit)
 
 
 def new_launcher(
@@ -214,15 +214,15 @@ class Processes:
     A `hidden` one is not counted as a reader, because it may outlive the driver.
     """
 
-    def __init__(self, tell: Callable[[int, Sequence[int]], None], *, hidden: int | None = None) -> None:
-        self._tell, self._hidden = tell, hidden
-        self._told: tuple[int, tuple[int, ...]] | None = None
+    def __init__(self, notify: Callable[[int, Sequence[int]], None], *, hidden: int | None = None) -> None:
+        self._notify, self._hidden = notify, hidden
+        self._reported: tuple[int, tuple[int, ...]] | None = None
 
     def __call__(self, enumerator: int, readers: Sequence[int]) -> None:
         shown = (enumerator, tuple(pid for pid in readers if pid != self._hidden))
-        if shown != self._told:
-            self._told = shown
-            self._tell(*shown)
+        if shown != self._reported:
+            self._reported = shown
+            self._notify(*shown)
 
 
 def new_supervisor(

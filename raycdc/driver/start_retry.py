@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from raycdc.core.retry import Outage, Retrier
-from raycdc.delivery.targets.sink_retry import sink_away
+from raycdc.delivery.targets.sink_retry import sink_outage
 from raycdc.driver.leadership import Leadership, StoppedWaitingError
 from raycdc.errors import SinkUnavailableError
-from raycdc.runtime.restarts import source_away
+from raycdc.runtime.restarts import source_outage
 
 T = TypeVar("T")
 
@@ -23,32 +23,32 @@ T = TypeVar("T")
 class StartRetry:
     """The retry of a start; see the module's docstring.
 
-    `tell` is called once per wait, and once per distinct warning of `act`. The waiting ends when `stopping` is set, or
-    when another driver takes the state of `tenure`.
+    `notify` is called once per wait, and once per distinct warning of `act`. The waiting ends when `stopping` is set,
+    or when another driver takes the state of `leadership`.
     """
 
-    def __init__(self, tenure: Leadership, tell: Callable[[str], None], stopping: threading.Event) -> None:
-        self._waits = tenure.store.last_manifest() is not None
-        self._tenure = tenure
+    def __init__(self, leadership: Leadership, notify: Callable[[str], None], stopping: threading.Event) -> None:
+        self._waits = leadership.store.last_manifest() is not None
+        self._leadership = leadership
         self._stopping = stopping
-        self._tell = tell
-        self._told: set[str] = set()
-        self._patience = Retrier(tell=tell, stopping=stopping)
+        self._notify = notify
+        self._reported: set[str] = set()
+        self._retrier = Retrier(notify=notify, stopping=stopping)
 
     def __call__(self, act: Callable[[], T]) -> T:
         """The result of `act`. `StoppedWaitingError` when the run was stopped while it waited."""
-        return self._patience(act, self._trouble) if self._waits else act()
+        return self._retrier(act, self._outage) if self._waits else act()
 
     def warning(self, text: str) -> None:
         """For `act` to warn by."""
-        if text not in self._told:
-            self._told.add(text)
-            self._tell(text)
+        if text not in self._reported:
+            self._reported.add(text)
+            self._notify(text)
 
-    def _trouble(self, cause: Exception) -> Outage | None:
-        trouble = sink_away(cause) if isinstance(cause, SinkUnavailableError) else source_away(cause)
-        if trouble is not None:
-            self._tenure.require_held()
+    def _outage(self, cause: Exception) -> Outage | None:
+        outage = sink_outage(cause) if isinstance(cause, SinkUnavailableError) else source_outage(cause)
+        if outage is not None:
+            self._leadership.require_held()
             if self._stopping.is_set():
                 raise StoppedWaitingError from cause
-        return trouble
+        return outage

@@ -47,7 +47,7 @@ from raycdc.state.drivers.holder import Holder
 from raycdc.state.location import StateLocation, state_of
 from raycdc.state.store import CheckpointStore
 from raycdc.storage.api import StoreError
-from raycdc.storage.url import FolderLocation, ObjectLocation, place_of
+from raycdc.storage.url import FolderLocation, ObjectLocation, parse_location
 from raycdc.transform.resolved import needs_spark
 
 #: The most connections of the control API at a time. The web UI, a scraper and a few commands need far fewer.
@@ -95,21 +95,21 @@ class Start:
 
         The store is checked once, because a timeout is slow.
         """
-        place = state_of(self.config)
-        return _state_on_store(place) if place.on_store else None
+        location = state_of(self.config)
+        return _state_on_store(location) if location.on_store else None
 
     @cached_property
     def store(self) -> CheckpointStore | None:
         """The state that there is, for a command that only looks; None where there is none, or where the checks of the
         state say why it cannot be read.
         """
-        place = state_of(self.config)
+        location = state_of(self.config)
         try:
-            if place.open().read("meta.json") is None:
+            if location.open().read("meta.json") is None:
                 return None
         except StateError:
             return None
-        return CheckpointStore(place, create=False)
+        return CheckpointStore(location, create=False)
 
     @cached_property
     def no_merging(self) -> str:
@@ -119,7 +119,7 @@ class Start:
         config = self.config
         if config.sink.write != UPSERT:
             return ""
-        if not self.sink.merges_origins:
+        if not self.sink.merges_sources:
             return f'{config.sink.type} with write = "upsert" cannot tell whether two of them have the same key.'
         if config.source.repeats_inserts:
             return (
@@ -131,17 +131,17 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class StartCheck:
-    """One check of a start. A `RaycdcError` that `look` raises is its finding."""
+    """One check of a start. A `RaycdcError` that `inspect` raises is its finding."""
 
     name: str
-    look: Callable[[Start], Iterator[CheckResult]]
+    inspect: Callable[[Start], Iterator[CheckResult]]
 
     def results(self, start: Start) -> list[CheckResult]:
         """The findings, each with the error that a run would end with."""
         found: list[CheckResult] = []
         try:
             # Findings before an error stay.
-            found.extend(self.look(start))
+            found.extend(self.inspect(start))
         except RaycdcError as error:
             found.append(CheckResult(self.name, str(error), error=type(error)))
         return found
@@ -160,13 +160,13 @@ def require(results: list[CheckResult]) -> None:
             raise result.error(f"{result.text} {result.fix}".strip())
 
 
-def require_known_rows(start: Start) -> None:
+def require_row_store(start: Start) -> None:
     """`ConfigError` where the rows that make a changelog full cannot be kept."""
     known = state_of(start.config).below(KNOWN)
-    if isinstance(known, FolderLocation) and (odd := misread(known.path)):
+    if isinstance(known, FolderLocation) and (invalid := misread(known.path)):
         raise ConfigError(
-            f'source.changelog = "full" keeps rows in {known}, where Delta\'s library reads {odd!r} as something else: '
-            "give this pipeline a pipeline.state without it."
+            f'source.changelog = "full" keeps rows in {known}, where Delta\'s library reads {invalid!r} as something '
+            "else: give this pipeline a pipeline.state without it."
         )
 
 
@@ -213,10 +213,11 @@ def _options(start: Start) -> Iterator[CheckResult]:
             "Leave it out."
         )
     for index, transform in enumerate(config.transformed().all):
-        place = f"transform[{index}]"
+        location = f"transform[{index}]"
         if start.local and needs_spark(transform):
             problems.append(
-                f"{place}: Spark computes its columns and filters, and --local runs without it. Run it without --local."
+                f"{location}: Spark computes its columns and filters, and --local runs without it. Run it without "
+                "--local."
             )
     for problem in problems:
         yield CheckResult("options", problem, error=ConfigError)
@@ -281,40 +282,40 @@ def _spark(start: Start) -> Iterator[CheckResult]:
 
 
 def _state(start: Start) -> Iterator[CheckResult]:
-    place = state_of(start.config)
-    key, what = ("work", "folder beside the state") if place.on_store else ("state", "state folder")
-    if problem := unwritable(place.work):
+    location = state_of(start.config)
+    key, what = ("work", "folder beside the state") if location.on_store else ("state", "state folder")
+    if problem := unwritable(location.work):
         fix = f"Choose another pipeline.{key}, or let this user write there."
-        yield CheckResult("state", f"The {what} {place.work} cannot be written: {problem}.", fix, error=StateError)
+        yield CheckResult("state", f"The {what} {location.work} cannot be written: {problem}.", fix, error=StateError)
     elif start.state_on_store is not None:
         yield start.state_on_store
     else:
-        yield CheckResult("state", f"The state folder {place.work} can be written.", ok=True)
+        yield CheckResult("state", f"The state folder {location.work} can be written.", ok=True)
 
 
-def _state_on_store(place: StateLocation) -> CheckResult:
+def _state_on_store(location: StateLocation) -> CheckResult:
     try:
-        place.open(tries_for_s=STORE_TRIES_FOR_S).require_usable()
+        location.open(tries_for_s=STORE_TRIES_FOR_S).require_usable()
     except StateError as error:
         return CheckResult(
             "state", str(error), "Mend what it says, or choose another pipeline.state.", error=StateError
         )
-    return CheckResult("state", f"The state in {place} can be read and written.", ok=True)
+    return CheckResult("state", f"The state in {location} can be read and written.", ok=True)
 
 
 def _pipeline(start: Start) -> Iterator[CheckResult]:
     """Check whose state it is, if there is one."""
     options = start.config.pipeline
-    place = state_of(start.config)
-    if unwritable(place.work):
+    location = state_of(start.config)
+    if unwritable(location.work):
         return
     if start.state_on_store is not None and not start.state_on_store.ok:
         # Later checks would query the unreachable store again, and wait for it each time.
         yield CheckResult(
-            "pipeline", f"Nobody can tell which pipeline the state in {place} belongs to.", error=StateError
+            "pipeline", f"Nobody can tell which pipeline the state in {location} belongs to.", error=StateError
         )
         return
-    store = CheckpointStore.there(place, pipeline=options.name)
+    store = CheckpointStore.there(location, pipeline=options.name)
     text = "There is no state yet." if store is None else f"The state is that of pipeline {options.name}."
     yield CheckResult("pipeline", text, ok=True)
 
@@ -327,7 +328,7 @@ def listen(options: ControlOptions) -> socket.socket:
 
 def listen_for_scrapers(options: MetricsOptions) -> socket.socket:
     """A socket that listens at `metrics.address`. `ConfigError` where none can."""
-    return _listening("metrics", *options.place, "another metrics.address")
+    return _listening("metrics", *options.host_and_port, "another metrics.address")
 
 
 def _listening(section: str, host: str, port: int, remedy: str) -> socket.socket:
@@ -391,7 +392,7 @@ def _traces(start: Start) -> Iterator[CheckResult]:
         text = f"{problem}; no trace would be taken, and a run goes on."
         yield CheckResult("traces", text, "Correct traces.ca.", required=False)
     else:
-        yield CheckResult("traces", f"Traces of epochs go to {options.place}, which is not asked here.", ok=True)
+        yield CheckResult("traces", f"Traces of epochs go to {options.receiver}, which is not asked here.", ok=True)
 
 
 def _no_certificates(ca: str | None) -> str:
@@ -425,17 +426,17 @@ def _logging(start: Start) -> Iterator[CheckResult]:
 def _notify(start: Start) -> Iterator[CheckResult]:
     """Check the receivers without sending anything. A run goes on without them."""
     for index, options in enumerate(start.config.notifications):
-        place, problem, fix = f"notify[{index}]", "", ""
+        location, problem, fix = f"notify[{index}]", "", ""
         if options.type == "command" and shutil.which(options.command[0]) is None:
             problem, fix = f"{options.command[0]} is no program that can be started here", "Correct notify.command."
         elif problem := _no_certificates(options.ca):
             fix = "Correct notify.ca."
         if problem:
-            text = f"{place}: {problem}; notifications to it would be lost, and a run goes on."
+            text = f"{location}: {problem}; notifications to it would be lost, and a run goes on."
             yield CheckResult("notify", text, fix, required=False)
         else:
             signed = "signed" if options.secret else "not signed"
-            text = f"{place} tells {options.place}" + (f" ({signed})." if options.type == "webhook" else ".")
+            text = f"{location} tells {options.receiver}" + (f" ({signed})." if options.type == "webhook" else ".")
             yield CheckResult("notify", f"{text} raycdc notify test tries it.", ok=True)
 
 
@@ -468,18 +469,18 @@ def _sink_folder(start: Start) -> Iterator[CheckResult]:
 
 
 def _sink_store(config: PipelineConfig) -> CheckResult:
-    place = place_of(config.sink.store)
-    assert isinstance(place, ObjectLocation), place
+    location = parse_location(config.sink.store)
+    assert isinstance(location, ObjectLocation), location
     # Only here, because it loads the library of stores.
     from raycdc.storage.object_store import ObjectStore, probe
 
     try:
         settings = config.storage.settings()
-        probe(ObjectStore(place, settings, tries_for_s=STORE_TRIES_FOR_S))
+        probe(ObjectStore(location, settings, tries_for_s=STORE_TRIES_FOR_S))
     except StoreError as error:
         fix = "" if "[storage]" in str(error) else "Look at sink.path and [storage]."
         return CheckResult("sink store", str(error), fix, error=SinkError)
-    return CheckResult("sink store", f"{place} can be written, and honours conditional writes.", ok=True)
+    return CheckResult("sink store", f"{location} can be written, and honours conditional writes.", ok=True)
 
 
 def unwritable(folder: Path) -> str:

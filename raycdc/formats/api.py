@@ -87,7 +87,7 @@ class Origin:
     topic: str
     partition: int = -1
 
-    def place(self, offset: int) -> str:
+    def location(self, offset: int) -> str:
         """``orders/0@4512`` or ``changes.jsonl:17`` for errors."""
         return f"{self.topic}:{offset}" if self.partition < 0 else f"{self.topic}/{self.partition}@{offset}"
 

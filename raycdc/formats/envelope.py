@@ -236,10 +236,10 @@ class KnownTables:
         entry = np.zeros((count, 6), np.int64)
         for table, (names, version, index) in enumerate(self._entries):
             entry[table] = (off[table], *(len(name) for name in names), version, index)
-            place = (_hash(b"".join(names)) ^ (version + 2)) & (size - 1)
-            while bucket[place] >= 0:
-                place = (place + 1) & (size - 1)
-            bucket[place] = table
+            slot = (_hash(b"".join(names)) ^ (version + 2)) & (size - 1)
+            while bucket[slot] >= 0:
+                slot = (slot + 1) & (size - 1)
+            bucket[slot] = table
         return loops.EnvelopeTables(data=data, entry=entry, bucket=bucket)
 
 

@@ -16,7 +16,7 @@ DEAD_LETTERS = TableId("raycdc", "dead_letters")
 
 
 def _check_columns(text: str) -> str:
-    parse_columns(text, place="columns")
+    parse_columns(text, key_path="columns")
     return text
 
 
@@ -45,7 +45,7 @@ class ColumnsOptions(Options):
     def schema_of(self, table: str) -> TableSchema | None:
         """The schema given for `table` (DATABASE.TABLE), if one is."""
         text = self.tables.get(table, self.columns)
-        return None if text is None else parse_columns(text, place="columns")
+        return None if text is None else parse_columns(text, key_path="columns")
 
 
 class FormatOptions(ColumnsOptions):
@@ -80,4 +80,4 @@ class FormatOptions(ColumnsOptions):
         """Which tables are taken; None for all."""
         if not self.include and not self.exclude:
             return None
-        return TableSelector(self.include or (r".*\..*",), self.exclude, place="source.format")
+        return TableSelector(self.include or (r".*\..*",), self.exclude, key_path="source.format")

@@ -31,14 +31,15 @@ OGG_JSON = Plugin("ogg-json", "Oracle GoldenGate's JSON", FormatOptions, "raycdc
 PLAIN_JSON = Plugin("json", "Every message is a row", FormatOptions, "raycdc.formats.json.plain_json:PlainJson")
 
 
-def load_format(identifier: str, *, place: str = "source.format", **options: Any) -> Format:
-    """The format called `identifier` with `options`. Raises `ConfigError` at `place`, all problems at once."""
-    plugin = load_plugin(PluginGroup.FORMATS, identifier.replace("_", "-"), place=place)
+def load_format(identifier: str, *, key_path: str = "source.format", **options: Any) -> Format:
+    """The format called `identifier` with `options`. Raises `ConfigError` at `key_path`, all problems at once."""
+    plugin = load_plugin(PluginGroup.FORMATS, identifier.replace("_", "-"), key_path=key_path)
     try:
         config = plugin.config(type=plugin.name, **options)
     except ValidationError as error:
         problems = (
-            f"{place}.{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in error.errors()
+            f"{key_path}.{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
+            for problem in error.errors()
         )
         raise ConfigError(*problems) from error
     created: Format = plugin.create(config)

@@ -29,8 +29,8 @@ def mix_fixed(
         code = (hashes[row] ^ _MARK) * _FNV_PRIME
         if len(valid) == 0 or valid[row]:
             at = (first + row) * width
-            for place in range(at, at + width):
-                code = (code ^ np.uint64(data[place])) * _FNV_PRIME
+            for index in range(at, at + width):
+                code = (code ^ np.uint64(data[index])) * _FNV_PRIME
         hashes[row] = code
 
 
@@ -42,8 +42,8 @@ def mix_bytes(
     for row in range(len(hashes)):
         code = (hashes[row] ^ _MARK) * _FNV_PRIME
         if len(valid) == 0 or valid[row]:
-            for place in range(ends[row], ends[row + 1]):
-                code = (code ^ np.uint64(data[place])) * _FNV_PRIME
+            for index in range(ends[row], ends[row + 1]):
+                code = (code ^ np.uint64(data[index])) * _FNV_PRIME
         hashes[row] = code
 
 

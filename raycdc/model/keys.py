@@ -20,13 +20,13 @@ def comparable(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 def without(rows: pa.Table, keys: pa.Table) -> np.ndarray:
     """Which of `rows` have none of `keys`, whose columns are the key's, in types that `rows` has them in."""
     names = keys.column_names
-    have, gone = comparable(rows, names), comparable(keys, names)
+    have, deleted = comparable(rows, names), comparable(keys, names)
     if len(names) == 1:
-        is_gone: np.ndarray = pc.is_in(have.column(0), value_set=pc.unique(gone.column(0))).to_numpy()
-        return ~is_gone
+        is_deleted: np.ndarray = pc.is_in(have.column(0), value_set=pc.unique(deleted.column(0))).to_numpy()
+        return ~is_deleted
     columns = [f"k{number}" for number in range(len(names))]
     numbered = pa.table([*have.columns, pa.array(np.arange(rows.num_rows))], [*columns, "#"])
-    left = numbered.join(gone.rename_columns(columns), keys=columns, join_type="left anti", use_threads=False)
+    left = numbered.join(deleted.rename_columns(columns), keys=columns, join_type="left anti", use_threads=False)
     kept = np.zeros(rows.num_rows, np.bool_)
     kept[left.column("#").to_numpy()] = True
     return kept

@@ -21,9 +21,9 @@ _QUOTED = re.compile(r"(?<!\w)'(?:[^']|''|'(?=\w))*'(?!\w)|\"(?:[^\"]|\"\")*\"")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]*\w)")
 
 
-def row_named(batch: pa.RecordBatch, place: int, schema: TableSchema) -> str:
-    """The row of `batch` at `place`, by its position in the log, as far as `batch` has it, and its key's columns."""
-    at = batch.column("_pos")[place].as_py() if "_pos" in batch.schema.names else ""
+def row_named(batch: pa.RecordBatch, index: int, schema: TableSchema) -> str:
+    """The row of `batch` at `index`, by its position in the log, as far as `batch` has it, and its key's columns."""
+    at = batch.column("_pos")[index].as_py() if "_pos" in batch.schema.names else ""
     row = f"the row at {at}" if at else "a row of the snapshot" if at is None else "a row"
     return f"{row} with its key in {key_named(schema.primary_key)}" if schema.primary_key else row
 

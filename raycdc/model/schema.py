@@ -50,8 +50,8 @@ class Column:
     hidden: bool = False
 
     def to_json(self) -> ColumnJson:
-        told = ColumnJson(name=self.name, type=self.type.to_json(), nullable=self.nullable, default=self.default)
-        return {**told, "hidden": True} if self.hidden else told
+        document = ColumnJson(name=self.name, type=self.type.to_json(), nullable=self.nullable, default=self.default)
+        return {**document, "hidden": True} if self.hidden else document
 
     @classmethod
     def from_json(cls, data: ColumnJson) -> Column:

@@ -106,7 +106,7 @@ class ReaderHandle(Protocol):
     identity: ReaderIdentity
 
     @property
-    def placed(self) -> bool:
+    def has_process(self) -> bool:
         """Whether it has a process; False while it waits for a node that has room."""
 
     @property
@@ -129,10 +129,8 @@ class Launcher(Protocol):
 
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle: ...
 
-    def start_reader(
-        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
-    ) -> ReaderHandle:
-        """Returns at once, even if the reader has to wait for room; `place` names the node it is meant for."""
+    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, node: str = "") -> ReaderHandle:
+        """Returns at once, even if the reader has to wait for room; `node` names the node it is meant for."""
 
     def request_readers(self, count: int) -> None:
         """So many readers are wanted from now on."""
@@ -143,7 +141,7 @@ class Launcher(Protocol):
     def avoid(self, node: str) -> None:
         """A reader on this node was silent: the node gets no other one for a while."""
 
-    def look(self, owing: Collection[str] | None = None) -> None:
+    def poll(self, owing: Collection[str] | None = None) -> None:
         """See to what readers and tasks need beside them; called again and again while the job runs. `owing` are the
         spools, by name, that have segments which the sink does not hold; None while nobody knows.
         """
@@ -180,9 +178,7 @@ class LocalLauncher:
     def start_coordinator(self, start: CoordinatorStart) -> CoordinatorHandle:
         return host_from(self._spec, start)
 
-    def start_reader(
-        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
-    ) -> ReaderHandle:
+    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, node: str = "") -> ReaderHandle:
         return LocalReader(identity, worker_from(self._spec, identity, coordinator))
 
     def request_readers(self, count: int) -> None:
@@ -194,7 +190,7 @@ class LocalLauncher:
     def avoid(self, node: str) -> None:
         """There is no other."""
 
-    def look(self, owing: Collection[str] | None = None) -> None:
+    def poll(self, owing: Collection[str] | None = None) -> None:
         """There is nothing beside the threads."""
 
     def flights(self) -> Mapping[str, str]:
@@ -213,7 +209,7 @@ class LocalLauncher:
 class LocalReader:
     """A reader worker in a thread of its own."""
 
-    placed = True
+    has_process = True
     node = ""
 
     def __init__(self, identity: ReaderIdentity, worker: ReaderWorker) -> None:

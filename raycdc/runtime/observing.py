@@ -42,7 +42,7 @@ class Observer:
         self._busy: dict[tuple[int, int], Rate] = {}
         self._chunks = Rate()
 
-    def look(
+    def poll(
         self,
         status: JobStatus,
         handles: Mapping[int, ReaderHandle],
@@ -52,11 +52,11 @@ class Observer:
         now_s: float,
     ) -> Observation:
         """The job as `status` and the `handles` of its readers show it. `leaving` are on their way out."""
-        told = {reader.subtask: reader for reader in status.readers}
+        reported = {reader.subtask: reader for reader in status.readers}
         alive = {(reader.subtask, reader.incarnation) for reader in status.readers}
         self._busy = {key: rate for key, rate in self._busy.items() if key in alive}
         readers = tuple(
-            self._reader(subtask, handle, told.get(subtask), leaving=subtask in leaving, now_s=now_s)
+            self._reader(subtask, handle, reported.get(subtask), leaving=subtask in leaving, now_s=now_s)
             for subtask, handle in sorted(handles.items())
         )
         return Observation(
@@ -67,24 +67,24 @@ class Observer:
             chunks_waiting=status.chunks_waiting,
             chunk_seconds=self._chunk_seconds(status, now_s),
             partitions=_partitions(status),
-            paced=status.is_paced,
+            is_rate_limited=status.is_rate_limited,
         )
 
     def _reader(
-        self, subtask: int, handle: ReaderHandle, told: ReaderStatus | None, *, leaving: bool, now_s: float
+        self, subtask: int, handle: ReaderHandle, reported: ReaderStatus | None, *, leaving: bool, now_s: float
     ) -> SeenReader:
-        if told is None or told.incarnation != handle.identity.incarnation:
-            return SeenReader(subtask, handle.node, placed=handle.placed, leaving=leaving)
-        cpu_s = told.process.seconds.get("process_cpu")
-        rate = self._busy.setdefault((subtask, told.incarnation), Rate())
+        if reported is None or reported.incarnation != handle.identity.incarnation:
+            return SeenReader(subtask, handle.node, has_process=handle.has_process, leaving=leaving)
+        cpu_s = reported.process.seconds.get("process_cpu")
+        rate = self._busy.setdefault((subtask, reported.incarnation), Rate())
         return SeenReader(
             subtask,
             handle.node,
-            placed=handle.placed,
-            leaving=leaving or told.leaving,
-            log=STREAM_SPLIT_ID in told.splits,
-            chunks=told.chunks,
-            partitions=told.partitions,
+            has_process=handle.has_process,
+            leaving=leaving or reported.leaving,
+            log=STREAM_SPLIT_ID in reported.splits,
+            chunks=reported.chunks,
+            partitions=reported.partitions,
             busy=None if cpu_s is None else rate.of(cpu_s, now_s=now_s),
         )
 

@@ -47,12 +47,12 @@ class ProcessEnd:
         return error_by_name(self.error)
 
     @property
-    def away(self) -> bool:
+    def is_unreachable(self) -> bool:
         """Whether something could not be reached, and nothing else was wrong."""
         return self.kind.retryable
 
 
-def source_away(cause: Exception) -> Outage | None:
+def source_outage(cause: Exception) -> Outage | None:
     """The trouble of a source that does not answer now; None for any other error."""
     if not isinstance(cause, RaycdcError) or not cause.retryable:
         return None
@@ -89,17 +89,17 @@ class RestartBudget:
             self._row_began_s, self._restarts, self._failures, self._bugs = now_s, 0, 0, 0
             self._pauses = Backoff(POLICY, self._threads)
         self._restarts += 1
-        self._failures += 0 if end.away else 1
+        self._failures += 0 if end.is_unreachable else 1
         self._bugs += 1 if end.lasting else 0
         if self._bugs > BUG_RESTARTS_MAX:
             return None
         if self._failures > RESTARTS_MAX:
             return None
-        if self._restarts == 1 and not end.away:
+        if self._restarts == 1 and not end.is_unreachable:
             return 0.0
         pause_s = self._pauses.failed(now_s)
         # The row of a process that crashes is bounded by their number, however long each of them lived.
-        return POLICY.longest_s if pause_s is None and not end.away else pause_s
+        return POLICY.longest_s if pause_s is None and not end.is_unreachable else pause_s
 
     def give_up(self, end: ProcessEnd, *, what: str, now_s: float) -> RaycdcError:
         """The error that ends the job, of the kind that ended the process, with the traceback as a note."""

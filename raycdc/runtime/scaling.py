@@ -64,7 +64,7 @@ class SeenReader:
 
     subtask: int
     node: str = ""
-    placed: bool = True
+    has_process: bool = True
     leaving: bool = False
     log: bool = False
     chunks: int = 0
@@ -97,14 +97,14 @@ class SeenNode:
 class ReaderLimits:
     """How many readers there may be. `most` is None for as many as there are cores, `source` is 0 for any number.
 
-    Each takes `cpus` of its node. All together keep to the `pace` of the source.
+    Each takes `cpus` of its node. All together keep to the `rate_limit` of the source.
     """
 
     least: int
     most: int | None
     source: int = 0
     cpus: float = 1.0
-    pace: RateLimit = UNLIMITED
+    rate_limit: RateLimit = UNLIMITED
 
     def bounds(self, nodes: Sequence[SeenNode]) -> tuple[int, int]:
         """The least and the most readers on these nodes. No setting allows more than the source lets read."""
@@ -120,17 +120,17 @@ class ReaderLimits:
         """With how many readers a source is begun to be read on these nodes: its pace may feed fewer than the most."""
         least, most = self.bounds(nodes)
         fed = [most]
-        if self.pace.rows_per_s is not None:
-            fed.append(math.ceil(self.pace.rows_per_s / ROWS_PER_S_LEAST))
-        if self.pace.bytes_per_s is not None:
-            fed.append(math.ceil(self.pace.bytes_per_s / BYTES_PER_S_LEAST))
+        if self.rate_limit.rows_per_s is not None:
+            fed.append(math.ceil(self.rate_limit.rows_per_s / ROWS_PER_S_LEAST))
+        if self.rate_limit.bytes_per_s is not None:
+            fed.append(math.ceil(self.rate_limit.bytes_per_s / BYTES_PER_S_LEAST))
         return max(least, min(fed))
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A job as it is now. `chunk_seconds` is how long the chunks that are left take at the present rate. `paced`: the
-    pace of the source is used up, so that no reader more would read more.
+    """A job as it is now. `chunk_seconds` is how long the chunks that are left take at the present rate.
+    `is_rate_limited`: the pace of the source is used up, so that no reader more would read more.
     """
 
     phase: ReadPhase
@@ -140,20 +140,20 @@ class Observation:
     chunks_waiting: int = 0
     chunk_seconds: float | None = None
     partitions: int = 0
-    paced: bool = False
+    is_rate_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """There should be `readers`, not counting those of `leave`; the next one goes to the node `place`, if it is named.
+    """There should be `readers`, not counting those of `leave`; the next one goes to the node `node`, if it is named.
 
-    `place` is only ever a node that has a core to spare.
+    `node` is only ever a node that has a core to spare.
     """
 
     readers: int
     reason: str
     leave: tuple[int, ...] = ()
-    place: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,8 @@ class Scaled:
     def of(cls, decision: Decision, seen: Observation) -> Scaled:
         """As the observation shows it."""
         labels = {node.name: node.label or node.name for node in seen.nodes}
-        nodes = Counter(labels.get(reader.node, reader.node) for reader in seen.readers if reader.placed)
-        waiting = sum(not reader.placed for reader in seen.readers)
+        nodes = Counter(labels.get(reader.node, reader.node) for reader in seen.readers if reader.has_process)
+        waiting = sum(not reader.has_process for reader in seen.readers)
         return cls(decision.readers, waiting, dict(sorted(nodes.items())), decision.reason)
 
     @property
@@ -198,7 +198,7 @@ class Move:
     since_s: float
     extra: int
     #: The victim was told to go; another reader may have its number by now.
-    told: bool = False
+    reported: bool = False
 
 
 class ScalingPolicy:
@@ -226,7 +226,7 @@ class ScalingPolicy:
         self.readers, self._why = min(useful, first), demand.why if useful <= first else self._fed(demand.why, first)
         return Decision(self.readers, self._why)
 
-    def look(self, seen: Observation, *, now_s: float) -> Decision:
+    def poll(self, seen: Observation, *, now_s: float) -> Decision:
         """Take an observation in; returns what is to be done."""
         self._count(seen, now_s)
         staying = [reader for reader in seen.readers if not reader.leaving]
@@ -256,20 +256,20 @@ class ScalingPolicy:
                 demand = self._of_partitions(seen, most)
             case _:
                 assert_never(seen.phase)
-        return self._under_pace(seen, demand) if demand.wanted > self.readers else demand
+        return self._under_rate_limit(seen, demand) if demand.wanted > self.readers else demand
 
-    def _under_pace(self, seen: Observation, demand: Demand) -> Demand:
+    def _under_rate_limit(self, seen: Observation, demand: Demand) -> Demand:
         """More are wanted: none where they would read no more, and where nobody can tell yet, those that are fed."""
-        if seen.paced:
+        if seen.is_rate_limited:
             why = f"{demand.why}; the source's pace is used up, and another reader would read no more"
             return Demand(demand.useful, self.readers, why)
         first = self._limits.first(seen.nodes)
-        if self._limits.pace and demand.wanted > first and not _shows_its_pace(seen):
+        if self._limits.rate_limit and demand.wanted > first and not _shows_its_rate(seen):
             return Demand(demand.useful, max(first, self.readers), self._fed(demand.why, first))
         return demand
 
     def _fed(self, why: str, first: int) -> str:
-        return f"{why}; the source's pace ({self._limits.pace}) feeds {first}"
+        return f"{why}; the source's pace ({self._limits.rate_limit}) feeds {first}"
 
     def _of_chunks(self, seen: Observation, most: int) -> Demand:
         busy = max(1, sum(reader.chunks > 0 for reader in seen.readers))
@@ -316,8 +316,10 @@ class ScalingPolicy:
     # -- moves
 
     def _worth_moving(self, seen: Observation, staying: Sequence[SeenReader], now_s: float) -> Move | None:
-        settled = len(seen.readers) == len(staying) == self.readers and all(reader.placed for reader in staying)
-        if not settled or now_s < self._move_after_s or self._since_s is not None:
+        is_complete = len(seen.readers) == len(staying) == self.readers and all(
+            reader.has_process for reader in staying
+        )
+        if not is_complete or now_s < self._move_after_s or self._since_s is not None:
             return None
         _, most = self._limits.bounds(seen.nodes)
         extra = 1 if self.readers < most else 0
@@ -325,11 +327,11 @@ class ScalingPolicy:
         free = [n for n in seen.nodes if not n.silent and n.cpus_free >= self._limits.cpus]
         if seen.phase is ReadPhase.LOG:
             target = next((node for node in free if node.own), None)
-            away = [reader for reader in staying if target is not None and reader.node != target.name]
+            elsewhere = [reader for reader in staying if target is not None and reader.node != target.name]
             # Without the log, a reader has nothing to do now: where it is costs a node.
-            if target is None or not away:
+            if target is None or not elsewhere:
                 return None
-            victim = min(away, key=lambda reader: (counts[reader.node], reader.subtask))
+            victim = min(elsewhere, key=lambda reader: (counts[reader.node], reader.subtask))
             why = f"reader {victim.subtask} comes back to the driver's node, so that its own can be given back"
             return Move(victim.subtask, target.name, why, now_s, extra)
         target = min(free, key=lambda node: counts[node.name], default=None)
@@ -344,25 +346,25 @@ class ScalingPolicy:
 
     def _go_on(self, move: Move, seen: Observation, staying: Sequence[SeenReader], now_s: float) -> Decision:
         """One more first, then the victim goes; or the other way round, where no more are allowed meanwhile."""
-        placed = sum(reader.placed for reader in staying)
-        there = not move.told and any(reader.subtask == move.victim for reader in staying)
-        if move.extra and there and placed > self.readers:
+        has_process = sum(reader.has_process for reader in staying)
+        there = not move.reported and any(reader.subtask == move.victim for reader in staying)
+        if move.extra and there and has_process > self.readers:
             self._end_move(now_s, MOVE_PAUSE_S)
             return Decision(self.readers, move.why, leave=(move.victim,))
-        if not move.extra and not there and placed >= self.readers:
+        if not move.extra and not there and has_process >= self.readers:
             self._end_move(now_s, MOVE_PAUSE_S)
             return Decision(self.readers, self._why)
         lost = not any(node.name == move.target and not node.silent for node in seen.nodes)
         if now_s - move.since_s > MOVE_S or lost or (move.extra and not there):
             self._end_move(now_s, min(2 * self._pause_s, MOVE_PAUSE_MAX_S))
             # Whoever waits for that place is started anew, wherever there is one.
-            waiting = tuple(reader.subtask for reader in staying if not reader.placed)
+            waiting = tuple(reader.subtask for reader in staying if not reader.has_process)
             surplus = max(0, len(staying) - self.readers)
             return Decision(self.readers, self._why, leave=waiting or _first_to_leave(seen, staying)[:surplus])
         leave = (move.victim,) if there and not move.extra else ()
         if leave:
-            self._move = replace(move, told=True)
-        return Decision(self.readers + move.extra, move.why, leave=leave, place=move.target)
+            self._move = replace(move, reported=True)
+        return Decision(self.readers + move.extra, move.why, leave=leave, node=move.target)
 
     def _end_move(self, now_s: float, pause_s: float) -> None:
         self._move, self._pause_s = None, pause_s
@@ -379,12 +381,12 @@ def _first_to_leave(seen: Observation, staying: Sequence[SeenReader]) -> tuple[i
         # In a Ray of one node nobody names it, and every reader is the driver's.
         own = node.own if node is not None else not reader.node
         silent = node is not None and node.silent
-        return (reader.placed, not silent, own, counts[reader.node], reader.log, -reader.subtask)
+        return (reader.has_process, not silent, own, counts[reader.node], reader.log, -reader.subtask)
 
     return tuple(reader.subtask for reader in sorted(staying, key=worth))
 
 
-def _shows_its_pace(seen: Observation) -> bool:
+def _shows_its_rate(seen: Observation) -> bool:
     """Whether readers have read for long enough to use the pace up, if they can."""
     if seen.phase is ReadPhase.CHUNKS:
         return seen.chunk_seconds is not None

@@ -71,8 +71,10 @@ class SpoolServer:
         other than 0 takes the place of a server that ended.
         """
         self.address = SpoolAddress(folder, name or spool_name(folder))
-        beside = [] if name is None else [folder.parent / made for made in MADE]
-        self._server = FlightServer(folder, token=token, host=host, port=port, beside=beside, identity=identity)
+        more_folders = [] if name is None else [folder.parent / made for made in MADE]
+        self._server = FlightServer(
+            folder, token=token, host=host, port=port, more_folders=more_folders, identity=identity
+        )
         self.address = SpoolAddress(folder, self.address.node, self._server.endpoint)
 
     def __repr__(self) -> str:

@@ -76,13 +76,13 @@ class Generation:
     def __repr__(self) -> str:
         return f"Generation({self.number}, readers={sorted(self.readers)}, due={sorted(self.due)})"
 
-    def start_reader(self, subtask_id: int, *, place: str = "") -> None:
-        """Start the reader's next incarnation; `place` is the node it is meant for, if any."""
+    def start_reader(self, subtask_id: int, *, node: str = "") -> None:
+        """Start the reader's next incarnation; `node` is the node it is meant for, if any."""
         self.due.pop(subtask_id, None)
         incarnation = self._incarnations.get(subtask_id, 0) + 1
         self._incarnations[subtask_id] = incarnation
         identity = ReaderIdentity(subtask_id, self.number, incarnation)
-        self.readers[subtask_id] = self._launcher.start_reader(identity, self.coordinator, place=place)
+        self.readers[subtask_id] = self._launcher.start_reader(identity, self.coordinator, node=node)
 
     def stop(self) -> None:
         """Seal what is there; the coordinator is told once."""
@@ -122,7 +122,11 @@ class Generation:
     def let_go(self) -> None:
         """Let go of who is `leaving`, each once it has given everything back, or never had anything."""
         for subtask_id in sorted(self.leaving & self.readers.keys()):
-            if subtask_id in self.due or not self.readers[subtask_id].placed or self.coordinator.retire(subtask_id):
+            if (
+                subtask_id in self.due
+                or not self.readers[subtask_id].has_process
+                or self.coordinator.retire(subtask_id)
+            ):
                 self.due.pop(subtask_id, None)
                 self.readers.pop(subtask_id).kill()
                 self.leaving.discard(subtask_id)
@@ -131,10 +135,10 @@ class Generation:
         """The least number that no reader has."""
         return next(number for number in range(len(self.readers) + 1) if number not in self.readers)
 
-    def leave(self, patience_s: float, threads: Threads) -> None:
+    def leave(self, timeout_s: float, threads: Threads) -> None:
         """Have the readers leave by themselves; those that take longer are killed by `end`."""
         self.coordinator.shutdown_readers("the job ends")
-        deadline = threads.now_s() + patience_s
+        deadline = threads.now_s() + timeout_s
         while threads.now_s() < deadline and any(reader.ended() is None for reader in self.readers.values()):
             threads.wait(threading.Event(), 0.02)
 
@@ -153,8 +157,8 @@ class ListenerNotifications:
         self._pending: list[Callable[[], None]] = []
         self._pids: tuple[int, tuple[int, ...]] | None = None
         self._scaled: tuple[object, float] = (None, 0.0)
-        self._told: object = None
-        self._troubles = 0
+        self._reported: object = None
+        self._outages = 0
 
     def processes(self, coordinator: CoordinatorHandle, status: JobStatus | None) -> None:
         """These run now."""
@@ -164,20 +168,20 @@ class ListenerNotifications:
             self._pids = pids
             self._pending.append(lambda: self._settings.on_processes(*pids))
 
-    def trouble(self, status: JobStatus) -> None:
+    def outage(self, status: JobStatus) -> None:
         """The coordinator waits for the source, and no reader may be there to end because of it."""
-        if status.troubles.count > self._troubles:
-            self.warning(status.troubles.last)
-        self._troubles = status.troubles.count
+        if status.outages.count > self._outages:
+            self.warning(status.outages.last)
+        self._outages = status.outages.count
 
     def scaled(self, decision: Decision, seen: Observation, now_s: float) -> None:
         """The number of readers, or their places. Told once they are up, or when some have waited for a while."""
         scaled = Scaled.of(decision, seen)
         if scaled.key != self._scaled[0]:
             self._scaled = (scaled.key, now_s)
-        settled = not scaled.waiting or now_s - self._scaled[1] >= GROW_AFTER_S
-        if settled and scaled.key != self._told:
-            self._told = scaled.key
+        is_complete = not scaled.waiting or now_s - self._scaled[1] >= GROW_AFTER_S
+        if is_complete and scaled.key != self._reported:
+            self._reported = scaled.key
             self._pending.append(lambda: self._settings.on_scaled(scaled))
 
     def warning(self, text: str) -> None:
@@ -190,9 +194,9 @@ class ListenerNotifications:
 
 
 class StartReader(Protocol):
-    """Starts reader `subtask_id` of a generation; `place` is the node it is meant for, if any."""
+    """Starts reader `subtask_id` of a generation; `node` is the node it is meant for, if any."""
 
-    def __call__(self, running: Generation, subtask_id: int, *, place: str = "") -> None: ...
+    def __call__(self, running: Generation, subtask_id: int, *, node: str = "") -> None: ...
 
 
 class Scaler:
@@ -208,25 +212,25 @@ class Scaler:
         """A new coordinator."""
         self.policy.restart(self._observe(running, status, self._threads.now_s()))
 
-    def look(
-        self, running: Generation, status: JobStatus, start_reader: StartReader, news: ListenerNotifications
+    def poll(
+        self, running: Generation, status: JobStatus, start_reader: StartReader, notifications: ListenerNotifications
     ) -> None:
         """Let go of readers that are not needed where they are, and start those that lack."""
         now_s = self._threads.now_s()
         seen = self._observe(running, status, now_s)
-        decision = self.policy.look(seen, now_s=now_s)
+        decision = self.policy.poll(seen, now_s=now_s)
         running.leaving.update(decision.leave)
         running.let_go()
         # Who is on its way out counts: there are never more than the limits allow.
         for _ in range(decision.readers - len(running.readers)):
-            start_reader(running, running.next_subtask(), place=decision.place)
-        news.scaled(decision, seen, now_s)
+            start_reader(running, running.next_subtask(), node=decision.node)
+        notifications.scaled(decision, seen, now_s)
 
     def _observe(self, running: Generation, status: JobStatus, now_s: float) -> Observation:
         # Some may have been on their way out when the coordinator answered last.
         running.leaving.update(r.subtask for r in status.readers if r.leaving and r.subtask in running.readers)
         leaving = frozenset(running.leaving)
-        return self._observer.look(status, running.readers, self._launcher.nodes(), leaving=leaving, now_s=now_s)
+        return self._observer.poll(status, running.readers, self._launcher.nodes(), leaving=leaving, now_s=now_s)
 
 
 class Supervisor:
@@ -246,7 +250,7 @@ class Supervisor:
         self._closed = threading.Event()
         #: Set by `close` as well, which wakes whoever waits for it.
         self._stopping = threading.Event()
-        self._news = ListenerNotifications(settings)
+        self._notifications = ListenerNotifications(settings)
         try:
             self._step()
         except BaseException:
@@ -340,14 +344,14 @@ class Supervisor:
                 self._running.stop()
             with suppress(RaycdcError):  # The job has failed already, which `_watch` will tell.
                 self._scaler.restart(self._running, coordinator.status(tables=False))
-            self._news.processes(coordinator, None)
+            self._notifications.processes(coordinator, None)
             self._budget(None).started(self._settings.threads.now_s())
             self._launcher.request_readers(self._scaler.policy.readers)
             for subtask_id in range(self._scaler.policy.readers):
                 self._start_reader(self._running, subtask_id)
 
-    def _start_reader(self, running: Generation, subtask_id: int, *, place: str = "") -> None:
-        running.start_reader(subtask_id, place=place)
+    def _start_reader(self, running: Generation, subtask_id: int, *, node: str = "") -> None:
+        running.start_reader(subtask_id, node=node)
         self._budget(subtask_id).started(self._settings.threads.now_s())
 
     def _budget(self, subtask_id: int | None) -> RestartBudget:
@@ -372,46 +376,48 @@ class Supervisor:
         """Look once. A coordinator found lost, even while it was being started, is replaced by the next step."""
         with self._lock:
             try:
-                self._look()
+                self._poll()
             except CoordinatorLostError as lost:
                 self._end_generation()
                 self._pause(None, ProcessEnd(f"the coordinator was lost ({lost})"))
-            news = self._news.take()
-        for tell in news:
-            tell()
+            notifications = self._notifications.take()
+        for notify in notifications:
+            notify()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         running = self._running
         if running is None:
-            self._launcher.look()
+            self._launcher.poll()
             self._start_generation()
             return
         if self._stopping.is_set():
             running.stop()
         for subtask_id, end in running.take_fenced():
             if subtask_id not in running.due:  # Else it ended by itself.
-                self._news.warning(f"Reader {subtask_id} is replaced: it was {end.text}.")
+                self._notifications.warning(f"Reader {subtask_id} is replaced: it was {end.text}.")
             self._schedule(subtask_id, end)
         for subtask_id, end in running.take_ended():
             self._schedule(subtask_id, end)
         status = running.coordinator.status(tables=False)
-        self._launcher.look(status.owing)
+        self._launcher.poll(status.owing)
         for subtask_id in [s for s, due_s in running.due.items() if due_s <= self._settings.threads.now_s()]:
             self._start_reader(running, subtask_id)
-        self._news.trouble(status)
-        self._scaler.look(running, status, self._start_reader, self._news)
-        self._news.processes(running.coordinator, status)
+        self._notifications.outage(status)
+        self._scaler.poll(running, status, self._start_reader, self._notifications)
+        self._notifications.processes(running.coordinator, status)
 
     def _schedule(self, subtask_id: int, end: ProcessEnd) -> None:
         """Have the reader replaced, later the more often that happened lately."""
         pause_s = self._pause(subtask_id, end)
         if self._running is not None:
             self._running.due.setdefault(subtask_id, self._settings.threads.now_s() + pause_s)
-        if end.away and self._budget(subtask_id).is_new_row:
-            trouble = Outage(f"Reader {subtask_id} ended ({end.text})", "see that it answers", end.kind)
-            self._news.warning(trouble.told())
-        elif end.error and not end.away:
-            self._news.warning(f"Reader {subtask_id} ended ({end.text}); it is started again in {pause_s:.1f} s.")
+        if end.is_unreachable and self._budget(subtask_id).is_new_row:
+            outage = Outage(f"Reader {subtask_id} ended ({end.text})", "see that it answers", end.kind)
+            self._notifications.warning(outage.message())
+        elif end.error and not end.is_unreachable:
+            self._notifications.warning(
+                f"Reader {subtask_id} ended ({end.text}); it is started again in {pause_s:.1f} s."
+            )
 
     def _pause(self, subtask_id: int | None, end: ProcessEnd) -> float:
         """Seconds to wait before the successor starts; raises what ends the job when there were too many."""

@@ -46,13 +46,13 @@ def unexpected(error: Exception, maker: object) -> UnexpectedError:
     package = type(maker).__module__.partition(".")[0]
     steps = list(traceback.walk_tb(error.__traceback__))
     own = [step for step in steps if str(step[0].f_globals.get("__name__", "")).partition(".")[0] == package]
-    text = " ".join(told_text(error).split())[:_TEXT_MAX]
-    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    text = " ".join(error_text(error).split())[:_TEXT_MAX]
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if deepest := (own or steps)[-1:]:
         frame, line = deepest[0]
-        told += f" ({frame.f_code.co_filename}:{line}, in {frame.f_code.co_name})"
+        message += f" ({frame.f_code.co_filename}:{line}, in {frame.f_code.co_name})"
     trace = traceback_of(error)
-    return UnexpectedError(f"{told}.", lasting=isinstance(error, LASTING), trace=trace)
+    return UnexpectedError(f"{message}.", lasting=isinstance(error, LASTING), trace=trace)
 
 
 def traceback_of(error: BaseException) -> str:
@@ -64,25 +64,25 @@ def traceback_of(error: BaseException) -> str:
     chain = list(_chain(error))
     parts = []
     for number, one in enumerate(chain):
-        told = any(isinstance(later, RaycdcError) for later in chain[:number])
+        message = any(isinstance(later, RaycdcError) for later in chain[:number])
         kind = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
-        text = "" if told and not isinstance(one, RaycdcError) else told_text(one)
+        text = "" if message and not isinstance(one, RaycdcError) else error_text(one)
         steps = "".join(traceback.format_tb(one.__traceback__))
         # Of ours alone: where a plug-in stumbled, in another thread or process.
         notes = getattr(one, "__notes__", []) if isinstance(one, RaycdcError) else []
-        told_in = "".join(f"\n{note}" for note in notes)
-        parts.append(f"Traceback (most recent call last):\n{steps}{kind}{f': {text}' if text else ''}{told_in}")
+        where = "".join(f"\n{note}" for note in notes)
+        parts.append(f"Traceback (most recent call last):\n{steps}{kind}{f': {text}' if text else ''}{where}")
     return "\n\nThe error above led to this one:\n\n".join(reversed(parts))
 
 
-def told_text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Its text for people, empty where it may have values of rows.
 
     Arrow's errors are about values, and quote them. What Python says of names in the code has none.
     """
     if isinstance(error, pa.ArrowException):
         return without_quotations(str(error))
-    return "" if not isinstance(error, RaycdcError) and not _of_names(error) and _of_others(error) else str(error)
+    return "" if not isinstance(error, RaycdcError) and not _of_names(error) and _is_foreign(error) else str(error)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -99,7 +99,7 @@ def _of_names(error: BaseException) -> bool:
     return isinstance(error, (AttributeError, ImportError, NameError)) and error.name is not None
 
 
-def _of_others(error: BaseException) -> bool:
+def _is_foreign(error: BaseException) -> bool:
     """Whether it passed through code that is neither raycdc's nor of a library that raycdc uses."""
     names = (str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(name.partition(".")[0] not in _KNOWN for name in names)

@@ -49,18 +49,20 @@ _DOCUMENT_CHARACTERS = (4000, 400)
 
 
 @contextlib.contextmanager
-def generated_tables(names: Sequence[str], rows: int, *, mysql: bool, told: Callable[[str], None]) -> Iterator[int]:
+def generated_tables(
+    names: Sequence[str], rows: int, *, mysql: bool, on_progress: Callable[[str], None]
+) -> Iterator[int]:
     """A private MariaDB, or MySQL 8.0, with these tables of so many rows each; the port. ``root`` has the password
-    ``root``. `told` hears what is being done.
+    ``root``. `on_progress` hears what is being done.
     """
     settings: dict[str, str | None] = {"innodb_buffer_pool_size": "1G"}
-    told(f"starting a private {'MySQL' if mysql else 'MariaDB'}")
+    on_progress(f"starting a private {'MySQL' if mysql else 'MariaDB'}")
     with MySqlServer(version="8.0", options=settings) if mysql else MariaDbServer(settings) as server:
         with contextlib.closing(connect(server.port)) as connection, connection.cursor() as cursor:
             prepare(connection)
             cursor.execute("SET sql_log_bin = 0")
             for name in names:
-                told(f"writing {rows:,} rows into {DATABASE}.{name}")
+                on_progress(f"writing {rows:,} rows into {DATABASE}.{name}")
                 key, values = KEYS[name]
                 cursor.execute(f"CREATE TABLE {DATABASE}.{name} ({key}, v INT, t VARCHAR(60)) CHARACTER SET utf8mb4")
                 fill(connection, f"{DATABASE}.{name}", f"{values}, n, REPEAT('x', 20 + n % 40)", rows)
@@ -69,14 +71,14 @@ def generated_tables(names: Sequence[str], rows: int, *, mysql: bool, told: Call
 
 
 @contextlib.contextmanager
-def generated_collection(documents: int, *, told: Callable[[str], None]) -> Iterator[str]:
+def generated_collection(documents: int, *, on_progress: Callable[[str], None]) -> Iterator[str]:
     """A private MongoDB with the collection; its URI. It knows no cluster: for ``sharded``, the bounds of a cluster's
     chunks are written where a cluster keeps them.
     """
-    told("starting a private MongoDB")
+    on_progress("starting a private MongoDB")
     with MongoDbServer() as server:
         with server.client() as client:
-            told(f"writing {documents:,} documents into {DATABASE}.{COLLECTION}")
+            on_progress(f"writing {documents:,} documents into {DATABASE}.{COLLECTION}")
             keys = [_document_key(number) for number in range(documents)]
             large, small = _DOCUMENT_CHARACTERS
             for first in range(0, documents, ROWS_PER_STATEMENT):
@@ -135,8 +137,8 @@ def _write_cluster_chunks(client: Any, keys: Sequence[Any]) -> None:
     from raycdc.connectors.mongodb.snapshot.keys import sort_key
 
     ordered = sorted(keys, key=sort_key)
-    share = max(1, len(ordered) // 20)
-    bounds = [bson.MinKey(), *ordered[share::share], bson.MaxKey()]
+    step = max(1, len(ordered) // 20)
+    bounds = [bson.MinKey(), *ordered[step::step], bson.MaxKey()]
     name = f"{DATABASE}.{COLLECTION}"
     client.config.collections.insert_one({"_id": name, "key": {"_id": 1}})
     client.config.chunks.insert_many(

@@ -123,8 +123,8 @@ def _numbers(count: int) -> str:
     """A subquery with the column `n` from 1 to `count`, on any version of either server."""
     digits = "(SELECT 0 d" + "".join(f" UNION ALL SELECT {digit}" for digit in range(1, 10)) + ")"
     places = len(str(count))
-    value = " + ".join(f"{10**place} * d{place}.d" for place in range(places))
-    sources = ", ".join(f"{digits} d{place}" for place in range(places))
+    value = " + ".join(f"{10**index} * d{index}.d" for index in range(places))
+    sources = ", ".join(f"{digits} d{index}" for index in range(places))
     return f"(SELECT 1 + {value} AS n FROM {sources}) numbers WHERE n <= {count} ORDER BY n"
 
 
@@ -152,7 +152,7 @@ class ShopWorkload:
         database: str = "shop",
         size: ShopSize = ShopSize(),
         hot: Callable[[], HotRange | None] = lambda: None,
-        hot_share: float = 0.5,
+        hot_fraction: float = 0.5,
     ) -> None:
         self._connect = connect
         self._connection: Any = None
@@ -160,7 +160,7 @@ class ShopWorkload:
         self._database = database
         self._size = size
         self._hot = hot
-        self._hot_share = hot_share
+        self._hot_fraction = hot_fraction
         self._moved = -_MOVED_KEYS * (1 + seed % 1000)
         self._points_added = False
         #: Transactions by kind, and statements' rows by ``insert``, ``update``, ``delete``.
@@ -169,7 +169,7 @@ class ShopWorkload:
     def step(self) -> str:
         """Make one transaction; returns its kind. Raises the server's errors."""
         kinds: list[tuple[int, Callable[[Any], None]]] = [
-            (30, self._place_orders),
+            (30, self._insert_orders),
             (30, self._change_order),
             (10, self._change_many),
             (10, self._delete_orders),
@@ -225,7 +225,7 @@ class ShopWorkload:
 
     # -- transactions
 
-    def _place_orders(self, cursor: Any) -> None:
+    def _insert_orders(self, cursor: Any) -> None:
         for _ in range(self._random.randint(1, 4)):
             self._insert_order(cursor)
 
@@ -302,7 +302,7 @@ class ShopWorkload:
 
     def _order(self) -> int:
         hot = self._hot()
-        if hot is not None and self._random.random() < self._hot_share:
+        if hot is not None and self._random.random() < self._hot_fraction:
             return self._random.randint(hot.low, hot.high)
         return self._random.randint(1, self._size.orders)
 

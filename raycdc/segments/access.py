@@ -67,7 +67,7 @@ class SegmentAccess:
         """Whether the segment is in the spool of this process's node; never known `ANYWHERE`."""
         return segment.node == self.node
 
-    def placed(self, segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    def located(self, segments: Iterable[Segment]) -> tuple[Segment, ...]:
         """Each segment with the endpoint of its node as of now (none: the node is away)."""
         return tuple(replace(segment, flight=self.flights.get(segment.node, "")) for segment in segments)
 

@@ -65,8 +65,8 @@ class BadRecords:
     wait in `folder` of this machine until their epoch is recorded.
 
     `upsert`: the sink updates rows, of one table alone. `partial`: images may lack values, and rows be inserted that
-    are there. `driver` is the generation in which the driver began, and `place` what people are told of where rows are
-    kept, if it is another than `folder`.
+    are there. `driver` is the generation in which the driver began, and `location` what people are told of where rows
+    are kept, if it is another than `folder`.
     """
 
     action: str = FAIL
@@ -74,7 +74,7 @@ class BadRecords:
     upsert: bool = False
     partial: bool = False
     driver: int = 0
-    place: str = ""
+    location: str = ""
 
     @property
     def leaves_out(self) -> bool:
@@ -84,7 +84,7 @@ class BadRecords:
     @property
     def kept(self) -> str:
         """Where people find the rows that are kept; empty where none are."""
-        return self.place or self.folder
+        return self.location or self.folder
 
     def of_kind(self, kind: str) -> BadRecords:
         """For segments of a kind: rows of a snapshot's chunks are all inserts, which sinks append; none may become a
@@ -94,14 +94,14 @@ class BadRecords:
             return replace(self, partial=True)
         return replace(self, partial=False) if kind == "snapshot" else self
 
-    def letters(self, epoch: int, name: str, share: str = "") -> DeadLetterFile | None:
+    def dead_letters(self, epoch: int, name: str, part: str = "") -> DeadLetterFile | None:
         """Where the bad rows of one segment of `epoch` go; written again they replace themselves. Those that are
-        written again all together, by whoever stages the epoch anew, have the same `share`.
+        written again all together, by whoever stages the epoch anew, have the same `part`.
         """
         if self.action != DEAD_LETTER:
             return None
         return DeadLetterFile(
-            Path(self.folder), PendingDeadLetterFile(epoch, f"{epoch:010d}-{name}.jsonl", self.driver, share or name)
+            Path(self.folder), PendingDeadLetterFile(epoch, f"{epoch:010d}-{name}.jsonl", self.driver, part or name)
         )
 
 
@@ -119,19 +119,19 @@ def judged(ops: Any, numbers: Any, wanted: Any, bad: Any, records: BadRecords) -
     are bad. Rows of one update must be together.
     """
     made, kept = ops.copy(), wanted & ~bad
-    before = update_places(ops, numbers)
+    before = update_indexes(ops, numbers)
     after = before + 1
     made[before[kept[before] & ~kept[after]]] = RowKind.DELETE
     made[after[kept[after] & ~kept[before]]] = RowKind.INSERT
-    gone = np.zeros(len(ops), np.bool_)
+    deleted = np.zeros(len(ops), np.bool_)
     if records.partial or records.upsert:
-        gone |= bad & (ops == RowKind.DELETE)
+        deleted |= bad & (ops == RowKind.DELETE)
     if records.upsert:
-        gone |= bad & (ops == RowKind.UPDATE_BEFORE)
+        deleted |= bad & (ops == RowKind.UPDATE_BEFORE)
     if records.upsert and records.partial:
-        gone |= bad & np.isin(ops, _CAME)
-    made[gone] = RowKind.DELETE
-    return made, kept | gone
+        deleted |= bad & np.isin(ops, _CAME)
+    made[deleted] = RowKind.DELETE
+    return made, kept | deleted
 
 
 def counted(ops: Any, bad: Any) -> Any:
@@ -139,7 +139,7 @@ def counted(ops: Any, bad: Any) -> Any:
     return bad & np.isin(ops, _CAME)
 
 
-def update_places(ops: Any, numbers: Any) -> Any:
+def update_indexes(ops: Any, numbers: Any) -> Any:
     """Where the before-images are whose after-image is the next row: both have their numbers from one change."""
     first = (ops[:-1] == RowKind.UPDATE_BEFORE) & (ops[1:] == RowKind.UPDATE_AFTER)
     return np.flatnonzero(first & (numbers[1:] == numbers[:-1] + 1))
@@ -166,11 +166,11 @@ def whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 FilteredRows = tuple[pa.RecordBatch, int, str]
 
 
-def write_sifted(
-    writer: SegmentWriter, letters: DeadLetterFile | None, batches: Iterable[FilteredRows], *, seq_base: int
+def write_filtered(
+    writer: SegmentWriter, dead_letters: DeadLetterFile | None, batches: Iterable[FilteredRows], *, seq_base: int
 ) -> FilteredSegment:
-    """The segment that `writer` makes of `batches`; none where no row stays. `letters` are those that making `batches`
-    writes to. Blocks on the disk; whatever is raised meanwhile leaves neither a segment nor letters.
+    """The segment that `writer` makes of `batches`; none where no row stays. `dead_letters` are those that making
+    `batches` writes to. Blocks on the disk; whatever is raised meanwhile leaves neither a segment nor letters.
     """
     count, why = 0, ""
     try:
@@ -178,12 +178,12 @@ def write_sifted(
             count, why = count + bad, why or first
             writer.append(rows)
         segment = writer.finish(seq_base=seq_base) if writer.rows else None
-        if letters is not None:
-            letters.close()
+        if dead_letters is not None:
+            dead_letters.close()
     except BaseException:
         writer.abort()
-        if letters is not None:
-            letters.abort()
+        if dead_letters is not None:
+            dead_letters.abort()
         raise
     return FilteredSegment(segment, count, why)
 
@@ -196,7 +196,7 @@ class MissingRowCount:
     why: str
 
 
-def told_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, MissingRowCount]:
+def record_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, MissingRowCount]:
     """The missing rows of an epoch, kept where that is asked for: durable, and doing it again changes nothing.
 
     Nothing where rows are not left out: `refused_missing`. Called before anybody sees the epoch.
@@ -204,13 +204,13 @@ def told_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, Missi
     rows = missing_rows(manifest)
     if not rows or not records.leaves_out:
         return {}
-    letters = records.letters(manifest.epoch, "missing")
-    if letters is not None:
+    dead_letters = records.dead_letters(manifest.epoch, "missing")
+    if dead_letters is not None:
         try:
-            letters.tell(rows)
-            letters.close()
+            dead_letters.add_keys(rows)
+            dead_letters.close()
         except BaseException:
-            letters.abort()
+            dead_letters.abort()
             raise
     found: dict[TableId, MissingRowCount] = {}
     for row in rows:

@@ -29,9 +29,9 @@ from raycdc.storage.url import ObjectLocation
 
 @dataclass(frozen=True, slots=True)
 class SegmentCopies:
-    """Those of one state, below `place`. Picklable; any process of the run has it. Methods block on the network."""
+    """Those of one state, below `location`. Picklable; any process of the run has it. Methods block on the network."""
 
-    place: ObjectLocation
+    location: ObjectLocation
     settings: StorageSettings
 
     def put(self, path: Path) -> None:
@@ -96,7 +96,7 @@ class SegmentCopies:
 @cache
 def _store(copies: SegmentCopies) -> ObjectStore:
     """One client for each process."""
-    return ObjectStore(copies.place, copies.settings)
+    return ObjectStore(copies.location, copies.settings)
 
 
 def _is_there(segment: Segment) -> bool:

@@ -31,18 +31,18 @@ _WAITING = re.compile(r"\.((\d{10})-.+\.jsonl)\.(\d{10})\.([0-9a-f]{16})")
 @dataclass(frozen=True, slots=True)
 class PendingDeadLetterFile:
     """A file of `epoch` that is to be called `name`, by the driver that began in the generation `driver`. Of the files
-    of one `share` those of the newest driver count: it staged the share anew, whatever others had made of it.
+    of one `part` those of the newest driver count: it staged the share anew, whatever others had made of it.
     """
 
     epoch: int
     name: str
     driver: int
-    share: str
+    part: str
 
     @property
     def file(self) -> str:
         """The name under which it waits."""
-        return f".{self.name}.{self.driver:010d}.{hashlib.sha256(self.share.encode()).hexdigest()[:16]}"
+        return f".{self.name}.{self.driver:010d}.{hashlib.sha256(self.part.encode()).hexdigest()[:16]}"
 
 
 def counting(files: Iterable[str], epoch: int) -> dict[str, str]:
@@ -75,21 +75,21 @@ class DeadLetterFile:
         file = self._opened()
         figures = rows.select(["_op", "_seq", "_ts_ms", "_pos"]).to_pylist()
         for meta, reason, text in zip(figures, reasons, _texts(rows, schema), strict=True):
-            told = {"table": str(table), "op": SYMBOLS[meta["_op"]], "seq": meta["_seq"], "ts_ms": meta["_ts_ms"],
+            reported = {"table": str(table), "op": SYMBOLS[meta["_op"]], "seq": meta["_seq"], "ts_ms": meta["_ts_ms"],
                     "pos": meta["_pos"], "reason": reason}  # fmt: skip
-            file.write(_letter(told, text))
+            file.write(_letter(reported, text))
 
-    def tell(self, rows: Sequence[MissingRow]) -> None:
+    def add_keys(self, rows: Sequence[MissingRow]) -> None:
         """Add rows of which there is nothing but their keys."""
         file = self._opened()
         for row in rows:
-            told: dict[str, str | int | None] = {
+            reported: dict[str, str | int | None] = {
                 "table": str(row.table),
                 "ts_ms": row.ts_ms,
                 "pos": row.pos,
                 "reason": row.reason,
             }
-            file.write(_letter(told, row.key))
+            file.write(_letter(reported, row.key))
 
     def _opened(self) -> IO[bytes]:
         if self._file is None:
@@ -113,8 +113,8 @@ class DeadLetterFile:
             self._temporary.unlink(missing_ok=True)
 
 
-def _letter(told: Mapping[str, str | int | None], row: str) -> bytes:
-    return f'{json.dumps(told, ensure_ascii=False)[:-1]}, "row": {row}}}\n'.encode()
+def _letter(reported: Mapping[str, str | int | None], row: str) -> bytes:
+    return f'{json.dumps(reported, ensure_ascii=False)[:-1]}, "row": {row}}}\n'.encode()
 
 
 def _texts(rows: pa.RecordBatch, schema: TableSchema) -> list[str]:
@@ -131,11 +131,11 @@ def _values(array: pa.Array, logical: LogicalType) -> list[str]:
     """Each value as JSON; floats that JSON has no numbers for as the texts NaN, Infinity and -Infinity."""
     texts = json_values(array, logical)
     if pa.types.is_floating(array.type):
-        odd = pc.case_when(
+        invalid = pc.case_when(
             pc.make_struct(pc.is_nan(array), pc.is_inf(array)),
             pa.scalar('"NaN"'),
             pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"'),
         )
-        texts = pc.coalesce(texts, odd)
+        texts = pc.coalesce(texts, invalid)
     values: list[str] = pc.fill_null(texts, "null").to_pylist()
     return values

@@ -48,7 +48,7 @@ class Request:
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Serves segments below `spool` and `beside`. `endpoint` is what readers put into their descriptors.
+    """Serves segments below `spool` and `more_folders`. `endpoint` is what readers put into their descriptors.
 
     With an `identity` connections are encrypted; without one it is for this machine alone.
     """
@@ -60,13 +60,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         token: str,
         host: str = "127.0.0.1",
         port: int = 0,
-        beside: Sequence[Path] = (),
+        more_folders: Sequence[Path] = (),
         identity: ServerIdentity | None = None,
     ) -> None:
         if not token:
             raise ValueError("a Flight server needs a token")
         self._spool = Path(spool).resolve()
-        self._folders = (self._spool, *(folder.resolve() for folder in beside))
+        self._folders = (self._spool, *(folder.resolve() for folder in more_folders))
         scheme = "grpc+tls" if identity else "grpc"
         super().__init__(
             f"{scheme}://{host}:{port}",
@@ -180,8 +180,8 @@ def _connected(segment: Segment, access: SegmentAccess) -> Any:
 
 
 def _unreadable(segment: Segment, cause: Exception) -> StateError:
-    away = isinstance(cause, flight.FlightUnavailableError | flight.FlightTimedOutError)
-    kind = SegmentUnavailableError if away else StateError
+    unreachable = isinstance(cause, flight.FlightUnavailableError | flight.FlightTimedOutError)
+    kind = SegmentUnavailableError if unreachable else StateError
     return kind(f"Segment {segment.path} cannot be read from {segment.flight}: {cause}")
 
 

@@ -75,14 +75,14 @@ def _unmerged_names(view: RowView, columns: Sequence[str]) -> list[str]:
 def _projected(batch: pa.RecordBatch, projection: Projection, names: Sequence[str]) -> pa.RecordBatch:
     """`batch` with the columns `names` of the projection and metadata."""
     outputs = {output.name: output for output in projection.outputs}
-    gone = _is_gone(batch.column("_op")) if projection.deleted else None
+    deleted = _is_deleted(batch.column("_op")) if projection.deleted else None
     arrays = []
     for name in names:
-        if name == "_op" and gone is not None:
-            arrays.append(pc.if_else(gone, pa.scalar(RowKind.UPDATE_AFTER, pa.int8()), batch.column(name)))
+        if name == "_op" and deleted is not None:
+            arrays.append(pc.if_else(deleted, pa.scalar(RowKind.UPDATE_AFTER, pa.int8()), batch.column(name)))
         elif name == projection.deleted:
             truncated = pc.equal(batch.column("_op"), pa.scalar(RowKind.TRUNCATE, pa.int8()))
-            arrays.append(pc.if_else(truncated, pa.scalar(None, pa.bool_()), gone))
+            arrays.append(pc.if_else(truncated, pa.scalar(None, pa.bool_()), deleted))
         else:
             arrays.append(_output(batch, outputs.get(name) or Output(name, name)))
     return pa.RecordBatch.from_arrays(arrays, names=list(names)) if arrays else batch
@@ -100,7 +100,7 @@ def _output(batch: pa.RecordBatch, output: Output) -> pa.Array:
     return symbols_of(array) if output.stored == "_op" and output.name != "_op" else array
 
 
-def _is_gone(ops: pa.Array) -> pa.Array:
+def _is_deleted(ops: pa.Array) -> pa.Array:
     """Which rows say that a key is gone. A before-image does, until the after-image of the same key follows."""
     return pc.is_in(ops, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
 
@@ -145,10 +145,10 @@ def _turned(batch: pa.RecordBatch, have: Column, want: LogicalType, view: RowVie
     try:
         return turned(array, have.type, want)
     except pa.ArrowException:
-        place = int(np.flatnonzero(failing(array, lambda part: turned(part, have.type, want)))[0])
+        index = int(np.flatnonzero(failing(array, lambda part: turned(part, have.type, want)))[0])
         raise RowRefusedError(
             f"{table}: a value of column {have.name!r} ({have.type.kind}) is no {want.arrow()}, which its merged "
-            f"target has, in {row_named(batch, place, view.source)}. Route the table elsewhere, or give the "
+            f"target has, in {row_named(batch, index, view.source)}. Route the table elsewhere, or give the "
             f"column one type in all merged tables. {ON_BAD_RECORD}"
         ) from None
 
@@ -206,10 +206,10 @@ def _viewed(
 
 
 def _with_symbols(batch: pa.RecordBatch) -> pa.RecordBatch:
-    place = batch.schema.get_field_index("_op")
-    if place < 0:
+    index = batch.schema.get_field_index("_op")
+    if index < 0:
         return batch
-    return batch.set_column(place, "_op", symbols_of(batch.column(place)))
+    return batch.set_column(index, "_op", symbols_of(batch.column(index)))
 
 
 def segment_schema(segment: Segment, *, access: SegmentAccess = HERE) -> pa.Schema:
@@ -219,13 +219,13 @@ def segment_schema(segment: Segment, *, access: SegmentAccess = HERE) -> pa.Sche
             schema: pa.Schema = reader.schema
             return schema
     if not segment.flight:
-        raise _away(segment)
+        raise _unavailable(segment)
     from raycdc.segments.flight import fetch_schema
 
     return fetch_schema(segment, access)
 
 
-def _away(segment: Segment) -> SegmentUnavailableError:
+def _unavailable(segment: Segment) -> SegmentUnavailableError:
     return SegmentUnavailableError(
         f"Segment {segment.name} is on node {segment.node}, which is not there now. If that is another machine, its "
         'segments cannot be read from here with ray.flight = "loopback".'
@@ -290,7 +290,7 @@ def _flight(
     segment: Segment, columns: Sequence[str] | None, part: tuple[int, int], access: SegmentAccess
 ) -> Iterator[pa.RecordBatch]:
     if not segment.flight:
-        raise _away(segment)
+        raise _unavailable(segment)
     from raycdc.segments.flight import fetch
 
     return fetch(segment, stored_columns(columns), part, access)

@@ -36,7 +36,7 @@ _SMALL_BYTES = 64 << 10
 #: As much as this is written together, what Arrow keeps beside the values of a batch of some columns included.
 _JOINED_ROWS = 8192
 _JOINED_BYTES = 1 << 20
-_BESIDE_VALUES = 6 << 10
+_OVERHEAD_BYTES = 6 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class _SmallBatches:
             return False
         self._batches.append(batch)
         self._rows += batch.num_rows
-        self.bytes += size + _BESIDE_VALUES
+        self.bytes += size + _OVERHEAD_BYTES
         return True
 
     def joined(self) -> pa.RecordBatch | None:

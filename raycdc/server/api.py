@@ -32,17 +32,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from raycdc.driver.command_queue import CommandQueue
 from raycdc.errors import ConfigError, RaycdcError
 from raycdc.observe.status.model import Chosen, Status
-from raycdc.server.authorization import STILL_IN, ApiToken, Authorization, TokenWatch, still_in_of
+from raycdc.server.authorization import AUTHORIZATION, ApiToken, Authorization, TokenWatch, authorization_of
 from raycdc.server.blocking import (
     HEADERS,
     TooManyCallsError,
-    beside,
     error,
     has_token,
     in_thread,
     is_name,
     json_body,
     number_of,
+    threaded,
     wants_token,
 )
 from raycdc.server.event_streams import EventHub
@@ -77,13 +77,13 @@ def application(answers: ApiBackend, guarding: Guarding, page: WebUi | None = No
     """The ASGI application, with the page for browsers unless that is off."""
     api = _Api(answers)
     routes = [
-        Route("/v1/status", beside(api.status)),
-        Route("/v1/tables", beside(api.tables)),
-        Route("/v1/commands", beside(api.commands)),
+        Route("/v1/status", threaded(api.status)),
+        Route("/v1/tables", threaded(api.tables)),
+        Route("/v1/commands", threaded(api.commands)),
         Route("/v1/commands", api.submit, methods=["POST"]),
-        Route("/v1/commands/{id}", beside(api.command)),
+        Route("/v1/commands/{id}", threaded(api.command)),
         Route("/v1/events", api.events),
-        Route("/v1/openapi.json", beside(api.openapi)),
+        Route("/v1/openapi.json", threaded(api.openapi)),
     ]
     routes += [] if page is None else page.routes()
     return Starlette(routes=routes, middleware=[Middleware(_Guard, guarding, page)])
@@ -126,7 +126,7 @@ class _Guard:
 
     def _refusal(self, request: Request, token: str) -> Response | None:
         if has_token(request, token) or (self._page is not None and self._page.is_open(request)):
-            request.scope[STILL_IN] = Authorization(self._watch, token, None)
+            request.scope[AUTHORIZATION] = Authorization(self._watch, token, None)
             return None
         session = None if self._page is None else self._page.sessions.of(request)
         if session is None:
@@ -135,7 +135,7 @@ class _Guard:
             return error(403, "A browser says where a request that acts comes from (Origin).")
         if request.method not in READING and session.reads_only and request.url.path != "/page/logout":
             return error(403, "Whoever came in here may look, and not act (control.ui, or a link to look alone).")
-        request.scope[SESSION], request.scope[STILL_IN] = session, Authorization(self._watch, token, session)
+        request.scope[SESSION], request.scope[AUTHORIZATION] = session, Authorization(self._watch, token, session)
         return None
 
 
@@ -179,7 +179,7 @@ class _Api:
         if self._answers.events.full:
             return error(503, "As many follow the events as may; try again later.")
         headers = HEADERS | {"X-Accel-Buffering": "no"}
-        lines = self._answers.events.follow(still_in_of(request))
+        lines = self._answers.events.follow(authorization_of(request))
         return StreamingResponse(lines, media_type="text/event-stream", headers=headers)
 
     def openapi(self, _: Request) -> Response:

@@ -126,7 +126,7 @@ class BrowserSessions:
             self._codes = [*self._codes, code][-CODES_MAX:]
         return code.text
 
-    def let_in(self, given: str, *, secure: bool = False) -> BrowserSession | None:
+    def authorize(self, given: str, *, secure: bool = False) -> BrowserSession | None:
         """A new session for whoever gives a code, which then works no more, or the token; None for anything else."""
         reads_only = self._reads_only
         if not _same(given, self._token):
@@ -187,7 +187,7 @@ def _same(given: str, known: str) -> bool:
 #: While anybody follows, the token is read again so long after it was read last.
 READ_EVERY_S = 5.0
 #: Where a request that was let in finds its `Authorization`.
-STILL_IN = "raycdc.still_in"
+AUTHORIZATION = "raycdc.authorization"
 
 
 class TokenWatch:
@@ -202,7 +202,7 @@ class TokenWatch:
     def __repr__(self) -> str:
         return f"TokenWatch({self._token!r})"
 
-    def lets_in(self, known: str, session: BrowserSession | None) -> bool:
+    def is_authorized(self, known: str, session: BrowserSession | None) -> bool:
         """Whether the session, or without one whoever came with the token `known`, is still let in, as far as is known
         now. Does not block.
         """
@@ -233,11 +233,11 @@ class Authorization:
     session: BrowserSession | None
 
     def __call__(self) -> bool:
-        return self.watch.lets_in(self.known, self.session)
+        return self.watch.is_authorized(self.known, self.session)
 
 
-def still_in_of(request: Request) -> Authorization:
+def authorization_of(request: Request) -> Authorization:
     """That of a request which was let in."""
-    still_in = request.scope[STILL_IN]
-    assert isinstance(still_in, Authorization)
-    return still_in
+    authorization = request.scope[AUTHORIZATION]
+    assert isinstance(authorization, Authorization)
+    return authorization

@@ -99,7 +99,7 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
     free = _FREE.setdefault(loop, threading.BoundedSemaphore(CALLS_MAX))
     answer: asyncio.Future[Answer] = loop.create_future()
 
-    def settle(result: Answer | None, failed: BaseException | None) -> None:
+    def resolve(result: Answer | None, failed: BaseException | None) -> None:
         if answer.done():
             return  # It was cancelled.
         if failed is not None:
@@ -118,7 +118,7 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
             free.release()
         # The loop may be closed by now, and then nobody waits.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, result, failed)
+            loop.call_soon_threadsafe(resolve, result, failed)
 
     if not free.acquire(blocking=False):
         raise TooManyCallsError
@@ -130,7 +130,7 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
     return await answer
 
 
-def beside(endpoint: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+def threaded(endpoint: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
     """`endpoint`, which may block, for the door's loop."""
 
     async def answered(request: Request) -> Response:

@@ -37,7 +37,7 @@ def find(
     store: CheckpointStore,
     token: str = "",
     *,
-    patience_s: float = OPENS_WITHIN_S,
+    timeout_s: float = OPENS_WITHIN_S,
     wait: Callable[[str], None] | None = None,
 ) -> ControlClient | NoRun:
     """The door of the driver that has the state, or that none has it. `token` is ``control.token``, if there is one.
@@ -45,8 +45,8 @@ def find(
     A run that has just begun opens its door after a while: it is waited for, and `wait` hears what for. `StateError`
     where there is a door that cannot be asked from here, with what to do.
     """
-    deadline = time.monotonic() + patience_s
-    told = False
+    deadline = time.monotonic() + timeout_s
+    reported = False
     while True:
         _, holder = store.generations.newest_holder()
         if holder is None:
@@ -54,14 +54,14 @@ def find(
         if holder.ended:
             return NoRun(f"{holder}, which ran it last, has ended")
         watch = DriverWatch(store.generations, store.lock.holder, lock=store.lock.identity)
-        if isinstance(found := watch.look(), Vacancy):
+        if isinstance(found := watch.poll(), Vacancy):
             return NoRun(found.why)
         if holder.door is not None:
             return _client(store, holder, holder.door, token)
         if time.monotonic() > deadline:
             return NoRun(f"{holder}, which has the state, has opened no door yet (it may be starting)", runs=True)
-        if wait is not None and not told:
-            told = True
+        if wait is not None and not reported:
+            reported = True
             wait(f"waiting for {holder} to open its door")
         time.sleep(0.2)
 

@@ -77,15 +77,15 @@ class HttpThread:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        pause_s, is_told = self._after_s, False
+        pause_s, is_reported = self._after_s, False
         while not self._closed.wait(pause_s):
             try:
                 self._serve()
             except ConfigError as cause:
                 # Another driver has the port, whose standby this one is, and ends some day.
-                if not is_told:
+                if not is_reported:
                     self._failed(cause)
-                pause_s, is_told = AGAIN_S, True
+                pause_s, is_reported = AGAIN_S, True
             except Exception as cause:  # noqa: BLE001 - the run goes on, whatever a library has met
                 self._failed(cause)
                 return
@@ -165,10 +165,10 @@ class ControlServer:
         """Begin; returns at once."""
         self._thread.open()
 
-    def tell(self, event: RunEvent) -> None:
+    def notify(self, event: RunEvent) -> None:
         """Pass an event of the run on to those who follow; returns at once."""
         if self._events is not None:
-            self._events.tell(event)
+            self._events.notify(event)
 
     def close(self) -> None:
         """End, within a few seconds. Harmless where it was never opened."""
@@ -239,9 +239,9 @@ def _url(options: ControlOptions, host: str, port: int) -> str:
     """Where others find it: an address that stands for all of a machine's is none that they can call."""
     if not ip_address(host).is_unspecified:
         return f"http://{_bracketed(host)}:{port}"
-    told = next((name for name in options.hosts if ":" not in name), "")
+    text = next((name for name in options.hosts if ":" not in name), "")
     whole = socket.getfqdn()
-    return f"http://{told or (socket.gethostname() if whole.startswith('localhost') else whole)}:{port}"
+    return f"http://{text or (socket.gethostname() if whole.startswith('localhost') else whole)}:{port}"
 
 
 def _bracketed(name: str) -> str:

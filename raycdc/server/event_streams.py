@@ -19,7 +19,7 @@ BREATH_S = 5.0
 
 
 class EventHub:
-    """`tell` is for any thread and returns at once; `follow` is for the door's loop."""
+    """`notify` is for any thread and returns at once; `follow` is for the door's loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -28,7 +28,7 @@ class EventHub:
     def __repr__(self) -> str:
         return f"EventHub({len(self._followers)} followers)"
 
-    def tell(self, event: RunEvent) -> None:
+    def notify(self, event: RunEvent) -> None:
         """Pass the event on to everybody who follows."""
         if not self._followers:
             return
@@ -46,8 +46,8 @@ class EventHub:
         """Whether there is room for nobody else."""
         return len(self._followers) >= FOLLOWERS_MAX
 
-    async def follow(self, still_in: Callable[[], bool] = lambda: True) -> AsyncIterator[bytes]:
-        """Lines as server-sent events, until the follower goes, is too slow, or is not `still_in`."""
+    async def follow(self, authorization: Callable[[], bool] = lambda: True) -> AsyncIterator[bytes]:
+        """Lines as server-sent events, until the follower goes, is too slow, or is not `authorization`."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         with self._lock:
             self._followers[queue] = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ class EventHub:
                     line = await asyncio.wait_for(queue.get(), BREATH_S)
                 except TimeoutError:
                     line = b":\n\n"
-                if line is None or not still_in():
+                if line is None or not authorization():
                     return
                 yield line
         finally:

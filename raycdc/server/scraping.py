@@ -39,7 +39,7 @@ from raycdc.driver.startup_checks import listen_for_scrapers
 from raycdc.observe.status.documents import StatusDocuments
 from raycdc.observe.status.model import Chosen, Status, TableReport
 from raycdc.server.authorization import ApiToken
-from raycdc.server.blocking import HEADERS, beside, has_token, wants_token
+from raycdc.server.blocking import HEADERS, has_token, threaded, wants_token
 
 #: Every phase that a table can be in, so that a time series goes to 0 instead of away.
 PHASES = ("pending", "snapshot", "stream", "resuming", "paused", "removed", "ended", "parked", "new")
@@ -218,17 +218,17 @@ def prepare(options: MetricsOptions, documents: StatusDocuments) -> tuple[socket
     return listen_for_scrapers(options), application(options, MetricsSource.by(documents))
 
 
-def application(options: MetricsOptions, told: MetricsSource) -> Starlette:
+def application(options: MetricsOptions, reported: MetricsSource) -> Starlette:
     """The ASGI application."""
-    door = _MetricsEndpoint(options, told)
-    paths = {"/metrics": beside(door.metrics), "/healthz": door.healthz, "/readyz": door.readyz}
+    server = _MetricsEndpoint(options, reported)
+    paths = {"/metrics": threaded(server.metrics), "/healthz": server.healthz, "/readyz": server.readyz}
     return Starlette(routes=[Route(path, answer) for path, answer in paths.items()])
 
 
 class _MetricsEndpoint:
-    def __init__(self, options: MetricsOptions, told: MetricsSource) -> None:
+    def __init__(self, options: MetricsOptions, reported: MetricsSource) -> None:
         self._options = options
-        self._told = told
+        self._reported = reported
         self._version = version("raycdc")
         self._token = ApiToken(options.token.reveal())
 
@@ -241,14 +241,14 @@ class _MetricsEndpoint:
             return wants_token(PlainTextResponse(text, 401))
         accept = request.headers.get("accept", "")
         page, media_type = exposition(
-            self._told.status, ScrapeLimits(self._options.tables_max), accept, version=self._version
+            self._reported.status, ScrapeLimits(self._options.tables_max), accept, version=self._version
         )
         return Response(page, headers=HEADERS | {"Content-Type": media_type})
 
     async def healthz(self, request: Request) -> Response:
         if (refused := self._refusal(request)) is not None:
             return refused
-        silent_s = self._told.silent_s()
+        silent_s = self._reported.silent_s()
         if silent_s > SILENT_MAX_S:
             text = f"The run has not looked at its processes for {silent_s:.0f} seconds, and none of its work moved."
             return self._said(503, text)
@@ -257,7 +257,7 @@ class _MetricsEndpoint:
     async def readyz(self, request: Request) -> Response:
         if (refused := self._refusal(request)) is not None:
             return refused
-        step = self._told.step()
+        step = self._reported.step()
         return self._said(200, "ok") if step == "running" else self._said(503, step)
 
     def _refusal(self, request: Request) -> Response | None:
@@ -266,7 +266,7 @@ class _MetricsEndpoint:
         return PlainTextResponse("Call this door by its address, or as localhost.\n", 421)
 
     def _said(self, code: int, text: str) -> Response:
-        return JSONResponse({"pipeline": self._told.pipeline, "text": text}, code, headers=HEADERS)
+        return JSONResponse({"pipeline": self._reported.pipeline, "text": text}, code, headers=HEADERS)
 
 
 def _is_address(host: str) -> bool:

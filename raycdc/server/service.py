@@ -31,7 +31,7 @@ from raycdc.state.store import CheckpointStore
 #: An answer is good for so long: a question takes a connection of its own.
 GOOD_FOR_S = 30.0
 #: Whoever comes within so long after the source was asked first waits for its answer, to the end of that time.
-PATIENCE_S = 2.0
+TIMEOUT_S = 2.0
 
 
 class LogRetentionMonitor:
@@ -56,14 +56,14 @@ class LogRetentionMonitor:
             due = not self._asking and now_s - self._asked_s >= GOOD_FOR_S
             if due:
                 self._asked_s, self._asking = now_s, True
-            patience_s = self._asked_s + PATIENCE_S - now_s
+            timeout_s = self._asked_s + TIMEOUT_S - now_s
         if due:
-            threading.Thread(target=self._look, name="log room", daemon=True).start()
-        if patience_s > 0:
-            self._answered.wait(patience_s)
+            threading.Thread(target=self._poll, name="log room", daemon=True).start()
+        if timeout_s > 0:
+            self._answered.wait(timeout_s)
         return self._room
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         room = None
         try:
             # A source that is away is told of by those who need it.
@@ -74,7 +74,7 @@ class LogRetentionMonitor:
             self._answered.set()
 
 
-def room_of(config: PipelineConfig, store: CheckpointStore) -> LogRetentionMonitor:
+def retention_monitor(config: PipelineConfig, store: CheckpointStore) -> LogRetentionMonitor:
     """Asks the source of a run behind the newest sealed epoch."""
 
     def ask() -> LogRetention | None:
@@ -82,7 +82,7 @@ def room_of(config: PipelineConfig, store: CheckpointStore) -> LogRetentionMonit
         if last is None:
             return None
         room: LogRetention | None = (
-            load_plugin(PluginGroup.SOURCES, config.source.type).create(config.source).log_room(last)
+            load_plugin(PluginGroup.SOURCES, config.source.type).create(config.source).log_retention(last)
         )
         return room
 
@@ -93,10 +93,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 
-def _place_text(source: str, parked: Parked) -> str:
+def _position_text(source: str, parked: Parked) -> str:
     """Where a table was parked, in its source's words; empty where it has none."""
     plugin = load_plugin(PluginGroup.SOURCES, source)
-    return str(plugin.place_text()(parked.position)) if plugin.places else ""
+    return str(plugin.position_text()(parked.position)) if plugin.positions else ""
 
 
 class ControlService:
@@ -115,36 +115,36 @@ class ControlService:
         self._config = config
         self._show_page = show_page
         self._room: LogRetentionMonitor | None = None
-        place_text = partial(_place_text, config.source.type)
-        self._documents = StatusDocuments(keeper, config.router().targets, self.log_room, place_text)
+        position_text = partial(_position_text, config.source.type)
+        self._documents = StatusDocuments(keeper, config.router().targets, self.log_retention, position_text)
         self._history = History(keeper)
-        self._door: ControlServer | None = None
+        self._server: ControlServer | None = None
         self._opened = False
         self._scraped: HttpThread | None = None
 
     def __repr__(self) -> str:
-        return f"Control({self._door!r})"
+        return f"Control({self._server!r})"
 
     def listen(self, event: RunEvent) -> None:
         """An event of the run; one at a time."""
         self._history.listen(event)
-        if self._door is not None:
-            self._door.tell(event)
+        if self._server is not None:
+            self._server.notify(event)
             if isinstance(event, Started) and not self._opened:
                 self._opened = True
-                self._door.open()
+                self._server.open()
 
-    def take(self, tenure: Leadership, warn: Callable[[str], None]) -> None:
+    def take(self, leadership: Leadership, warn: Callable[[str], None]) -> None:
         """The state is this run's. `warn` hears of a door that does not work."""
-        self._room = room_of(self._config, tenure.store)
+        self._room = retention_monitor(self._config, leadership.store)
         options = self._config.control
         if not options.enabled:
-            tenure.announce(ControlEndpoint(problem="control.enabled is false in its configuration."))
+            leadership.announce(ControlEndpoint(problem="control.enabled is false in its configuration."))
             return
         threshold = ControlServerContext(
-            options, tenure.store, tenure.announce, warn, self._show_page, self._config.file
+            options, leadership.store, leadership.announce, warn, self._show_page, self._config.file
         )
-        self._door = ControlServer(threshold, self._documents, self._history, CommandQueue(tenure.store))
+        self._server = ControlServer(threshold, self._documents, self._history, CommandQueue(leadership.store))
 
     def open(self, warn: Callable[[str], None]) -> None:
         """Serve figures and probes, where they are asked for: from the first step on, because a standby that waits is
@@ -165,7 +165,7 @@ class ControlService:
         self._scraped = HttpThread("metrics", prepare, failed)
         self._scraped.open()
 
-    def log_room(self) -> LogRetention | None:
+    def log_retention(self) -> LogRetention | None:
         """How much of its log the source still has for the run, as it said within the last half minute; None while
         nobody knows.
         """
@@ -175,5 +175,5 @@ class ControlService:
         """The run ends."""
         if self._scraped is not None:
             self._scraped.close()
-        if self._door is not None:
-            self._door.close()
+        if self._server is not None:
+            self._server.close()

@@ -61,7 +61,7 @@ class TableCommit:
 
     `segments` are in order of `_seq`. `merged` are all source tables that rows of the target come from, where routes
     merge several, or the one whose rows a transform gives another key (else empty): a sink that updates rows must then
-    see to it that no key comes from two of them, or from two rows of the one, and say that it does (`merges_origins`);
+    see to it that no key comes from two of them, or from two rows of the one, and say that it does (`merges_sources`);
     `beginning` are those of which the target has no row yet, so that emptying them empties nothing. `source` is the
     one, or the first. `positions` are the source positions after the epoch; they go into the sink's transaction for
     people to see. `layout` is how the target is to lie: one that the sink's configuration allows (`no_layout`).
@@ -88,7 +88,7 @@ class TableCommit:
         return sum(segment.bytes for segment in self.segments)
 
 
-def told_nobody(text: str) -> None:
+def ignore_text(text: str) -> None:
     """What people are told where there are none."""
 
 
@@ -121,7 +121,7 @@ class SinkContext:
     order_by: str = ""
     private: str = ""
     storage: StorageSettings = LIKE_ANYBODY
-    warn: Callable[[str], None] = told_nobody
+    warn: Callable[[str], None] = ignore_text
 
     @property
     def spark(self) -> Any:
@@ -170,7 +170,7 @@ class Sink(ABC):
     durable: ClassVar[bool] = True
     #: Whether rows of several source tables may go to one upsert target, because the sink finds a key that comes from
     #: two of them.
-    merges_origins: ClassVar[bool] = False
+    merges_sources: ClassVar[bool] = False
     #: Whether the sink leaves a row that has a greater value of ``source.order_by`` than the one that comes.
     keeps_greatest: ClassVar[bool] = False
     #: Whether new targets share nothing and need not be there to stage no rows: then several threads may call
@@ -202,7 +202,7 @@ class Sink(ABC):
         """Connect and check; called once before anything else."""
 
     @abstractmethod
-    def look(self, context: SinkContext) -> None:
+    def inspect(self, context: SinkContext) -> None:
         """Instead of `open`, with its errors, and nothing is changed: ``raycdc check`` asks whether a run could begin.
         Only `committed`, `require_free` and `close` follow.
         """
@@ -237,10 +237,10 @@ class Sink(ABC):
         """Create the target or apply ``work.changes`` to it; idempotent (judged by what the sink has)."""
 
     @abstractmethod
-    def stage(self, works: Sequence[TableCommit]) -> Mapping[TableId, Any]:
+    def stage(self, commits: Sequence[TableCommit]) -> Mapping[TableId, Any]:
         """Write all tables' rows where readers of the target do not see them; returns what `commit` needs."""
 
-    def misfits(self, work: TableCommit, rows: pa.RecordBatch) -> pa.Array:
+    def unrepresentable(self, work: TableCommit, rows: pa.RecordBatch) -> pa.Array:
         """Which of `rows`, with the columns of ``work.schema``, hold a value that the target can never have: for each
         row the reason, which begins with the column and quotes no value, or null where it fits.
 

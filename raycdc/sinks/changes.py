@@ -60,7 +60,7 @@ def creates(work: TableCommit) -> bool:
     return any(isinstance(change, CreateTableEvent) for change in work.changes)
 
 
-def begins_anew(work: TableCommit, rules: ChangeRules) -> bool:
+def replaces_all_rows(work: TableCommit, rules: ChangeRules) -> bool:
     """Whether no row of earlier epochs is to be in the target behind this one: its table is read from the start, or it
     is an upsert target and its rows went with the source's. Those of a changelog stay when the source table is dropped
     and made again, as do all where that is left out.

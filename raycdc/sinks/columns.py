@@ -63,7 +63,7 @@ class RenamedColumns:
     copied: dict[str, str]
 
 
-def beside(
+def added_columns(
     present: Sequence[str],
     planned: Mapping[str, str | None],
     target: TableId,
@@ -182,14 +182,14 @@ def _with_those_that_stay(
     each with that of the column whose values it gets.
     """
     after = {p.column.name: p.origin for p in planned}
-    told = beside([p.column.name for p in present], after, work.target, work.schema.primary_key, fold=fold)
+    reported = added_columns([p.column.name for p in present], after, work.target, work.schema.primary_key, fold=fold)
     by_name = {p.column.name: p for p in planned}
     stays = {p.column.name: p for p in present}
     columns = []
-    for name in told.names:
+    for name in reported.names:
         p = by_name.get(name) or stays[name]
-        columns.append(replace(p, origin=None) if name in told.copied else p)
-    return columns, told.copied
+        columns.append(replace(p, origin=None) if name in reported.copied else p)
+    return columns, reported.copied
 
 
 def key_after(key: Sequence[str], planned: Sequence[TargetColumnPlan]) -> tuple[str, ...]:

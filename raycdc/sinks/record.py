@@ -31,7 +31,7 @@ from raycdc.sinks.columns import ColumnsPlan
 
 _VERSION = 5
 _WITHOUT_COPIES = 4
-_WITHOUT_DEMANDS = 3
+_WITHOUT_CONSTRAINTS = 3
 _WITHOUT_IDENTITY = 2
 
 
@@ -83,17 +83,17 @@ class Intent:
     copies: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> IntentJson:
-        told = IntentJson(
+        document = IntentJson(
             marker=self.marker,
             columns=_to_json(self.columns),
             key=list(self.key),
             before=self.before.to_json(),
         )
         if self.demands:
-            told["demands"] = list(self.demands)
+            document["demands"] = list(self.demands)
         if self.copies:
-            told["copies"] = list(map(list, self.copies))
-        return told
+            document["copies"] = list(map(list, self.copies))
+        return document
 
     @classmethod
     def from_json(cls, data: IntentJson) -> Intent:
@@ -124,7 +124,7 @@ class TargetRecord:
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> TargetRecord | None:
-        """The record in the commit table; None for a row that only keeps the place (`PLACE`)."""
+        """The record in the commit table; None for a row that only keeps the place (`NO_COMMITS`)."""
         epoch, step, generation, created, columns, key = row
         if (epoch, step, generation) == (0, 0, 0):
             return None
@@ -155,7 +155,7 @@ class TargetRecord:
         demands = self.demands or (self.intent is not None and self.intent.demands)
         copies = self.intent is not None and self.intent.copies
         if self.before or self.intent or self.identity or demands:
-            version = _WITHOUT_COPIES if demands else _WITHOUT_DEMANDS if self.identity else _WITHOUT_IDENTITY
+            version = _WITHOUT_COPIES if demands else _WITHOUT_CONSTRAINTS if self.identity else _WITHOUT_IDENTITY
             version = _VERSION if copies else version
             data = {"version": version, "columns": data}
             data |= {"identity": self.identity} if self.identity else {}
@@ -182,7 +182,7 @@ class TargetRecord:
 
 
 #: A row that keeps a target's place, so that there is something to lock before anybody committed to it.
-PLACE = (0, 0, 0, False, "[]", "[]")
+NO_COMMITS = (0, 0, 0, False, "[]", "[]")
 
 
 def renamed(before: Before, planned: ColumnsPlan) -> Before:

@@ -64,25 +64,25 @@ def last_per_key(rows: pa.Table, key: Sequence[str], columns: Sequence[str], *, 
     ops = rows.column("_op").to_numpy()
     seqs = rows.column("_seq").to_numpy()
     #: Where the rows that count are, in the order in which they happened.
-    places = np.arange(len(ops))
+    indexes = np.arange(len(ops))
     if len(seqs) > 1 and not bool(np.all(seqs[1:] > seqs[:-1])):
-        places = np.argsort(seqs, kind="stable")
-    truncations = np.flatnonzero(ops[places] == RowKind.TRUNCATE)
+        indexes = np.argsort(seqs, kind="stable")
+    truncations = np.flatnonzero(ops[indexes] == RowKind.TRUNCATE)
     if len(truncations):
-        places = places[int(truncations[-1]) + 1 :]
+        indexes = indexes[int(truncations[-1]) + 1 :]
     keys = comparable(rows, [*key, order_by] if order_by else key)
-    if len(places) < len(ops) or not bool(np.all(places[1:] > places[:-1])):
-        keys = keys.take(pa.array(places))
+    if len(indexes) < len(ops) or not bool(np.all(indexes[1:] > indexes[:-1])):
+        keys = keys.take(pa.array(indexes))
     if order_by:
-        ranked = pa.table({"by": keys.column(order_by), "#": np.arange(len(places))})
+        ranked = pa.table({"by": keys.column(order_by), "#": np.arange(len(indexes))})
         order = pc.sort_indices(ranked, sort_keys=[("by", "ascending"), ("#", "ascending")])
-        keys, places = keys.take(order), places[order.to_numpy()]
+        keys, indexes = keys.take(order), indexes[order.to_numpy()]
     numbers = [f"k{number}" for number in range(len(key))]
-    numbered = pa.table([*(keys.column(name) for name in key), pa.array(np.arange(len(places)))], [*numbers, "#"])
+    numbered = pa.table([*(keys.column(name) for name in key), pa.array(np.arange(len(indexes)))], [*numbers, "#"])
     last = numbered.group_by(numbers, use_threads=False).aggregate([("#", "max")]).column("#_max").to_numpy()
     # Batch by batch, in the order of `rows`: gathering all texts in one array would end at 2 GiB.
     kept = np.zeros(len(ops), np.bool_)
-    kept[places[last]] = True
+    kept[indexes[last]] = True
     deleted = np.isin(ops[kept], (RowKind.UPDATE_BEFORE, RowKind.DELETE))
     found = rows.select(list(columns)).filter(pa.array(kept)).append_column(DELETED, pa.array(deleted))
     return Compacted(found, len(truncations) > 0)

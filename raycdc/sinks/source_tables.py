@@ -60,14 +60,14 @@ class MergedTarget:
         return cls(str(work.target), tuple(map(str, work.beginning)), len(work.merged) == 1)
 
 
-def last_per_origin(rows: pa.Table, key: Sequence[str], columns: Sequence[str], origins: MergedTarget) -> pa.Table:
+def last_per_origin(rows: pa.Table, key: Sequence[str], columns: Sequence[str], merged: MergedTarget) -> pa.Table:
     """Reduce `rows` (with `_op` codes, absolute `_seq` and the columns `ORIGIN`) to one row per key that changes, with
     `DELETED` and `CLAIMED`. Raises `DataError` as the module's table says, and for a table that was emptied unless it
     is one of those beginning, of which the target has no row, or the only one.
     """
-    target, alone = origins.target, origins.alone
+    target, alone = merged.target, merged.alone
     rows = rows.take(pa.array(np.argsort(rows.column("_seq").to_numpy(), kind="stable")))
-    rows = _since_emptied(rows, origins)
+    rows = _since_emptied(rows, merged)
     ops = rows.column("_op").to_numpy()
     # Key columns have any names; by their numbers none is taken for a figure.
     names = [str(number) for number in range(len(key))]
@@ -104,9 +104,9 @@ def last_per_origin(rows: pa.Table, key: Sequence[str], columns: Sequence[str], 
     chosen = np.where(alive >= 0, alive, keys.column("last_max").to_numpy())
     changed = (had > 0) | (has > 0)
     order = np.argsort(chosen[changed], kind="stable")
-    chosen, gone, claimed = (part[changed][order] for part in (chosen, has == 0, (had == 0) & (has > 0)))
+    chosen, deleted, claimed = (part[changed][order] for part in (chosen, has == 0, (had == 0) & (has > 0)))
     kept = rows.select(list(columns)).take(pa.array(chosen))
-    return kept.append_column(DELETED, pa.array(gone)).append_column(CLAIMED, pa.array(claimed))
+    return kept.append_column(DELETED, pa.array(deleted)).append_column(CLAIMED, pa.array(claimed))
 
 
 def _check_not_null(keys: pa.Table, names: Sequence[str], target: str) -> None:
@@ -118,21 +118,21 @@ def _check_not_null(keys: pa.Table, names: Sequence[str], target: str) -> None:
             )
 
 
-def _since_emptied(rows: pa.Table, origins: MergedTarget) -> pa.Table:
+def _since_emptied(rows: pa.Table, merged: MergedTarget) -> pa.Table:
     """`rows` (in order) without truncations and, of a table that was emptied, without those before."""
     ops = rows.column("_op").to_numpy()
-    for place in np.flatnonzero(ops == RowKind.TRUNCATE):
-        origin = [rows.column(name)[int(place)] for name in ORIGIN]
+    for index in np.flatnonzero(ops == RowKind.TRUNCATE):
+        origin = [rows.column(name)[int(index)] for name in ORIGIN]
         name = ".".join(part.as_py() for part in origin)
-        if name not in origins.beginning and not origins.alone:
+        if name not in merged.beginning and not merged.alone:
             raise MergedKeyRefusedError(
-                f"{name} was emptied or begins again, and its rows in {origins.target} cannot be told from those of "
+                f"{name} was emptied or begins again, and its rows in {merged.target} cannot be told from those of "
                 f"the other tables merged there. Read all of them anew with: raycdc tables resnapshot CONFIG {name}"
             )
         own = pc.and_(*(pc.equal(rows.column(column), part) for column, part in zip(ORIGIN, origin, strict=True)))
-        moot = own.to_numpy() & (np.arange(len(ops)) <= place)
+        moot = own.to_numpy() & (np.arange(len(ops)) <= index)
         rows, ops = rows.filter(pa.array(~moot)), ops[~moot]
-        return _since_emptied(rows, origins)
+        return _since_emptied(rows, merged)
     return rows
 
 

@@ -16,8 +16,8 @@ the same transaction as what it does. Three refusals come before everything else
 * *fencing*: a record of a newer generation ends this driver (`FencedError`);
 * *going back*: a target that holds less than this driver saw or left there was restored from an older copy, and what
   came in between would be missing without a word (`TargetDroppedError`). Not where it *begins anew*: no row of earlier
-  epochs is to be in it (`raycdc.sinks.changes.begins_anew`), and the target is gone, or has just been refused for that:
-  whatever it was is over then (`ExactlyOnceSink.forget`);
+  epochs is to be in it (`raycdc.sinks.changes.replaces_all_rows`), and the target is gone, or has just been refused for
+  that: whatever it was is over then (`ExactlyOnceSink.forget`);
 * *a tombstone over rows*: an epoch that was half written cannot be dropped (`SinkError`).
 
 A verb that is about to remove all rows asks `Target.require_own` first: rows of others never go with a source's.
@@ -52,8 +52,8 @@ from raycdc.sinks.api import (
     SinkContext,
     TableCommit,
 )
-from raycdc.sinks.changes import begins_anew, check_changes, creates
-from raycdc.sinks.targets import check_write, taken_by_others
+from raycdc.sinks.changes import check_changes, creates, replaces_all_rows
+from raycdc.sinks.targets import check_write, occupied_error
 from raycdc.state.opaque import Positions
 
 
@@ -116,12 +116,12 @@ def holds(held: CommitVector | None, goal: CommitVector, target: TableId | str) 
     """Whether a target with the record `held` has the step `goal`. `FencedError` where a newer driver wrote it."""
     if held is not None and held.generation > goal.generation:
         raise fenced(target, held.generation)
-    return held is not None and held.place >= goal.place
+    return held is not None and held.progress >= goal.progress
 
 
 def require_not_barred(held: CommitVector | None, goal: CommitVector, target: TableId | str) -> None:
     """`SinkError` where a tombstone bars the epoch of `goal`, whose rows would be passed over as if they were there."""
-    if held is not None and held.step == STEP_TOMBSTONE and held.place >= goal.place:
+    if held is not None and held.step == STEP_TOMBSTONE and held.progress >= goal.progress:
         raise SinkError(
             f"Epoch {goal.epoch} of {target} was barred while it was being committed: a driver that was replaced had "
             "not ended. Start again; the epoch will be dropped, and its rows read again."
@@ -151,46 +151,48 @@ class Target(ABC):
     #: Whether a target that holds less than before was put back by somebody; False where people may take rows away.
     remembers: ClassVar[bool] = True
 
-    def __init__(self, name: TableId, place: str) -> None:
-        """`place` is where people find it, as the subject of a sentence: ``The Delta table /lake/shop/orders``."""
+    def __init__(self, name: TableId, progress: str) -> None:
+        """`progress` is where people find it, as the subject of a sentence: ``The Delta table /lake/shop/orders``."""
         self.name = name
-        self.place = place
+        self.location = progress
 
     @abstractmethod
-    def standing(self, epoch: int | None = None) -> TargetState:
+    def read_state(self, epoch: int | None = None) -> TargetState:
         """Where the target stands now, read from the store itself. `epoch` is the one that is to be applied, if any."""
 
     def is_alone(self) -> bool:
-        """Whether this pipeline made or emptied the target, so that no row of others is in it; asked after `standing`.
+        """Whether this pipeline made or emptied the target, so that no row of others is in it; asked after `state`.
         It is not of a target that was adopted.
         """
         return True
 
-    def recover(self, stamp: CommitMetadata) -> bool:
-        """Finish what a driver that died left half done, under the generation of `stamp`; whether there was such."""
+    def recover(self, commit_metadata: CommitMetadata) -> bool:
+        """Finish what a driver that died left half done, under the generation of `commit_metadata`; whether there was
+        such.
+        """
         return False
 
     @abstractmethod
-    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def create(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         """Make the target, empty, with the columns of `work`."""
 
-    def begin(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def begin(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         """Make a target that was only begun fit for `work`."""
-        self.replace(work, stamp)
+        self.replace(work, commit_metadata)
 
     @abstractmethod
-    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         """Put an empty target of `work` in the place of what lies there."""
 
     def require_adoptable(self) -> None:  # noqa: B027
         """`TargetExistsError` for what `adopt` would refuse, as far as that is known without the columns to come."""
 
     @abstractmethod
-    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def adopt(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         """Go on with somebody's target, rows and all; refuse where its columns or rows do not allow that."""
 
     @abstractmethod
-    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         """Carry out the changes of `work` on a target that does not hold them."""
 
     def steps(self, work: TableCommit, staged: Any) -> Sequence[int]:
@@ -200,7 +202,7 @@ class Target(ABC):
         return ()
 
     @abstractmethod
-    def write(self, work: TableCommit, staged: Any, step: int, stamp: CommitMetadata) -> None:
+    def write(self, work: TableCommit, staged: Any, step: int, commit_metadata: CommitMetadata) -> None:
         """Make the rows of `step` visible (`STEP_LAST` where there are none, or no single steps). Calls
         ``raycdc.core.failpoints.reach("in_commit")`` before the moment from which the rows are there.
         """
@@ -218,16 +220,16 @@ class Target(ABC):
         """The target is gone, and `staged` refused with it: what was staged there may go, as nobody will commit it."""
 
     @abstractmethod
-    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        """Write an empty commit, whatever lies there: the epoch of `stamp` can never be written any more."""
+    def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        """Write an empty commit, whatever lies there: the epoch of `commit_metadata` can never be written any more."""
 
     def disappeared(self) -> SinkError:
         """The target should be there and is not."""
-        return TargetDroppedError(f"{self.place} disappeared. Read its source table anew.")
+        return TargetDroppedError(f"{self.location} disappeared. Read its source table anew.")
 
     def taken(self) -> SinkError:
         """The target is somebody else's, and the configuration does not say what becomes of it."""
-        return taken_by_others(self.place, "route the table to another name")
+        return occupied_error(self.location, "route the table to another name")
 
     def require_own(self, *, alone: bool, on_existing: str) -> None:
         """Called before all rows go, because the source table was emptied or begins again: `TargetExistsError` where
@@ -236,17 +238,17 @@ class Target(ABC):
         """
         if not alone and on_existing != "replace":
             raise TargetExistsError(
-                f"{self.place} may have rows of others, and its source table was emptied or begins again: they would "
-                "go with the pipeline's own. Nothing was written. Set pipeline.on_existing to "
+                f"{self.location} may have rows of others, and its source table was emptied or begins again: they "
+                "would go with the pipeline's own. Nothing was written. Set pipeline.on_existing to "
                 '"replace" to have all rows removed, or move the target away.'
             )
 
     def went_back(self, reached: int, record: CommitVector | None) -> SinkError:
         """The target held epoch `reached` and now holds `record`."""
         return TargetDroppedError(
-            f"{self.place} held epoch {reached} and now holds {has_only(record)}: it was restored from an older copy. "
-            "Nothing more was written. Bring back a copy that has the epoch and start again, or read its source table "
-            "anew."
+            f"{self.location} held epoch {reached} and now holds {has_only(record)}: it was restored from an older "
+            "copy. Nothing more was written. Bring back a copy that has the epoch and start again, or read its source "
+            "table anew."
         )
 
 
@@ -289,7 +291,7 @@ class TargetVectors:
 
     def note(self, target: TableId, record: CommitVector) -> None:
         """The target has this record, or a later one."""
-        self._vectors[target] = max(record, self._vectors.get(target, record), key=lambda one: one.place)
+        self._vectors[target] = max(record, self._vectors.get(target, record), key=lambda one: one.progress)
 
     def went_back(self, target: TableId, epoch: int) -> None:
         """The target, which was to get `epoch`, holds less than it did, and is refused."""
@@ -299,7 +301,7 @@ class TargetVectors:
         """Whether `went_back` said so, and nothing began since."""
         return target in self._went_back
 
-    def is_over(self, standing: TargetState, work: TableCommit) -> bool:
+    def is_over(self, state: TargetState, work: TableCommit) -> bool:
         """Whether a target that was known, and begins anew with `work`, is not what it was any more: nothing of it is
         there, or that was refused in an earlier epoch, so that its table was read anew. A merged target that gets one
         more source is not created by that: the rows of the others are to be there.
@@ -307,7 +309,7 @@ class TargetVectors:
         reached = self.of(work.target)
         if reached is None or reached.epoch >= work.epoch:
             return False
-        return not isinstance(standing, OwnTarget) or self._went_back.get(work.target, work.epoch) < work.epoch
+        return not isinstance(state, OwnTarget) or self._went_back.get(work.target, work.epoch) < work.epoch
 
     def forget(self, target: TableId) -> None:
         """Whatever the target was is over."""
@@ -362,117 +364,117 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     # -- the protocol
 
     def open(self, context: SinkContext) -> None:
-        self.look(context)
+        self.inspect(context)
 
-    def look(self, context: SinkContext) -> None:
+    def inspect(self, context: SinkContext) -> None:
         check_write(self.kind, self.writes, context.write)
         self._context = context
 
     def committed(self, target: TableId) -> CommitVector | None:
         with self.opened(target, writes=False) as handle:
-            standing = handle.standing()
-        if standing.vector is not None:
-            self._reached.note(target, standing.vector)
-        return standing.vector
+            state = handle.read_state()
+        if state.vector is not None:
+            self._reached.note(target, state.vector)
+        return state.vector
 
     def require_free(self, target: TableId) -> None:
         with self.opened(target, writes=False) as handle:
-            standing = handle.standing()
-            if isinstance(standing, ForeignTarget) and self._on_existing(handle, standing) == "merge":
+            state = handle.read_state()
+            if isinstance(state, ForeignTarget) and self._on_existing(handle, state) == "merge":
                 handle.require_adoptable()
 
     def apply_schema(self, work: TableCommit) -> None:
         check_changes(work, self._context.rules)
         self.check_work(work)
-        stamp = CommitMetadata.of(work, STEP_SCHEMA)
+        commit_metadata = CommitMetadata.of(work, STEP_SCHEMA)
         with self.opened(work.target, writes=True) as target:
-            standing = self._standing(target, work, stamp)
-            match standing:
+            state = self._state_of(target, work, commit_metadata)
+            match state:
                 case OwnTarget() | ForeignTarget(unusable=None) if work.replaces and not holds(
-                    standing.vector, stamp.vector, work.target
+                    state.vector, commit_metadata.vector, work.target
                 ):
                     # The user wants it replaced, whosever it is.
-                    target.replace(work, stamp)
+                    target.replace(work, commit_metadata)
                 case MissingTarget(lost=None) if self._is_made_by_commit(work):
                     return
                 case OwnTarget(vector):
-                    if not holds(vector, stamp.vector, work.target):
-                        self._evolve(target, work, stamp)
+                    if not holds(vector, commit_metadata.vector, work.target):
+                        self._evolve(target, work, commit_metadata)
                 case _:
-                    self._begin(target, standing, work, stamp)
-        self._reached.note(work.target, stamp.vector)
+                    self._begin(target, state, work, commit_metadata)
+        self._reached.note(work.target, commit_metadata.vector)
 
-    def stage(self, works: Sequence[TableCommit]) -> Mapping[TableId, Any]:
+    def stage(self, commits: Sequence[TableCommit]) -> Mapping[TableId, Any]:
         batch = StageBatch()
-        staged = {work.target: self.prepare(work, batch) for work in works}
+        staged = {work.target: self.prepare(work, batch) for work in commits}
         batch.run(self._context.run_tasks)
         return staged
 
     def commit(self, work: TableCommit, staged: Any) -> None:
-        stamp = CommitMetadata.of(work, STEP_LAST)
+        commit_metadata = CommitMetadata.of(work, STEP_LAST)
         with self.opened(work.target, writes=True) as target:
             try:
-                standing = self._standing(target, work, stamp)
+                state = self._state_of(target, work, commit_metadata)
             except TargetDroppedError:
                 target.abandon(staged)
                 raise
-            if self._is_made_by_commit(work) and not isinstance(standing, OwnTarget):
+            if self._is_made_by_commit(work) and not isinstance(state, OwnTarget):
                 reach("in_commit")
                 # Somebody may have made one since the schema was applied.
-                self._begin(target, standing, work, stamp)
-                standing = OwnTarget(stamp.vector)
-            if not isinstance(standing, OwnTarget):
+                self._begin(target, state, work, commit_metadata)
+                state = OwnTarget(commit_metadata.vector)
+            if not isinstance(state, OwnTarget):
                 target.abandon(staged)
                 raise target.disappeared()
-            require_not_barred(standing.vector, stamp.vector, work.target)
+            require_not_barred(state.vector, commit_metadata.vector, work.target)
             steps = target.steps(work, staged) or (STEP_LAST,)
             for number, step in enumerate(steps, 1):
                 # Whichever step is the last one says that the target holds the epoch.
-                stamp = CommitMetadata.of(work, STEP_LAST if number == len(steps) else step)
-                if holds(standing.vector, stamp.vector, work.target):
+                commit_metadata = CommitMetadata.of(work, STEP_LAST if number == len(steps) else step)
+                if holds(state.vector, commit_metadata.vector, work.target):
                     target.skip(staged, step)
                     continue
                 if target.vanished(staged, step):
                     staged = self.stage([work])[work.target]
-                target.write(work, staged, step, stamp)
-        self._reached.note(work.target, stamp.vector)
+                target.write(work, staged, step, commit_metadata)
+        self._reached.note(work.target, commit_metadata.vector)
         self.after_commit(work, staged)
 
     def tombstone(self, work: TableCommit) -> None:
-        stamp = CommitMetadata.of(work, STEP_TOMBSTONE)
+        commit_metadata = CommitMetadata.of(work, STEP_TOMBSTONE)
         with self.opened(work.target, writes=True) as target:
-            record = _record(self._standing(target, work, stamp))
-            if half_written(record, stamp.vector):
+            record = _record(self._state_of(target, work, commit_metadata))
+            if half_written(record, commit_metadata.vector):
                 raise SinkError(
                     f"Epoch {work.epoch} reached {work.target} while it was being dropped: a driver that was replaced "
                     "had not ended. Start again; the epoch will be kept."
                 )
-            if not holds(record, stamp.vector, work.target):
-                target.bar(work, stamp)
-        self._reached.note(work.target, stamp.vector)
+            if not holds(record, commit_metadata.vector, work.target):
+                target.bar(work, commit_metadata)
+        self._reached.note(work.target, commit_metadata.vector)
 
     def _begin(
         self,
         target: TargetT,
-        standing: MissingTarget | UnfinishedTarget | ForeignTarget,
+        state: MissingTarget | UnfinishedTarget | ForeignTarget,
         work: TableCommit,
-        stamp: CommitMetadata,
+        commit_metadata: CommitMetadata,
     ) -> None:
         """Make the target of `work`, or do with what lies there as ``pipeline.on_existing`` says."""
-        match standing:
+        match state:
             case MissingTarget(lost):
                 # A tombstone may be about what somebody else had there.
-                anew = lost is None or lost.step == STEP_TOMBSTONE or begins_anew(work, self._context.rules)
+                anew = lost is None or lost.step == STEP_TOMBSTONE or replaces_all_rows(work, self._context.rules)
                 if not creates(work) or not anew or (lost is not None and lost.epoch >= work.epoch):
                     raise target.disappeared()
-                target.create(work, stamp)
+                target.create(work, commit_metadata)
             case UnfinishedTarget():
-                target.begin(work, stamp)
+                target.begin(work, commit_metadata)
             case ForeignTarget():
-                on_existing = self._on_existing(target, standing)
-                (target.replace if on_existing == "replace" else target.adopt)(work, stamp)
+                on_existing = self._on_existing(target, state)
+                (target.replace if on_existing == "replace" else target.adopt)(work, commit_metadata)
             case _:
-                assert_never(standing)
+                assert_never(state)
 
     def _is_made_by_commit(self, work: TableCommit) -> bool:
         """Whether a target that is not there, and in which nothing is to be, is made by the commit of the epoch, as
@@ -486,49 +488,49 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
     def _upsert(self) -> bool:
         return self._context.write == UPSERT
 
-    def _standing(self, target: TargetT, work: TableCommit, stamp: CommitMetadata) -> TargetState:
+    def _state_of(self, target: TargetT, work: TableCommit, commit_metadata: CommitMetadata) -> TargetState:
         """Where `target` stands, of no newer driver, not behind what it was, and with nothing left half done."""
-        standing = target.standing(work.epoch)
-        holds(_record(standing), stamp.vector, target.name)
-        if begins_anew(work, self._context.rules) and self._reached.is_over(standing, work):
+        state = target.read_state(work.epoch)
+        holds(_record(state), commit_metadata.vector, target.name)
+        if replaces_all_rows(work, self._context.rules) and self._reached.is_over(state, work):
             if not self._upsert and not self._reached.is_refused(work.target):
                 # A table may begin again by itself, too: its earlier rows would go without a word.
                 self._context.warn(
-                    f"{target.place} was gone, and is made anew as its source table begins again: what it had of "
+                    f"{target.location} was gone, and is made anew as its source table begins again: what it had of "
                     f"epochs before {work.epoch} is not there."
                 )
             self.forget(work.target)
             # A handle may have read it as the one that was.
-            standing = target.standing(work.epoch)
-        record = _record(standing)
+            state = target.read_state(work.epoch)
+        record = _record(state)
         reached = self._reached.of(target.name)
-        if target.remembers and reached is not None and (record is None or record.place < reached.place):
+        if target.remembers and reached is not None and (record is None or record.progress < reached.progress):
             self._reached.went_back(target.name, work.epoch)
             raise target.went_back(reached.epoch, record)
-        if reached is not None and not target.remembers and isinstance(standing, MissingTarget):
+        if reached is not None and not target.remembers and isinstance(state, MissingTarget):
             raise target.disappeared()
-        if target.recover(stamp):
-            standing = target.standing(stamp.vector.epoch)
-            record = _record(standing)
+        if target.recover(commit_metadata):
+            state = target.read_state(commit_metadata.vector.epoch)
+            record = _record(state)
         if record is not None:
             self._reached.note(target.name, record)
-        return standing
+        return state
 
-    def _evolve(self, target: TargetT, work: TableCommit, stamp: CommitMetadata) -> None:
+    def _evolve(self, target: TargetT, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         rules = self._context.rules
         if rules.empties(rules.followed(work.changes)):
             target.require_own(alone=target.is_alone(), on_existing=self._context.on_existing)
-        target.evolve(work, stamp)
+        target.evolve(work, commit_metadata)
 
-    def _on_existing(self, target: TargetT, standing: ForeignTarget) -> str:
+    def _on_existing(self, target: TargetT, state: ForeignTarget) -> str:
         """The treatment of a target that is somebody else's."""
-        if standing.unusable is not None:
-            raise standing.unusable
+        if state.unusable is not None:
+            raise state.unusable
         if self._context.on_existing == "fail":
             raise target.taken()
         return self._context.on_existing
 
 
-def _record(standing: TargetState) -> CommitVector | None:
+def _record(state: TargetState) -> CommitVector | None:
     """The vector in the record, whether or not the target is still there."""
-    return standing.vector or (standing.lost if isinstance(standing, MissingTarget) else None)
+    return state.vector or (state.lost if isinstance(state, MissingTarget) else None)

@@ -53,22 +53,22 @@ def absent(paths: Iterable[FileName]) -> list[str]:
     return [str(path) for path in paths if not is_there(path)]
 
 
-def lost_files(place: str, epoch: int, paths: Sequence[str]) -> TargetModifiedError:
-    """A commit to `place` names files of an epoch that somebody deleted at that moment."""
+def lost_files(location: str, epoch: int, paths: Sequence[str]) -> TargetModifiedError:
+    """A commit to `location` names files of an epoch that somebody deleted at that moment."""
     return TargetModifiedError(
-        f"{place} names {len(paths)} files of epoch {epoch} that were deleted while it was committed, {paths[0]} among "
-        "them: files that are in no commit yet were cleaned up (VACUUM, remove_orphan_files). Readers fail, and rows "
-        "are missing. Clean up with a retention longer than an epoch takes."
+        f"{location} names {len(paths)} files of epoch {epoch} that were deleted while it was committed, {paths[0]} "
+        "among them: files that are in no commit yet were cleaned up (VACUUM, remove_orphan_files). Readers fail, and "
+        "rows are missing. Clean up with a retention longer than an epoch takes."
     )
 
 
-def taken_by_others(place: str, elsewhere: str, *, replaced: str = "to empty it first") -> TargetExistsError:
+def occupied_error(location: str, elsewhere: str, *, replaced: str = "to empty it first") -> TargetExistsError:
     """The refusal of a target that others made. `elsewhere` is the way to another target, and `replaced` what
     ``on_existing = "replace"`` does to this one.
     """
     return TargetExistsError(
-        f"{place} exists and was not created by this pipeline (or its state was deleted). Set pipeline.on_existing to "
-        f'"merge" to write into it or "replace" {replaced}, or {elsewhere}.'
+        f"{location} exists and was not created by this pipeline (or its state was deleted). Set pipeline.on_existing "
+        f'to "merge" to write into it or "replace" {replaced}, or {elsewhere}.'
     )
 
 

@@ -17,7 +17,7 @@ TASK_BYTES_MAX = 512 << 20
 MERGED_FILE_BYTES_MAX = 64 << 20
 
 #: How finely large segments are cut.
-PARTS_PER_SHARE = 4
+PARTS_PER_GROUP = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Input:
         return self.segment.bytes // self.part[1]
 
 
-def share_out(
+def task_inputs(
     segments: Sequence[Segment], *, parallelism: int, task_bytes_max: int = TASK_BYTES_MAX
 ) -> list[list[Input]]:
     """Inputs of tasks for rows whose order between files does not matter; large segments are split between tasks.
@@ -45,11 +45,11 @@ def share_out(
     if not total:
         return []
     count = max(1, min(parallelism, -(-total // TASK_BYTES_MIN)), -(-total // task_bytes_max))
-    share = -(-total // count)
+    target_size = -(-total // count)
     tasks: list[list[Input]] = [[] for _ in range(count)]
     before = 0
-    for entry in _in_order([part for segment in segments for part in _parts(segment, share)]):
-        tasks[min(count - 1, (before + entry.bytes // 2) // share)].append(entry)
+    for entry in _in_order([part for segment in segments for part in _parts(segment, target_size)]):
+        tasks[min(count - 1, (before + entry.bytes // 2) // target_size)].append(entry)
         before += entry.bytes
     return [task for task in tasks if task]
 
@@ -80,9 +80,13 @@ def by_partition(segments: Iterable[Segment]) -> list[list[Input]]:
     return [_in_order(groups[partition]) for partition in sorted(groups)]
 
 
-def _parts(segment: Segment, share: int) -> list[Input]:
+def _parts(segment: Segment, target_size: int) -> list[Input]:
     """`segment` whole, or in pieces of a quarter of a task's share, so that tasks differ by less than that."""
-    parts = max(1, -(-segment.bytes * PARTS_PER_SHARE // share)) if segment.bytes > share // PARTS_PER_SHARE else 1
+    parts = (
+        max(1, -(-segment.bytes * PARTS_PER_GROUP // target_size))
+        if segment.bytes > target_size // PARTS_PER_GROUP
+        else 1
+    )
     return [Input(segment, (i, parts)) for i in range(parts)]
 
 

@@ -149,20 +149,20 @@ class WriteJsonLines(TableTask[LinesFile]):
 class CompactToParquet(TableTask[CompactedFile]):
     """The last row of each key (by `order_by`, where that is given) with `DELETED`, as Parquet, for a merge.
 
-    Of several `origins` (`raycdc.sinks.source_tables`) with `CLAIMED`, too, and refused where two have one key.
+    Of several `merged` (`raycdc.sinks.source_tables`) with `CLAIMED`, too, and refused where two have one key.
     """
 
     path: FileName
     order_by: str = ""
-    origins: MergedTarget | None = None
+    merged: MergedTarget | None = None
 
     def run(self) -> CompactedFile:
         flags = [pa.field(DELETED, pa.bool_())]
-        if self.origins is None:
+        if self.merged is None:
             compacted, new = compacted_rows(self.table, order_by=self.order_by), False
         else:
             flags.append(pa.field(CLAIMED, pa.bool_()))
-            compacted = compacted_origins(self.table, self.origins)
+            compacted = compacted_merged(self.table, self.merged)
             new = bool(pc.all(compacted.rows.column(CLAIMED)).as_py())
         described = pa.schema([*self.table.schema.arrow(), *flags])
         write_parquet_file(self.path, described, compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
@@ -175,15 +175,15 @@ def compacted_rows(table: TableInput, *, order_by: str = "") -> Compacted:
     return last_per_key(rows, table.schema.primary_key, table.schema.arrow().names, order_by=order_by)
 
 
-def compacted_origins(table: TableInput, origins: MergedTarget) -> Compacted:
+def compacted_merged(table: TableInput, merged: MergedTarget) -> Compacted:
     """As `compacted_rows`, for rows of several source tables, or of one under another key: with `CLAIMED`, too.
 
     Only a single table can be emptied (`Compacted.truncated`): the rows of several cannot be told apart in the target.
     """
     rows = _changes(table, [("_op", pa.int8()), ("_seq", pa.int64()), *((name, pa.string()) for name in ORIGIN)])
-    compacted = last_per_origin(rows, table.schema.primary_key, table.schema.arrow().names, origins)
+    compacted = last_per_origin(rows, table.schema.primary_key, table.schema.arrow().names, merged)
     emptied = pc.any(pc.equal(rows.column("_op"), pa.scalar(RowKind.TRUNCATE, pa.int8()))).as_py()
-    return Compacted(compacted, origins.alone and bool(emptied))
+    return Compacted(compacted, merged.alone and bool(emptied))
 
 
 def _changes(table: TableInput, meta: Sequence[tuple[str, pa.DataType]]) -> pa.Table:

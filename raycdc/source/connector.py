@@ -19,7 +19,7 @@ the second half of `Source`; the default of each of these methods means that the
 | called in | methods |
 |---|---|
 | ``raycdc check`` and ``plan`` | `check`, `tables` |
-| the driver before it starts anything, and ``check`` | `selection`, `preflight`, `restart`, `tells_before` |
+| the driver before it starts anything, and ``check`` | `selection`, `preflight`, `restart`, `has_before_images` |
 | the same, if a state exists | `unfollowable`, `require_as_begun` |
 | the coordinator's process | `create_enumerator`, `acknowledge` |
 | every reader's process | `create_reader`, `warm_up`, `statistics` |
@@ -110,16 +110,16 @@ class Boundedness(StrEnum):
 class SourceContext:
     """A source's knowledge of its pipeline, given when it is made. Picklable; its ``repr`` shows no key.
 
-    `rules` say what targets can follow and hold; `left_out` are the kinds of schema changes that are ignored; `hiding`
+    `rules` say what targets can follow and hold; `left_out` are the kinds of schema changes that are ignored; `masking`
     says which values no state may store in the clear; `sink` is the sink's type, empty if a Python caller takes the
-    epochs. With `demands_before`, every change must come with the row before it, and a table with a change that lacks
-    it is parked. `read_statement` parses DDL statements of another connector's database in messages.
+    epochs. With `needs_before_images`, every change must come with the row before it, and a table with a change that
+    lacks it is parked. `read_statement` parses DDL statements of another connector's database in messages.
     """
 
     rules: TargetRules = field(default_factory=TargetRules)
-    hiding: Masking = field(default_factory=Masking)
+    masking: Masking = field(default_factory=Masking)
     sink: str = ""
-    demands_before: bool = False
+    needs_before_images: bool = False
     read_statement: ReadStatement | None = None
 
     @property
@@ -188,11 +188,11 @@ class Source(ABC, Generic[ConfigT]):
     # --- what every source does -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+    def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         """Return all findings about the source before a run, good and bad. Changes nothing anywhere.
 
-        `last` is the newest manifest of the state, None before the first epoch. With `names_told`, configured tables
-        that do not exist were reported already. Raises `SourceError` only if the source cannot be reached.
+        `last` is the newest manifest of the state, None before the first epoch. With `names_reported`, configured
+        tables that do not exist were reported already. Raises `SourceError` only if the source cannot be reached.
         """
 
     @abstractmethod
@@ -241,8 +241,8 @@ class Source(ABC, Generic[ConfigT]):
     def require_as_begun(self, split: StreamSplit) -> None:
         """Raise `ConfigError` if a followed table would be read in another way than its written rows were."""
 
-    def tells_before(self) -> bool:
-        """Return True if every change comes with the row before it now; only then `demands_before` may be set."""
+    def has_before_images(self) -> bool:
+        """Return True if every change comes with the row before it now; only then `needs_before_images` may be set."""
         return False
 
     def incremental(self) -> IncrementalSource[Any] | None:
@@ -252,7 +252,7 @@ class Source(ABC, Generic[ConfigT]):
     def warm_up(self) -> None:
         """Load, ahead of any work, what reading needs (compiled loops): some hundred milliseconds."""
 
-    def log_room(self, last: Manifest) -> LogRetention | None:
+    def log_retention(self, last: Manifest) -> LogRetention | None:
         """Return the size and retention of the source's log after the epoch `last`; None if unknown.
 
         Called while a run goes on; blocks on a connection of its own. Raises `SourceError`.
@@ -311,7 +311,7 @@ class IncrementalSource(Source[ConfigT]):
     def key_order(self, split: StreamSplit) -> KeyOrder:
         """Return how keys of log rows are compared with the bounds of chunks."""
 
-    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
+    def is_complete(self, notes: LogNotes, up_to: int) -> bool:
         """Return True if `notes` of the log (`LogPosition.notes`) hold nothing pending up to the ordinal `up_to`.
 
         Pending means: still to be delivered, although the log has passed its position. Otherwise the reported ordinal
@@ -381,10 +381,10 @@ class _FetchedDialect:
         return FetchedLog(self._threads, self._source.log_reader, split)
 
     @property
-    def lost_begin_again(self) -> bool:
+    def resnapshots_lost(self) -> bool:
         return self._source.context.rules.lost_rows_again
 
-    def open_beside(self, split: StreamSplit) -> LogSource:
+    def open_catch_up(self, split: StreamSplit) -> LogSource:
         if why := self._source.config.why_read_once:
             raise SourceError(why)
         return FetchedLog(self._threads, self._source.log_reader, split)
@@ -400,5 +400,5 @@ class _FetchedDialect:
     def require_as_begun(self, split: StreamSplit) -> None:
         self._source.require_as_begun(split)
 
-    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
-        return self._source.is_settled(notes, up_to)
+    def is_complete(self, notes: LogNotes, up_to: int) -> bool:
+        return self._source.is_complete(notes, up_to)

@@ -38,10 +38,10 @@ class TableSelection:
     """The tables of a source that its configuration selects.
 
     `tables` are selected, `there` are all existing ones, `named` those that the configuration names in full, and
-    `patterns` its other entries; `place` is the configuration key.
+    `patterns` its other entries; `key_path` is the configuration key.
     """
 
-    place: str
+    key_path: str
     tables: tuple[TableId, ...]
     there: tuple[TableId, ...]
     named: tuple[TableId, ...] = ()
@@ -53,7 +53,7 @@ class TableSelection:
     @classmethod
     def of(
         cls,
-        place: str,
+        key_path: str,
         selector: TableSelector,
         tables: Iterable[TableId],
         there: Iterable[TableId],
@@ -63,15 +63,15 @@ class TableSelection:
     ) -> TableSelection:
         """The selection by a `selector`."""
         names = selector.plain_names, selector.patterns
-        return cls(place, tuple(tables), tuple(there), *names, others=others or {}, noun=noun)
+        return cls(key_path, tuple(tables), tuple(there), *names, others=others or {}, noun=noun)
 
     def unmatched(self) -> list[str]:
         """Messages about patterns that select nothing."""
-        return [matches_nothing(pattern, self.place, self.noun) for pattern in unmatched(self.patterns, self.there)]
+        return [matches_nothing(pattern, self.key_path, self.noun) for pattern in unmatched(self.patterns, self.there)]
 
     def misspelt(self, known: set[str]) -> list[str]:
         """Return the messages about named tables that do not exist and were never followed, with similar names."""
-        return [f"{self.place}: {self._why(table)}" for table in self.missing(known)]
+        return [f"{self.key_path}: {self._why(table)}" for table in self.missing(known)]
 
     def missing(self, known: set[str]) -> list[TableId]:
         """Return the tables that `misspelt` reports, in its order."""
@@ -97,17 +97,17 @@ def unmatched(patterns: Iterable[str], tables: Iterable[TableId]) -> list[str]:
     return [pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names)]
 
 
-def matches_nothing(pattern: str, place: str, noun: str) -> str:
+def matches_nothing(pattern: str, key_path: str, noun: str) -> str:
     """The message about a pattern that selects nothing."""
-    return f"The pattern {pattern} of {place} matches no {noun} yet."
+    return f"The pattern {pattern} of {key_path} matches no {noun} yet."
 
 
 def pattern_results(
-    place: str, patterns: Iterable[str], tables: Iterable[TableId], *, noun: str, fix: str
+    key_path: str, patterns: Iterable[str], tables: Iterable[TableId], *, noun: str, fix: str
 ) -> list[CheckResult]:
     """The warnings of ``raycdc check`` for patterns that select nothing; `fix` says what becomes of later tables."""
     return [
-        CheckResult(f"{noun}s", matches_nothing(pattern, place, noun), fix, required=False)
+        CheckResult(f"{noun}s", matches_nothing(pattern, key_path, noun), fix, required=False)
         for pattern in unmatched(patterns, tables)
     ]
 

@@ -141,13 +141,13 @@ class StreamSplit:
 
     For example, the schema of the followed table ``t`` is ``split.schemas[split.state.followed[t].schema].schema``.
 
-    With `beside`, it is a catch-up stream of tables that were paused, parallel to the log of all others; only the
+    With `is_catch_up`, it is a catch-up stream of tables that were paused, parallel to the log of all others; only the
     reader knows that.
     """
 
     state: StreamState
     schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
-    beside: bool = False
+    is_catch_up: bool = False
 
     @classmethod
     def of(cls, state: StreamState, document: Callable[[str], SchemaDocument]) -> StreamSplit:

@@ -58,7 +58,7 @@ class TrialPartition:
     end: int
 
     @property
-    def places(self) -> int:
+    def messages_max(self) -> int:
         """Return the greatest possible number of messages."""
         return max(0, self.end - self.first)
 
@@ -80,7 +80,7 @@ class Piece:
 class TrialReader(Protocol):
     """One reader's consumer. For one thread."""
 
-    def read(self, places: Mapping[TrialPartition, int]) -> Iterator[Piece]:
+    def read(self, messages_max: Mapping[TrialPartition, int]) -> Iterator[Piece]:
         """Yield the messages of the given number of offsets of each partition, all partitions interleaved as in a job.
 
         Blocks; raises `SourceError`, and `DataError` for a message that a run would refuse.

@@ -19,9 +19,9 @@ def own_address(master: str, conf: Mapping[str, str]) -> str:
     if found is None:
         return ""
     try:
-        family, kind, _, _, place = socket.getaddrinfo(found[1], int(found[2]), type=socket.SOCK_DGRAM)[0]
+        family, kind, _, _, location = socket.getaddrinfo(found[1], int(found[2]), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(place)  # Sends nothing: the system looks for a way there.
+            probe.connect(location)  # Sends nothing: the system looks for a way there.
             return str(probe.getsockname()[0])
     except OSError:
         return ""

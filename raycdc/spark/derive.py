@@ -44,16 +44,16 @@ from raycdc.segments.bad_rows import (
     FilteredSegment,
     counted,
     judged,
-    update_places,
+    update_indexes,
     whole_updates,
-    write_sifted,
+    write_filtered,
 )
 from raycdc.segments.dead_letter_files import DeadLetterFile
 from raycdc.segments.reading import read_segment, verify_segments
 from raycdc.segments.writing import MadeSegments
 from raycdc.sinks import jvm_end
 from raycdc.sinks.lakes.unreachable import is_absent
-from raycdc.spark.transforms import TransformSession, errors_untold
+from raycdc.spark.transforms import TransformSession, quiet_errors
 from raycdc.state.manifests.manifest import Segment
 from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import COMPUTED, META_LOGICAL
@@ -126,7 +126,7 @@ class Deriver(MadeSegments):
         small = sum(segment.bytes for segment in segments) <= IN_PROCESS_BYTES_MAX
         way = self._here if small else self._in_workers if self._local else self._one_by_one
         spark = self._session()
-        with errors_untold():
+        with quiet_errors():
             try:
                 return way(segments, task, spark)
             except (Py4JError, PySparkException, *_CUT_OFF) as cause:
@@ -268,7 +268,7 @@ class _Task:
 
     def key(self) -> list[str]:
         """Derived columns of the key, where it is another one than the table's and updates must say so."""
-        if self.upsert or not self.resolved.keyed_anew:
+        if self.upsert or not self.resolved.has_new_key:
             return []
         outputs = {output.name: output for output in self.resolved.projection().outputs}
         return [outputs[name].stored for name in self.resolved.schema.primary_key if outputs[name].stored]
@@ -280,11 +280,11 @@ class _Task:
     def write(self, segment: Segment, computed: _Rows) -> FilteredSegment:
         """The derived segment of `segment`, whose computed columns come next in `computed`; None without rows."""
         writer = SegmentWriter.remaking(segment, self.folder, f"derived-{self.run}-{uuid.uuid4().hex}.arrow")
-        letters = self.records.letters(self.epoch, segment.name) if self.forgiving else None
+        dead_letters = self.records.dead_letters(self.epoch, segment.name) if self.forgiving else None
         records = self.records.of_kind(segment.kind)
         rows = whole_updates(self._joined(segment, computed))
-        passed = (self._passed(batch, letters, records) for batch in rows)
-        return write_sifted(writer, letters, passed, seq_base=segment.seq_base)
+        passed = (self._passed(batch, dead_letters, records) for batch in rows)
+        return write_filtered(writer, dead_letters, passed, seq_base=segment.seq_base)
 
     def _joined(self, segment: Segment, computed: _Rows) -> Iterator[pa.RecordBatch]:
         """The batches of the segment with the computed columns, and `_seq` as the segment stores it. A forgiving task
@@ -292,15 +292,15 @@ class _Task:
         """
         stored = [column.name for column in self.resolved.source.columns] if self.forgiving else self.stored()
         for batch in read_segment(segment, [*stored, *_STORED_META], access=self.access):
-            beside = computed.take(batch.num_rows)
+            recomputed = computed.take(batch.num_rows)
             numbers = batch.column("_seq")
-            if not beside.column("_seq").combine_chunks().equals(numbers):
+            if not recomputed.column("_seq").combine_chunks().equals(numbers):
                 raise AssertionError(f"{segment.table}: rows came back from Spark in another order")
             columns = {name: batch.column(name) for name in [*stored, *_STORED_META]}
             columns["_seq"] = pc.subtract(numbers, pa.scalar(segment.seq_base, pa.int64()))
             failed = np.full(batch.num_rows, -1)
             for number, name in enumerate(self.computed()[:-1]):
-                columns[name] = beside.column(name).combine_chunks()
+                columns[name] = recomputed.column(name).combine_chunks()
                 if self.forgiving:
                     missing = columns[name].is_null().to_numpy(zero_copy_only=False)
                     failed = np.where((failed < 0) & missing, number, failed)
@@ -310,7 +310,7 @@ class _Task:
             yield pa.RecordBatch.from_pydict(columns)
 
     def _passed(
-        self, batch: pa.RecordBatch, letters: DeadLetterFile | None, records: BadRecords
+        self, batch: pa.RecordBatch, dead_letters: DeadLetterFile | None, records: BadRecords
     ) -> tuple[pa.RecordBatch, int, str]:
         """The rows that the filter lets pass, and what they are; how many are bad, and what the first of them has."""
         ops, numbers = batch.column("_op").to_numpy(), batch.column("_seq").to_numpy()
@@ -322,7 +322,7 @@ class _Task:
         if self.forgiving:
             bad = (batch.column(_FAILED).to_numpy() >= 0) & wanted & ~emptied
         ops, kept = judged(ops, numbers, wanted, bad, records)
-        before = update_places(batch.column("_op").to_numpy(), numbers)
+        before = update_indexes(batch.column("_op").to_numpy(), numbers)
         moved = before[kept[before] & kept[before + 1] & self._moved(batch)[before]]
         ops[moved], ops[moved + 1] = RowKind.DELETE, RowKind.INSERT
         names = [*self.stored(), *(name for name in self.computed() if name not in (_KEEP, "_seq")), *_STORED_META]
@@ -332,21 +332,25 @@ class _Task:
             for name in names:
                 if name.startswith(COMPUTED):
                     columns[name] = pc.if_else(pa.array(emptied), pa.scalar(None, columns[name].type), columns[name])
-        count, why = self._told(batch, bad, letters) if bad.any() else (0, "")
+        count, why = self._write_dead_letters(batch, bad, dead_letters) if bad.any() else (0, "")
         return pa.RecordBatch.from_pydict(columns).filter(pa.array(kept)), count, why
 
-    def _told(self, batch: pa.RecordBatch, bad: Any, letters: DeadLetterFile | None) -> tuple[int, str]:
+    def _write_dead_letters(
+        self, batch: pa.RecordBatch, bad: Any, dead_letters: DeadLetterFile | None
+    ) -> tuple[int, str]:
         """Keep the bad rows that came, where they are kept; their number, and what the first has."""
         ops, failed = batch.column("_op").to_numpy(), batch.column(_FAILED).to_numpy()
         # Without a row that came a deletion is what fails, and nobody has to be told but who wants none at all.
-        told = np.flatnonzero(counted(ops, bad) if self.records.leaves_out else bad)
-        if letters is not None and len(told):
-            reasons = [self._reason(int(failed[place])) for place in told]
-            letters.append(batch.take(pa.array(told)), reasons, table=self.resolved.table, schema=self.resolved.source)
-        if not len(told):
+        reported = np.flatnonzero(counted(ops, bad) if self.records.leaves_out else bad)
+        if dead_letters is not None and len(reported):
+            reasons = [self._reason(int(failed[index])) for index in reported]
+            dead_letters.append(
+                batch.take(pa.array(reported)), reasons, table=self.resolved.table, schema=self.resolved.source
+            )
+        if not len(reported):
             return 0, ""
-        first = int(told[0])
-        return len(told), f"{self._reason(int(failed[first]))} ({row_named(batch, first, self.resolved.source)})"
+        first = int(reported[0])
+        return len(reported), f"{self._reason(int(failed[first]))} ({row_named(batch, first, self.resolved.source)})"
 
     def _reason(self, number: int) -> str:
         if number == len(self.resolved.computed):
@@ -411,8 +415,8 @@ class _Write:
         assert context is not None
         segment = Segment.from_json(json.loads(self._segments[context.partitionId()]))
         made = self._task.write(segment, _Rows(batches))
-        told = made.segment.to_json() if made.segment else None, made.bad, made.why
-        yield pa.RecordBatch.from_pydict({"made": [json.dumps({segment.name: told})]})
+        reported = made.segment.to_json() if made.segment else None, made.bad, made.why
+        yield pa.RecordBatch.from_pydict({"made": [json.dumps({segment.name: reported})]})
 
 
 def _is_a_values(error: Exception) -> bool:

@@ -23,7 +23,7 @@ from raycdc.segments.access import ANYWHERE, SegmentAccess
 from raycdc.segments.tasks import StageTask
 from raycdc.spark import executor_files
 from raycdc.spark.addresses import own_address
-from raycdc.spark.stage import run_pickled, told
+from raycdc.spark.stage import error_summary, run_pickled
 from raycdc.state.manifests.manifest import STATE_NODE, Segment
 
 #: By which a user says that executors have raycdc already.
@@ -73,14 +73,14 @@ def probe(spark: Any, spool: Path, access: SegmentAccess) -> None:
     context = spark.sparkContext
     segment = _written(spool)
     try:
-        (placed,) = access.placed([segment])
+        (located,) = access.located([segment])
         # By its name alone, so that a file which is there under the same path does not do.
-        task = ReadProbe(replace(placed, path=segment.name), replace(access, node=ANYWHERE, flights={}))
+        task = ReadProbe(replace(located, path=segment.name), replace(access, node=ANYWHERE, flights={}))
         answers = context.parallelize([[pickle.dumps(task)]], 1).flatMap(run_pickled).collect()
     except Py4JError as cause:
         raise ConfigError(
-            f"spark.master: no executor of {context.master} can run raycdc's tasks: {told(str(cause))}. They need "
-            f"{executors_python({})} on their path, or raycdc in the Python that spark.conf names as "
+            f"spark.master: no executor of {context.master} can run raycdc's tasks: {error_summary(str(cause))}. They "
+            f"need {executors_python({})} on their path, or raycdc in the Python that spark.conf names as "
             "spark.pyspark.python."
         ) from cause
     finally:

@@ -15,7 +15,7 @@ from raycdc.model import META_COLUMNS, TableSchema
 from raycdc.segments.access import HERE, SegmentAccess
 from raycdc.segments.reading import read_segment
 from raycdc.sinks.rows import changelog_names
-from raycdc.sinks.task_plan import Input, share_out
+from raycdc.sinks.task_plan import Input, task_inputs
 from raycdc.state.manifests.manifest import Segment
 
 _META_DDL = "`_op` string, `_seq` bigint, `_ts_ms` bigint, `_db` string, `_table` string, `_pos` string"
@@ -35,7 +35,7 @@ def changelog_frame(
     Naming columns here reads only those; selecting them afterwards reads all. Rows of different tasks come in any
     order: order by `_seq` where it matters.
     """
-    tasks = share_out(segments, parallelism=parallelism)
+    tasks = task_inputs(segments, parallelism=parallelism)
     names = list(columns) if columns is not None else changelog_names(schema)
     reader = ReadSegments(tasks, names, access)
     count = max(1, len(tasks))

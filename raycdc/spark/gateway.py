@@ -41,7 +41,7 @@ def start_jvm(settings: Mapping[str, str], scratch: Path, log: Any, jvm: JvmStar
         _properties(settings, scratch / "settings.properties") as arguments,
         _environment(_ARGUMENTS, arguments),
         on_loopback(settings),
-        _told(jvm),
+        _announced(jvm),
     ):
         # The JVM writes warnings of its own to both before any logging is set up; they are for the log.
         return java_gateway.launch_gateway(popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
@@ -65,7 +65,7 @@ def forget_lost_jvm() -> None:
 
 
 @contextmanager
-def _told(jvm: JvmStart) -> Iterator[None]:
+def _announced(jvm: JvmStart) -> Iterator[None]:
     """`jvm` hears of the process that pyspark starts inside the block; pyspark itself tells it when it is up."""
     module: Any = java_gateway
     starts = module.Popen

@@ -169,7 +169,7 @@ class SparkThread:
         self._make = make
         self._warn = warn
         #: The session whose end was told last.
-        self._told: Any = None
+        self._reported: Any = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")
         self._lock = Lock()
         self._starting = JvmStart()
@@ -204,8 +204,8 @@ class SparkThread:
         now.
         """
         made = _made(self._session)
-        if made is not None and made is not self._told and (code := jvm_end.exit_code(made)) is not None:
-            self._told = made
+        if made is not None and made is not self._reported and (code := jvm_end.exit_code(made)) is not None:
+            self._reported = made
             self._warn(f"{jvm_end.words(code)} It is started anew.")
         try:
             return self.session()
@@ -222,7 +222,7 @@ class SparkThread:
         made = _made(self._session)
         return None if made is None or jvm_end.exit_code(made) is not None else made
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Raise `RaycdcError` where Spark was up and is lost."""
         made = _made(self._session)
         if made is not None and (code := jvm_end.exit_code(made)) is not None:

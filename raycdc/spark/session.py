@@ -176,11 +176,11 @@ def fetch_delta_jars() -> None:
     try:
         if not delta_jars():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            _tell(f"fetching {DELTA_PACKAGE} and what it needs for Spark into {folder}, once …")
+            _print_line(f"fetching {DELTA_PACKAGE} and what it needs for Spark into {folder}, once …")
             with tempfile.TemporaryDirectory(prefix=f"{folder.name}-", dir=folder.parent) as scratch:
                 jars = artifacts.fetch(Path(scratch, "jars"), [DELTA_PACKAGE])
                 size = sum(jar.stat().st_size for jar in jars) / 2**20
-                _tell(f"{len(jars)} jars are here ({size:.0f} MiB), with the SHA-256 that they should have")
+                _print_line(f"{len(jars)} jars are here ({size:.0f} MiB), with the SHA-256 that they should have")
                 # Another process may have been faster.
                 with suppress(OSError):
                     Path(scratch, "jars").rename(folder)
@@ -196,7 +196,7 @@ def _without_jars(cause: Exception) -> str:
     return f"Spark has no Delta jars: {cause} Run make setup, or set RAYCDC_JARS to a folder that has them."
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     """A line for whoever waits on a terminal or reads the log; standard output may be JSON."""
     print(f"raycdc: {line}", file=sys.stderr, flush=True)  # noqa: T201
 

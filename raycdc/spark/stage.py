@@ -34,8 +34,8 @@ TASK_COST_BYTES = 1 << 20
 SHARED_BYTES_MAX = 64 << 20
 #: Lines of a traceback of Python's: its last one, and a place.
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit))(?::|$)")
-_PLACE = re.compile(r'File "[^"]+", line \d+, in ')
-_TOLD_MAX = 1000
+_FRAME = re.compile(r'File "[^"]+", line \d+, in ')
+_TEXT_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class SparkTaskRunner:
         except (Py4JError, PySparkException, ConnectionError, EOFError) as cause:
             if (lost := jvm_end.lost(self._spark, cause)) is not None:
                 raise lost from cause
-            raise SinkError(f"Staging failed in Spark: {told(str(cause))}") from cause
+            raise SinkError(f"Staging failed in Spark: {error_summary(str(cause))}") from cause
         for answer in answers:
             if answer.error:
                 raise error_by_name(answer.error)(answer.message)
@@ -93,7 +93,7 @@ class SparkTaskRunner:
 
     def _answers(self, tasks: Sequence[StageTask[Any]]) -> list[TaskResult]:
         """In the order of the tasks."""
-        groups = share_tasks([task.input_bytes for task in tasks], parallelism=int(self._context.defaultParallelism))
+        groups = group_tasks([task.input_bytes for task in tasks], parallelism=int(self._context.defaultParallelism))
         found = self._run([[pickle.dumps(tasks[number]) for number in group] for group in groups])
         numbers = [number for group in groups for number in group]
         by_number = dict(zip(numbers, found, strict=True))
@@ -106,7 +106,7 @@ class SparkTaskRunner:
         return answers
 
 
-def share_tasks(input_bytes: Sequence[int], *, parallelism: int) -> list[list[int]]:
+def group_tasks(input_bytes: Sequence[int], *, parallelism: int) -> list[list[int]]:
     """Numbers of the tasks that each of Spark's tasks runs: as few groups as keep all cores busy, of like size."""
     costs = [size + TASK_COST_BYTES for size in input_bytes]
     count = min(len(costs), max(parallelism, -(-sum(costs) // SHARED_BYTES_MAX)))
@@ -141,14 +141,14 @@ def _answer(pickled: bytes) -> TaskResult:
         return TaskResult(error=type(failure).__name__, message=str(failure))
 
 
-def told(text: str) -> str:
+def error_summary(text: str) -> str:
     """The error's class and the last place of the Python traceback inside a Java one, without its text, which may quote
     a row; of an error that is Java's own, its first line.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
     classes = [found[1] for line in lines if (found := _CLASS.match(line))]
     classes = [name for name in classes if not name.startswith(("java.", "org.", "scala."))]
-    places = [line for line in lines if _PLACE.match(line)]
+    places = [line for line in lines if _FRAME.match(line)]
     if not places:
-        return without_quotations(" ".join(lines[:3]))[:_TOLD_MAX]
-    return f"{classes[-1] if classes else 'an error'} ({places[-1]})"[:_TOLD_MAX]
+        return without_quotations(" ".join(lines[:3]))[:_TEXT_MAX]
+    return f"{classes[-1] if classes else 'an error'} ({places[-1]})"[:_TEXT_MAX]

@@ -86,18 +86,18 @@ class SparkResolver:
         self._session = session
         self._plain = PlainResolver()
 
-    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, key_path: str) -> ResolvedTransform:
         """See `Resolver`. `SparkLostError` where the session's JVM is gone: ask again."""
         if is_plain(transform):
-            return self._plain.resolve(table, transform, schema, place)
+            return self._plain.resolve(table, transform, schema, key_path)
         session = self._session()
         with _asking(session):
-            return self._analyzed(session, table, transform, schema, place)
+            return self._analyzed(session, table, transform, schema, key_path)
 
     def _analyzed(
-        self, session: Any, table: TableId, transform: Transform, schema: TableSchema, place: str
+        self, session: Any, table: TableId, transform: Transform, schema: TableSchema, key_path: str
     ) -> ResolvedTransform:
-        where = f"{place}: {table}"
+        where = f"{key_path}: {table}"
         empty = _empty(session, schema)
         columns: list[ResolvedColumn] = []
         used: set[str] = set()
@@ -124,7 +124,7 @@ class SparkResolver:
             frozenset(used & META_LOGICAL.keys()),
             in_filter & META_LOGICAL.keys(),
         )
-        return finished(table, transform, schema, columns, uses=uses, place=place)
+        return finished(table, transform, schema, columns, uses=uses, key_path=key_path)
 
 
 @contextmanager
@@ -155,10 +155,10 @@ def _register(spark: Any, transforms: Transforms) -> None:
     known: dict[str, str] = {}
     for index, transform in enumerate(transforms.all):
         for name, path in transform.udfs:
-            place = f"transform[{index}].udf.{name}"
+            key_path = f"transform[{index}].udf.{name}"
             if known.setdefault(name.casefold(), path) != path:
-                raise ConfigError(f"{place}: another transform calls {known[name.casefold()]} so. Rename one.")
-            function = load_function(path, place)
+                raise ConfigError(f"{key_path}: another transform calls {known[name.casefold()]} so. Rename one.")
+            function = load_function(path, key_path)
             if not str(spark.sparkContext.master).startswith("local"):
                 # Executors elsewhere do not have the module.
                 register_pickle_by_value(sys.modules[path.partition(":")[0]])  # type: ignore[no-untyped-call]
@@ -171,21 +171,21 @@ def expression_ddl(schema: TableSchema) -> str:
     return f"{schema.spark_ddl()}, {meta}"
 
 
-def load_function(path: str, place: str) -> Any:
+def load_function(path: str, key_path: str) -> Any:
     """The user-defined function at ``package.module:name``; `ConfigError` where there is none that Spark can call."""
     module, _, name = path.partition(":")
     try:
         with _working_folder_last():
             function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as cause:
-        raise ConfigError(f'{place}: "{path}" cannot be imported: {cause}') from cause
+        raise ConfigError(f'{key_path}: "{path}" cannot be imported: {cause}') from cause
     if not hasattr(function, "returnType") or not hasattr(function, "evalType"):
         raise ConfigError(
-            f'{place}: "{path}" does not say what it returns. Make it with pyspark.sql.functions.udf or pandas_udf: '
+            f'{key_path}: "{path}" does not say what it returns. Make it with pyspark.sql.functions.udf or pandas_udf: '
             '@udf(returnType="string", useArrow=True)'
         )
     if not getattr(function, "deterministic", True):
-        raise ConfigError(f'{place}: "{path}" is not deterministic: before-images would not equal after-images.')
+        raise ConfigError(f'{key_path}: "{path}" is not deterministic: before-images would not equal after-images.')
     return function
 
 
@@ -243,8 +243,8 @@ def _analyze(empty: Any, sql: str, at: str, offset: int) -> _Analyzed:
         raise SchemaError(f"{here}: {sql!r} makes several columns. Only * by itself may.")
     expression = plan.projectList().apply(0)
     kinds = list(_kinds(expression))
-    if odd := [kind for kind in kinds if "Subquery" in kind or kind in ("ListQuery", "Exists")]:
-        raise SchemaError(f"{here}: {sql!r} asks other tables ({odd[0]}), which change by themselves.")
+    if invalid := [kind for kind in kinds if "Subquery" in kind or kind in ("ListQuery", "Exists")]:
+        raise SchemaError(f"{here}: {sql!r} asks other tables ({invalid[0]}), which change by themselves.")
     moment = [kind for kind in kinds if kind in _OF_THE_MOMENT]
     if moment or not expression.deterministic():
         what = moment[0] if moment else "a random or counting function"
@@ -267,14 +267,14 @@ def _plan(empty: Any, sql: str, at: str, offset: int) -> Any:
     from pyspark.errors import PySparkException
 
     try:
-        with errors_untold():
+        with quiet_errors():
             return empty.selectExpr(sql)._jdf.queryExecution().analyzed()
     except PySparkException as cause:
-        raise SchemaError(f"{at} {offset + _place(cause, sql) + 1}: {_message(cause)}") from cause
+        raise SchemaError(f"{at} {offset + _sql_offset(cause, sql) + 1}: {_message(cause)}") from cause
 
 
 @contextmanager
-def errors_untold() -> Iterator[None]:
+def quiet_errors() -> Iterator[None]:
     """Pyspark logs each error of an expression with a Java traceback; here they are told in our own words."""
     from pyspark.logger import PySparkLogger
 
@@ -287,7 +287,7 @@ def errors_untold() -> Iterator[None]:
         logger.disabled = disabled
 
 
-def _place(error: Any, sql: str) -> int:
+def _sql_offset(error: Any, sql: str) -> int:
     """Where in `sql` the error is, from 0."""
     contexts = error.getQueryContext() or []
     for context in contexts:

@@ -26,15 +26,15 @@ def add_bad_rows(store: CheckpointStore, epoch: int, more: Mapping[str, int], *,
     some targets hold it, changes nothing.
     """
     before, document = bad_rows(store, committed), store.documents.read(_NAME)
-    told = dict(document["after"]) if document is not None and document["epoch"] == epoch else {}
+    reported = dict(document["after"]) if document is not None and document["epoch"] == epoch else {}
     after = {
-        name: max(before.get(name, 0) + more.get(name, 0), told.get(name, 0))
-        for name in sorted({*before, *more, *told})
+        name: max(before.get(name, 0) + more.get(name, 0), reported.get(name, 0))
+        for name in sorted({*before, *more, *reported})
     }
     store.documents.write(_NAME, {"epoch": epoch, "before": before, "after": after})
 
 
-def settle_bad_rows(store: CheckpointStore, committed: int) -> None:
+def resolve_bad_rows(store: CheckpointStore, committed: int) -> None:
     """Forget an epoch that was not committed: it is staged again, or never comes. At a start, after recovery."""
     document = store.documents.read(_NAME)
     if document is not None and document["epoch"] > committed:

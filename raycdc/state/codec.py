@@ -23,7 +23,7 @@ Document = dict[str, Any]
 Upgrade = Callable[[Document], Document]
 
 
-def _place_segments_by_node(document: Document) -> Document:
+def _name_segments_by_node(document: Document) -> Document:
     """Version 1 had absolute paths of the host's own spool, the only one there was."""
     segments = [
         {k: v for k, v in segment.items() if k != "flight"}
@@ -53,7 +53,7 @@ def _with_parked(splits: Document) -> Document:
 
 #: Upgrades by the version they start from; each returns the document one version further. Every bump of
 #: `MANIFEST_VERSION` adds one here and a golden file to the tests.
-UPGRADES: dict[int, Upgrade] = {1: _place_segments_by_node, 2: _number_changes}
+UPGRADES: dict[int, Upgrade] = {1: _name_segments_by_node, 2: _number_changes}
 
 
 #: Version of the documents other than manifests and commit records, and their upgrades.

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
-from raycdc.config.changes import CLASSES, ConfigChangeClass, class_of, is_place, keys_of, may_hold_secret
+from raycdc.config.changes import CLASSES, ConfigChangeClass, class_of, is_location, keys_of, may_hold_secret
 from raycdc.config.fields import Secret
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig
 from raycdc.plugins import PluginGroup, load_plugin
@@ -140,7 +140,7 @@ def _kept(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
         change = class_of(section, key, field)
         if change is ConfigChangeClass.FREE and here not in _SELECTION:
             continue
-        plain = change is not ConfigChangeClass.PLACE or is_place(field)
+        plain = change is not ConfigChangeClass.LOCATION or is_location(field)
         keys[here] = value if plain and not isinstance(_raw(options, key), Secret) else _digest(_raw(options, key))
     return keys
 

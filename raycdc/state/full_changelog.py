@@ -15,7 +15,7 @@ class FullBy(StrEnum):
 
     NOTHING = ""
     SOURCE = "images"
-    KNOWN_ROWS = "known rows"
+    ROW_STORE = "known rows"
 
 
 def keep_changelog(store: CheckpointStore, full_by: FullBy) -> None:

@@ -16,7 +16,7 @@ from raycdc.state.files.state_folder import StateFolder
 from raycdc.storage.api import StoreError
 from raycdc.storage.object_store import TRIES_FOR_S, ObjectStore
 from raycdc.storage.settings import StorageSettings
-from raycdc.storage.url import FolderLocation, Location, ObjectLocation, place_of
+from raycdc.storage.url import FolderLocation, Location, ObjectLocation, parse_location
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,43 +26,43 @@ class StateLocation:
     `work` is the state's own folder where it has one. Picklable; `settings` have secrets, for processes of the run.
     """
 
-    place: Location
+    location: Location
     work: Path
     settings: StorageSettings = field(default_factory=StorageSettings)
 
     def __str__(self) -> str:
-        return str(self.place)
+        return str(self.location)
 
     @classmethod
     def of(cls, where: Path | str) -> StateLocation:
         """The state in a folder. `StateError` for what is none."""
         try:
-            place = place_of(str(where))
+            location = parse_location(str(where))
         except ValueError as cause:
             raise StateError(f"The state cannot be there: {cause}.") from cause
-        if isinstance(place, ObjectLocation):
-            raise StateError(f"{place} is on an object store: name the configuration, which says how it is reached.")
-        folder = Path(place.path).absolute()
+        if isinstance(location, ObjectLocation):
+            raise StateError(f"{location} is on an object store: name the configuration, which says how it is reached.")
+        folder = Path(location.path).absolute()
         return cls(FolderLocation(str(folder)), folder)
 
     def below(self, name: str) -> Location:
         """The place called `name` below that of the documents."""
-        return self.place.below(name)
+        return self.location.below(name)
 
     @property
     def on_store(self) -> bool:
-        return isinstance(self.place, ObjectLocation)
+        return isinstance(self.location, ObjectLocation)
 
     def open(self, disk: Disk = DISK, *, tries_for_s: float = TRIES_FOR_S) -> StateFolder:
         """The documents. `StateError` where a store cannot be opened as it is set up; one that does not answer is asked
         again for `tries_for_s`.
         """
-        match self.place:
+        match self.location:
             case FolderLocation(path):
                 return LocalFolder(Path(path), disk)
             case ObjectLocation():
                 try:
-                    return RootedFolder(ObjectStore(self.place, self.settings, tries_for_s=tries_for_s))
+                    return RootedFolder(ObjectStore(self.location, self.settings, tries_for_s=tries_for_s))
                 except StoreError as cause:
                     raise StateError(str(cause)) from cause
 
@@ -70,23 +70,23 @@ class StateLocation:
 class StateLock:
     """The flock beside a state, which keeps out other processes of this machine as long as its own lives."""
 
-    def __init__(self, place: StateLocation) -> None:
-        self._place = place
+    def __init__(self, location: StateLocation) -> None:
+        self._location = location
 
     def __repr__(self) -> str:
-        return f"StateLock({str(self._place.work)!r}, holder={self.holder()!r})"
+        return f"StateLock({str(self._location.work)!r}, holder={self.holder()!r})"
 
     def take(self) -> Lease:
         """`StateError` names the process that has it."""
-        folder = LocalFolder(self._place.work)
-        if self._place.on_store:
+        folder = LocalFolder(self._location.work)
+        if self._location.on_store:
             # A machine on which the pipeline never ran has none.
             folder.create()
         return folder.lease("lease")
 
     def holder(self) -> str:
         """The pid of the process on this host that has the lock; empty where none has it."""
-        return LocalFolder(self._place.work).holder("lease")
+        return LocalFolder(self._location.work).holder("lease")
 
     @property
     def identity(self) -> str:
@@ -98,18 +98,18 @@ class StateLock:
     @property
     def file(self) -> LockFile | None:
         """The locked file; None where it is in the state's own folder."""
-        path = self._place.work / "lease"
-        return LockFile(lock_of(path), str(path)) if self._place.on_store else None
+        path = self._location.work / "lease"
+        return LockFile(lock_of(path), str(path)) if self._location.on_store else None
 
 
-def state_place(options: PipelineOptions, storage: StorageOptions) -> StateLocation:
+def state_location(options: PipelineOptions, storage: StorageOptions) -> StateLocation:
     """Where the state of a configuration is."""
-    place = place_of(options.state)
-    if isinstance(place, FolderLocation):
-        return StateLocation.of(place.path)
-    return StateLocation(place, Path(options.work or f"./state/{options.name}.work").absolute(), storage.settings())
+    location = parse_location(options.state)
+    if isinstance(location, FolderLocation):
+        return StateLocation.of(location.path)
+    return StateLocation(location, Path(options.work or f"./state/{options.name}.work").absolute(), storage.settings())
 
 
 def state_of(config: PipelineConfig) -> StateLocation:
     """Where the state of a whole configuration is."""
-    return state_place(config.pipeline, config.storage)
+    return state_location(config.pipeline, config.storage)

@@ -31,15 +31,15 @@ WAYS_OUT: Mapping[ParkReason, str] = {
     "delete the target if its key is an older one",
     ParkReason.VALUE: "Mend the row, the transform or the column's type",
     ParkReason.TAKEN: "Move what is there away, or say with pipeline.on_existing what becomes of it",
-    ParkReason.GONE: "The target is made anew",
-    ParkReason.TOUCHED: "Undo what was done to the target, or delete the target",
+    ParkReason.MISSING: "The target is made anew",
+    ParkReason.MODIFIED: "Undo what was done to the target, or delete the target",
     ParkReason.BLOCKED: "End the session that has the target locked, or mend what fails for it at its server or "
     "catalog",
     ParkReason.RULES: "Change the [[transform]], [[lookup]], [[mask]] or [[route]], or the table",
 }
 
 #: Reasons that lie in what is at the target's place, which a new snapshot may replace.
-REPLACEABLE = frozenset({ParkReason.CHANGE, ParkReason.TAKEN, ParkReason.TOUCHED})
+REPLACEABLE = frozenset({ParkReason.CHANGE, ParkReason.TAKEN, ParkReason.MODIFIED})
 
 
 class ParkedTargetJson(TypedDict):
@@ -95,7 +95,7 @@ class ParkedTarget:
             text=data["text"],
             since_ms=data["since_ms"],
             sources=data["sources"],
-            positions={split: Position.from_json(place) for split, place in data["positions"].items()},
+            positions={split: Position.from_json(position) for split, position in data["positions"].items()},
             begun=data["begun"],
         )
 

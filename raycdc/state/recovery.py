@@ -53,7 +53,7 @@ class CommitVector:
     generation: int = 0
 
     @property
-    def place(self) -> tuple[int, int]:
+    def progress(self) -> tuple[int, int]:
         """(epoch, step): how far, whoever wrote it."""
         return self.epoch, self.step
 
@@ -106,7 +106,7 @@ class Sealed:
 
 
 #: The way out that leaves what there is alone until the new snapshot is there.
-_ANEW = 'begin with another pipeline.state and pipeline.on_existing = "replace", which takes a new snapshot'
+_NEW_STATE = 'begin with another pipeline.state and pipeline.on_existing = "replace", which takes a new snapshot'
 
 Decision = WriteRecord | Replay | Frozen | Tombstone | Refuse
 
@@ -144,10 +144,10 @@ def decide(
     again = tuple(table for table in lacking if table in lost)
     if not again and not barred:
         return Replay(lacking)
-    touched = [table for table in tables if states[table] in (_TargetProgress.ALL, _TargetProgress.PART)]
-    if touched:
+    affected = [table for table in tables if states[table] in (_TargetProgress.ALL, _TargetProgress.PART)]
+    if affected:
         replay = tuple(table for table in lacking if table not in again)
-        text = _frozen_text(manifest, touched, again) if again else _barred_text(manifest, touched, barred)
+        text = _frozen_text(manifest, affected, again) if again else _barred_text(manifest, affected, barred)
         return Frozen(again, replay, text, barred)
     return Tombstone(tables)
 
@@ -190,7 +190,8 @@ def beyond(holds: Mapping[TableId, CommitVector | None], *, newest_epoch: int) -
         if vector is not None and vector.epoch > newest_epoch:
             return Refuse(
                 f"The sink's table {table} holds epoch {vector.epoch}, but this state knows epochs up to "
-                f"{newest_epoch}: the state was restored from an older copy. Bring the newer state back, or {_ANEW}."
+                f"{newest_epoch}: the state was restored from an older copy. Bring the newer state back, or "
+                f"{_NEW_STATE}."
             )
     return None
 
@@ -225,7 +226,7 @@ def another_copy(table: TableId, epoch: int) -> str:
     return (
         f"The sink's table {table} holds an epoch {epoch} that this state did not write: the state was restored from "
         f"an older copy, or a copy of it is in use, and the target went on since. Bring the newer state back, or "
-        f"{_ANEW}."
+        f"{_NEW_STATE}."
     )
 
 
@@ -239,21 +240,21 @@ def _holding(epoch: int, vector: CommitVector | None, *, renamed: bool = False) 
     return _TargetProgress.PART if renamed or vector.step > STEP_SCHEMA else _TargetProgress.NONE
 
 
-def _frozen_text(manifest: Manifest, touched: list[TableId], again: tuple[TableId, ...]) -> str:
+def _frozen_text(manifest: Manifest, affected: list[TableId], again: tuple[TableId, ...]) -> str:
     others = sorted({segment.node for segment in manifest.segments} - {STATE_NODE})
     nodes = f" or of node {', '.join(others)}" if others else ""
     back = "Restore the spool folder of the state" + (", bring that Ray node back" if others else "")
     return (
-        f"Epoch {manifest.epoch} is in {_names(touched)} but not, or not wholly, in {_names(again)}, and segments of "
+        f"Epoch {manifest.epoch} is in {_names(affected)} but not, or not wholly, in {_names(again)}, and segments of "
         f"it are gone from the spool of the state{nodes}, so the rest cannot be written exactly. {back}, or "
-        f"{_ANEW}."
+        f"{_NEW_STATE}."
     )
 
 
-def _barred_text(manifest: Manifest, touched: list[TableId], barred: tuple[TableId, ...]) -> str:
+def _barred_text(manifest: Manifest, affected: list[TableId], barred: tuple[TableId, ...]) -> str:
     return (
-        f"Epoch {manifest.epoch} is in {_names(touched)}, and {_names(barred)} can never have it: a driver that was "
-        f"replaced wrote it while it was being dropped. If {_names(barred)} cannot be read anew, {_ANEW}."
+        f"Epoch {manifest.epoch} is in {_names(affected)}, and {_names(barred)} can never have it: a driver that was "
+        f"replaced wrote it while it was being dropped. If {_names(barred)} cannot be read anew, {_NEW_STATE}."
     )
 
 

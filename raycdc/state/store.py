@@ -85,20 +85,20 @@ class CheckpointStore:
         A folder with epochs but without a readable ``meta.json`` is an error, never a first start. A `pipeline` name
         other than the one the state was created for is an error too. Its documents are on `disk`.
         """
-        self.place = path if isinstance(path, StateLocation) else StateLocation.of(path)
+        self.location = path if isinstance(path, StateLocation) else StateLocation.of(path)
         #: The folder of this machine for segments, files of processes and the like: the state's own where it has one.
-        self.path = self.place.work
-        self._folder = self.place.open(disk)
+        self.path = self.location.work
+        self._folder = self.location.open(disk)
         #: Segments of readers on this node; the folder exists after the store was created.
         self.spool = self.path / "spool"
         self.generations = Generations(self._folder)
         self.manifest_files = ManifestFiles(self._folder, compaction)
         self._remembered = _Remembered(RecordBases(self._folder, compaction or ManifestCompaction()))
         #: Of this machine; on others nobody meets it, unless they share the folder.
-        self.lock = StateLock(self.place)
+        self.lock = StateLock(self.location)
         self.documents = DriverDocuments(self._folder, self.generations)
         identity = identity_of(self._folder, pipeline, create=create)
-        if create and self.place.on_store:
+        if create and self.location.on_store:
             LocalFolder(self.path).create("spool")
         self.pipeline = identity.pipeline
         #: Identity of this checkpoint: part of every sink commit, so that deleted state never looks committed.
@@ -107,22 +107,22 @@ class CheckpointStore:
         self.app_id = f"raycdc:{self.pipeline}:{self.checkpoint}"
         if pipeline and self.pipeline and pipeline != self.pipeline:
             raise StateError(
-                f"The state in {self.place} belongs to pipeline {self.pipeline!r}, not {pipeline!r}. "
+                f"The state in {self.location} belongs to pipeline {self.pipeline!r}, not {pipeline!r}. "
                 f"Give each pipeline its own pipeline.state."
             )
 
     @classmethod
     def there(cls, path: StateLocation | Path | str, *, pipeline: str = "") -> CheckpointStore | None:
         """The store at `path`, as a start would find it, with its errors; None where a start would make one."""
-        place = path if isinstance(path, StateLocation) else StateLocation.of(path)
-        folder = place.open()
+        location = path if isinstance(path, StateLocation) else StateLocation.of(path)
+        folder = location.open()
         if folder.read(NAME) is None:
             require_identity(folder)
             return None
         return cls(path, pipeline=pipeline, create=False)
 
     def __repr__(self) -> str:
-        return f"CheckpointStore({str(self.place)!r}, pipeline={self.pipeline!r}, checkpoint={self.checkpoint!r})"
+        return f"CheckpointStore({str(self.location)!r}, pipeline={self.pipeline!r}, checkpoint={self.checkpoint!r})"
 
     def needed_segments(self) -> set[str]:
         """Names of the segments, on whatever node, that an uncommitted epoch refers to."""
@@ -148,7 +148,7 @@ class CheckpointStore:
         """
         lock = self.lock.take()
         try:
-            require_vacant(self.generations, str(self.place), lock=self.lock.identity, wait=wait)
+            require_vacant(self.generations, str(self.location), lock=self.lock.identity, wait=wait)
         except BaseException:
             lock.release()
             raise
@@ -174,7 +174,9 @@ class CheckpointStore:
             # The same one may be written in another way than the first time, because there are more to follow now.
             there = self.manifest_files.read(manifest.epoch)
             if there is None or there.to_json() != manifest.to_json():
-                raise StateError(f"Epoch {manifest.epoch} in {self.place} exists already; epoch numbers are used once.")
+                raise StateError(
+                    f"Epoch {manifest.epoch} in {self.location} exists already; epoch numbers are used once."
+                )
             return None
 
         known = self._folder.atomically(act)
@@ -190,7 +192,7 @@ class CheckpointStore:
         if manifest is None:
             origin = self._folder.origin(epoch_name("epochs", epoch))
             raise StateError(f"{origin} does not exist: epoch {epoch} was not sealed, or was dropped.")
-        here = (s.placed(self.spool) if s.node == STATE_NODE else s for s in manifest.segments)
+        here = (s.located(self.spool) if s.node == STATE_NODE else s for s in manifest.segments)
         return replace(manifest, segments=tuple(here))
 
     def sealed_epochs(self, after: int = -1) -> list[int]:

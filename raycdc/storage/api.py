@@ -20,9 +20,9 @@ whomever.
 What became of a conditional write: the one place that tells a lost race from a lost reply.
 
 A store says too little. A request whose reply was lost is repeated by the library and meets its own first try (412), S3
-answers 409 to two writers at once although neither may have won, and a time-out says nothing at all. `settle` looks at
-the object: it is ours where it has our bytes, it is another's where it has others, and where it is as it was before,
-the request is made again.
+answers 409 to two writers at once although neither may have won, and a time-out says nothing at all. `resolve_write`
+looks at the object: it is ours where it has our bytes, it is another's where it has others, and where it is as it was
+before, the request is made again.
 
 | after a reply that is not plain success | the object has | then |
 |---|---|---|
@@ -88,7 +88,7 @@ class Store(Protocol):
     """See the module's docstring. Methods block, may be called by any thread, and raise `StoreError`."""
 
     @property
-    def place(self) -> Location: ...
+    def location(self) -> Location: ...
 
     def read(self, name: str) -> Stored | None:
         """The object `name`; None when there is none."""
@@ -133,9 +133,9 @@ class UnconfirmedWrite:
     error: StoreError
 
 
-def settle(
+def resolve_write(
     attempt: Callable[[], ConfirmedWrite | UnconfirmedWrite],
-    look: Callable[[], Stored | None],
+    probe: Callable[[], Stored | None],
     data: bytes,
     *,
     before: Version | None,
@@ -145,7 +145,7 @@ def settle(
         outcome = attempt()
         if isinstance(outcome, ConfirmedWrite):
             return ObjectWritten(outcome.version)
-        current = look()
+        current = probe()
         if current is not None and current.data == data:
             return ObjectWritten(current.version)
         if (None if current is None else current.version) != before:

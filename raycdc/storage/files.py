@@ -31,7 +31,7 @@ from raycdc.core.task_secrets import private_text
 from raycdc.storage.api import StoreError
 from raycdc.storage.object_store import client_of, shown
 from raycdc.storage.settings import StorageSettings
-from raycdc.storage.url import FolderLocation, ObjectLocation, place_of
+from raycdc.storage.url import FolderLocation, ObjectLocation, parse_location
 
 if TYPE_CHECKING:
     from raycdc.storage.object_store import AnyClient
@@ -57,23 +57,23 @@ class Access:
         self._clients: dict[ObjectLocation, AnyClient] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._tell()
+        self._write_settings()
         return (_from_file, (self.secrets,)) if self.secrets else (Access, (self.settings,))
 
-    def _tell(self) -> None:
+    def _write_settings(self) -> None:
         """Let the file say the keys as they are now: tasks on other machines cannot read them for themselves."""
-        if self._written is None or not self.settings.changes or (told := as_text(self.settings)) == self._written:
+        if self._written is None or not self.settings.changes or (settings := as_text(self.settings)) == self._written:
             return
         file = Path(self.secrets)
         new = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as written:
-            written.write(told)
+            written.write(settings)
         new.replace(file)
-        self._written = told
+        self._written = settings
 
-    def client(self, place: ObjectLocation) -> AnyClient:
-        """A client for the bucket of `place`. `OSError` where the settings cannot be used."""
-        bucket = replace(place, prefix="")
+    def client(self, location: ObjectLocation) -> AnyClient:
+        """A client for the bucket of `location`. `OSError` where the settings cannot be used."""
+        bucket = replace(location, prefix="")
         if bucket not in self._clients:
             try:
                 self._clients[bucket] = client_of(bucket, self.settings)
@@ -95,37 +95,37 @@ def as_text(settings: StorageSettings) -> str:
 
 
 def _from_file(path: str) -> Access:
-    told = json.loads(private_text(path))
-    read_again = {name: from_private(text) for name, text in told["read_again"].items()}
-    return Access(StorageSettings(**{**told["settings"], **read_again}), path)
+    settings = json.loads(private_text(path))
+    read_again = {name: from_private(text) for name, text in settings["read_again"].items()}
+    return Access(StorageSettings(**{**settings["settings"], **read_again}), path)
 
 
 @dataclass(frozen=True, slots=True)
 class StorePath:
     """A key of a store, or the beginning of keys. Its text is the URL."""
 
-    place: ObjectLocation
+    location: ObjectLocation
     access: Access
 
     def __str__(self) -> str:
-        return str(self.place)
+        return str(self.location)
 
     def __truediv__(self, name: str) -> StorePath:
-        return replace(self, place=self.place.below(name)) if name else self
+        return replace(self, location=self.location.below(name)) if name else self
 
     @property
     def name(self) -> str:
-        return self.place.prefix.rpartition("/")[2]
+        return self.location.prefix.rpartition("/")[2]
 
     @property
     def parent(self) -> StorePath:
-        return replace(self, place=replace(self.place, prefix=self.place.prefix.rpartition("/")[0]))
+        return replace(self, location=replace(self.location, prefix=self.location.prefix.rpartition("/")[0]))
 
     def relative_to(self, folder: StorePath) -> str:
         """The rest of the key behind that of `folder`."""
         beginning = _keys_below(folder)
-        assert self.place.prefix.startswith(beginning), (self, folder)
-        return self.place.prefix[len(beginning) :]
+        assert self.location.prefix.startswith(beginning), (self, folder)
+        return self.location.prefix[len(beginning) :]
 
 
 #: A folder, or a file of a folder.
@@ -141,11 +141,11 @@ def keys_change(path: AnyPath) -> bool:
 
 def any_path(text: str, access: Access) -> AnyPath:
     """The path that a checked text of the configuration names; absolute."""
-    match place_of(text):
+    match parse_location(text):
         case FolderLocation(path):
             return Path(path).absolute()
-        case ObjectLocation() as place:
-            return StorePath(place, access)
+        case ObjectLocation() as location:
+            return StorePath(location, access)
 
 
 def relative(path: FileName, folder: AnyPath) -> str:
@@ -165,9 +165,9 @@ def writing(path: FileName) -> Iterator[IO[bytes]]:
         return
     import obstore
 
-    client = path.access.client(path.place)
+    client = path.access.client(path.location)
     with _named(path, "written"):
-        upload = obstore.open_writer(client, path.place.prefix, buffer_size=WRITE_BYTES)
+        upload = obstore.open_writer(client, path.location.prefix, buffer_size=WRITE_BYTES)
     try:
         yield cast("IO[bytes]", _Upload(upload, path))
     except BaseException as error:
@@ -187,7 +187,7 @@ def reading(path: FileName) -> Iterator[Any]:
         return
     import obstore
 
-    client, key = path.access.client(path.place), path.place.prefix
+    client, key = path.access.client(path.location), path.location.prefix
     with _named(path, "read"):
         size = obstore.head(client, key)["size"]
         whole = obstore.get(client, key).bytes() if size <= READ_BYTES else None
@@ -206,7 +206,7 @@ def content(path: AnyPath) -> bytes:
     import obstore
 
     with _named(path, "read"):
-        return bytes(obstore.get(path.access.client(path.place), path.place.prefix).bytes())
+        return bytes(obstore.get(path.access.client(path.location), path.location.prefix).bytes())
 
 
 def is_there(path: FileName) -> bool:
@@ -243,7 +243,7 @@ def touch(path: AnyPath) -> None:
         import obstore
 
         with _named(path, "written"):
-            obstore.put(path.access.client(path.place), path.place.prefix, str(time.time()).encode())
+            obstore.put(path.access.client(path.location), path.location.prefix, str(time.time()).encode())
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -257,7 +257,7 @@ def names_in(folder: AnyPath) -> list[str]:
 
     beginning = _keys_below(folder)
     with _named(folder, "listed"):
-        listing = obstore.list_with_delimiter(folder.access.client(folder.place), beginning or None)
+        listing = obstore.list_with_delimiter(folder.access.client(folder.location), beginning or None)
     keys = [*listing["common_prefixes"], *(meta["path"] for meta in listing["objects"])]
     return sorted(key.removeprefix(beginning).rstrip("/") for key in keys)
 
@@ -270,7 +270,7 @@ def files_below(folder: AnyPath) -> list[str]:
 
     beginning = _keys_below(folder)
     with _named(folder, "listed"):
-        client = folder.access.client(folder.place)
+        client = folder.access.client(folder.location)
         keys = [meta["path"] for chunk in obstore.list(client, beginning or None) for meta in chunk]
     return sorted(key.removeprefix(beginning) for key in keys)
 
@@ -280,14 +280,14 @@ def each_below(folder: AnyPath) -> Iterator[str]:
     or goes meanwhile may be among them.
     """
     if isinstance(folder, Path):
-        for place, _, names in os.walk(folder):
-            yield from (str(Path(place, name).relative_to(folder)) for name in names)
+        for location, _, names in os.walk(folder):
+            yield from (str(Path(location, name).relative_to(folder)) for name in names)
         return
     import obstore
 
     beginning = _keys_below(folder)
     with _named(folder, "listed"):
-        for chunk in obstore.list(folder.access.client(folder.place), beginning or None):
+        for chunk in obstore.list(folder.access.client(folder.location), beginning or None):
             yield from (meta["path"].removeprefix(beginning) for meta in chunk)
 
 
@@ -315,12 +315,14 @@ def names_after(folder: StorePath, beginning: str, after: str = "") -> list[str]
     """The names of the objects directly in a folder that begin so and come behind `after`, in order."""
     import obstore
 
-    place = _keys_below(folder)
+    location = _keys_below(folder)
     found: list[str] = []
     with _named(folder, "listed"):
         # A prefix of the library is a whole part of a key; stores list in order.
-        for chunk in obstore.list(folder.access.client(folder.place), place, offset=f"{place}{after or beginning}"):
-            names = [meta["path"].removeprefix(place) for meta in chunk]
+        for chunk in obstore.list(
+            folder.access.client(folder.location), location, offset=f"{location}{after or beginning}"
+        ):
+            names = [meta["path"].removeprefix(location) for meta in chunk]
             found += [name for name in names if name.startswith(beginning)]
             if not names or not names[-1].startswith(beginning):
                 break
@@ -331,12 +333,12 @@ def copy(file: StorePath, to: StorePath) -> None:
     """Copy an object to another name of its bucket; the store does it, whole or not at all."""
     import obstore
 
-    client = file.access.client(file.place)
+    client = file.access.client(file.location)
     with _named(file, "copied"):
-        if obstore.head(client, file.place.prefix)["size"] < COPY_BYTES_MAX:
-            obstore.copy(client, file.place.prefix, to.place.prefix)
+        if obstore.head(client, file.location.prefix)["size"] < COPY_BYTES_MAX:
+            obstore.copy(client, file.location.prefix, to.location.prefix)
             return
-        parts = obstore.get(client, file.place.prefix).stream(WRITE_BYTES)
+        parts = obstore.get(client, file.location.prefix).stream(WRITE_BYTES)
     with writing(to) as whole:
         for part in parts:
             whole.write(bytes(part))
@@ -347,7 +349,7 @@ def delete(files: Iterable[FileName]) -> None:
     for file in files:
         with contextlib.suppress(OSError):
             if isinstance(file, StorePath):
-                _delete_keys(file, [file.place.prefix])
+                _delete_keys(file, [file.location.prefix])
             else:
                 Path(file).unlink(missing_ok=True)
 
@@ -363,7 +365,7 @@ def delete_table(folder: AnyPath, log: str) -> None:
 
     for beginning in (folder / log, folder):
         with _named(folder, "deleted"):
-            client = folder.access.client(folder.place)
+            client = folder.access.client(folder.location)
             keys = [meta["path"] for chunk in obstore.list(client, _keys_below(beginning)) for meta in chunk]
         _delete_keys(folder, sorted(keys, reverse=True), at_once=1 if beginning != folder else _DELETED_AT_ONCE)
 
@@ -374,7 +376,7 @@ def _delete_keys(path: StorePath, keys: Sequence[str], *, at_once: int = _DELETE
     with _named(path, "deleted"):
         for first in range(0, len(keys), at_once):
             with contextlib.suppress(FileNotFoundError):
-                obstore.delete(path.access.client(path.place), list(keys[first : first + at_once]))
+                obstore.delete(path.access.client(path.location), list(keys[first : first + at_once]))
 
 
 def _head(path: StorePath) -> Any:
@@ -382,13 +384,13 @@ def _head(path: StorePath) -> Any:
 
     with _named(path, "looked for"):
         try:
-            return obstore.head(path.access.client(path.place), path.place.prefix)
+            return obstore.head(path.access.client(path.location), path.location.prefix)
         except FileNotFoundError:
             return None
 
 
 def _keys_below(folder: StorePath) -> str:
-    return f"{folder.place.prefix}/" if folder.place.prefix else ""
+    return f"{folder.location.prefix}/" if folder.location.prefix else ""
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from raycdc.storage.api import (
     StoreError,
     UnconfirmedWrite,
     Version,
-    settle,
+    resolve_write,
 )
 from raycdc.storage.settings import ProfileError, StorageSettings, account_of, with_profile
 from raycdc.storage.silence import SILENCES
@@ -79,32 +79,32 @@ class ObjectStore:
 
     def __init__(
         self,
-        place: ObjectLocation,
+        location: ObjectLocation,
         settings: StorageSettings | None = None,
         *,
         client: AnyClient | None = None,
         tries_for_s: float = TRIES_FOR_S,
     ) -> None:
-        """The objects below `place`. Raises `StoreError` where the settings cannot be used.
+        """The objects below `location`. Raises `StoreError` where the settings cannot be used.
 
         `client` is for tests: a client of obstore's that is there already.
         """
-        self._place = place
+        self._location = location
         self._tries_for_s = tries_for_s
         #: Requests by operation, for whoever watches their cost; those that the library repeats count once.
         self.requests: Counter[str] = Counter()
         self._endpoint = settings.endpoint if settings else ""
         #: Whether a refusal may pass, because other keys may be read any moment; and whether the store let us in ever.
         self._keys_change = settings is not None and settings.changes
-        self._was_let_in = False
-        self._client = client or client_of(place, settings or StorageSettings(), tries_for_s=tries_for_s)
+        self._was_authorized = False
+        self._client = client or client_of(location, settings or StorageSettings(), tries_for_s=tries_for_s)
 
     def __repr__(self) -> str:
-        return f"ObjectStore({str(self._place)!r})"
+        return f"ObjectStore({str(self._location)!r})"
 
     @property
-    def place(self) -> ObjectLocation:
-        return self._place
+    def location(self) -> ObjectLocation:
+        return self._location
 
     def read(self, name: str) -> Stored | None:
         import obstore
@@ -116,7 +116,9 @@ class ObjectStore:
                 return Stored(result.bytes().to_bytes(), _version(result.meta["e_tag"], result.meta["version"]))
             except FileNotFoundError as cause:
                 if "NoSuchBucket" in str(cause) or "ContainerNotFound" in str(cause):
-                    raise StoreError(f"{self._place} cannot be read: there is no such bucket.", lasting=True) from cause
+                    raise StoreError(
+                        f"{self._location} cannot be read: there is no such bucket.", lasting=True
+                    ) from cause
                 return None
 
     def put(self, name: str, data: bytes) -> ObjectWritten:
@@ -185,13 +187,13 @@ class ObjectStore:
                 return self._unsure(name, cause)
 
         with self._named(name, "written"):
-            return settle(attempt, lambda: self.read(name), data, before=before)
+            return resolve_write(attempt, lambda: self.read(name), data, before=before)
 
-    def _told_of(self) -> AbstractContextManager[None]:
-        return SILENCES.asking(str(self._place), tries_for_s=self._tries_for_s, is_answer=_is_answer)
+    def _reporting(self) -> AbstractContextManager[None]:
+        return SILENCES.asking(str(self._location), tries_for_s=self._tries_for_s, is_answer=_is_answer)
 
     def _unsure(self, name: str, cause: Exception) -> UnconfirmedWrite:
-        text = f"{self._place.below(name)} cannot be written: {shown(cause)}."
+        text = f"{self._location.below(name)} cannot be written: {shown(cause)}."
         return UnconfirmedWrite(StoreError(text, lasting=False))
 
     def _put(self, name: str, data: bytes, mode: PutMode) -> Version:
@@ -206,16 +208,16 @@ class ObjectStore:
         """The answer to a request. Keys that are read again are several, which are changed one after the other, here
         and at the server: a request that is refused meanwhile, and therefore not carried out, is made again.
         """
-        pauses = Backoff(RetryPolicy(longest_s=5.0, patience_s=self._tries_for_s))
+        pauses = Backoff(RetryPolicy(longest_s=5.0, retry_s=self._tries_for_s))
         while True:
             try:
                 answer = request()
             except _refusals():
-                may_pass = self._keys_change and self._was_let_in
+                may_pass = self._keys_change and self._was_authorized
                 if not may_pass or (pause_s := pauses.failed(time.monotonic())) is None:
                     raise
             else:
-                self._was_let_in = True
+                self._was_authorized = True
                 return answer
             time.sleep(pause_s)
 
@@ -224,24 +226,24 @@ class ObjectStore:
         """Errors of the library become `StoreError`, with the object's URL in them. A `small` request is answered soon
         by a store that is there (`raycdc.storage.silence`).
         """
-        place = self._place.below(name) if name else self._place
+        location = self._location.below(name) if name else self._location
         try:
-            with self._told_of() if small else nullcontext():
+            with self._reporting() if small else nullcontext():
                 yield
         except StoreError:
             raise
         except FileNotFoundError as cause:
-            raise StoreError(f"{place} cannot be {verb}: there is no such bucket.", lasting=True) from cause
+            raise StoreError(f"{location} cannot be {verb}: there is no such bucket.", lasting=True) from cause
         except _refusals() as cause:
             raise StoreError(
-                f"{place} cannot be {verb}: {shown(cause)}. Are the credentials right (see [storage]), and may they "
+                f"{location} cannot be {verb}: {shown(cause)}. Are the credentials right (see [storage]), and may they "
                 f"read, write, list and delete there?",
                 lasting=True,
             ) from cause
         except (OSError, _any_of_obstore()) as cause:
             if fault := self._certificate_fault(cause):
-                raise StoreError(f"{place} cannot be {verb}: no TLS connection to {fault}", lasting=True) from cause
-            raise StoreError(f"{place} cannot be {verb}: {shown(cause)}.") from cause
+                raise StoreError(f"{location} cannot be {verb}: no TLS connection to {fault}", lasting=True) from cause
+            raise StoreError(f"{location} cannot be {verb}: {shown(cause)}.") from cause
 
     def _certificate_fault(self, cause: Exception) -> str:
         """What is wrong with the certificate of an endpoint of one's own, where that is the library's error."""
@@ -259,17 +261,17 @@ class ObjectStore:
         return first_fault([asked])
 
 
-def client_of(place: ObjectLocation, settings: StorageSettings, *, tries_for_s: float = TRIES_FOR_S) -> AnyClient:
-    """A client of the objects below `place`. Raises `StoreError` where the settings cannot be used; asks nobody."""
+def client_of(location: ObjectLocation, settings: StorageSettings, *, tries_for_s: float = TRIES_FOR_S) -> AnyClient:
+    """A client of the objects below `location`. Raises `StoreError` where the settings cannot be used; asks nobody."""
     try:
-        return _client_for(place, settings, tries_for_s)
+        return _client_for(location, settings, tries_for_s)
     except ProfileError as cause:
-        raise StoreError(f"{place} cannot be opened: {cause}.", lasting=True) from cause
+        raise StoreError(f"{location} cannot be opened: {cause}.", lasting=True) from cause
     except (ValueError, _any_of_obstore()) as cause:
-        raise StoreError(f"{place} cannot be opened: {shown(cause)}. Is [storage] right?", lasting=True) from cause
+        raise StoreError(f"{location} cannot be opened: {shown(cause)}. Is [storage] right?", lasting=True) from cause
 
 
-def _client_for(place: ObjectLocation, settings: StorageSettings, tries_for_s: float) -> AnyClient:
+def _client_for(location: ObjectLocation, settings: StorageSettings, tries_for_s: float) -> AnyClient:
     from obstore.store import AzureStore, GCSStore, S3Store
 
     client: ClientConfig = {
@@ -287,8 +289,8 @@ def _client_for(place: ObjectLocation, settings: StorageSettings, tries_for_s: f
         "max_retries": 1000,
         "retry_timeout": timedelta(seconds=tries_for_s),
     }
-    prefix = place.prefix or None
-    match place.kind:
+    prefix = location.prefix or None
+    match location.kind:
         case StoreKind.S3:
             settings = with_profile(settings)
             keys = _S3Keys(settings) if settings.changes else None
@@ -303,26 +305,26 @@ def _client_for(place: ObjectLocation, settings: StorageSettings, tries_for_s: f
                 "virtual_hosted_style_request": "" if settings.in_path else "true",
                 "skip_signature": "true" if settings.anonymous else "",
             }
-            return _opened(partial(S3Store, credential_provider=keys), place.bucket, prefix, config, client, retries)
+            return _opened(partial(S3Store, credential_provider=keys), location.bucket, prefix, config, client, retries)
         case StoreKind.GCS:
             config = {
                 "service_account": settings.service_account,
                 "base_url": settings.endpoint,
                 "skip_signature": "true" if settings.anonymous else "",
             }
-            return _opened(GCSStore, place.bucket, prefix, config, client, retries)
+            return _opened(GCSStore, location.bucket, prefix, config, client, retries)
         case StoreKind.AZURE:
             given = _AzureKeys(settings) if settings.changes else None
             settings = replace(settings, account_key="", sas_token="") if given else settings
             config = {
-                "account_name": account_of(place, settings),
+                "account_name": account_of(location, settings),
                 "account_key": settings.account_key,
                 "sas_key": settings.sas_token,
                 "endpoint": settings.endpoint,
                 "skip_signature": "true" if settings.anonymous else "",
             }
             return _opened(
-                partial(AzureStore, credential_provider=given), place.bucket, prefix, config, client, retries
+                partial(AzureStore, credential_provider=given), location.bucket, prefix, config, client, retries
             )
 
 
@@ -410,7 +412,7 @@ def probe(store: Store) -> None:
         store.delete(name)
     if not isinstance(second, PreconditionFailed):
         raise StoreError(
-            f"{store.place} is on a server that overwrites an object where it was asked to make a new one "
+            f"{store.location} is on a server that overwrites an object where it was asked to make a new one "
             "(If-None-Match), so that two writers would lose each other's commits. Use a newer version of that server, "
             "or another store.",
             lasting=True,

@@ -148,15 +148,15 @@ _TLS = "ssl."
 _Property = str | dict[str, str | dict[str, str]]
 
 
-def account_of(place: ObjectLocation, settings: StorageSettings) -> str:
+def account_of(location: ObjectLocation, settings: StorageSettings) -> str:
     """The account of a place at Azure; empty where only the environment may name it."""
-    return place.account or settings.account
+    return location.account or settings.account
 
 
-def delta_options(place: ObjectLocation, settings: StorageSettings) -> dict[str, str]:
+def delta_options(location: ObjectLocation, settings: StorageSettings) -> dict[str, str]:
     """``storage_options`` of deltalake. Every commit is one conditional put, which S3 has without a lock table."""
-    settings = _complete(place, settings)
-    match place.kind:
+    settings = _complete(location, settings)
+    match location.kind:
         case StoreKind.S3:
             options = {
                 "aws_endpoint": settings.endpoint,
@@ -176,21 +176,21 @@ def delta_options(place: ObjectLocation, settings: StorageSettings) -> dict[str,
             }
         case StoreKind.AZURE:
             options = {
-                "azure_storage_account_name": account_of(place, settings),
+                "azure_storage_account_name": account_of(location, settings),
                 "azure_storage_account_key": settings.account_key,
                 "azure_storage_sas_key": settings.sas_token,
                 "azure_endpoint": settings.endpoint,
                 "azure_skip_signature": _said(settings.anonymous),
             }
         case _:
-            assert_never(place.kind)
+            assert_never(location.kind)
     return _given({**options, "allow_http": _said(settings.allow_http)})
 
 
-def iceberg_properties(place: ObjectLocation, settings: StorageSettings) -> dict[str, str]:
+def iceberg_properties(location: ObjectLocation, settings: StorageSettings) -> dict[str, str]:
     """Properties of a catalog or table for pyiceberg's FileIO."""
-    settings = _complete(place, settings)
-    match place.kind:
+    settings = _complete(location, settings)
+    match location.kind:
         case StoreKind.S3:
             options = {
                 "s3.endpoint": settings.endpoint,
@@ -207,7 +207,7 @@ def iceberg_properties(place: ObjectLocation, settings: StorageSettings) -> dict
         case StoreKind.AZURE:
             server = urlsplit(settings.endpoint)
             options = {
-                "adls.account-name": account_of(place, settings),
+                "adls.account-name": account_of(location, settings),
                 "adls.account-key": settings.account_key,
                 "adls.sas-token": settings.sas_token,
                 "adls.blob-storage-authority": server.netloc,
@@ -216,7 +216,7 @@ def iceberg_properties(place: ObjectLocation, settings: StorageSettings) -> dict
                 "adls.dfs-storage-scheme": server.scheme,
             }
         case _:
-            assert_never(place.kind)
+            assert_never(location.kind)
     return _given(options)
 
 
@@ -233,9 +233,9 @@ def with_tls(properties: Mapping[str, str]) -> dict[str, _Property]:
     return {**given, "ssl": nested} if nested else given
 
 
-def _complete(place: ObjectLocation, settings: StorageSettings) -> StorageSettings:
+def _complete(location: ObjectLocation, settings: StorageSettings) -> StorageSettings:
     settings = settings.now()
-    return with_profile(settings) if place.kind is StoreKind.S3 else settings
+    return with_profile(settings) if location.kind is StoreKind.S3 else settings
 
 
 def _said(flag: bool) -> str:

@@ -2,7 +2,7 @@
 
 The client of a store asks again by itself, at growing intervals, and says nothing meanwhile
 (`raycdc.storage.object_store`), so that a run whose store was unplugged would stand still for minutes without a word.
-Requests are therefore noted here when they begin and end, and `Silences.look` says in words, for whoever looks each
+Requests are therefore noted here when they begin and end, and `Silences.poll` says in words, for whoever looks each
 second, what people should know.
 
 A request that takes its time because it is large (a copy of a segment) is not noted.
@@ -30,8 +30,8 @@ class _Store:
     asking: int = 0
     since_s: float | None = None
     until_s: float = 0.0
-    told_since_s: float | None = None
-    told_until_s: float = 0.0
+    reported_since_s: float | None = None
+    reported_until_s: float = 0.0
 
 
 class Silences:
@@ -67,20 +67,24 @@ class Silences:
             raise
         self._ended(one, answered=True)
 
-    def look(self, time_of_day: Callable[[float], str]) -> list[str]:
+    def poll(self, time_of_day: Callable[[float], str]) -> list[str]:
         """What is to be told now, each once. `time_of_day` shows the time so many seconds from now, in words."""
         said = []
         now_s = self._clock()
         with self._lock:
             for name, one in self._stores.items():
-                told_s, since_s = one.told_since_s, one.since_s
-                if told_s is not None and (since_s is None or since_s > told_s):
-                    said.append(f"{name} answers again, after {now_s - told_s:.0f} s.")
-                    told_s = one.told_since_s = None
-                if since_s is None or now_s - since_s < SILENT_S or (told_s is not None and now_s < one.told_until_s):
+                reported_s, since_s = one.reported_since_s, one.since_s
+                if reported_s is not None and (since_s is None or since_s > reported_s):
+                    said.append(f"{name} answers again, after {now_s - reported_s:.0f} s.")
+                    reported_s = one.reported_since_s = None
+                if (
+                    since_s is None
+                    or now_s - since_s < SILENT_S
+                    or (reported_s is not None and now_s < one.reported_until_s)
+                ):
                     continue
                 if one.until_s > now_s:
-                    one.told_since_s, one.told_until_s = since_s, one.until_s
+                    one.reported_since_s, one.reported_until_s = since_s, one.until_s
                     since, until = time_of_day(since_s - now_s), time_of_day(one.until_s - now_s)
                     said.append(
                         f"{name} has not answered since {since}, for {now_s - since_s:.0f} s. It is asked again until "

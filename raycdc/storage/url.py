@@ -76,7 +76,7 @@ class ObjectLocation:
     account: str = ""
 
     def __str__(self) -> str:
-        """The URL, which `place_of` reads back."""
+        """The URL, which `parse_location` reads back."""
         if self.account:
             return f"abfss://{self.bucket}@{self.account}.dfs.core.windows.net/{self.prefix}".rstrip("/")
         return f"{self.kind}://{self.bucket}/{self.prefix}".rstrip("/")
@@ -89,7 +89,7 @@ class ObjectLocation:
 Location = FolderLocation | ObjectLocation
 
 
-def place_of(text: str) -> Location:
+def parse_location(text: str) -> Location:
     """The place that `text` names. Raises ValueError with the way out."""
     scheme = _SCHEME.match(text)
     if scheme is None:
@@ -99,17 +99,17 @@ def place_of(text: str) -> Location:
         case "file":
             return FolderLocation(_file_path(text, rest))
         case "s3" | "gs" | "az" | "abfss":
-            return _object_place(text, name, rest)
+            return _object_location(text, name, rest)
         case _:
             raise ValueError(f'"{text}" is a URL, and {scheme[1]}: is not supported; {_way_out(name, rest)}')
 
 
-def check_place(text: str) -> str:
+def check_location(text: str) -> str:
     """`text` as the rest of raycdc takes it: a path, or a URL of an object store in its one spelling. Empty stays so.
 
     Raises ValueError with the way out.
     """
-    return str(place_of(text))
+    return str(parse_location(text))
 
 
 def check_local_path(text: str) -> str:
@@ -117,7 +117,7 @@ def check_local_path(text: str) -> str:
 
     Raises ValueError with the way out.
     """
-    match place_of(text):
+    match parse_location(text):
         case FolderLocation(path):
             return path
         case ObjectLocation():
@@ -147,7 +147,7 @@ def _file_path(text: str, rest: str) -> str:
     return _path("/" + unquote(path))
 
 
-def _object_place(text: str, scheme: str, rest: str) -> ObjectLocation:
+def _object_location(text: str, scheme: str, rest: str) -> ObjectLocation:
     if not rest.startswith("/"):
         raise ValueError(f'"{text}" lacks a slash; write "{scheme}://{rest}"')
     authority, _, path = rest[1:].partition("/")

@@ -19,16 +19,16 @@ from raycdc.testing.sink_stories import SinkStories, write
 class ConcurrentWriterStories(SinkStories):
     """See the module's docstring."""
 
-    def test_somebody_elses_target_is_refused(self, tmp_path: Path) -> None:
+    def test_a_foreign_target_is_refused(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
         play.epochs(1)
         play.sink()
         self.occupy(play.folder, play.orders.id)
         theirs = self.rows(play.folder, play.orders.id)
         assert theirs, "occupy left no row"
-        looks = partial(play.sink(looks=True).require_free, play.orders.id)
-        begins = partial(play.sink().apply_schema, play.works(1)[0])
-        for refused in (looks, begins):
+        inspects = partial(play.sink(inspects=True).require_free, play.orders.id)
+        begins = partial(play.sink().apply_schema, play.commits(1)[0])
+        for refused in (inspects, begins):
             taken = True
             try:
                 refused()
@@ -50,7 +50,7 @@ class ConcurrentWriterStories(SinkStories):
         else:
             raise AssertionError("the sink lost a table, and the next start did not refuse to go on")
 
-    def test_a_target_that_was_lost_is_made_anew_while_the_run_goes_on(self, tmp_path: Path) -> None:
+    def test_a_lost_target_is_recreated_during_the_run(self, tmp_path: Path) -> None:
         for noticed in (True, False):
             play, sink = self._touchable(tmp_path / ("noticed" if noticed else "unnoticed"))
             self.lose(play.folder, play.orders.id)
@@ -58,7 +58,7 @@ class ConcurrentWriterStories(SinkStories):
                 play.epochs(1)
                 play.run(sink, parking=ParkingPolicy())
                 assert list(play.parked()) == [str(play.orders.id)], "the table whose target went is parked alone"
-            play.begin_anew(play.orders)
+            play.resnapshot(play.orders)
             play.run(sink, parking=ParkingPolicy())
             assert play.parked() == {}, "the way out that people are told did not help without a restart"
             self._check(play)
@@ -69,9 +69,7 @@ class ConcurrentWriterStories(SinkStories):
             play.restart(parking=ParkingPolicy())
             self._check(play)
 
-    def test_a_target_that_was_restored_from_an_older_copy_begins_anew_while_the_run_goes_on(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_target_restored_from_an_older_copy_is_resnapshotted_during_the_run(self, tmp_path: Path) -> None:
         self._need("back_up")
         play, sink = self._touchable(tmp_path)
         restore = self.back_up(play.folder, play.orders.id)
@@ -81,16 +79,16 @@ class ConcurrentWriterStories(SinkStories):
         play.epochs(1)
         play.run(sink, parking=ParkingPolicy())
         assert list(play.parked()) == [str(play.orders.id)], "the table whose target was restored is parked alone"
-        told = play.parked()[str(play.orders.id)].casefold()
-        if sink.writes[0] != UPSERT or "delete" in told or "drop" in told:
+        reported = play.parked()[str(play.orders.id)].casefold()
+        if sink.writes[0] != UPSERT or "delete" in reported or "drop" in reported:
             # Rows of a changelog would stay; and some are to be deleted before, as their messages say.
             self.lose(play.folder, play.orders.id)
-        play.begin_anew(play.orders)
+        play.resnapshot(play.orders)
         play.run(sink, parking=ParkingPolicy())
         assert play.parked() == {}, "the way out that people are told did not help without a restart"
         self._check(play)
 
-    def test_a_target_that_somebody_made_anew_is_refused(self, tmp_path: Path) -> None:
+    def test_a_recreated_target_is_refused(self, tmp_path: Path) -> None:
         for runs in (True, False):
             play = self._play(tmp_path / ("runs" if runs else "starts"))
             play.epochs(1)
@@ -123,14 +121,14 @@ class ConcurrentWriterStories(SinkStories):
         other.run(successor)
         play.epochs(1)
         for driver in (sink, play.sink()):
-            for work in play.works(2):
+            for work in play.commits(2):
                 self._is_refused(partial(write, driver, work), always=True)
         self._check(other)
         other.epochs(1)
         other.restart()
         self._check(other)
 
-    def test_a_column_of_others_keeps_its_values(self, tmp_path: Path) -> None:
+    def test_a_foreign_column_keeps_its_values(self, tmp_path: Path) -> None:
         self._need("widen")
         play = self._play(tmp_path)
         play.epochs(1)
@@ -156,14 +154,14 @@ class ConcurrentWriterStories(SinkStories):
             restore()
             self._is_parked_alone(play, sink if runs else None, play.orders.id)
 
-    def test_a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone(self, tmp_path: Path) -> None:
+    def test_an_altered_target_that_rows_do_not_fit_is_parked_alone(self, tmp_path: Path) -> None:
         self._need("alter")
         for runs in (True, False):
             play, sink = self._touchable(tmp_path, runs)
             self.alter(play.folder, play.orders.id)
             self._is_parked_alone(play, sink if runs else None, play.orders.id)
 
-    def test_rows_that_somebody_deleted_are_noticed_or_later_changes_arrive(self, tmp_path: Path) -> None:
+    def test_deleted_target_rows_are_noticed_or_later_changes_arrive(self, tmp_path: Path) -> None:
         self._need("erase")
         for runs in (True, False):
             play, sink = self._touchable(tmp_path, runs)
@@ -206,7 +204,7 @@ class ConcurrentWriterStories(SinkStories):
             assert play.parked() == {}, "a table was parked for what is harmless"
             self._check(play)
 
-    def test_a_target_that_somebody_renamed_is_parked_alone(self, tmp_path: Path) -> None:
+    def test_a_renamed_target_is_parked_alone(self, tmp_path: Path) -> None:
         self._need("rename")
         renamed = TableId("shop", "renamed")
         for runs in (True, False):
@@ -216,20 +214,20 @@ class ConcurrentWriterStories(SinkStories):
             self._is_parked_alone(play, sink if runs else None, renamed)
             assert self.rows(play.folder, play.orders.id) == [], "the target was made again, without the rows it had"
 
-    def test_a_store_that_is_away_for_a_moment_is_waited_for(self, tmp_path: Path) -> None:
-        self._need("away")
+    def test_a_briefly_unreachable_store_is_waited_for(self, tmp_path: Path) -> None:
+        self._need("unreachable")
         play, sink = self._touchable(tmp_path)
         play.epochs(2)
-        told: list[str] = []
+        reported: list[str] = []
         with ExitStack() as absence:
 
-            def tell(text: str) -> None:
-                told.append(text)
+            def notify(text: str) -> None:
+                reported.append(text)
                 absence.close()
 
-            absence.enter_context(self.away(play.folder))
-            play.run(sink, parking=ParkingPolicy(waiting=SinkOutagePolicy(tell=tell)))
-        assert told, "the store was away, and nobody was told that it is waited for"
+            absence.enter_context(self.unreachable(play.folder))
+            play.run(sink, parking=ParkingPolicy(waiting=SinkOutagePolicy(notify=notify)))
+        assert reported, "the store was away, and nobody was told that it is waited for"
         assert play.parked() == {}, "no table is to blame for a store that is away"
         self._check(play)
         play.epochs(1)

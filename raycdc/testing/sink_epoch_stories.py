@@ -13,7 +13,7 @@ from raycdc.model.evolution.events import AddColumnEvent
 from raycdc.segments import run_in_process
 from raycdc.segments.tasks import ResultT, StageTask
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE
-from raycdc.testing.sink_stories import SinkStories, place, write
+from raycdc.testing.sink_stories import SinkStories, progress, write
 
 #: Where a run is stopped by an error: each is reached by the epoch loop, ``in_commit`` by the sink's own verb.
 POINTS = (
@@ -38,7 +38,7 @@ class EpochStories(SinkStories):
         self._check(play)
         held = play.sink()
         for table in (play.orders, play.items):
-            assert place(held.committed(table.id)) == (3, STEP_LAST)
+            assert progress(held.committed(table.id)) == (3, STEP_LAST)
 
     def test_an_error_at_any_point_loses_and_doubles_nothing(self, tmp_path: Path) -> None:
         for point in POINTS:
@@ -60,7 +60,7 @@ class EpochStories(SinkStories):
         play.run()
         for sink in (play.sink(), play.sink()):
             for epoch in (1, 2):
-                for work in play.works(epoch):
+                for work in play.commits(epoch):
                     sink.apply_schema(work)
                     sink.commit(work, sink.stage([work])[work.target])
         self._check(play)
@@ -79,10 +79,10 @@ class EpochStories(SinkStories):
         play = self._play(tmp_path)
         play.epochs(1)
         sink = play.sink()
-        works = play.works(1)
-        for work in works:
+        commits = play.commits(1)
+        for work in commits:
             sink.apply_schema(work)
-        sink.stage(works)
+        sink.stage(commits)
         for table in (play.orders, play.items):
             assert self.rows(play.folder, table.id) == []
 
@@ -92,7 +92,7 @@ class EpochStories(SinkStories):
         play.run(play.sink())
         play.epochs(1)
         asleep = play.sink()
-        late = play.works(2)
+        late = play.commits(2)
         staged = asleep.stage(late)
         play.restart()
         before = {table.id: self.rows(play.folder, table.id) for table in (play.orders, play.items)}
@@ -100,7 +100,7 @@ class EpochStories(SinkStories):
             self._is_refused(partial(asleep.commit, work, staged[work.target]))
         # An epoch that nobody has written yet is not the old driver's to write.
         play.epochs(1)
-        for work in play.works(3, generation=play.script.generation - 1):
+        for work in play.commits(3, generation=play.script.generation - 1):
             self._is_refused(partial(write, asleep, work), always=True)
         assert {table: self.rows(play.folder, table) for table in before} == before
         play.restart()
@@ -111,12 +111,12 @@ class EpochStories(SinkStories):
         play.epochs(1)
         play.run()
         first, other = play.sink(), play.sink()
-        assert place(first.committed(play.orders.id)) == (1, STEP_LAST)
+        assert progress(first.committed(play.orders.id)) == (1, STEP_LAST)
         play.epochs(1)
-        (work, *_) = [work for work in play.works(2) if work.target == play.orders.id]
+        (work, *_) = [work for work in play.commits(2) if work.target == play.orders.id]
         other.commit(work, other.stage([work])[work.target])
-        assert place(first.committed(play.orders.id)) == (2, STEP_LAST)
-        assert place(first.committed(play.items.id)) == (1, STEP_LAST), "one target says nothing of another one"
+        assert progress(first.committed(play.orders.id)) == (2, STEP_LAST)
+        assert progress(first.committed(play.items.id)) == (1, STEP_LAST), "one target says nothing of another one"
         assert first.committed(TableId("shop", "never_written")) is None
 
     def test_a_tombstone_bars_its_epoch(self, tmp_path: Path) -> None:
@@ -125,13 +125,13 @@ class EpochStories(SinkStories):
         play.run()
         play.epochs(1)
         asleep = play.sink()
-        late = play.works(2)
+        late = play.commits(2)
         staged = asleep.stage(late)
         before = {work.target: self.rows(play.folder, work.target) for work in late}
         driver = play.sink()
-        for work in play.works(2, generation=play.store.generations.next()):
+        for work in play.commits(2, generation=play.store.generations.next()):
             driver.tombstone(replace(work, segments=()))
-            assert place(play.sink().committed(work.target)) == (2, STEP_TOMBSTONE)
+            assert progress(play.sink().committed(work.target)) == (2, STEP_TOMBSTONE)
         for work in late:
             self._is_refused(partial(asleep.commit, work, staged[work.target]))
         assert {target: self.rows(play.folder, target) for target in before} == before
@@ -141,9 +141,9 @@ class EpochStories(SinkStories):
         play.epochs(1)
         play.run()
         sink = play.sink()
-        for work in play.works(1, generation=play.store.generations.next()):
+        for work in play.commits(1, generation=play.store.generations.next()):
             self._is_refused(partial(sink.tombstone, replace(work, segments=())))
-            assert place(play.sink().committed(work.target)) == (1, STEP_LAST)
+            assert progress(play.sink().committed(work.target)) == (1, STEP_LAST)
         self._check(play)
 
     def test_epochs_whose_rows_are_lost_are_dropped_and_read_again(self, tmp_path: Path) -> None:
@@ -182,25 +182,25 @@ class EpochStories(SinkStories):
         play.script.seal(final=True)
         play.run()
         for table in (play.orders, play.items):
-            assert place(play.sink().committed(table.id)) == (1, STEP_LAST)
+            assert progress(play.sink().committed(table.id)) == (1, STEP_LAST)
             assert self.rows(play.folder, table.id) == []
 
     def test_looking_changes_nothing(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
         play.epochs()
         play.run()
-        looker = play.sink(looks=True)
+        looker = play.sink(inspects=True)
         fresh = TableId("shop", "fresh")
         assert looker.committed(fresh) is None
         looker.require_free(fresh)
-        assert place(looker.committed(play.orders.id)) == (3, STEP_LAST)
+        assert progress(looker.committed(play.orders.id)) == (3, STEP_LAST)
         assert looker.committed(fresh) is None, "looking at a target made it"
         self._check(play)
 
     def test_looking_before_anything_was_written_makes_nothing(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
         before = sorted(play.folder.rglob("*"))
-        looker = play.sink(looks=True)
+        looker = play.sink(inspects=True)
         assert looker.committed(play.orders.id) is None
         looker.require_free(play.orders.id)
         looker.close()

@@ -104,7 +104,7 @@ class SinkHooks(ABC):
         """
         raise NotImplementedError
 
-    def away(self, folder: Path) -> AbstractContextManager[object]:
+    def unreachable(self, folder: Path) -> AbstractContextManager[object]:
         """The store does not answer, or has no time, until the context ends, which another thread may do. Not for a
         store that is as near as the pipeline's own state.
         """

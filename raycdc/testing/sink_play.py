@@ -44,7 +44,9 @@ class Play:
         #: How often each table began again.
         self.incarnations = {str(table.id): 0 for table in (self.orders, self.items)}
 
-    def sink(self, *, looks: bool = False, run_tasks: TaskRunner = run_in_process, on_existing: str = "fail") -> Sink:
+    def sink(
+        self, *, inspects: bool = False, run_tasks: TaskRunner = run_in_process, on_existing: str = "fail"
+    ) -> Sink:
         """A sink of a driver of its own, opened as a run opens it, or as ``raycdc check`` does."""
         sink = self._new_sink(self.folder)
         context = SinkContext(
@@ -56,7 +58,7 @@ class Play:
             parallelism=2,
             storage=sink.storage,
         )
-        (sink.look if looks else sink.open)(context)
+        (sink.inspect if inspects else sink.open)(context)
         return sink
 
     def epochs(self, count: int = 3) -> None:
@@ -68,7 +70,7 @@ class Play:
             self.script.random_epoch(operations=12)
             self._seal(final=number == count - 1)
 
-    def begin_anew(self, table: ScriptedTable) -> None:
+    def resnapshot(self, table: ScriptedTable) -> None:
         """Seal epochs in which `table` is read from the start, as somebody asked for it: from there on its changelog is
         what its target has, which is empty or gone.
         """
@@ -99,7 +101,7 @@ class Play:
         if self.store.sealed_epochs(loop.committed):
             loop.run()
 
-    def works(self, epoch: int, *, generation: int = 0) -> list[TableCommit]:
+    def commits(self, epoch: int, *, generation: int = 0) -> list[TableCommit]:
         """The shares of a sealed epoch, of the script's generation or another one."""
         manifest = self.store.manifest(epoch)
         return [

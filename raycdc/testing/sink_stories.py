@@ -29,11 +29,11 @@ class SinkStories(SinkHooks):
         play.run(sink)
         return play, sink
 
-    def _is_parked_alone(self, play: Play, sink: Sink | None, touched: TableId) -> None:
-        """Somebody touched the target of shop.orders, whose rows are now `touched`: in the running `sink`, or at the
+    def _is_parked_alone(self, play: Play, sink: Sink | None, affected: TableId) -> None:
+        """Somebody touched the target of shop.orders, whose rows are now `affected`: in the running `sink`, or at the
         next start, that table is parked by its name, and the other one goes on.
         """
-        before = self._sorted(play, touched)
+        before = self._sorted(play, affected)
         play.large_epoch()
         if sink is None:
             play.restart(parking=ParkingPolicy())
@@ -43,7 +43,7 @@ class SinkStories(SinkHooks):
             parked = play.parked()
             assert list(parked) == [str(play.orders.id)], "the table whose target was touched is parked, and no other"
             assert "orders" in parked[str(play.orders.id)], "the reason names the table"
-            assert self._sorted(play, touched) == before, "something was written to a target that was touched"
+            assert self._sorted(play, affected) == before, "something was written to a target that was touched"
             self._check(play, play.items)
             play.epochs(1)
             play.restart(parking=ParkingPolicy())
@@ -54,7 +54,7 @@ class SinkStories(SinkHooks):
 
     def _check(self, play: Play, *tables: ScriptedTable) -> None:
         """Every target, or those of `tables`, hold exactly what their tables did."""
-        upsert = play.sink(looks=True).writes[0] == UPSERT
+        upsert = play.sink(inspects=True).writes[0] == UPSERT
         for table in tables or (play.orders, play.items):
             names = [column.name for column in table.schema.columns]
             rows = self.rows(play.folder, table.id)
@@ -62,12 +62,12 @@ class SinkStories(SinkHooks):
                 found = sorted(({name: row[name] for name in names} for row in rows), key=table.key)
                 _require_equal(table, found, table.contents())
                 continue
-            told = [
+            reported = [
                 (row["_op"], {name: row[name] for name in names}) for row in sorted(rows, key=lambda row: row["_seq"])
             ]
             # Sorting by key keeps the order of the changes of a key.
             in_order = list if self.keeps_order else partial(sorted, key=lambda change: table.key(change[1]))
-            _require_equal(table, in_order(told), in_order(self.changes(table)))
+            _require_equal(table, in_order(reported), in_order(self.changes(table)))
 
     @staticmethod
     def _is_refused(late: Callable[[], None], *, always: bool = False) -> None:
@@ -84,9 +84,9 @@ def write(sink: Sink, work: TableCommit) -> None:
     sink.commit(work, sink.stage([work])[work.target])
 
 
-def place(vector: CommitVector | None) -> tuple[int, int] | None:
+def progress(vector: CommitVector | None) -> tuple[int, int] | None:
     """Epoch and step of a record, if there is one."""
-    return None if vector is None else vector.place
+    return None if vector is None else vector.progress
 
 
 def _require_equal(table: ScriptedTable, found: Sequence[object], wanted: Sequence[object]) -> None:

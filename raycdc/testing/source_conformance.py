@@ -120,8 +120,10 @@ def behind(split: StreamSplit, unit: LogUnit) -> StreamSplit:
         if isinstance(update, AlterTableUpdate | BeginTableUpdate):
             followed[update.table] = Live(update.fingerprint, announced=True, incarnation=0)
             schemas[update.fingerprint] = update.document
-    notes = split.state.notes if unit.place.notes is None else unit.place.notes
-    return StreamSplit(StreamState(unit.place.position, unit.place.ordinal, followed, notes=notes), schemas)
+    notes = split.state.notes if unit.log_position.notes is None else unit.log_position.notes
+    return StreamSplit(
+        StreamState(unit.log_position.position, unit.log_position.ordinal, followed, notes=notes), schemas
+    )
 
 
 def shown(row: Mapping[str, Any]) -> str:
@@ -198,18 +200,18 @@ def _names(document: SchemaDocument) -> list[str]:
 
 
 #: Longest that a read may take to end when it is woken.
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 
 
 class LogStories(SourceStories):
     """The log has every change once and in order, and goes on from each of its places."""
 
-    def test_places_of_the_log_ascend(self, tmp_path: Path) -> None:
+    def test_log_positions_ascend(self, tmp_path: Path) -> None:
         start = self._start(tmp_path)
         self.change(tmp_path, 1)
         before = start.ordinal
         for unit in self._units(tmp_path, self._followed(start)):
-            position, ordinal = unit.place.position.to_json(), unit.place.ordinal
+            position, ordinal = unit.log_position.position.to_json(), unit.log_position.ordinal
             assert json.loads(json.dumps(position)) == position, "a position must be JSON"
             for rows in rows_of(unit):
                 ordinals = rows.ordinals
@@ -220,19 +222,19 @@ class LogStories(SourceStories):
             assert ordinal >= before, f"the log went back from {before} to {ordinal}"
             before = ordinal
 
-    def test_the_log_goes_on_from_every_place(self, tmp_path: Path) -> None:
+    def test_the_log_resumes_from_every_position(self, tmp_path: Path) -> None:
         split = self._followed(self._start(tmp_path))
         for step in range(1, STEPS + 1):
             self.change(tmp_path, step)
         units = list(self._units(tmp_path, split))
-        told = [_told(unit) for unit in units]
+        reported = [_comparable(unit) for unit in units]
         for number, unit in enumerate(units):
             split = behind(split, unit)
             if in_transaction(unit):
                 continue
-            rest = [row for again in self._units(tmp_path, split) for row in _told(again)]
-            wanted = [row for rows in told[number + 1 :] for row in rows]
-            position = unit.place.position
+            rest = [row for again in self._units(tmp_path, split) for row in _comparable(again)]
+            wanted = [row for rows in reported[number + 1 :] for row in rows]
+            position = unit.log_position.position
             assert rest == wanted, f"from {position} on the log has {len(rest)} rows, not {len(wanted)}"
 
     def test_rows_are_as_their_schema_says(self, tmp_path: Path) -> None:
@@ -273,25 +275,25 @@ class LogStories(SourceStories):
         thread.start()
         ended.set()
         reader.wake_up()
-        thread.join(timeout=PATIENCE_S)
-        assert not thread.is_alive(), f"fetch did not return {PATIENCE_S:g} s after wake_up"
+        thread.join(timeout=TIMEOUT_S)
+        assert not thread.is_alive(), f"fetch did not return {TIMEOUT_S:g} s after wake_up"
         reader.close()
 
 
-def _told(unit: LogUnit) -> list[tuple[str, Any, str]]:
+def _comparable(unit: LogUnit) -> list[tuple[str, Any, str]]:
     """Rows of a unit, comparable: their table, place and values."""
-    told = [(str(update.table), type(update).__name__, "") for update in updates_of(unit)]
+    reported = [(str(update.table), type(update).__name__, "") for update in updates_of(unit)]
     for rows in rows_of(unit):
         for row in rows.batch.to_pylist():
             values = {name: value for name, value in row.items() if name not in ("_seq", "_ts_ms")}
-            told.append((str(rows.table), row["_pos"], shown(values)))
-    return sorted(told, key=str) if len(rows_of(unit)) > 1 else told
+            reported.append((str(rows.table), row["_pos"], shown(values)))
+    return sorted(reported, key=str) if len(rows_of(unit)) > 1 else reported
 
 
 #: Where an incarnation of a reader, or a generation of the job, is ended by an error.
 POINTS = ("before_seal", "after_seal", "after_close", "before_manifest", "after_manifest")
 #: Longest that a run may take to come to the source's present end.
-RUN_PATIENCE_S = 300.0
+RUN_TIMEOUT_S = 300.0
 
 
 class RunStories(SourceStories):
@@ -324,14 +326,16 @@ class RunStories(SourceStories):
             play.run()
             self.change(tmp_path, step)
         play.run()
-        twice = {one for one in play.places if play.places.count(one) > 1} if len(play.places) < 5_000 else set()
-        assert len(set(play.places)) == len(play.places), f"came twice: {sorted(twice, key=str)[:5]}"
+        twice = (
+            {one for one in play.positions if play.positions.count(one) > 1} if len(play.positions) < 5_000 else set()
+        )
+        assert len(set(play.positions)) == len(play.positions), f"came twice: {sorted(twice, key=str)[:5]}"
         # An update's row before says no more than the row after it, and a truncation is none of the changes of rows.
-        told = {kind for _, _, kind in play.places} - {RowKind.UPDATE_BEFORE.symbol, RowKind.TRUNCATE.symbol}
+        reported = {kind for _, _, kind in play.positions} - {RowKind.UPDATE_BEFORE.symbol, RowKind.TRUNCATE.symbol}
         wanted = {kind.symbol for kind in self.kinds}
-        assert told == wanted, (
-            f"the log told of {sorted(told)}, and the source has {sorted(wanted)}; rows without `_pos` count as those "
-            "of chunks"
+        assert reported == wanted, (
+            f"the log told of {sorted(reported)}, and the source has {sorted(wanted)}; rows without `_pos` count as "
+            "those of chunks"
         )
 
     def test_a_process_that_ends_anywhere_loses_and_doubles_nothing(self, tmp_path: Path) -> None:
@@ -343,25 +347,25 @@ class RunStories(SourceStories):
                 play.run(lambda epoch, folder=folder: self.change(folder, epoch.number))  # type: ignore[misc]
             play.run()
             self._check(play, folder)
-            assert len(set(play.places)) == len(play.places), f"rows came twice after {point}"
+            assert len(set(play.positions)) == len(play.positions), f"rows came twice after {point}"
 
     def test_nothing_is_acknowledged_before_it_is_committed(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
 
-        def look(_: Epoch) -> None:
+        def inspect(_: Epoch) -> None:
             known = self.acknowledged(tmp_path)
             assert known is None or known <= play.committed_ordinal, (
                 f"the source was told that all up to {known} is safe, and the sink holds {play.committed_ordinal}"
             )
 
         for step in range(1, STEPS + 1):
-            play.run(look)
+            play.run(inspect)
             self.change(tmp_path, step)
-        play.run(look)
+        play.run(inspect)
         known = self.acknowledged(tmp_path)
         assert known is None or known == play.committed_ordinal, f"the last commit was not told, but {known}"
 
-    def test_a_log_that_is_lost_is_told(self, tmp_path: Path) -> None:
+    def test_a_lost_log_is_reported(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
         play.run()
         last = play.store.last_manifest()
@@ -381,31 +385,31 @@ class RunStories(SourceStories):
 
     def test_a_paused_table_holds_nobody_up_and_goes_on_where_it_was_left(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
-        play.run(patience_s=RUN_PATIENCE_S)
+        play.run(patience_s=RUN_TIMEOUT_S)
         table = min(play.stream.followed)
         left = dict(play.target[table])
         play.ask(table, TableRequest.PAUSE)
-        play.run(patience_s=RUN_PATIENCE_S)
+        play.run(patience_s=RUN_TIMEOUT_S)
         self.change(tmp_path, 1)
-        play.run(patience_s=RUN_PATIENCE_S)
+        play.run(patience_s=RUN_TIMEOUT_S)
         assert play.target[table] == left, f"{table} is paused, and its rows were told"
         self._check(play, tmp_path, but=table)
         play.ask(table, TableRequest.RESUME)
-        play.run(patience_s=RUN_PATIENCE_S)
+        play.run(patience_s=RUN_TIMEOUT_S)
         # A log that is kept until it is acknowledged has not what the table missed; then the table says so.
         lost = play.stream.parked.get(table)
         assert lost is None or lost.reason
         self._check(play, tmp_path, but=None if lost is None else table)
 
-    def test_a_table_is_read_anew_when_somebody_asks_for_it(self, tmp_path: Path) -> None:
+    def test_a_table_is_read_again_on_request(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
-        play.run(patience_s=RUN_PATIENCE_S)
+        play.run(patience_s=RUN_TIMEOUT_S)
         table = min(play.stream.followed)
         # Whatever the target has, it is emptied for the new snapshot.
         play.target[table] = {(): {"of": "nobody"}}
         play.ask(table, TableRequest.RESNAPSHOT)
         self.change(tmp_path, 1)
-        play.run(patience_s=RUN_PATIENCE_S)
+        play.run(patience_s=RUN_TIMEOUT_S)
         assert table in play.stream.followed, (
             f"{table} was to begin again, and did not: the log begins the tables of `split.state.parked` that are to "
             "begin `again` (`raycdc.source.tables.resnapshots.begin`)"
@@ -414,7 +418,7 @@ class RunStories(SourceStories):
 
     def test_check_and_plan_agree_with_a_run(self, tmp_path: Path) -> None:
         source = self.new_source(tmp_path)
-        findings = source.check(None, names_told=False)
+        findings = source.check(None, names_reported=False)
         bad = [str(result) for result in findings.results if result.required and not result.ok]
         assert not bad, f"check finds {bad}"
         planned = {table: described.schema.fingerprint() for table, described in source.tables().items()}

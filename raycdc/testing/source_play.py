@@ -51,7 +51,7 @@ class SourcePlay:
         #: The rows that a target would hold, by table and key.
         self.target: dict[TableId, dict[tuple[Any, ...], Row]] = {}
         #: Places of rows of the log that came, with table and kind.
-        self.places: list[tuple[TableId, str, str]] = []
+        self.positions: list[tuple[TableId, str, str]] = []
         self._make_source = make_source
         self._readers = readers
         self._fetchers = fetchers
@@ -78,7 +78,7 @@ class SourcePlay:
             lease = self.store.lease()
             stack.callback(lease.release)
             term = DriverGeneration(self.store)
-            spec = JobSpec(self.store.place, self._make_source, _SETTINGS, until, fetchers=self._fetchers)
+            spec = JobSpec(self.store.location, self._make_source, _SETTINGS, until, fetchers=self._fetchers)
             self.store.sweep_spool()
             sealed_before = self.store.next_epoch() - 1
             launcher = LocalLauncher(spec)
@@ -141,7 +141,7 @@ class SourcePlay:
             for row in sorted(pa.Table.from_batches(batches).to_pylist(), key=lambda one: one["_seq"]):
                 kind = row["_op"]
                 if row["_pos"] is not None:
-                    self.places.append((table, row["_pos"], kind))
+                    self.positions.append((table, row["_pos"], kind))
                 key = tuple(row[name] for name in schema.primary_key)
                 if kind == _EMPTIES:
                     rows.clear()

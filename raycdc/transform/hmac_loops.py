@@ -128,10 +128,10 @@ def hex_digests(
         for i in range(8):
             state[i] = outer[i]
         _end(state, block, 32, 64 + 32, words, constants)
-        place = 64 * row
+        index = 64 * row
         for i in range(8):
             word = state[i]
             for j in range(8):
                 digit = (word >> (28 - 4 * j)) & 0xF
-                digits[place] = digit + 48 if digit < 10 else digit + 87
-                place += 1
+                digits[index] = digit + 48 if digit < 10 else digit + 87
+                index += 1

@@ -1,7 +1,7 @@
 """The effect of masks on a table's columns and schema changes; readers mask the rows.
 
-Manifests and schemas keep the source's columns with their types, and no default that a mask hides (`hidden_schema`,
-`hidden_changes`): sources report them so. The masked columns and changes are worked out where targets are known.
+Manifests and schemas keep the source's columns with their types, and no default that a mask hides (`redacted_schema`,
+`redacted_changes`): sources report them so. The masked columns and changes are worked out where targets are known.
 
 Batches with masked columns; called in readers before a row is written anywhere but into memory of theirs. Pure.
 
@@ -90,8 +90,8 @@ def _hashed(array: pa.Array, key: bytes) -> pa.Array:
     inner, outer, constants = _prepared(key)
     room = (np.empty(8, np.int64), np.empty(loops.BLOCK, np.uint8), np.empty(64, np.int64))
     loops.hex_digests(values, offsets, inner, outer, constants, *room, digits)
-    places = np.arange(0, len(digits) + 1, loops.DIGITS, dtype=np.int32)
-    text = pa.StringArray.from_buffers(len(binary), pa.py_buffer(places), pa.py_buffer(digits))
+    indexes = np.arange(0, len(digits) + 1, loops.DIGITS, dtype=np.int32)
+    text = pa.StringArray.from_buffers(len(binary), pa.py_buffer(indexes), pa.py_buffer(digits))
     return pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string()))
 
 
@@ -135,16 +135,18 @@ def masked_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSch
     return TableSchema(tuple(kept), schema.primary_key)
 
 
-def hidden_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSchema:
+def redacted_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSchema:
     """The schema as the state has it."""
     return replace(schema, columns=tuple(_without_default(table, column, masks) for column in schema.columns))
 
 
-def hidden_changes(table: TableId, changes: Sequence[SchemaChangeEvent], masks: Masks) -> tuple[SchemaChangeEvent, ...]:
+def redacted_changes(
+    table: TableId, changes: Sequence[SchemaChangeEvent], masks: Masks
+) -> tuple[SchemaChangeEvent, ...]:
     """The changes as the state has them. A default that the column's mask cannot hide is left to `masked_changes` to
     refuse, without its text.
     """
-    return tuple(_hidden_or_refused(table, change, masks) for change in changes)
+    return tuple(_redacted_or_refused(table, change, masks) for change in changes)
 
 
 def masked_changes(table: TableId, changes: Sequence[SchemaChangeEvent], masks: Masks) -> list[SchemaChangeEvent]:
@@ -180,23 +182,23 @@ def _added(table: TableId, change: AddColumnEvent, masks: Masks) -> list[SchemaC
     column = _masked(table, change.column, masks)
     if column is None:
         return []
-    hidden = _hidden(table, change, masks)
+    hidden = _redacted(table, change, masks)
     assert isinstance(hidden, AddColumnEvent)
     return [replace(hidden, column=replace(column, default=hidden.column.default), hidden=False)]
 
 
-def _hidden_or_refused(table: TableId, change: SchemaChangeEvent, masks: Masks) -> SchemaChangeEvent:
+def _redacted_or_refused(table: TableId, change: SchemaChangeEvent, masks: Masks) -> SchemaChangeEvent:
     try:
-        return _hidden(table, change, masks)
+        return _redacted(table, change, masks)
     except SchemaError:
         assert isinstance(change, AddColumnEvent)
         return replace(change, column=replace(change.column, default=_REFUSED))
 
 
-def _hidden(table: TableId, change: SchemaChangeEvent, masks: Masks) -> SchemaChangeEvent:
+def _redacted(table: TableId, change: SchemaChangeEvent, masks: Masks) -> SchemaChangeEvent:
     match change:
         case CreateTableEvent(_, schema):
-            return replace(change, schema=hidden_schema(table, schema, masks))
+            return replace(change, schema=redacted_schema(table, schema, masks))
         case AddColumnEvent(_, column, _, hidden) if not hidden and (mask := masks.of(table, column.name)) is not None:
             if column.default is None:
                 return change
@@ -251,7 +253,7 @@ class Masking:
     masks: Masks = field(default_factory=Masks)
     state_key: StateKey | None = None
 
-    def hides(self, table: TableId, columns: Collection[str]) -> bool:
+    def masks_any(self, table: TableId, columns: Collection[str]) -> bool:
         """Whether a mask is about one of these columns."""
         return any(self.masks.of(table, column) is not None for column in columns)
 
@@ -292,7 +294,7 @@ class Masking:
 
     def seal_json(self, table: TableId, columns: Collection[str], value: Any) -> Any:
         """A JSON value with values of `columns`, in the form that the state may have."""
-        return self.seal(table, json.dumps(value).encode()) if self.hides(table, columns) else value
+        return self.seal(table, json.dumps(value).encode()) if self.masks_any(table, columns) else value
 
     def open_json(self, value: Any) -> Any:
         """Inverse of `seal_json`; a value that was not sealed is itself."""

@@ -138,8 +138,8 @@ def _in_order(changes: Sequence[SchemaChangeEvent], names: Names) -> Sequence[Sc
     """`changes` with the renames of one statement in an order in which no name that targets have is taken twice: at the
     source ``x`` may become ``a_b`` before ``a b`` becomes ``y``.
     """
-    places = [number for number, change in enumerate(changes) if isinstance(change, RenameColumnEvent)]
-    if not names or len(places) < 2 or places[-1] - places[0] >= len(places):
+    indexes = [number for number, change in enumerate(changes) if isinstance(change, RenameColumnEvent)]
+    if not names or len(indexes) < 2 or indexes[-1] - indexes[0] >= len(indexes):
         return changes
     final: dict[str, str] = {}
     for change in changes:
@@ -151,7 +151,7 @@ def _in_order(changes: Sequence[SchemaChangeEvent], names: Names) -> Sequence[Sc
         shown = names.get(new_name, new_name).casefold()
         return all(names.get(other, other).casefold() != shown for other in final if other != name)
 
-    table, ordered = changes[places[0]].table, []
+    table, ordered = changes[indexes[0]].table, []
     while final:
         name = next((name for name, new_name in final.items() if is_free(new_name, name)), None)
         if name is None:
@@ -162,7 +162,7 @@ def _in_order(changes: Sequence[SchemaChangeEvent], names: Names) -> Sequence[Sc
             final[spare] = final.pop(name)
         else:
             ordered.append(RenameColumnEvent(table, name, final.pop(name)))
-    return [*changes[: places[0]], *ordered, *changes[places[-1] + 1 :]]
+    return [*changes[: indexes[0]], *ordered, *changes[indexes[-1] + 1 :]]
 
 
 def names_of_changes(changes: Sequence[SchemaChangeEvent]) -> list[str]:

@@ -79,7 +79,7 @@ def resolved_lookups(where: str, lookups: Sequence[Lookup], columns: Sequence[Re
     found: list[ResolvedLookup] = []
     first = 0
     for lookup in lookups:
-        at = f"{where}: {lookup.place}.on"
+        at = f"{where}: {lookup.key_path}.on"
         column = there.get(lookup.key.casefold())
         if column is None:
             known = ", ".join(one.name for one in columns)
@@ -171,13 +171,13 @@ class ResolvedTransform:
         return any(one.lookup.drop for one in self.lookups)
 
     @property
-    def keyed_anew(self) -> bool:
+    def has_new_key(self) -> bool:
         """Whether rows have another key than those of the table."""
         return bool(self.transform.primary_keys) and self.schema.primary_key != _kept_key(self.source, self.columns)
 
     def derived(self, *, upsert: bool) -> bool:
         """Whether rows have to be computed, and not only viewed."""
-        return bool(self.computed or self.transform.filter or (self.keyed_anew and not upsert))
+        return bool(self.computed or self.transform.filter or (self.has_new_key and not upsert))
 
     def projection(self) -> Projection:
         """How stored rows, with the computed columns where there are any, become rows of `schema`."""
@@ -197,8 +197,8 @@ class ResolvedTransform:
 class TransformResolver(Protocol):
     """Resolves a transform with a table's columns. May block."""
 
-    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
-        """Raises `SchemaError` with `place`, table, column and position for what `schema` does not allow."""
+    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, key_path: str) -> ResolvedTransform:
+        """Raises `SchemaError` with `key_path`, table, column and position for what `schema` does not allow."""
 
 
 def finished(
@@ -208,10 +208,10 @@ def finished(
     columns: Sequence[ResolvedColumn],
     *,
     uses: Uses,
-    place: str,
+    key_path: str,
 ) -> ResolvedTransform:
     """The transform with the `columns` found, and those looked up; `SchemaError` for what no target can have."""
-    where = f"{place}: {table}"
+    where = f"{key_path}: {table}"
     lookups = resolved_lookups(where, transform.lookups, columns)
     columns = [*columns, *(ResolvedColumn(c.name, c.type, stored=n) for one in lookups for n, c in one.stored())]
     names = [column.name for column in columns]
@@ -232,10 +232,10 @@ def finished(
     if transform.soft:
         found.append(Column(transform.deleted_column, LogicalType(TypeKind.BOOLEAN)))
     key = _override(where, transform, columns) if transform.primary_keys else _kept_key(schema, columns)
-    if odd := sorted(uses.filter_meta - set(CONSTANT_META)):
+    if invalid := sorted(uses.filter_meta - set(CONSTANT_META)):
         raise SchemaError(
-            f"{where}: the filter cannot use {', '.join(odd)}, because a row's next change has another value in it: "
-            f"the "
+            f"{where}: the filter cannot use {', '.join(invalid)}, because a row's next change has another value in "
+            f"it: the "
             "row could pass the filter once and never leave the target again."
         )
     keyed = tuple(Column(c.name, c.type, c.nullable and c.name not in key, c.default) for c in found)
@@ -317,12 +317,13 @@ def needs_spark(transform: Transform) -> bool:
 class PlainResolver:
     """A `Resolver` for plain transforms; others are a `ConfigError`, with the way out."""
 
-    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, key_path: str) -> ResolvedTransform:
         if not is_plain(transform):
             raise ConfigError(
-                f"{place}: Spark computes its columns and filters, and --local runs without it. Run it without --local."
+                f"{key_path}: Spark computes its columns and filters, and --local runs without it. Run it without "
+                "--local."
             )
-        where = f"{place}: {table}"
+        where = f"{key_path}: {table}"
         columns: list[ResolvedColumn] = []
         used: set[str] = set()
         for item in transform.items:
@@ -334,7 +335,7 @@ class PlainResolver:
                 columns.append(plain_column(where, item, schema))
                 used.add(columns[-1].stored.casefold())
         uses = Uses(frozenset(used - META_LOGICAL.keys() - {""}), frozenset(used & META_LOGICAL.keys()))
-        return finished(table, transform, schema, columns, uses=uses, place=place)
+        return finished(table, transform, schema, columns, uses=uses, key_path=key_path)
 
 
 def plain_column(where: str, item: Renamed | Constant, schema: TableSchema) -> ResolvedColumn:

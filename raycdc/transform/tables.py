@@ -215,9 +215,9 @@ class TransformedTables:
     def _resolve(self, table: TableId, schema: TableSchema) -> ResolvedTransform | None:
         transform, resolved = self.transforms.of(table), None
         if transform is not None:
-            place = self.transforms.place(table)
-            resolved = self.resolver.resolve(table, transform, schema, place)
-            self._check(resolved, place)
+            key_path = self.transforms.key_path(table)
+            resolved = self.resolver.resolve(table, transform, schema, key_path)
+            self._check(resolved, key_path)
         shown = schema if resolved is None else resolved.schema
         names = self.naming.names(table, [column.name for column in shown.columns], shown.primary_key)
         if not names:
@@ -230,8 +230,8 @@ class TransformedTables:
         """Whether rows of the table have to be computed, and not only viewed."""
         return resolved.derived(upsert=self.use.upsert)
 
-    def _check(self, resolved: ResolvedTransform, place: str) -> None:
-        where = f"{place}: {resolved.table}"
+    def _check(self, resolved: ResolvedTransform, key_path: str) -> None:
+        where = f"{key_path}: {resolved.table}"
         transform = resolved.transform
         if resolved.layout and (problem := self.use.no_layout(resolved.layout, resolved.schema)):
             raise ConfigError(f"{where}: {problem}")
@@ -246,12 +246,12 @@ class TransformedTables:
                 f'{where}: on_delete = "soft" updates the row that is deleted, and a changelog keeps all of them, '
                 'deletions as -D. Use sink.write = "upsert", or leave it out.'
             )
-        if self.use.upsert and resolved.keyed_anew and transform.soft:
+        if self.use.upsert and resolved.has_new_key and transform.soft:
             raise ConfigError(
                 f'{where}: primary_keys with on_delete = "soft": a deleted row would keep its key, and whether the '
                 "next row with it is another one cannot be told. Leave one of them out."
             )
-        if self.use.upsert and resolved.keyed_anew and self.use.no_proof:
+        if self.use.upsert and resolved.has_new_key and self.use.no_proof:
             raise ConfigError(
                 f"{where}: primary_keys: the sink must find out whether two rows have the same key, and "
                 f"{self.use.no_proof}"
@@ -283,7 +283,7 @@ class TransformedTables:
             why = f"{row} would leave an older one of its key in place, as with source.order_by nothing is deleted"
         elif self.use.upsert and resolved.transform.soft:
             why = f'on_delete = "soft" keeps the row that is deleted, and {row} may never have been there to be marked'
-        elif self.use.upsert and resolved.keyed_anew:
+        elif self.use.upsert and resolved.has_new_key:
             why = f"with primary_keys, which row of the target {row} would delete cannot be told"
         elif self.use.upsert and self.use.adopts:
             why = (

@@ -104,10 +104,10 @@ class TargetRules:
             return (
                 f"{table}: {why.removesuffix(ROUTE_IT)}The rows that make a changelog full are kept in such a folder."
             )
-        if self.keeps_rows and (odd := next((c.name for c in schema.columns if keeps.no_column(c.name)), None)):
+        if self.keeps_rows and (invalid := next((c.name for c in schema.columns if keeps.no_column(c.name)), None)):
             return (
-                f"{table}: column {odd!r} {keeps.no_column(odd)}, and the rows that make a changelog full are kept in "
-                'Delta tables, which cannot hold it. Leave the column out, or use source.changelog = "upsert".'
+                f"{table}: column {invalid!r} {keeps.no_column(invalid)}, and the rows that make a changelog full are "
+                'kept in Delta tables, which cannot hold it. Leave the column out, or use source.changelog = "upsert".'
             )
         try:
             self.names(table, schema)
@@ -170,7 +170,7 @@ class TargetRules:
         if not lost:
             return ""
         return (
-            f"the table's {self.transforms.place(table)} names {lost[0]!r}, and would mean something else from here "
+            f"the table's {self.transforms.key_path(table)} names {lost[0]!r}, and would mean something else from here "
             f"on. Its columns were ({_shown(before)}) and are ({_shown(after)}). Change the transform or the table, "
             f"then read it anew with: raycdc tables resnapshot CONFIG {table}"
         )

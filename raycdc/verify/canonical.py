@@ -150,19 +150,19 @@ def _mix(hashes: np.ndarray, array: pa.Array, column: ComparedColumn, *, one_zer
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     form = column.form
-    cast, odd = _cast(array, form)
+    cast, invalid = _cast(array, form)
     valid = _NO_NULLS if not cast.null_count else np.asarray(cast.is_valid().cast(pa.uint8()))
     if form.family in (Family.TEXT, Family.BYTES, Family.DURATION):
         _mix_bytes(hashes, cast, valid, column.salt)
     else:
         words, width = _words(cast, form, one_zero=one_zero)
         loops.mix_words(hashes, words, width, valid, column.salt)
-    if odd is not None:
+    if invalid is not None:
         # As their texts, beside the NULL that stands for them.
-        texts = array.filter(pa.array(odd)).cast(pa.large_string(), safe=False)
-        part = hashes[odd]
+        texts = array.filter(pa.array(invalid)).cast(pa.large_string(), safe=False)
+        part = hashes[invalid]
         _mix_bytes(part, texts.cast(pa.large_binary()), _NO_NULLS, ~column.salt & 0xFFFFFFFFFFFFFF)
-        hashes[odd] = part
+        hashes[invalid] = part
 
 
 def _mix_bytes(hashes: np.ndarray, array: pa.Array, valid: np.ndarray, salt: int) -> None:
@@ -179,9 +179,9 @@ def _cast(array: pa.Array, form: CanonicalForm) -> tuple[pa.Array, np.ndarray | 
     try:
         return _turned(array, form, wanted), None
     except pa.ArrowException:
-        odd = failing(array, lambda part: _turned(part, form, wanted))
-        kept = pc.if_else(pa.array(odd), pa.scalar(None, array.type), array)
-        return _turned(kept, form, wanted), odd
+        invalid = failing(array, lambda part: _turned(part, form, wanted))
+        kept = pc.if_else(pa.array(invalid), pa.scalar(None, array.type), array)
+        return _turned(kept, form, wanted), invalid
 
 
 def _turned(array: pa.Array, form: CanonicalForm, wanted: pa.DataType) -> pa.Array:

@@ -58,15 +58,15 @@ class Expressions:
         if self._scratch is not None:
             self._scratch.cleanup()
 
-    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, place: str) -> ResolvedTransform:
+    def resolve(self, table: TableId, transform: Transform, schema: TableSchema, key_path: str) -> ResolvedTransform:
         """As a run resolves it. Starts Spark (some 5 s) for the first transform that needs it; `ConfigError` where that
         cannot start.
         """
         if is_plain(transform):
-            return self._plain.resolve(table, transform, schema, place)
+            return self._plain.resolve(table, transform, schema, key_path)
         if self._resolver is None:
             self._resolver = self._started()
-        return self._resolver.resolve(table, transform, schema, place)
+        return self._resolver.resolve(table, transform, schema, key_path)
 
     def _started(self) -> TransformResolver:
         from raycdc.spark.session import spark_session
@@ -84,7 +84,7 @@ class Expressions:
         keep = resolved.transform.filter
         if not columns and not keep:
             return ComputedRows({}, None)
-        from raycdc.spark.transforms import errors_untold
+        from raycdc.spark.transforms import quiet_errors
 
         kinds = _inputs(resolved)
         arrays = [_input(resolved.table, batch, name).cast(kind.arrow()) for name, kind in kinds.items()]
@@ -96,7 +96,7 @@ class Expressions:
         # By number: two expressions may give one name before they get theirs.
         names = [*(f"c{number}" for number in range(len(columns))), *([_KEEP] if keep else []), _ROW]
         try:
-            with errors_untold():
+            with quiet_errors():
                 made = self._session.createDataFrame(rows, ddl).selectExpr(*wanted).toDF(*names).toArrow()
         except Exception as cause:
             if not type(cause).__module__.startswith(("pyspark.", "py4j.")):

@@ -38,8 +38,8 @@ def mix_words(
     for row in range(len(hashes)):
         code = hashes[row] * _STEP + np.uint64(salt)
         if len(valid) == 0 or valid[row]:
-            for place in range(row * width, row * width + width):
-                code = _mixed(code ^ words[place]) + _STEP
+            for index in range(row * width, row * width + width):
+                code = _mixed(code ^ words[index]) + _STEP
         else:
             code = _mixed(code ^ _NULL)
         hashes[row] = code
@@ -64,8 +64,8 @@ def mix_bytes(
                 code = _mixed(code ^ np.uint64(load(data, at, 64))) + _STEP
                 at += 8
             rest = np.uint64(0)
-            for place in range(at, end):
-                rest = (rest << np.uint64(8)) | np.uint64(data[place])
+            for index in range(at, end):
+                rest = (rest << np.uint64(8)) | np.uint64(data[index])
             code = _mixed(code ^ rest)
         else:
             code = _mixed(code ^ _NULL)
@@ -92,10 +92,10 @@ def sums(
     another number of each row, so that both together have 128 bits.
     """
     for row in range(len(keys)):
-        place = np.int64(keys[row] >> np.uint64(shift))
-        counts[place] += np.uint64(1)
-        first[place] += rows[row]
-        second[place] += _mixed(rows[row] + _STEP)
+        index = np.int64(keys[row] >> np.uint64(shift))
+        counts[index] += np.uint64(1)
+        first[index] += rows[row]
+        second[index] += _mixed(rows[row] + _STEP)
 
 
 @njit

@@ -19,7 +19,7 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 from raycdc.verify.targets.api import NotComparedError
 
 #: How often the state is looked at while a commit is waited for.
-LOOK_S = 0.25
+POLL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class PipelineState:
         for _ in range(3):
             record = self.store.last_commit()
             if record is None:
-                raise StateError(f"Nothing was committed yet, as {self.store.place} says. Run the pipeline first.")
+                raise StateError(f"Nothing was committed yet, as {self.store.location} says. Run the pipeline first.")
             if self._newest is not None and self._newest.record == record:
                 return self._newest
             try:
@@ -85,7 +85,7 @@ class PipelineState:
                 continue  # So many epochs were committed meanwhile that it is pruned.
             self._newest = self._held(record, manifest)
             return self._newest
-        raise StateError(f"{self.store.place} has no manifest of its newest commit. Is another process changing it?")
+        raise StateError(f"{self.store.location} has no manifest of its newest commit. Is another process changing it?")
 
     def goes_on(self, table: TableId, held: CommittedState) -> bool:
         """Whether no epoch that is sealed by now begins the table anew, or leaves it, after `held`.
@@ -99,7 +99,7 @@ class PipelineState:
 
     def is_running(self) -> bool:
         """Whether a driver seems to have the state."""
-        return not isinstance(self._watch.look(), Vacancy)
+        return not isinstance(self._watch.poll(), Vacancy)
 
     def held_beyond(self, ordinal: int, wait_s: float, stopped: threading.Event) -> CommittedState | None:
         """As of the first commit that has everything up to `ordinal`; None if there is none within `wait_s`, or as soon
@@ -110,9 +110,9 @@ class PipelineState:
             held = self.held()
             if held.ordinal >= ordinal:
                 return held
-            if left <= 0 or not self.is_running() or stopped.wait(LOOK_S):
+            if left <= 0 or not self.is_running() or stopped.wait(POLL_S):
                 return None
-            left -= LOOK_S
+            left -= POLL_S
 
     def _held(self, record: CommitRecord, manifest: Manifest) -> CommittedState:
         stream = stream_of(manifest)

@@ -206,12 +206,12 @@ class KeyTexts:
         self._wanted = np.sort(found.keys())
         self._texts: dict[int, str] = {}
 
-    def look(self, columns: Mapping[str, pa.Array], rows: int) -> None:
+    def observe(self, columns: Mapping[str, pa.Array], rows: int) -> None:
         """Rows of either side, by the names of the compared columns."""
         keys = self._compared.key_hashes(columns, rows)
-        for place in np.flatnonzero(np.isin(keys, self._wanted)):
-            values = [str(python_value(columns[part.name][int(place)])) for part in self._compared.key]
-            self._texts.setdefault(int(keys[place]), ", ".join(values))
+        for index in np.flatnonzero(np.isin(keys, self._wanted)):
+            values = [str(python_value(columns[part.name][int(index)])) for part in self._compared.key]
+            self._texts.setdefault(int(keys[index]), ", ".join(values))
 
     @property
     def is_complete(self) -> bool:
@@ -238,12 +238,12 @@ class KeysToRepair:
         self._found: list[pa.Table] = []
         self._seen: set[int] = set()
 
-    def look(self, columns: Mapping[str, pa.Array], rows: int) -> None:
+    def observe(self, columns: Mapping[str, pa.Array], rows: int) -> None:
         """Rows of either side, by the names of the compared columns. `ArrowException` for a key that no row of the
         source can have.
         """
         hashes = self._compared.key_hashes(columns, rows)
-        places = [place for place in np.flatnonzero(np.isin(hashes, self._wanted)) if self._is_new(int(hashes[place]))]
+        places = [index for index in np.flatnonzero(np.isin(hashes, self._wanted)) if self._is_new(int(hashes[index]))]
         if places:
             taken = pa.array(places)
             named = zip(self._columns, self._schema, strict=True)

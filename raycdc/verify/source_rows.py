@@ -42,15 +42,15 @@ from raycdc.verify.expressions import Expressions, computable
 
 @dataclass(frozen=True, slots=True)
 class RowMaker:
-    """Rows of `table` as its target has them: masked by `hiding`, and by what `transform` chooses, renames, filters and
-    computes (by `expressions`).
+    """Rows of `table` as its target has them: masked by `masking`, and by what `transform` chooses, renames, filters
+    and computes (by `expressions`).
 
     `schema` is that of the result.
     """
 
     table: TableId
     schema: TableSchema
-    hiding: Masking
+    masking: Masking
     expressions: Expressions
     transform: ResolvedTransform | None = None
 
@@ -69,7 +69,7 @@ class RowMaker:
         return {name: array.filter(chosen) for name, array in columns.items()}, int(passing.sum())
 
     def _made(self, batch: pa.RecordBatch) -> tuple[Mapping[str, pa.Array], np.ndarray | None]:
-        batch = self.hiding.batch(self.table, batch)
+        batch = self.masking.batch(self.table, batch)
         if self.transform is None:
             return {name: batch.column(name) for name in batch.schema.names if name not in META_COLUMNS}, None
         computed = self.expressions.rows(self.transform, batch)
@@ -229,7 +229,7 @@ class NamedKeys:
         self._made: list[pa.Table] = []
         self._too_many = False
 
-    def look(
+    def observe(
         self, wanted: np.ndarray, hashes: np.ndarray, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]
     ) -> None:
         """Rows of the log with the key hashes `hashes`: as the source has them, and as the target has their columns.
@@ -365,8 +365,8 @@ class LogChanges:
                     raise LogSaysMoreError("the table was emptied meanwhile")
                 columns = self.maker.columns(rows.batch)
                 hashes = self.compared.key_hashes(columns, rows.batch.num_rows)
-                self.named.look(asked, hashes, rows.batch, columns)
+                self.named.observe(asked, hashes, rows.batch, columns)
                 self._keys.append(hashes)
                 self._ordinals.append(np.asarray(rows.ordinals))
-            if unit.place.ordinal > self._reached:
-                self._reached, deadline = unit.place.ordinal, time.monotonic() + REACHED_WITHIN_S
+            if unit.log_position.ordinal > self._reached:
+                self._reached, deadline = unit.log_position.ordinal, time.monotonic() + REACHED_WITHIN_S

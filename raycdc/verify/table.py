@@ -33,9 +33,9 @@ Result = TypeVar("Result")
 #: A key that differs is looked at so often while it keeps changing.
 ROUNDS_MAX = 6
 #: Times that a table is begun anew because it was itself changed while it was read.
-BEGINNINGS_MAX = 3
+ATTEMPTS_MAX = 3
 #: Columns of the target alone among which values are looked for that another one lacks.
-OTHERS_MAX = 8
+EXAMPLES_MAX = 8
 #: Keys of each kind that are shown.
 KEYS_SHOWN_MAX = 20
 
@@ -135,7 +135,7 @@ class TableComparison:
     def run(self) -> ComparisonReport:
         """Blocks. Raises `NotComparedError`, and errors of the source, the target and the state."""
         why = ""
-        for _ in range(BEGINNINGS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             held = self._state.held()
             sides = self._open_sides(held)
             split = held.split(sides.source.table)
@@ -153,7 +153,7 @@ class TableComparison:
                 self._terms.stopped.wait(1.0)
                 continue
             return replace(comparison, seconds=time.monotonic() - begun, sample=self._terms.sample)
-        raise NotComparedError(f"{why.rstrip('.')}; that was so {BEGINNINGS_MAX} times. Compare it when that is over")
+        raise NotComparedError(f"{why.rstrip('.')}; that was so {ATTEMPTS_MAX} times. Compare it when that is over")
 
     def _compared(self, held: CommittedState, sides: Sides, log: LogChanges) -> ComparisonReport:
         first, seconds = self._timed(partial(self._round, held, sides, None))
@@ -327,12 +327,12 @@ class TableComparison:
         if looking and (sought is not None or len(differing.missing) + len(differing.changed)):
             for batch in sides.source.batches(held.position, ReadUpTo(), self._ranges):
                 self._require_going()
-                looking = _looked(looking, sides.source.maker.columns(batch), batch.num_rows)
+                looking = _still_usable(looking, sides.source.maker.columns(batch), batch.num_rows)
         if not all(each.is_complete for each in looking):
             for batch in self._target_batches(sides, keys_alone=True):
                 self._require_going()
                 columns = {part.name: batch.column(sides.names[part.name]) for part in sides.compared.key}
-                looking = _looked(looking, columns, batch.num_rows)
+                looking = _still_usable(looking, columns, batch.num_rows)
                 if all(each.is_complete for each in looking):
                     break
         self._reading.doing = ""
@@ -361,7 +361,7 @@ class TableComparison:
             if ours.is_complete:
                 break
         known = {*sides.names.values(), *sides.counted_by, *META_COLUMNS}
-        others = [name for name in sides.target.columns() if name not in known][:OTHERS_MAX]
+        others = [name for name in sides.target.columns() if name not in known][:EXAMPLES_MAX]
         pairs = [(column, sides.names[column.name]) for column in compared]
         pairs += [(column, other) for column in compared for other in others]
         theirs = SideByColumns(sides.compared, pairs, wanted)
@@ -389,10 +389,10 @@ class TableComparison:
             raise _EndedError
 
 
-def _sampled(ranges: Iterable[SnapshotSplit], share: float) -> list[SnapshotSplit]:
+def _sampled(ranges: Iterable[SnapshotSplit], fraction: float) -> list[SnapshotSplit]:
     """About that share of the ranges, spread over all of them, others each time; never none."""
     every, begin = list(ranges), random.random()  # noqa: S311 - nothing secret
-    chosen = [each for number, each in enumerate(every) if (number * share + begin) % 1 < share]
+    chosen = [each for number, each in enumerate(every) if (number * fraction + begin) % 1 < fraction]
     return chosen or [random.choice(every)]  # noqa: S311
 
 
@@ -405,14 +405,14 @@ def _joined(one: Differing, other: Differing) -> Differing:
     return Differing(*(np.concatenate(pair) for pair in zip(_kinds(one), _kinds(other), strict=True)))
 
 
-def _looked(
+def _still_usable(
     looking: Sequence[KeyTexts | KeysToRepair], columns: Mapping[str, pa.Array], rows: int
 ) -> list[KeyTexts | KeysToRepair]:
     """Those that can go on once all have looked at these rows: none of a backfill where a key is none of the source."""
     left = []
     for each in looking:
         try:
-            each.look(columns, rows)
+            each.observe(columns, rows)
         except pa.ArrowException:
             if isinstance(each, KeyTexts):
                 raise

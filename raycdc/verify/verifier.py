@@ -150,8 +150,8 @@ class Verifier:
         if not schema.primary_key:
             raise NotComparedError("it has no primary key, by which rows of two sides are told to be one")
         varying = [column.name for column in schema.columns if column.name not in maker.names]
-        if odd := sorted(set(varying) & set(schema.primary_key)):
-            raise NotComparedError(f"its key has {', '.join(odd)}, which is another value in each change")
+        if invalid := sorted(set(varying) & set(schema.primary_key)):
+            raise NotComparedError(f"its key has {', '.join(invalid)}, which is another value in each change")
         rows = open_target(self._config, target, schema)
         there = {name.casefold(): name for name in rows.columns()}
         absent = [name for name in maker.names if name.casefold() not in there]
@@ -177,8 +177,8 @@ class Verifier:
         )
 
     def _maker(self, table: TableId, schema: TableSchema, resolved: ResolvedTransform | None) -> RowMaker:
-        hiding = Masking(self._config.masked(), self._config.state_key)
-        return RowMaker(table, schema, hiding, self._expressions, resolved)
+        masking = Masking(self._config.masked(), self._config.state_key)
+        return RowMaker(table, schema, masking, self._expressions, resolved)
 
     def _judge_absent(self, target: TableId, absent: Sequence[str], key: Sequence[str], notes: list[str]) -> None:
         config = self._config.pipeline

@@ -12,12 +12,12 @@ _SITE = """
 from raycdc.sinks.jdbc import database
 from raycdc.core import retry
 
-object.__setattr__(retry.POLICY, "patience_s", 4.0)
+object.__setattr__(retry.POLICY, "retry_s", 4.0)
 database.LOCK_TIMEOUT_S = 2
 """
 
 
-def shorten_patience(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_retry(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For processes that are started afresh (`Job.cold`) from here on; `folder` is to be empty."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(_SITE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.sandbox.servers import MariaDbServer, PostgresServer
-from tests.e2e.short_patience import shorten_patience
+from tests.e2e.short_patience import shorten_retry
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.test_parked_tables import listed, tables_command
 from tests.e2e.test_rotation_catalogs import World, job_into
@@ -51,7 +51,7 @@ def test_a_table_that_a_session_keeps_locked_is_parked_beside_a_live_run_and_com
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shorten_patience(tmp_path / "short", monkeypatch)
+    shorten_retry(tmp_path / "short", monkeypatch)
     database = mariadb_database
     tables(mariadb, database)
     with postgres.fresh_database() as home:
@@ -94,7 +94,7 @@ def test_a_table_that_a_session_keeps_locked_is_parked_beside_a_live_run_and_com
 def test_a_table_for_which_alone_the_catalog_fails_is_parked_beside_a_live_run_and_comes_back(
     catalog: Server, mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shorten_patience(tmp_path / "short", monkeypatch)
+    shorten_retry(tmp_path / "short", monkeypatch)
     database = mariadb_database
     tables(mariadb, database)
     options = {"type": "rest", "uri": catalog.uri, "properties": {}}

@@ -394,7 +394,7 @@ def test_a_look_at_a_hundred_thousand_tables_is_small_and_takes_little() -> None
     keeper.listen(RunProgress(tables, Lags(), ()))
     feed = Feed(StatusDocuments(keeper, lambda table: (table,)), History(keeper))
     for sort in Sorting:
-        look = feed.look(
+        look = feed.snapshot(
             TableQuery(sort=sort, descending=True, limit=50, offset=99_950), UiPermissions(act=True, verify=True)
         )
         assert (look.matching, look.offset, len(look.status.tables)) == (100_000, 99_950, 50)

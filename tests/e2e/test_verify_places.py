@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 from raycdc.errors import ExitCode
 from raycdc.sandbox.servers import MariaDbServer, MotoServer
 from raycdc.storage.settings import delta_options
-from raycdc.storage.url import ObjectLocation, place_of
+from raycdc.storage.url import ObjectLocation, parse_location
 from tests.e2e.verified import counts, require_equal, verified
 from tests.integration.sinks.iceberg_server import Server
 from tests.support.jobs import Job, catch_up
@@ -44,7 +44,7 @@ def delta_on_s3(job: Job, moto: MotoServer) -> Iterator[Plant]:
     url = f"s3://{moto.create_bucket(job.database.replace('_', '-'))}/lake"
     with StoreProxy(moto) as store:
         job.sink_keys, job.sections = f'path = "{url}"', store.section
-        place = place_of(f"{url}/{job.database}/t")
+        place = parse_location(f"{url}/{job.database}/t")
         assert isinstance(place, ObjectLocation)
         options = delta_options(place, store.settings)
         yield lambda: DeltaTable(str(place), storage_options=options).delete("id = 7")

@@ -22,7 +22,7 @@ from raycdc.sandbox.compare import read_delta
 from raycdc.sandbox.servers import MariaDbServer, PostgresServer
 from raycdc.state.parked import WAYS_OUT
 from raycdc.state.store import CheckpointStore
-from tests.e2e.short_patience import shorten_patience
+from tests.e2e.short_patience import shorten_retry
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.test_parked_tables import lake_equals_source, tables_command
 from tests.e2e.test_parked_targets import make, merged_equals_sources
@@ -194,8 +194,8 @@ STORIES: Mapping[ParkReason, Story] = {
         moved_away,
         late=True,
     ),
-    ParkReason.GONE: Story("delta", ("gone",), deleted, "The target is made anew"),
-    ParkReason.TOUCHED: Story(
+    ParkReason.MISSING: Story("delta", ("gone",), deleted, "The target is made anew"),
+    ParkReason.MODIFIED: Story(
         "delta",
         ("touched",),
         constrained,
@@ -258,7 +258,7 @@ def test_what_a_parked_table_of_a_database_is_said_to_need_mends_it(
 def test_what_a_table_is_said_to_need_whose_target_is_locked_mends_it(
     mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shorten_patience(tmp_path / "short", monkeypatch)
+    shorten_retry(tmp_path / "short", monkeypatch)
     with postgres.fresh_database() as home:
 
         def rows(statement: str) -> list[tuple[object, ...]]:

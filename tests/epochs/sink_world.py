@@ -170,7 +170,7 @@ class World:
             made.small_bytes_max = -1
         if self.kafka is not None:
             open_topics.append(made)
-        (made.look if looks else made.open)(
+        (made.inspect if looks else made.open)(
             SinkContext(
                 self.store.app_id,
                 self.write,
@@ -224,12 +224,12 @@ class World:
 
         None where nobody could tell: an own way to begin again.
         """
-        if not self.foresees or options.keys() & {"sink", "begin_again"}:
+        if not self.foresees or options.keys() & {"sink", "request_resnapshot"}:
             return None
         before = self.files()
         sink = self.sink(looks=True)
         try:
-            self.loop(**{**options, "sink": sink}).look()
+            self.loop(**{**options, "sink": sink}).inspect()
         except (SinkError, StateError) as error:
             # A transaction that the driver left open hides what a topic holds; the recovery ends it.
             return None if self.kafka is not None and "committed offsets" in str(error) else str(error)
@@ -308,7 +308,7 @@ class World:
 def works_of(loop: EpochLoop, manifest: Manifest, *, begun: bool = False) -> list[TableCommit]:
     """What each target of the loop's sink gets of an epoch; with `begun`, if all that are parked had begun again."""
     parts = loop._parts
-    return list(parts.works.of(manifest, ParkedTargets({}, parts.parked._parks) if begun else parts.parked).works)
+    return list(parts.planner.of(manifest, ParkedTargets({}, parts.parked._parks) if begun else parts.parked).commits)
 
 
 def commit(loop: EpochLoop, manifest: Manifest) -> None:

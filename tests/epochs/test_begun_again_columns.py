@@ -58,7 +58,7 @@ class Story:
         self.items.schema = schema
         self.items.changes.extend(events)
 
-    def begins_again(
+    def resnapshot_requested(
         self, schema: TableSchema, *, rows: Sequence[Row], emptying: type[TruncateTableEvent | DropTableEvent]
     ) -> None:
         """With other columns, and these rows."""
@@ -118,7 +118,7 @@ def test_a_parked_target_gives_up_what_it_had_and_what_it_refused(world: World, 
     story.seal()
     if restarts:
         story.run(Refusing(story.sink(), where, epoch=2, error=TargetModifiedError))
-    story.begins_again(columns(story, "id", "at"), rows=[{"id": 7, "at": "now"}], emptying=TruncateTableEvent)
+    story.resnapshot_requested(columns(story, "id", "at"), rows=[{"id": 7, "at": "now"}], emptying=TruncateTableEvent)
     story.run(None if restarts else Refusing(story.sink(), where, epoch=2, error=TargetModifiedError))
     story.check_end()
 
@@ -156,7 +156,7 @@ def test_a_target_of_a_raycdc_that_described_none_gives_up_what_its_table_lost(
     assert record is not None
     assert record.routes
     world.store.write_commit(CommitRecord(record.epoch, record.generation, record.committed_ms, record.tables))
-    story.begins_again(columns(story, "id", "at"), rows=[{"id": 7, "at": "now"}], emptying=emptying)
+    story.resnapshot_requested(columns(story, "id", "at"), rows=[{"id": 7, "at": "now"}], emptying=emptying)
     story.run()
     story.check_end()
 
@@ -180,7 +180,9 @@ def test_a_table_that_begins_again_may_lose_the_columns_of_its_key(
     story = Story(world)
     story.run()
     key = columns(story, "amount", "at", key=("amount",))
-    story.begins_again(key, rows=[{"amount": 1, "at": "x"}, {"amount": 2, "at": None}], emptying=TruncateTableEvent)
+    story.resnapshot_requested(
+        key, rows=[{"amount": 1, "at": "x"}, {"amount": 2, "at": None}], emptying=TruncateTableEvent
+    )
     if point:
         fail_at(point, 1)
         with pytest.raises(FailpointError):

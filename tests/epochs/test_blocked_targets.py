@@ -26,7 +26,7 @@ from tests.epochs.sink_world import HOME, World, new_world, world_of
 
 NAMES = ("shop.orders", "shop.items")
 ITEMS = TableId("shop", "items")
-PATIENCE = RetryPolicy(patience_s=2.0)
+PATIENCE = RetryPolicy(retry_s=2.0)
 
 
 class Story:

@@ -100,7 +100,7 @@ class TestSqliteChanges(SinkConformance):
         self._execute(folder, f'CREATE INDEX theirs ON "{target}" (qty)', "VACUUM")
 
     @contextmanager
-    def away(self, folder: Path) -> Iterator[None]:
+    def unreachable(self, folder: Path) -> Iterator[None]:
         """Somebody has the database for themselves."""
         database = sqlite3.connect(folder / "changes.db", isolation_level=None, check_same_thread=False)
         with closing(database):
@@ -115,7 +115,7 @@ class TestSqliteChanges(SinkConformance):
     def test_files_that_a_driver_left_when_it_died_are_removed_by_the_next_commit(self, tmp_path: Path) -> None:
         play = self._play(tmp_path)
         play.epochs(1)
-        play.sink().stage(play.works(1))
+        play.sink().stage(play.commits(1))
         staging = play.folder / "changes.db.staged"
         assert len(list(staging.rglob("*.jsonl"))) == 2
         play.restart()

@@ -34,7 +34,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 def sink_of(world: World, options: DeltaOptimizeOptions = ALWAYS, **more: Any) -> DeltaSink:
     sink = world.sink()
     assert isinstance(sink, DeltaSink)
-    sink._upkeep = DeltaMaintenance(options, upsert=world.write == "upsert", **more)
+    sink._maintenance = DeltaMaintenance(options, upsert=world.write == "upsert", **more)
     return sink
 
 

@@ -26,7 +26,7 @@ def test_a_constraint_that_others_gave_a_delta_table_holds_for_every_commit(kind
     story.items.insert({"id": 770017701, "name": "unsound", "qty": -987654321})
     commit(story.loop, story.world.script.seal())
     assert story.parked is not None
-    assert story.parked.reason is ParkReason.TOUCHED
+    assert story.parked.reason is ParkReason.MODIFIED
     assert "sound (qty IS NULL OR qty >= 0)" in story.parked.text
     assert "987654321" not in story.parked.text
     assert "770017701" not in story.parked.text

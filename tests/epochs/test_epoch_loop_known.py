@@ -48,7 +48,7 @@ def lines(tmp_path: Path) -> World:
 
 def routing(world: World, *routes: Route, left_out: frozenset[str] = frozenset()) -> Routing:
     context = SinkContext(world.store.app_id, world.write, run_in_process, parallelism=2, left_out=left_out)
-    known = RowStore.opened(world.store.place, context)
+    known = RowStore.opened(world.store.location, context)
     return Routing(Router(routes), world.write == "upsert", known=known)
 
 
@@ -262,7 +262,7 @@ def test_rows_that_were_lost_before_they_were_known_come_again_with_their_table(
         asked.extend(map(str, tables))
 
     lines.script.generation = lines.store.generations.next()
-    recovery = lines.loop(routing=routing(lines), begin_again=begin_again).recover()
+    recovery = lines.loop(routing=routing(lines), request_resnapshot=begin_again).recover()
     assert (recovery.epoch, recovery.frozen) == (2, (2,))
     assert asked == ["shop.orders"]
 

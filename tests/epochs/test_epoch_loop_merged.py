@@ -303,7 +303,7 @@ class Beginnings:
 
     def recover(self) -> Recovery:
         self.world.script.generation = self.world.store.generations.next()
-        return self.world.loop(begin_again=self.begin_again, parking=ParkingPolicy()).recover()
+        return self.world.loop(request_resnapshot=self.begin_again, parking=ParkingPolicy()).recover()
 
 
 def half_committed(world: MergedWorld) -> Beginnings:
@@ -398,7 +398,7 @@ def test_a_target_that_refuses_to_be_barred_is_parked_and_the_epoch_comes_again(
     assert record.epoch == 1
     entry = record.parked["lake.item"]
     assert (entry.reason, entry.epoch, entry.sources) == (
-        ParkReason.TOUCHED,
+        ParkReason.MODIFIED,
         2,
         {"s1.item": 0, "s2.item": 0},
     )

@@ -68,7 +68,7 @@ def test_epochs_of_a_node_that_is_gone_are_dropped_unless_a_table_holds_one(
     world.script.table("shop.late").insert({"id": 1, "name": "n", "qty": 1})
     lost = world.script.seal(final=True)
     for module in (decisions, epoch_writer):
-        monkeypatch.setattr(module, "NODE_POLICY", RetryPolicy(patience_s=0.0))
+        monkeypatch.setattr(module, "NODE_POLICY", RetryPolicy(retry_s=0.0))
     loop = world.loop()
     with pytest.raises(SegmentUnavailableError, match="on node elsewhere"):
         loop.run()
@@ -104,7 +104,9 @@ def test_a_table_whose_rows_are_gone_is_to_begin_again_where_others_hold_the_epo
     assert world.store.sealed_epochs(0) == [frozen.epoch, later.epoch]
 
     asked: list[tuple[int, Sequence[TableId]]] = []
-    recovery = world.loop(begin_again=lambda manifest, tables, _: asked.append((manifest.epoch, tables))).recover()
+    recovery = world.loop(
+        request_resnapshot=lambda manifest, tables, _: asked.append((manifest.epoch, tables))
+    ).recover()
 
     assert asked == [(frozen.epoch, (lost.id,))]
     assert recovery == Recovery(frozen.epoch, dropped=(later.epoch,), frozen=(frozen.epoch,))

@@ -46,7 +46,7 @@ class RoutedWorld(World):
         def begin_again(_: Manifest, tables: Any, text: str) -> None:
             self.asked += map(str, tables)
 
-        return super().loop(sink, begin_again=begin_again, **options)
+        return super().loop(sink, request_resnapshot=begin_again, **options)
 
     def check(self) -> None:
         """Every target holds exactly what its table did."""

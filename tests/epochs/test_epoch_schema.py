@@ -167,7 +167,7 @@ def test_names_that_were_exchanged_are_not_exchanged_again_when_the_rows_of_the_
     for segment in lost.segments:
         Path(segment.path).unlink()
     asked: list[tuple[int, Sequence[TableId]]] = []
-    loop = upsert.loop(sink, begin_again=lambda manifest, tables, _: asked.append((manifest.epoch, tables)))
+    loop = upsert.loop(sink, request_resnapshot=lambda manifest, tables, _: asked.append((manifest.epoch, tables)))
     assert loop.recover() == Recovery(lost.epoch, frozen=(lost.epoch,))
     assert asked == [(lost.epoch, (orders.id,))]
     found = {(row["id"],): row for row in upsert.rows(orders)}

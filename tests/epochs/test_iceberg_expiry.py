@@ -19,7 +19,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from raycdc.errors import SinkError
-from raycdc.sinks.api import told_nobody
+from raycdc.sinks.api import ignore_text
 from raycdc.sinks.iceberg import snapshot_lineage as expiry
 from raycdc.sinks.iceberg.catalog import HadoopCatalog
 from raycdc.sinks.iceberg.snapshot_lineage import KEEP, Expiry, Retention, vector_property
@@ -371,9 +371,9 @@ def test_none_goes_from_behind_one_that_has_a_name(monkeypatch: pytest.MonkeyPat
 
 def test_only_upsert_tables_get_a_number_of_snapshots_and_only_where_nothing_else_was_said() -> None:
     said = [Retention(), Retention(after_s=1), Retention(keep=0), Retention(keep=7)]
-    given = [Expiry(retention, told_nobody, upsert=True).of_new_tables for retention in said]
+    given = [Expiry(retention, ignore_text, upsert=True).of_new_tables for retention in said]
     assert given == [{KEEP: str(expiry.KEPT)}, {}, {}, {}]
-    assert Expiry(Retention(), told_nobody, upsert=False).of_new_tables == {}
+    assert Expiry(Retention(), ignore_text, upsert=False).of_new_tables == {}
 
 
 def test_a_table_that_was_replaced_and_has_no_rows_yet_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

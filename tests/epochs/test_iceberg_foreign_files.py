@@ -126,7 +126,7 @@ def test_rows_that_are_not_written_are_noticed(
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_merge_takes_along_no_file_of_others(world: World, monkeypatch: pytest.MonkeyPatch, *, alone: bool) -> None:
     """It has no field ids: whoever reads it refuses it."""
-    monkeypatch.setattr(target, "CRUMBS_MAX", 1 if alone else 4)
+    monkeypatch.setattr(target, "SMALL_FILES_MAX", 1 if alone else 4)
     theirs = their_file(world, 9000, with_ids=False)
     listed(world, theirs, 9000, 9000)
     orders = world.script.table("shop.orders")

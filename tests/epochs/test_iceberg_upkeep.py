@@ -380,7 +380,7 @@ def test_old_snapshots_go_beside_it(world: World, monkeypatch: pytest.MonkeyPatc
     config = IcebergSinkConfig(path=str(world.root / "lake"), keep_snapshots=4, optimize=OptimizeOptions())
     sink = IcebergSink(config)
     sink.open(SinkContext(world.store.app_id, "upsert", run_in_process))
-    sink._upkeep = LAKE.upkeep(world)
+    sink._maintenance = LAKE.upkeep(world)
     play(world, epochs=3, final=False)
     for number in range(12):
         world.script.table("shop.orders").update((100,), qty=number)

@@ -20,7 +20,7 @@ from tests.epochs.iceberg_changes import IcebergChanges
 from tests.epochs.sink_world import lake_rows
 
 NEAR = {
-    "away": "The folder is as near as the pipeline's own state.",
+    "unreachable": "The folder is as near as the pipeline's own state.",
     "revoke": "Tests may run as root, whom no permission of a folder holds back.",
 }
 #: Of folders whose files have the rows of an epoch each.

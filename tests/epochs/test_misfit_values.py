@@ -48,7 +48,9 @@ class Story:
     def loop(self) -> EpochLoop:
         letters = str(self.root / "letters") if self.action == DEAD_LETTER else ""
         records = BadRecords(self.action, letters, self.world.write == "upsert")
-        routing = replace(self.world.routing, sieve=BadRowFilter(records, self.root / "derived"), records=records)
+        routing = replace(
+            self.world.routing, bad_row_filter=BadRowFilter(records, self.root / "derived"), records=records
+        )
         parks = Parks(values=self.action != FAIL)
         parking = ParkingPolicy(
             parks,

@@ -122,7 +122,7 @@ def test_a_refused_epoch_parks_its_table_until_that_begins_again(kind: str, tmp_
         (tmp_path / "state" / "epochs" / f"{epoch:010d}.json").rename(tmp_path / str(epoch))
     story_end(story)
     entry = story.parked()
-    assert (entry.epoch, entry.reason, entry.sources) == (2, ParkReason.TOUCHED, {"shop.items": 0})
+    assert (entry.epoch, entry.reason, entry.sources) == (2, ParkReason.MODIFIED, {"shop.items": 0})
     assert entry.held == ((2, 3) if where == "committed" else (1, 3))
     assert "raycdc tables resnapshot CONFIG shop.items" in entry.text
     assert story.told == ["shop.items"]
@@ -221,7 +221,7 @@ def test_a_part_of_a_beginning_that_was_dropped_is_over_with_the_next_one(tmp_pa
     story_end(story)
     assert story.parked().epoch == 2
 
-    def begin_anew() -> Manifest:
+    def resnapshot() -> Manifest:
         story.incarnation += 1
         items.truncate()
         items.changes.extend((TruncateTableEvent(items.id), CreateTableEvent(items.id, items.schema)))
@@ -229,13 +229,13 @@ def test_a_part_of_a_beginning_that_was_dropped_is_over_with_the_next_one(tmp_pa
         return story.seal()
 
     # A driver dies behind the table's first verb, rows are lost, and the table cannot be barred from the epoch.
-    beginning = begin_anew()
+    beginning = resnapshot()
     dying = Refusing(story.world.sink(), "stage", epoch=3, error=TargetModifiedError)
     with pytest.raises(TargetModifiedError, match="epoch 3"):
         story.world.loop(sink=dying).recover()  # type: ignore[arg-type]
     held = story.world.sink().committed(ITEMS)
     assert held is not None
-    assert held.place == (3, 0)
+    assert held.progress == (3, 0)
     for segment in beginning.segments:
         Path(segment.path).unlink()
     untouchable = Refusing(story.world.sink(), "tombstone", epoch=3, error=TargetModifiedError)
@@ -243,7 +243,7 @@ def test_a_part_of_a_beginning_that_was_dropped_is_over_with_the_next_one(tmp_pa
     assert loop.recover().dropped == (3,)
     assert story.world.sink().committed(ITEMS) == held
 
-    begin_anew()
+    resnapshot()
     story_end(story)
     assert (story.record.epoch, story.record.parked) == (4, {})
     assert sorted(story.world.rows(items), key=lambda row: row["id"]) == items.contents()
@@ -308,7 +308,7 @@ def test_a_full_disk_is_the_sinks_and_parks_nothing(kind: str, tmp_path: Path, m
     story.play()
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "lake"))
     with monkeypatch.context() as patched:
-        patched.setattr("raycdc.delivery.targets.sink_retry.POLICY", RetryPolicy(patience_s=0.0))
+        patched.setattr("raycdc.delivery.targets.sink_retry.POLICY", RetryPolicy(retry_s=0.0))
 
         def refuse(*_: Any, **__: Any) -> Any:
             raise full

@@ -119,7 +119,7 @@ def test_a_target_that_lacks_what_it_had_is_whole_after_what_the_message_says(
     record = world.store.last_commit()
     assert record is not None
     entry = record.parked["shop.items"]
-    assert (list(record.parked), entry.reason) == (["shop.items"], ParkReason.GONE)
+    assert (list(record.parked), entry.reason) == (["shop.items"], ParkReason.MISSING)
     assert story.told in entry.text
     assert "raycdc tables resnapshot CONFIG shop.items" in entry.text
     assert {row["id"] for row in world.rows(orders)} == {*range(5), 20}

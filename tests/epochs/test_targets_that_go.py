@@ -46,12 +46,12 @@ def test_a_delta_table_that_goes_while_it_is_committed_is_parked_alone(
     def refresh(target: DeltaTarget) -> bool:
         # delta-rs has the commit, and whoever looks at it next finds nothing.
         if target.name == TableId("shop", "items"):
-            monkeypatch.setattr(LogWatch, "look", look)
+            monkeypatch.setattr(LogWatch, "inspect", inspect)
         return looked(target)
 
-    watched = LogWatch.look
+    watched = LogWatch.inspect
 
-    def look(watch: LogWatch, table: DeltaTable) -> Losses | None:
+    def inspect(watch: LogWatch, table: DeltaTable) -> Losses | None:
         losses = watched(watch, table)
         if moment == "after":
             take()

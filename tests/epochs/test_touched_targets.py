@@ -194,7 +194,7 @@ def test_a_delta_table_made_anew_under_a_running_pipeline_is_parked(kind: str, t
     theirs = story.world.rows(story.items)
     story.goes_on(2)
     assert story.parked is not None
-    assert (story.parked.reason, "made it anew" in story.parked.text) == (ParkReason.GONE, True)
+    assert (story.parked.reason, "made it anew" in story.parked.text) == (ParkReason.MISSING, True)
     assert story.world.rows(story.items) == theirs
     story.starts_again(3)
     assert story.parked is not None
@@ -262,7 +262,7 @@ def test_rows_that_another_writer_changes_in_a_delta_table_are_noticed(
     cause(story.world)
     (story.goes_on if running else story.starts_again)(2)
     assert story.parked is not None
-    assert (story.parked.reason, "changed them (UPDATE)" in story.parked.text) == (ParkReason.TOUCHED, True)
+    assert (story.parked.reason, "changed them (UPDATE)" in story.parked.text) == (ParkReason.MODIFIED, True)
     DeltaTable(str(folder(story.world))).restore(version)
     story.is_read_anew()
 
@@ -277,7 +277,7 @@ def test_rows_that_another_writer_takes_from_a_delta_table_are_noticed(
     cause(story.world)
     (story.goes_on if running else story.starts_again)(2)
     assert story.parked is not None
-    assert story.parked.reason is (ParkReason.GONE if cause is restore_before else ParkReason.TOUCHED)
+    assert story.parked.reason is (ParkReason.MISSING if cause is restore_before else ParkReason.MODIFIED)
 
 
 def of_generated_tables(root: Path, *tables: str) -> tuple[Path, Path, Path]:
@@ -318,7 +318,7 @@ def test_the_only_table_of_a_pipeline_is_parked_when_others_took_rows_from_it(
     assert (runs(), runs()) == (ExitCode.DATA, ExitCode.DATA)
     record = CheckpointStore(state, create=False).last_commit()
     assert record is not None
-    assert record.parked["shop.items"].reason is ParkReason.TOUCHED
+    assert record.parked["shop.items"].reason is ParkReason.MODIFIED
     shutil.rmtree(lake / "shop" / "items")
     assert main(["tables", "resnapshot", str(config), "shop.items"]) == 0
     assert runs() == 0
@@ -456,7 +456,7 @@ def test_rows_that_another_writer_takes_from_an_iceberg_table_or_changes_are_not
     theirs = story.world.rows(story.items)
     (story.goes_on if running else story.starts_again)(2)
     assert story.parked is not None
-    assert (story.parked.reason, "deleted, changed or overwrote" in story.parked.text) == (ParkReason.TOUCHED, True)
+    assert (story.parked.reason, "deleted, changed or overwrote" in story.parked.text) == (ParkReason.MODIFIED, True)
     assert story.world.rows(story.items) == theirs
     with iceberg(story.world).transaction() as transaction:
         head = iceberg(story.world).metadata.current_snapshot_id
@@ -489,7 +489,7 @@ def test_a_pipeline_whose_target_another_one_replaced_writes_no_more(kind: str, 
     theirs = second.rows(items)
     first.goes_on(2)
     assert first.parked is not None
-    assert first.parked.reason is ParkReason.GONE
+    assert first.parked.reason is ParkReason.MISSING
     with suppress(SinkError, StateError):
         first.starts_again(3)
     assert second.rows(items) == theirs
@@ -510,7 +510,7 @@ def test_files_that_another_pipeline_replaced_are_noticed_before_any_is_written(
     (records / writer.name.replace("writer", "barred")).write_bytes(writer.read_bytes())
     first.world.loop(parking=ParkingPolicy()).recover()
     assert first.parked is not None
-    assert (first.parked.reason, "taken over by another" in first.parked.text) == (ParkReason.GONE, True)
+    assert (first.parked.reason, "taken over by another" in first.parked.text) == (ParkReason.MISSING, True)
 
 
 @pytest.mark.parametrize("how", ["a row", "a change"])

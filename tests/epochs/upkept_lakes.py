@@ -101,7 +101,7 @@ class DeltaLake(Lake):
     def sink(self, world: World) -> Sink:
         made = world.sink()
         assert isinstance(made, DeltaSink)
-        made._upkeep = delta.DeltaMaintenance(self.options(), upsert=world.write == "upsert")
+        made._maintenance = delta.DeltaMaintenance(self.options(), upsert=world.write == "upsert")
         return made
 
     def _after_commit(self, world: World, every: timedelta, clock: Callable[[], float]) -> Callable[[int], None]:
@@ -129,7 +129,7 @@ class IcebergLake(Lake):
     def sink(self, world: World) -> Sink:
         made = world.sink()
         assert isinstance(made, IcebergSink)
-        made._upkeep = self.upkeep(world)
+        made._maintenance = self.upkeep(world)
         return made
 
     def upkeep(self, world: World, every: timedelta = timedelta(0), **more: Any) -> iceberg.IcebergMaintenance:

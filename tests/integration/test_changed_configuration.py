@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from raycdc.cli.planning.check import told_of_state
+from raycdc.cli.planning.check import state_effects
 from raycdc.config import config_from_dict
 from raycdc.driver.resolve import FITTING, next_run
 from raycdc.errors import ConfigError, SinkError
@@ -75,7 +75,7 @@ def test_types_that_are_read_otherwise_need_a_new_snapshot(shop: Shop) -> None:
         ConfigError, match=r"source\.types\.invalid_dates is .*raycdc tables resnapshot CONFIG"
     ) as refused:
         shop.run("a", "d", source=source)
-    said = [line.removeprefix("A run refuses this. ") for line in told_of_state(next_run(config))]
+    said = [line.removeprefix("A run refuses this. ") for line in state_effects(next_run(config))]
     assert said == [str(refused.value)]
     (found,) = FITTING.results(next_run(config))
     assert (found.ok, found.text) == (False, str(refused.value))

@@ -103,7 +103,7 @@ def test_each_line_comes_once_whatever_ends(tmp_path: Path, point: str) -> None:
         play.run()
     play.run()
     assert len(lines_of(play)) == 102
-    assert len(set(play.places)) == len(play.places) == 102
+    assert len(set(play.positions)) == len(play.positions) == 102
 
 
 def test_check_plan_and_run_know_it(tmp_path: Path, site: Path) -> None:

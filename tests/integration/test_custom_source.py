@@ -195,7 +195,7 @@ def test_a_long_file_is_read_again_in_one_transaction(
     ]
     told = [value for unit in units for _, value in told_by(unit)]
     assert told == [None, "1", "2", "3", "4"]
-    assert [unit.place.ordinal for unit in units] == [9, 9, 9, 9, 11]
+    assert [unit.log_position.ordinal for unit in units] == [9, 9, 9, 9, 11]
 
 
 def broken(tmp_path: Path, environment: dict[str, str], statement: str) -> tuple[Folder, str]:

@@ -203,8 +203,8 @@ def test_brokers_that_are_away_are_a_trouble_of_the_log_that_outlasts_a_fetch() 
         config = KafkaSourceConfig(**settings)
         with closing(KafkaPartitionReader(config)) as reader:
             reader.handle_splits_changes(SplitsAddition((PartitionStart("t", 0, 0),)))
-            while not board.standing():
+            while not board.stalled():
                 with log.turn():
                     reader.fetch()
-    (stands,) = board.standing()
+    (stands,) = board.stalled()
     assert stands.note.startswith(f"Kafka at {servers} does not answer")

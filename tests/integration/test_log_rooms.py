@@ -13,11 +13,11 @@ from confluent_kafka import Producer
 from raycdc.config import load_config
 from raycdc.connectors.kafka.cluster.client import KafkaCluster
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
-from raycdc.connectors.kafka.source import log_room
+from raycdc.connectors.kafka.source import log_retention
 from raycdc.connectors.mongodb.stream.resume_token import StreamPosition
 from raycdc.connectors.mongodb.stream.token import seconds_of
 from raycdc.sandbox.servers import KafkaServer, MongoDb
-from raycdc.server.service import room_of
+from raycdc.server.service import retention_monitor
 from raycdc.source.connector import LogRetention
 from raycdc.source.snapshot.log.stream_state import stream_of
 from raycdc.state.location import state_of
@@ -47,11 +47,11 @@ def test_a_topic_keeps_its_oldest_unread_message_for_what_is_left_of_its_retenti
         cluster = KafkaCluster(KafkaSourceConfig.model_validate(keys))
         # Everything was read; the message of fifty hours ago is next; that of ten hours ago is.
         for offset, age_s in ((3, 0), (0, 50 * 3600), (2, 10 * 3600)):
-            room = log_room(cluster, {(topic, 0): offset, (forever, 0): 0}, now_ms)
+            room = log_retention(cluster, {(topic, 0): offset, (forever, 0): 0}, now_ms)
             assert room is not None
             assert room.kept_s == pytest.approx(WEEK_S - age_s, abs=300)
-        assert log_room(cluster, {(forever, 0): 0}, now_ms) == LogRetention(forever=True)
-        assert log_room(cluster, {(topic, 0): 3, (small, 0): 0}, now_ms) is None
+        assert log_retention(cluster, {(forever, 0): 0}, now_ms) == LogRetention(forever=True)
+        assert log_retention(cluster, {(topic, 0): 3, (small, 0): 0}, now_ms) is None
 
 
 def test_a_collection_has_the_time_between_the_oldest_entry_of_the_log_and_its_place(
@@ -68,14 +68,14 @@ def test_a_collection_has_the_time_between_the_oldest_entry_of_the_log_and_its_p
         store = CheckpointStore.there(state_of(config), pipeline=config.pipeline.name)
         assert store is not None
         # The emulated server has no such collection, as mongos has none.
-        assert room_of(config, store)() is None
+        assert retention_monitor(config, store)() is None
         state = stream_of(store.last_manifest())
         assert state is not None
         place_s, _ = seconds_of(StreamPosition.of(state.position).cluster_time)
         log = client["local"]["oplog.rs"]
         try:
             log.insert_one({"ts": Timestamp(place_s - 7200, 1)})
-            room = room_of(config, store)()
+            room = retention_monitor(config, store)()
         finally:
             log.drop()
     assert room == LogRetention(kept_s=7200.0)

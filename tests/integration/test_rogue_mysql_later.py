@@ -16,7 +16,7 @@ from raycdc.config.tls import TlsMode
 from raycdc.connectors.mysql.binlog.wire import stream as event_buffer
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.server.catalog import load_table
-from raycdc.connectors.mysql.server.client import current_place, probe
+from raycdc.connectors.mysql.server.client import current_end, probe
 from raycdc.connectors.mysql.snapshot.wire import resultset as packets
 from raycdc.connectors.mysql.snapshot.wire.resultset import stream_query
 from raycdc.errors import CorruptLogError, DataError, RaycdcError, SinkError, SourceError
@@ -83,7 +83,7 @@ def read_chunk(port: int, table: TableId) -> None:
 
 def read_log(port: int, table: TableId) -> None:
     connection = connect(settings(port))
-    place = current_place(connection, probe(connection))
+    place = current_end(connection, probe(connection))
     with closing(BinlogStream(connection, server_id=os.getpid() % 100000 + 7, offset=place, heartbeat_s=5)) as stream:
         while True:
             stream.read(bytes_max=1, timeout_s=20)

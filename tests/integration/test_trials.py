@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.cli import main
-from raycdc.cli.sandbox import _told
+from raycdc.cli.sandbox import _instructions
 from raycdc.config import load_config
 from raycdc.errors import ExitCode
 from raycdc.sandbox.servers import MongoDb, MongoDbServer
@@ -83,7 +83,7 @@ def test_what_a_trial_says_of_a_target_is_typed_beside_a_source(
     if not isinstance(mongodb, MongoDbServer):
         pytest.skip("prints the lines of a server of its own")
     monkeypatch.chdir(tmp_path)
-    said = "\n".join(_told(MongoDbSandbox(mongodb), filled=False)).partition("As a target")[2]
+    said = "\n".join(_instructions(MongoDbSandbox(mongodb), filled=False)).partition("As a target")[2]
     [(name, value)] = re.findall(r"^  export (\w+)='(.*)'$", said, re.MULTILINE)
     monkeypatch.setenv(name, value)
     [words] = re.findall(r"^  raycdc (init shop\.toml.*)$", said, re.MULTILINE)

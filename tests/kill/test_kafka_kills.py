@@ -44,7 +44,7 @@ def expect_exact_changelog(job: TopicJob, feed: ProductFeed) -> None:
 def read_changelog_schema() -> Any:
     from raycdc.formats.decoding.sql_types import parse_columns
 
-    return parse_columns(COLUMNS, place="columns").arrow()
+    return parse_columns(COLUMNS, key_path="columns").arrow()
 
 
 @pytest.mark.timeout(1800)

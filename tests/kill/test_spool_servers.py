@@ -30,9 +30,9 @@ def nodes(tmp_path: Path) -> Iterator[TwoNodes]:
 def look_until(spools: RaySpools, reached: Callable[[list[SpoolAddress]], bool]) -> None:
     """Look again and again, as the supervisor does; the test's time limit ends it."""
     while not reached(list(spools.addresses().values())):
-        spools.nodes._next_look_s = 0.0
-        spools.nodes.look()
-        spools.look()
+        spools.nodes._next_poll_s = 0.0
+        spools.nodes.poll()
+        spools.poll()
         ray.wait([server.starting for server in spools._servers.values()], num_returns=1, timeout=0.2)
 
 
@@ -44,7 +44,7 @@ def test_each_node_has_a_server_that_comes_back_in_its_place_and_goes_with_its_n
     own_id = ray.get_runtime_context().get_node_id()
     known = RayNodes(ReaderNeeds(), own=own_id, network=False, warn=warnings.append)
     settings = SpoolSettings(tmp_path / "state", "checkpoint", "secret")
-    spools = RaySpools(settings, known, warn=warnings.append, look=lambda: None)
+    spools = RaySpools(settings, known, warn=warnings.append, poll=lambda: None)
     assert "secret" not in repr(spools)
     assert len(spools.addresses()) == 1
     (wanted,) = [node.name for node in known.seen() if not node.own]

@@ -20,7 +20,7 @@ from raycdc.sandbox.servers.s3 import ACCESS_KEY, REGION, MotoServer
 from raycdc.sandbox.shop import ShopSize, ShopWorkload, create_shop
 from raycdc.storage.object_store import ObjectStore
 from raycdc.storage.settings import delta_options
-from raycdc.storage.url import ObjectLocation, StoreKind, place_of
+from raycdc.storage.url import ObjectLocation, StoreKind, parse_location
 from tests.kill.test_kills import expect_equal
 from tests.support.jobs import Job, JobRun, catch_up, run_through
 from tests.support.servers.store_proxy import Fault, Rule, StoreProxy
@@ -65,7 +65,7 @@ def lake_beside(job: Job) -> str:
 
 def read_lake(store: StoreProxy, url: str) -> pa.Table:
     """The rows of the Delta table at `url`; without columns where there is none yet."""
-    place = place_of(url)
+    place = parse_location(url)
     assert isinstance(place, ObjectLocation)
     try:
         # `is_deltatable` would keep the interpreter to itself, and the proxy is in this process.

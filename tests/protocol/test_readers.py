@@ -267,7 +267,7 @@ def test_an_unknown_event_is_an_error_that_names_it() -> None:
 def test_the_chunks_of_a_dropped_table_are_not_read_again() -> None:
     job, log, chunks = two_readers(10, 20)
     split = opened(log, chunks)
-    log.voided(split, "the table was dropped", Fate.TABLE_GONE)
+    log.voided(split, "the table was dropped", Fate.TABLE_DROPPED)
     chunks.send(RequestSplit())
     assert chunks.chunks() == []
     assert chunks.is_finished()

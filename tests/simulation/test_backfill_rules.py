@@ -83,7 +83,7 @@ def give_several_chunks_of_a_table_out_at_once(patch: pytest.MonkeyPatch) -> Non
 
 
 def delete_keys_that_the_source_has(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DeletedKeys, "look", lambda self, batch: None)
+    patch.setattr(DeletedKeys, "observe", lambda self, batch: None)
 
 
 def delete_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ def record_an_epoch_before_its_commits(patch: pytest.MonkeyPatch) -> None:
     real = EpochWriter._commit_tables
 
     def commit(self: EpochWriter, prepared: PreparedEpoch) -> None:
-        self.record(prepared.manifest, prepared.share.routes)
+        self.record(prepared.manifest, prepared.target_batch.routes)
         real(self, prepared)
 
     patch.setattr(EpochWriter, "_commit_tables", commit)
@@ -127,7 +127,7 @@ def write_documents_in_place(patch: pytest.MonkeyPatch) -> None:
         self._disk.sync(path)
         self._disk.sync_folder(path.parent)
 
-    patch.setattr(LocalFolder, "_place", place)
+    patch.setattr(LocalFolder, "_write", place)
 
 
 def give_the_numbers_of_dropped_epochs_again(patch: pytest.MonkeyPatch) -> None:
@@ -164,8 +164,8 @@ def change_a_schema_while_the_commit_before_is_under_way(patch: pytest.MonkeyPat
     def prepare(self: EpochLoop, manifest: Manifest, under_way: Any) -> PreparedEpoch:
         prepared = self._writer.prepared(manifest)
         try:
-            self._writer.apply(prepared, list(prepared.works))
-            self._writer.stage(prepared, list(prepared.works))
+            self._writer.apply(prepared, list(prepared.commits))
+            self._writer.stage(prepared, list(prepared.commits))
         finally:
             if under_way is not None:
                 under_way.result()
@@ -191,7 +191,7 @@ def freeze_an_epoch_without_reading_its_tables_anew(patch: pytest.MonkeyPatch) -
 
 def do_steps_again_that_a_target_holds(patch: pytest.MonkeyPatch) -> None:
     def holds(held: CommitVector | None, goal: CommitVector, _: object) -> bool:
-        return held is not None and held.place > goal.place
+        return held is not None and held.progress > goal.progress
 
     patch.setattr(steps, "holds", holds)
 
@@ -267,14 +267,14 @@ def hand_over_beside_the_old_readers(patch: pytest.MonkeyPatch) -> None:
 
 
 def hand_over_before_the_old_readers_have_ended(patch: pytest.MonkeyPatch) -> None:
-    real = EnginePromotion._hand_over
+    real = EnginePromotion._promote
 
-    def hand_over(self: EnginePromotion) -> None:
-        self._launcher.hand_over()
+    def promote(self: EnginePromotion) -> None:
+        self._launcher.promote()
         self._threads.wait(self._closed, 1.0)
         real(self)
 
-    patch.setattr(EnginePromotion, "_hand_over", hand_over)
+    patch.setattr(EnginePromotion, "_promote", promote)
 
 
 def hand_over_without_a_manifest(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from raycdc.model.rules.rate_limit import RateLimit
 from raycdc.source.protocol.rate_budget import (
     CHUNKS_LEAST,
     LEASE_S,
-    LOOK_EVERY_S,
+    POLL_EVERY_S,
     WHOLE,
     Grant,
     Holder,
@@ -70,7 +70,7 @@ def give_what_a_dead_reader_had_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def give_what_a_reader_was_told_to_leave_at_once(patch: pytest.MonkeyPatch) -> None:
-    real = RateLimiter._tell
+    real = RateLimiter._notify
 
     def tell(self: RateLimiter, reader: Holder, held: object, shares: object, told: dict[Holder, Grant]) -> bool:
         happened = real(self, reader, held, shares, told)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def give_what_a_reader_was_told_to_leave_at_once(patch: pytest.MonkeyPatch) -> N
             held.grants.popleft()  # type: ignore[attr-defined]
         return happened
 
-    patch.setattr(RateLimiter, "_tell", tell)
+    patch.setattr(RateLimiter, "_notify", tell)
 
 
 def read_on_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
@@ -123,16 +123,16 @@ class Table:
         self.now_s = 0.0
         self.grants = {(n, 1): self.keeper.join((n, 1)) for n in readers}
 
-    def look(self, **wanted: LaneDemand) -> dict[int, int]:
+    def poll(self, **wanted: LaneDemand) -> dict[int, int]:
         """The readers' shares of the log once all has settled; `wanted` by reader, as ``r1=…``."""
         for _ in range(4):
-            self.now_s += LOOK_EVERY_S
+            self.now_s += POLL_EVERY_S
             for reader, grant in self.grants.items():
                 lane = wanted.get(f"r{reader[0]}")
                 lanes = {} if lane is None else {str(Lane.LOG): lane}
                 self.keeper.heard(reader, RateDemand(grant.number, lanes))
-            self.grants |= self.keeper.look(now_s=self.now_s)
-        return {n: grant.shares.get(Lane.LOG, 0) for (n, _), grant in self.grants.items()}
+            self.grants |= self.keeper.poll(now_s=self.now_s)
+        return {n: grant.quotas.get(Lane.LOG, 0) for (n, _), grant in self.grants.items()}
 
 
 HELD = LaneDemand(used=0, held=WHOLE)
@@ -141,34 +141,34 @@ IDLE = LaneDemand(used=0, held=0)
 
 def test_one_busy_reader_has_all_and_gives_half_back_when_another_is_busy() -> None:
     table = Table(1, 2, 3)
-    assert table.look(r1=HELD, r2=IDLE, r3=IDLE) == {1: WHOLE, 2: 0, 3: 0}
-    assert table.look(r1=HELD, r2=HELD, r3=IDLE) == {1: WHOLE // 2, 2: WHOLE // 2, 3: 0}
-    assert table.look(r1=IDLE, r2=HELD, r3=IDLE) == {1: 0, 2: WHOLE, 3: 0}
+    assert table.poll(r1=HELD, r2=IDLE, r3=IDLE) == {1: WHOLE, 2: 0, 3: 0}
+    assert table.poll(r1=HELD, r2=HELD, r3=IDLE) == {1: WHOLE // 2, 2: WHOLE // 2, 3: 0}
+    assert table.poll(r1=IDLE, r2=HELD, r3=IDLE) == {1: 0, 2: WHOLE, 3: 0}
 
 
 def test_a_reader_that_is_not_held_back_gets_twice_what_it_uses_and_the_rest_goes_to_others() -> None:
     table = Table(1, 2)
-    assert table.look(r1=LaneDemand(used=WHOLE // 10, held=0), r2=HELD) == {1: WHOLE // 5, 2: 4 * WHOLE // 5}
+    assert table.poll(r1=LaneDemand(used=WHOLE // 10, held=0), r2=HELD) == {1: WHOLE // 5, 2: 4 * WHOLE // 5}
 
 
 def test_the_share_of_a_dead_reader_is_nobodys_until_its_lease_is_over() -> None:
     table = Table(1, 2)
-    assert table.look(r1=HELD, r2=HELD) == {1: WHOLE // 2, 2: WHOLE // 2}
+    assert table.poll(r1=HELD, r2=HELD) == {1: WHOLE // 2, 2: WHOLE // 2}
     table.keeper.lost((1, 1), heard_s=table.now_s)
     died_s = table.now_s
     del table.grants[1, 1]
-    while table.now_s + 4 * LOOK_EVERY_S < died_s + LEASE_S:
-        assert table.look(r2=HELD) == {2: WHOLE // 2}
-    table.look(r2=HELD)
-    assert table.look(r2=HELD) == {2: WHOLE}
+    while table.now_s + 4 * POLL_EVERY_S < died_s + LEASE_S:
+        assert table.poll(r2=HELD) == {2: WHOLE // 2}
+    table.poll(r2=HELD)
+    assert table.poll(r2=HELD) == {2: WHOLE}
 
 
 def test_chunks_keep_a_tenth_beside_a_log_that_would_take_all() -> None:
     keeper = RateLimiter(after_another=False)
     keeper.join((1, 1))
     keeper.heard((1, 1), RateDemand(0, {Lane.LOG: HELD, Lane.CHUNKS: HELD}))
-    granted = keeper.look(now_s=1.0)[1, 1]
-    assert granted.shares == {Lane.LOG: WHOLE - CHUNKS_LEAST, Lane.CHUNKS: CHUNKS_LEAST}
+    granted = keeper.poll(now_s=1.0)[1, 1]
+    assert granted.quotas == {Lane.LOG: WHOLE - CHUNKS_LEAST, Lane.CHUNKS: CHUNKS_LEAST}
 
 
 def test_parts_are_divided_without_one_too_many() -> None:
@@ -218,7 +218,7 @@ def test_a_reader_stands_still_when_its_lease_is_over_and_pays_nothing_meanwhile
     pace.reached(clock.now_s)
     pace.fetched(Lane.LOG, rows=1000, size=0)
     clock.advance(LEASE_S + 60)
-    assert pace.shares == {}
+    assert pace.quotas == {}
     assert pace.free_in_s(Lane.LOG) == math.inf
     pace.reached(clock.now_s)
     assert pace.free_in_s(Lane.LOG) == pytest.approx(10 - LEASE_S - SLACK_S)

@@ -67,7 +67,7 @@ def leave_out_what_follows_the_statement_that_made_a_table(patch: pytest.MonkeyP
 
 
 def pass_over_statements_about_parked_tables(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TableProbes, "touched", lambda self, table, ordinal: None)
+    patch.setattr(TableProbes, "invalidate", lambda self, table, ordinal: None)
 
 
 def begin_again_before_the_log_is_where_the_table_was_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -117,15 +117,15 @@ def forget_where_tables_are_parked(patch: pytest.MonkeyPatch) -> None:
 
 def plan_anew_before_the_manifest_says_so(patch: pytest.MonkeyPatch) -> None:
     """Chunks of the new incarnation in a manifest whose log state knows only the old one."""
-    real = TableChanges._begin_again
+    real = TableChanges._resnapshot
 
     def begin_again(self: TableChanges, update: BeginTableUpdate) -> None:
         real(self, update)
-        begun = self._lives._states[update.table]
+        begun = self._table_states._states[update.table]
         assert isinstance(begun, InSnapshot)
-        self._lives._states[update.table] = replace(begun, incarnation=0)
+        self._table_states._states[update.table] = replace(begun, incarnation=0)
 
-    patch.setattr(TableChanges, "_begin_again", begin_again)
+    patch.setattr(TableChanges, "_resnapshot", begin_again)
 
 
 def carry_requests_out_again_and_again(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from raycdc.source.partitions.assigner import PartitionAssigner, moves, place
+from raycdc.source.partitions.assigner import PartitionAssigner, distribute, moves
 from raycdc.source.partitions.partition_source_reader import PartitionSet
 from raycdc.source.protocol.coordination import EnumeratorContext
 from raycdc.source.protocol.coordinator import SourceCoordinator
@@ -178,7 +178,7 @@ def test_a_run_without_the_rule_is_noticed(
 
 
 def test_splits_go_to_the_readers_that_have_the_fewest() -> None:
-    assert place(["a", "b", "c"], {1: ["x", "y"], 2: []}) == {2: ["a", "b"], 1: ["c"]}
+    assert distribute(["a", "b", "c"], {1: ["x", "y"], 2: []}) == {2: ["a", "b"], 1: ["c"]}
 
 
 def test_as_few_splits_move_as_make_it_even() -> None:

@@ -78,16 +78,16 @@ def join_where_the_table_was_left(patch: pytest.MonkeyPatch) -> None:
 
 def go_on_with_the_log_as_it_is_read(patch: pytest.MonkeyPatch) -> None:
     """The reader of the log has read ahead, and passed over rows of the table."""
-    real = IncrementalReader._open_anew
+    real = IncrementalReader._reopen
 
-    def open_anew(self: IncrementalReader, log: LogReader, beside: CatchUpStream) -> None:
+    def reopen(self: IncrementalReader, log: LogReader, beside: CatchUpStream) -> None:
         source = self._log_source
         assert source is not None
         patch.setattr(source, "close", lambda: None, raising=False)
         real(self, log, beside)
         self._log_source = source
 
-    patch.setattr(IncrementalReader, "_open_anew", open_anew)
+    patch.setattr(IncrementalReader, "_reopen", reopen)
 
 
 def pass_rows_on_that_are_the_logs_to_tell(patch: pytest.MonkeyPatch) -> None:
@@ -169,13 +169,13 @@ def end_before_all_tables_are_caught_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def number_a_statements_rows_before_its_epoch(patch: pytest.MonkeyPatch) -> None:
-    on_unit, of_beside = CatchUp.on_unit, RowNumbers.of_beside
+    on_unit, of_catch_up = CatchUp.on_unit, RowNumbers.of_catch_up
 
     def numbered(self: CatchUp, unit: LogUnit, *, now_s: float) -> None:
-        on_unit(self, of_beside(self.numbers, unit), now_s=now_s)
+        on_unit(self, of_catch_up(self.numbers, unit), now_s=now_s)
 
     patch.setattr(CatchUp, "on_unit", numbered)
-    patch.setattr(RowNumbers, "of_beside", lambda self, unit: unit)
+    patch.setattr(RowNumbers, "of_catch_up", lambda self, unit: unit)
 
 
 def take_a_table_in_snapshot_for_one_that_can_go_on(patch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def pass_on_what_waited_though_the_log_says_it_again(patch: pytest.MonkeyPatch) 
     real = LogReader.after_cut
 
     def after_cut(self: LogReader, *, now_s: float) -> None:
-        waited = self._halt if self.catch_up.opens_anew else None
+        waited = self._halt if self.catch_up.reopens else None
         real(self, now_s=now_s)
         self._halt = self._halt or waited
 
@@ -214,7 +214,7 @@ def number_rows_from_the_beginning_when_the_reading_is_opened_again(patch: pytes
     """They come before rows of the same epoch that they are behind."""
 
     def read_again(self: RowNumbers) -> None:
-        self._beside, self._behind = None, 0
+        self._catch_up_number, self._behind = None, 0
         self._next = 0
 
     patch.setattr(RowNumbers, "read_again", read_again)

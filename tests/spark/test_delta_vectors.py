@@ -43,7 +43,7 @@ def run(world: World, spark: Any, *, large: bool = False, options: DeltaOptimize
     if large:
         sink.small_bytes_max = -1
     if options is not None:
-        sink._upkeep = DeltaMaintenance(options, upsert=True, session=lambda: spark)
+        sink._maintenance = DeltaMaintenance(options, upsert=True, session=lambda: spark)
     world.restart(sink=sink)
 
 

@@ -19,7 +19,7 @@ from raycdc.connectors.mysql.binlog.event_types import LogKind
 from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
-from raycdc.connectors.mysql.ddl.apply import DdlDialect, RefusedStatement, touched_tables
+from raycdc.connectors.mysql.ddl.apply import DdlDialect, RefusedStatement, affected_tables
 from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.server.catalog import discover_tables, load_tables
@@ -127,7 +127,7 @@ class DdlReplay:
     def _truth(self, statement: str = "") -> dict[TableId, MySqlTable]:
         """All tables as they are now; those that `statement` cannot have touched are taken from the last look."""
         touched = (
-            touched_tables(statement, self._current(), dialect=self._written_dialect()).tables if statement else ()
+            affected_tables(statement, self._current(), dialect=self._written_dialect()).tables if statement else ()
         )
         tables = discover_tables(self._watch, self._selector)
         known = {t: self._seen[t] for t in tables if touched and t in self._seen and t not in touched}

@@ -10,7 +10,7 @@ import pytest
 from raycdc.config import PipelineConfig
 from raycdc.config.load import config_from_dict
 from raycdc.driver.resolve import OutputMode, resolve
-from raycdc.driver.startup_checks import START_CHECKS, Start, require_known_rows
+from raycdc.driver.startup_checks import START_CHECKS, Start, require_row_store
 from raycdc.errors import ConfigError
 from raycdc.model.rules.until import Until
 from raycdc.state.store import CheckpointStore
@@ -44,22 +44,22 @@ def test_the_mode_that_is_asked_for_says_where_a_run_ends(
     assert config_of(tmp_path, mode=mode, source=source).until is until
 
 
-@pytest.mark.parametrize("taker", [OutputMode.SINK, OutputMode.HAND_FOR_SINK])
+@pytest.mark.parametrize("output_mode", [OutputMode.SINK, OutputMode.HAND_FOR_SINK])
 def test_epochs_taken_by_hand_of_a_file_that_names_a_sink_have_the_rows_that_the_sink_would_get(
-    tmp_path: Path, taker: OutputMode
+    tmp_path: Path, output_mode: OutputMode
 ) -> None:
     config = config_of(tmp_path, source={"type": "datagen", "tables": ["shop.orders"]})
     store = CheckpointStore(tmp_path / "state", pipeline="shop")
-    resolved = resolve(Start(config, local=True), store, warn=lambda _: None, taker=taker)
+    resolved = resolve(Start(config, local=True), store, warn=lambda _: None, output_mode=output_mode)
     context = resolved.make_source().context
     assert (context.sink, context.rules.upsert) == ("delta", True)
 
 
 def test_known_rows_are_refused_in_a_folder_whose_name_deltas_library_reads_as_another(tmp_path: Path) -> None:
     source = {"type": "datagen", "tables": ["shop.orders"]}
-    require_known_rows(Start(config_of(tmp_path / "a b", source=source), local=True))
+    require_row_store(Start(config_of(tmp_path / "a b", source=source), local=True))
     with pytest.raises(ConfigError, match=r"where Delta's library reads '%20' as something else: give this pipeline a"):
-        require_known_rows(Start(config_of(tmp_path / "a%20b", source=source), local=True))
+        require_row_store(Start(config_of(tmp_path / "a%20b", source=source), local=True))
 
 
 def test_a_store_that_does_not_answer_is_asked_once_for_the_state(

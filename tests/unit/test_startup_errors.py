@@ -40,7 +40,7 @@ STARTUP = {
     "driver/startup_checks.py": set[str](),
     "state/full_changelog.py": set[str](),
     "spark/session.py": set[str](),
-    "spark/lifecycle.py": {"SparkThread.look", "SparkThread.again", "MemoryEnds.require_few"},
+    "spark/lifecycle.py": {"SparkThread.poll", "SparkThread.again", "MemoryEnds.require_few"},
     "runtime/ray/ray_private.py": set[str](),
     "runtime/ray/ray_launcher.py": set[str](),
     "sinks/targets.py": set[str](),
@@ -66,7 +66,7 @@ STARTUP = {
     "delivery/epoch_recovery.py": set[str](),
     "delivery/targets/target_records.py": {"TargetRecords.check_ours"},
     "connectors/mysql/source.py": set[str](),
-    "connectors/mysql/table_probe.py": {"_looked_at"},
+    "connectors/mysql/table_probe.py": {"_probed"},
     "connectors/mongodb/source.py": {"MongoDbSource.require_rows"},
     "connectors/mongodb/stream/raw_stream.py": {"RawStream.__init__", "_react"},
     "connectors/kafka/source.py": {"KafkaTrialReader.read"},
@@ -75,7 +75,7 @@ STARTUP = {
 }
 #: Of sinks: what is asked of them before the first epoch.
 OF_SINKS = re.compile(
-    r"(\w+\.)?(__init__|open|_open|look|require_free|_on_existing|_connect|standing|taken|taken_by_others|check_write|require)$"
+    r"(\w+\.)?(__init__|open|_open|inspect|require_free|_on_existing|_connect|read_state|taken|occupied_error|check_write|require)$"
 )
 
 #: Where each error is raised → the check that finds it: a name of `START_CHECKS`, or a function of the command.
@@ -86,7 +86,7 @@ FOUND_BY = {
     "driver/startup_checks.py: require": "every one",
     "driver/startup_checks.py: order_by": "options",
     "driver/startup_checks.py: _options": "options",
-    "driver/startup_checks.py: require_known_rows": "check_changelog",
+    "driver/startup_checks.py: require_row_store": "check_changelog",
     "spark/session.py: check_java": "java",
     "spark/session.py: check_pyspark": "java",
     "spark/session.py: delta_jars": "java",
@@ -94,17 +94,17 @@ FOUND_BY = {
     "spark/session.py: check_settings": "spark",
     "spark/session.py: spark_session": "check_transforms",
     "delivery/epoch_recovery.py: EpochRecovery.run": "check_targets",
-    "delivery/epoch_recovery.py: EpochRecovery.look": "check_targets",
+    "delivery/epoch_recovery.py: EpochRecovery.inspect": "check_targets",
     "delivery/epoch_recovery.py: EpochRecovery._check_record": "check_targets",
     "delivery/targets/target_records.py: TargetRecords.check_record": "check_targets",
     "sinks/targets.py: check_write": "options",
-    "sinks/targets.py: taken_by_others": "check_targets",
+    "sinks/targets.py: occupied_error": "check_targets",
     "sinks/delta/maintenance.py: DeltaMaintenance.__init__": "options",
     "sinks/jdbc/sink.py: JdbcSink._connect": "check_sink",
     "sinks/kafka/sink.py: Topics.require": "check_sink",
-    "sinks/mongodb/sink.py: MongoDbSink.look": "check_sink",
-    "sinks/delta/target.py: DeltaSteps.standing": "check_targets",
-    "sinks/jdbc/target.py: JdbcSteps.standing": "check_targets",
+    "sinks/mongodb/sink.py: MongoDbSink.inspect": "check_sink",
+    "sinks/delta/target.py: DeltaSteps.read_state": "check_targets",
+    "sinks/jdbc/target.py: JdbcSteps.read_state": "check_targets",
     "sinks/files/folder_target.py: FilesTarget.taken": "check_targets",
     "driver/fitting.py: require_fitting": "FITTING",
     "driver/fitting.py: require_nothing_written": "check_targets",

@@ -29,7 +29,7 @@ class Asked:
 
     def told(self, after_s: float = 0.0) -> list[str]:
         self.now_s += after_s
-        return self.silences.look(lambda from_now_s: f"{self.now_s + from_now_s:.0f}")
+        return self.silences.poll(lambda from_now_s: f"{self.now_s + from_now_s:.0f}")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from raycdc.cli.planning.check import told_of_state
+from raycdc.cli.planning.check import state_effects
 from raycdc.cli.tables import table_list
 from raycdc.config import config_from_dict
 from raycdc.connectors.kafka.enumeration.enumerator import KafkaEnumerator
@@ -241,7 +241,7 @@ def test_a_plan_foresees_that_a_table_cannot_go_on_beside_its_log(
     config = config_from_dict({"pipeline": pipeline, "source": source | {"server_id": server_id}, "sink": sink})
 
     def told() -> list[str]:
-        texts = told_of_state(next_run(config))
+        texts = state_effects(next_run(config))
         return [text.partition(" does not go on")[0] for text in texts if "a run parks" in text]
 
     assert told() == ([str(resuming)] if is_told else [])

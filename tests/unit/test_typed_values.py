@@ -66,10 +66,10 @@ def places(path: Path, known: set[tuple[str, str]]) -> list[int]:
     for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             own |= {alias.asname or alias.name for alias in node.names if (node.module, alias.name) in known}
-    return [node.lineno for node in nodes(path) if isinstance(node, ast.expr) and is_place(node, own)]
+    return [node.lineno for node in nodes(path) if isinstance(node, ast.expr) and is_location(node, own)]
 
 
-def is_place(node: ast.expr, own_aliases: set[str]) -> bool:
+def is_location(node: ast.expr, own_aliases: set[str]) -> bool:
     match node:
         case ast.Subscript():
             return is_of_anything(node)

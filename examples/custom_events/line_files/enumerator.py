@@ -35,7 +35,7 @@ SCHEMA = TableSchema(
     ("file", "position"),
 )
 #: How often the folder is looked into.
-LOOK_EVERY_S = 0.2
+POLL_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class LineFilesEnumerator:
             for name, size in grown.items():
                 self._context.send_event(reader, FileGrown(name, size))
         self._assigner.add(sizes)
-        self._context.call_async(lambda: sizes_of(self._path), self._on_look, after_s=LOOK_EVERY_S)
+        self._context.call_async(lambda: sizes_of(self._path), self._on_look, after_s=POLL_EVERY_S)
 
     def _all_read(self) -> bool:
         return self._ends is not None and all(self._sealed.get(name, 0) >= end for name, end in self._ends.items())

@@ -18,7 +18,7 @@ from raycdc.state.manifests.manifest import Manifest
 class LineFilesSource(Source[LineFilesConfig]):
     """See the module's docstring. The state of a split is ``{"position": BYTES}``: how far its file was read."""
 
-    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+    def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         text = f"{len(sizes_of(self.config.path))} files are there."
         return SourceFindings([CheckResult("folder", text, ok=True)], [TABLE])
 

@@ -30,12 +30,12 @@ class SqliteTable(Target):
     A trigger that never fires marks the table: it goes with it, so that one which somebody made anew is told from it.
     """
 
-    def __init__(self, name: TableId, place: str, db: sqlite3.Connection, app_id: str) -> None:
-        super().__init__(name, place)
+    def __init__(self, name: TableId, location: str, db: sqlite3.Connection, app_id: str) -> None:
+        super().__init__(name, location)
         self._db, self._key, self._quoted = db, (app_id, str(name)), _quoted(name)
         self._mark = f"raycdc {app_id} {name}"
 
-    def standing(self, epoch: int | None = None) -> TargetState:
+    def read_state(self, epoch: int | None = None) -> TargetState:
         asked = "SELECT epoch, step, generation, touched FROM raycdc_commit WHERE (app, target) = (?, ?)"
         *numbers, self._touched = self._db.execute(asked, self._key).fetchone() or (False,)
         vector = CommitVector(*numbers) if numbers else None
@@ -46,43 +46,43 @@ class SqliteTable(Target):
             return OwnTarget(vector) if self._db.execute(marked, (self._mark,)).fetchone() else ForeignTarget()
         return ForeignTarget(vector)
 
-    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         """Give the table all columns of the rows to come; those that went stay, null from here on."""
         for name in map(_quoted, (name for name in changelog_names(work.schema) if name not in self._columns())):
             made = f"ALTER TABLE {self._quoted} ADD COLUMN {name}"
             self._db.execute(made if self._columns() else f"CREATE TABLE {self._quoted} ({name})")
         mark = f"CREATE TRIGGER IF NOT EXISTS {_quoted(self._mark)} AFTER DELETE ON {self._quoted}"
         self._db.execute(f"{mark} WHEN 0 BEGIN SELECT 1; END")
-        self._hold(stamp, touched=True)
+        self._hold(commit_metadata, touched=True)
 
     create = adopt = evolve
 
-    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         self._db.execute(f"DROP TABLE {self._quoted}")
         self._db.execute("DELETE FROM raycdc_commit WHERE target = ?", self._key[1:])  # No other pipeline goes on here.
-        self.evolve(work, stamp)
+        self.evolve(work, commit_metadata)
 
     def steps(self, work: TableCommit, staged: StagedLines) -> Sequence[int]:
         """A single one, where the table still has all columns."""
         if gone := sorted(set(changelog_names(work.schema)).difference(self._columns())):
             raise TargetModifiedError(
-                f"{self.place} lost its column {gone[0]}: somebody dropped or renamed it. Nothing more was written. "
+                f"{self.location} lost its column {gone[0]}: somebody dropped or renamed it. Nothing more was written. "
                 "Drop the table, and read its source table anew."
             )
         return ()
 
-    def write(self, work: TableCommit, staged: StagedLines, step: int, stamp: CommitMetadata) -> None:
+    def write(self, work: TableCommit, staged: StagedLines, step: int, commit_metadata: CommitMetadata) -> None:
         names = changelog_names(work.schema)
         into = f"INSERT INTO {self._quoted} ({', '.join(map(_quoted, names))}) VALUES ({', '.join('?' * len(names))})"
         self._db.executemany(into, staged_rows(staged, names))
-        self._hold(stamp, touched=True)
+        self._hold(commit_metadata, touched=True)
         reach("in_commit")  # Where tests of exactly-once stop us.
 
-    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self._hold(stamp, touched=self._touched)
+    def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self._hold(commit_metadata, touched=self._touched)
 
-    def _hold(self, stamp: CommitMetadata, *, touched: bool) -> None:
-        vector = stamp.vector
+    def _hold(self, commit_metadata: CommitMetadata, *, touched: bool) -> None:
+        vector = commit_metadata.vector
         record = (*self._key, vector.epoch, vector.step, vector.generation, touched)
         self._db.execute("INSERT OR REPLACE INTO raycdc_commit VALUES (?, ?, ?, ?, ?, ?)", record)
 
@@ -102,7 +102,7 @@ class SqliteChangesSink(LinesSink[SqliteTable]):
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[SqliteTable]:
-        place = f"The table {target} in {self._path}"
+        location = f"The table {target} in {self._path}"
         try:
             if writes:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,11 +111,11 @@ class SqliteChangesSink(LinesSink[SqliteTable]):
             with closing(sqlite3.connect(database, timeout=BUSY_S, isolation_level=None)) as db:
                 db.execute("BEGIN IMMEDIATE")
                 db.execute(f"CREATE TABLE IF NOT EXISTS {_RECORD}")
-                yield SqliteTable(target, place, db, self._context.app_id)
+                yield SqliteTable(target, location, db, self._context.app_id)
                 if writes:  # An error in the block closes the connection, which takes everything back.
                     db.execute("COMMIT")
         except (sqlite3.Error, OSError) as cause:
-            raise _error_of(cause)(f"{place}: {cause}") from cause
+            raise _error_of(cause)(f"{location}: {cause}") from cause
 
 
 def _error_of(cause: Exception) -> type[SinkError]:

@@ -62,7 +62,7 @@ class CsvFilesSource(IncrementalSource[CsvFilesConfig]):
     def ring_s(self) -> float:
         return 0.0
 
-    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+    def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         files = _files(self.config)
         return SourceFindings([CheckResult("folder", f"{len(files)} files are there.", ok=True)], list(files))
 
@@ -180,24 +180,24 @@ class CsvFilesLog:
 
         That is one transaction, so no place lies inside it: the log's position stays where it is.
         """
-        file, place = _files(self._config)[table], self._place()
+        file, log_position = _files(self._config)[table], self._log_position()
         schema, end = _schema(file), self._read[file.name]
         if why := self._rules.refusal(table, schema):
             yield self._parking(table, why)
             return
         self._parked.remove(table)
         version = TableVersion(schema, SchemaDocument.of(schema))
-        here = StatementPosition(place.position, place.ordinal, place.fetched_ms or 0)
+        here = StatementPosition(log_position.position, log_position.ordinal, log_position.fetched_ms or 0)
         begun = begin(table, version, without_chunks(), here, seq=self._rows)
         self._rows += 1
-        yield SchemaChange(place, (begun.update,), begun.rows, in_transaction=True)
+        yield SchemaChange(log_position, (begun.update,), begun.rows, in_transaction=True)
         first = _header_bytes(file)
         while first < end:
             lines = _whole_lines(file, first, end)
-            rows = self._lines_as_rows(table, file, lines, first, place)
+            rows = self._lines_as_rows(table, file, lines, first, log_position)
             first += len(lines)
-            yield TransactionPart(place, (rows,), bytes=rows.batch.nbytes)
-        yield LogTransactions(place)
+            yield TransactionPart(log_position, (rows,), bytes=rows.batch.nbytes)
+        yield LogTransactions(log_position)
 
     def _new_table(self, table: TableId, file: Path) -> LogUnit:
         self._read[file.name] = _header_bytes(file)
@@ -205,24 +205,29 @@ class CsvFilesLog:
         if why := self._rules.refusal(table, schema):
             return self._parking(table, why)
         created = AlterTableUpdate(table, (CreateTableEvent(table, schema),), SchemaDocument.of(schema))
-        return SchemaChange(self._place(), (created,))
+        return SchemaChange(self._log_position(), (created,))
 
     def _parking(self, table: TableId, why: str) -> LogUnit:
         self._parked.add(table)
-        place = self._place()
-        return SchemaChange(place, (ParkTableUpdate(table, ParkingCause(why, place.position, place.fetched_ms or 0)),))
+        log_position = self._log_position()
+        return SchemaChange(
+            log_position,
+            (ParkTableUpdate(table, ParkingCause(why, log_position.position, log_position.fetched_ms or 0)),),
+        )
 
     def _new_rows(self, table: TableId, file: Path, lines: bytes) -> LogUnit:
         first = self._read[file.name]
         self._read[file.name] += len(lines)
-        place = self._place()
+        log_position = self._log_position()
         if table in self._parked:
-            return LogProgress(place)
-        rows = self._lines_as_rows(table, file, lines, first, place)
-        return LogTransactions(place, (rows,), bytes=rows.batch.nbytes)
+            return LogProgress(log_position)
+        rows = self._lines_as_rows(table, file, lines, first, log_position)
+        return LogTransactions(log_position, (rows,), bytes=rows.batch.nbytes)
 
-    def _lines_as_rows(self, table: TableId, file: Path, lines: bytes, first: int, place: LogPosition) -> LogRows:
-        """Lines of the file from its byte `first` on, as inserts at `place`."""
+    def _lines_as_rows(
+        self, table: TableId, file: Path, lines: bytes, first: int, log_position: LogPosition
+    ) -> LogRows:
+        """Lines of the file from its byte `first` on, as inserts at `log_position`."""
         schema = _schema(file)
         names = [column.name for column in schema.columns]
         values = pa.csv.read_csv(
@@ -234,15 +239,15 @@ class CsvFilesLog:
         meta = [
             pa.array(np.full(count, RowKind.INSERT, np.int8)),
             pa.array(np.arange(self._rows, self._rows + count)),
-            pa.array(np.full(count, place.fetched_ms, np.int64)),
+            pa.array(np.full(count, log_position.fetched_ms, np.int64)),
             pa.array([f"{file.name}@{first}:{number}" for number in range(count)]),
         ]
         self._rows += count
         columns = [*(column.combine_chunks() for column in values.columns), *meta]
         batch = pa.RecordBatch.from_arrays(columns, schema=changelog_schema(schema))
-        return LogRows(table, batch, np.full(count, place.ordinal, np.int64))
+        return LogRows(table, batch, np.full(count, log_position.ordinal, np.int64))
 
-    def _place(self) -> LogPosition:
+    def _log_position(self) -> LogPosition:
         now_ms = time.time_ns() // 1_000_000
         return LogPosition(Position.from_json(dict(self._read)), sum(self._read.values()), now_ms, now_ms)
 

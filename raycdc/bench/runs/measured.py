@@ -25,7 +25,7 @@ from raycdc.pipeline import Pipeline
 
 _KIB = 1024
 #: The stages that events tell of; whether chunks wait for the log's reader, a status alone knows.
-_TOLD = tuple(stage for stage in WHY if stage != "hand_off")
+_STAGES = tuple(stage for stage in WHY if stage != "hand_off")
 #: Rows of sinks are seen in files alone; an epoch that is in no file yet was read for nothing.
 _NO_ROWS = "no row was committed in that time: give it more with --seconds"
 
@@ -183,7 +183,7 @@ class _Watched:
             round(started_s - seen.began_s, 3),
             seen.epochs,
             count,
-            self._shares(seconds, count),
+            self._fractions(seconds, count),
             self._readers_cpu_s(),
             resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,
             target_bytes,
@@ -199,8 +199,8 @@ class _Watched:
         before_s = self._own_cpu_s if os.getpid() in of_process else 0.0
         return round(max(0.0, sum(of_process.values()) - before_s), 2)
 
-    def _shares(self, seconds: float, readers: int) -> dict[str, float]:
-        spent = dict.fromkeys(_TOLD, 0.0)
+    def _fractions(self, seconds: float, readers: int) -> dict[str, float]:
+        spent = dict.fromkeys(_STAGES, 0.0)
         for reader in self._seen.readers.values():
             for stage, more in stage_seconds({}, reader).items():
                 spent[stage] += more / readers
@@ -211,7 +211,7 @@ class _Watched:
 #: The sink in whose place `--into` puts files, which cost little beside the way to them.
 PLAIN = "parquet"
 #: Sections by which others hear of the real pipeline, and would take a measured run for it.
-TOLD_TO_OTHERS = ("traces", "notify", "metrics", "logging")
+REPORTING_SECTIONS = ("traces", "notify", "metrics", "logging")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,19 +256,19 @@ def trial_config(data: TomlTable, settings: Sequence[Setting], folder: Path, *, 
     changed = _with(changed, ["pipeline", "work"], None)
     changed = _with(changed, ["source", "group_id"], None)
     changed = _with(changed, ["control"], {"enabled": False})
-    for section in TOLD_TO_OTHERS:
+    for section in REPORTING_SECTIONS:
         changed = _with(changed, [section], None)
-    place = str(folder / "target")
+    index = str(folder / "target")
     if into:
         write: TomlTable = {} if into == "delta" else {"write": "changelog"}
-        return config_from_dict({**changed, "sink": {"type": into, "path": place, **write}})
+        return config_from_dict({**changed, "sink": {"type": into, "path": index, **write}})
     sink = config_from_dict(changed).sink
     if not sink.folder or "path" not in _section(changed, "sink"):
         raise ConfigError(
             f'raycdc bench run: a target of sink.type = "{sink.type}" that is no folder of this machine is not thrown '
             f"away so easily. Measure all but the sink with --into {PLAIN}, or with --into delta."
         )
-    return config_from_dict(_with(changed, ["sink", "path"], place))
+    return config_from_dict(_with(changed, ["sink", "path"], index))
 
 
 def _section(data: TomlTable, name: str) -> TomlTable:

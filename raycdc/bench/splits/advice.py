@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from raycdc.bench.splits.figures import Advice, StrategyResult, TableBenchResult, readers_text
 
 #: Strategies that differ by less are as good as one another: measurements vary by about as much.
-ALIKE = 1.1
+TIE_FACTOR = 1.1
 #: A chunk so many times as large as the mean costs memory and keeps one reader busy while others wait.
 UNEVEN = 4.0
 #: Chunks that take less time are too many: opening one costs some milliseconds at the log's reader.
@@ -24,9 +24,9 @@ def advice_for(results: Sequence[StrategyResult], readers: int) -> Advice | None
     # One reader has a chunk in memory, and others wait for it: a large one is taken only where each strategy has one.
     even = [result for result in measured if not _uneven(result)] or measured
     best_s = min(result.whole_s(readers) for result in even)
-    alike = [result for result in even if result.whole_s(readers) <= ALIKE * best_s]
+    ties = [result for result in even if result.whole_s(readers) <= TIE_FACTOR * best_s]
     # Of equals the one that asks least of the server; what the configuration has by default wins a draw.
-    chosen = min(alike, key=lambda result: (_planning_rows(result), result.name != "auto"))
+    chosen = min(ties, key=lambda result: (_planning_rows(result), result.name != "auto"))
     return Advice(chosen.name, chosen.settings, " ".join(_reasons(chosen, measured, readers)))
 
 
@@ -44,8 +44,8 @@ def advice_for_all(tables: Sequence[TableBenchResult], readers: int) -> Advice |
         return None
     best_s = min(whole_s.values())
     wished = [table.advice.strategy for table in measured if table.advice is not None]
-    alike = [name for name, seconds in whole_s.items() if seconds <= ALIKE * best_s]
-    chosen = max(alike, key=lambda name: (wished.count(name), name == "auto"))
+    ties = [name for name, seconds in whole_s.items() if seconds <= TIE_FACTOR * best_s]
+    chosen = max(ties, key=lambda name: (wished.count(name), name == "auto"))
     settings = next(r.settings for t in measured for r in t.strategies if r.name == chosen)
     if len(measured) == 1:
         return measured[0].advice
@@ -96,10 +96,10 @@ def _against(other: StrategyResult, chosen: StrategyResult, readers: int) -> str
     assert other.planning is not None
     seconds, ratio = other.whole_s(readers), other.whole_s(readers) / max(chosen.whole_s(readers), 1e-9)
     least = "at least " if other.cut_off else ""
-    if _uneven(other) and not _uneven(chosen) and ratio <= ALIKE:
+    if _uneven(other) and not _uneven(chosen) and ratio <= TIE_FACTOR:
         rows = other.rows()
         return f"{seconds:.1f} s, but its largest chunk has {rows.most:,.0f} rows, {rows.unevenness:.0f} times the mean"
-    if ratio <= ALIKE:
+    if ratio <= TIE_FACTOR:
         read, ours = other.planning.costs.rows_read, _planning_rows(chosen)
         if read is not None and read > 2 * max(ours, 1000):
             return f"as fast, but the server reads {read:,} rows to cut the table"

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from raycdc.bench.splits.figures import ReadSchedule
 from raycdc.model.json_value import Json
-from raycdc.source.partitions.assigner import EACH, moves_by_load, overloaded, place
+from raycdc.source.partitions.assigner import EACH, distribute, moves_by_load, overloaded
 
 
 class Assignment(StrEnum):
@@ -24,7 +24,7 @@ class Assignment(StrEnum):
 
     def of(self, sizes: Mapping[str, int], readers: int) -> list[list[str]]:
         """The partitions of each reader; `sizes`: bytes of each."""
-        placed = place(sizes, {reader: [] for reader in range(readers)})
+        placed = distribute(sizes, {reader: [] for reader in range(readers)})
         owned = {reader: placed.get(reader, []) for reader in range(readers)}
         if self is Assignment.BYTES:
             each = EACH * sum(sizes.values()) / max(1, len(sizes))
@@ -34,9 +34,9 @@ class Assignment(StrEnum):
                 moved = moves_by_load(owned, weight, overloaded(owned, weight))
                 if not moved:
                     break
-                for name, (giver, taker) in moved.items():
+                for name, (giver, output_mode) in moved.items():
                     owned[giver].remove(name)
-                    owned[taker].append(name)
+                    owned[output_mode].append(name)
         return [sorted(owned[reader]) for reader in range(readers)]
 
 
@@ -97,11 +97,11 @@ class SharedRun:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFigures:
-    """A partition: `places` that it holds, and how it was read by one reader, of its first part alone."""
+    """A partition: `messages_max` that it holds, and how it was read by one reader, of its first part alone."""
 
     name: str
     topic: str
-    places: int
+    messages_max: int
     read: PartitionRead
 
 
@@ -116,7 +116,7 @@ class AssignmentAdvice:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentReport:
-    """Everything. Of each partition the same `share` of its places was read; times of the whole are in proportion.
+    """Everything. Of each partition the same `fraction` of its places was read; times of the whole are in proportion.
 
     `runs` are the real ones by assignment, in the order of their numbers of readers; the first of both is of one
     reader. `scheduled` are the numbers of readers that times are told for.
@@ -125,7 +125,7 @@ class AssignmentReport:
     source: str
     began_ms: int
     cores: int
-    share: float
+    fraction: float
     partitions: Sequence[PartitionFigures]
     runs: Mapping[Assignment, Sequence[SharedRun]]
     scheduled: Sequence[int]
@@ -139,7 +139,7 @@ class AssignmentReport:
 
     def times_s(self) -> dict[str, float]:
         """Seconds that one reader needs for each whole partition."""
-        return {partition.name: partition.read.seconds / self.share for partition in self.partitions}
+        return {partition.name: partition.read.seconds / self.fraction for partition in self.partitions}
 
     def schedule(self, assignment: Assignment, readers: int) -> ReadSchedule:
         """How long so many readers would take for everything, if they did not slow one another."""
@@ -154,7 +154,7 @@ class AssignmentReport:
             "began_ms": self.began_ms,
             "cores": self.cores,
             "ended_early": self.ended_early,
-            "share_read": round(self.share, 6),
+            "share_read": round(self.fraction, 6),
             "partitions": [self._partition(partition) for partition in self.partitions],
             "assignments": [self._assignment(assignment) for assignment in Assignment],
             "advice": None if self.advice is None else asdict(self.advice),
@@ -166,7 +166,7 @@ class AssignmentReport:
         return {
             "partition": partition.name,
             "topic": partition.topic,
-            "offsets": partition.places,
+            "offsets": partition.messages_max,
             "messages_read": read.messages,
             "rows_read": read.rows,
             "bytes_read": read.size,

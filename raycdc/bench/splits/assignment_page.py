@@ -77,13 +77,13 @@ def _partitions(report: AssignmentReport) -> Iterator[str]:
     shown = sorted(report.partitions, key=lambda each: -times_s[each.name])[:_SHOWN_MAX]
     less = "" if len(shown) == len(report.partitions) else f" The {len(shown)} largest of {len(report.partitions)}."
     yield "<h3>Partitions</h3><div class=scroll><table><caption>Messages, rows and bytes are of what was read: "
-    yield f"{report.share:.1%} of the offsets.{less}</caption>"
+    yield f"{report.fraction:.1%} of the offsets.{less}</caption>"
     names = ("offsets", "messages read", "rows", "MiB", "seconds of the whole", "part of the work")
     yield "<tr><td></td>" + "".join(f"<th scope=col>{name}</th>" for name in names) + "</tr>"
     for each in shown:
         seconds, read = times_s[each.name], each.read
         cells = (
-            f"{each.places:,}",
+            f"{each.messages_max:,}",
             f"{read.messages:,}",
             f"{read.rows:,}",
             f"{read.size / 2**20:,.1f}",
@@ -100,7 +100,7 @@ def _bytes(report: AssignmentReport) -> Mapping[str, Json]:
     shown = sorted(report.partitions, key=lambda each: -each.read.size)[:_SHOWN_MAX]
     data: list[Json] = [{
         "type": "bar", "x": [each.name for each in shown],
-        "y": [round(each.read.size / report.share / 2**20, 3) for each in shown],
+        "y": [round(each.read.size / report.fraction / 2**20, 3) for each in shown],
         "marker": {"color": colour(0)}, "hovertemplate": "%{y:,.1f} MiB<extra>%{x}</extra>",
     }]  # fmt: skip
     layout: dict[str, Json] = {

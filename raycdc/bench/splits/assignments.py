@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from raycdc.bench.splits.advice import ALIKE
+from raycdc.bench.splits.advice import TIE_FACTOR
 from raycdc.bench.splits.assignment_figures import (
     Assignment,
     AssignmentAdvice,
@@ -41,11 +41,11 @@ def assignment_advice(report: AssignmentReport, *, job_readers: int) -> Assignme
     counts = range(1, min(len(times_s), max(*report.scheduled, job_readers)) + 1)
     whole = {count: report.schedule(Assignment.BYTES, count).seconds for count in counts}
     best_s = min(whole.values())
-    readers = next(count for count in counts if whole[count] <= ALIKE * best_s)
-    told = sorted({1, readers, *(count for count in report.scheduled if count in whole)})
+    readers = next(count for count in counts if whole[count] <= TIE_FACTOR * best_s)
+    shown_counts = sorted({1, readers, *(count for count in report.scheduled if count in whole)})
     reasons = [
         "Everything that the topics hold takes "
-        + ", ".join(f"{whole[count]:.1f} s with {readers_text(count)}" for count in told)
+        + ", ".join(f"{whole[count]:.1f} s with {readers_text(count)}" for count in shown_counts)
         + ", where partitions are shared out by their bytes, which a run does after its first epochs."
     ]
     largest = max(times_s, key=lambda name: times_s[name])
@@ -58,7 +58,7 @@ def assignment_advice(report: AssignmentReport, *, job_readers: int) -> Assignme
     elif readers == len(times_s):
         reasons.append("More readers would have no partition to read.")
     began_s = report.schedule(Assignment.NUMBER, readers).seconds
-    if began_s > ALIKE * whole[readers]:
+    if began_s > TIE_FACTOR * whole[readers]:
         reasons.append(
             f"As a run gives them out at first, each reader as many, it would be {began_s:.1f} s: a few partitions "
             "have most of the bytes."
@@ -80,7 +80,7 @@ class AssignmentRequest:
     messages_max: int = 1_000_000
     scheduled_readers: Sequence[int] = (1, 2, 4, 8)
     job_readers: int = 2
-    pace: RateLimit = field(default_factory=RateLimit)
+    rate_limit: RateLimit = field(default_factory=RateLimit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,13 @@ class ExpectedReads:
 
     partitions: Sequence[TrialPartition]
     really: Sequence[int]
-    share: float
+    fraction: float
     messages: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    places: Mapping[TrialPartition, int]
+    messages_max: Mapping[TrialPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class _Done:
 @dataclass(frozen=True, slots=True)
 class _PartitionWork:
     trial: PartitionTrial
-    pace: RateLimit
+    rate_limit: RateLimit
     readers: int
 
     def open(self) -> Worker:
@@ -140,16 +140,16 @@ class AssignmentComparison:
                     f"{name} is none of the topics that the source reads (it has {', '.join(topics[:5])})."
                 )
         chosen = [p for p in partitions if not self._terms.topics or p.topic in self._terms.topics]
-        places = sum(partition.places for partition in chosen)
-        if not places:
+        messages_max = sum(partition.messages_max for partition in chosen)
+        if not messages_max:
             raise ConfigError(f"{self._where}: the topics hold no messages, so that there is nothing to read.")
         really = [1]
         while really[-1] * 2 <= min(self._cores, len(chosen)):
             really.append(really[-1] * 2)
-        share = min(1.0, self._terms.messages_max / places)
+        fraction = min(1.0, self._terms.messages_max / messages_max)
         # One reader has one assignment; before it everything is read once.
         passes = 2 + len(Assignment) * (len(really) - 1)
-        return ExpectedReads(chosen, really, share, round(places * share) * passes)
+        return ExpectedReads(chosen, really, fraction, round(messages_max * fraction) * passes)
 
     def run(self, expected: ExpectedReads) -> AssignmentReport:
         """Compare. After a `KeyboardInterrupt` the report has what was measured until then. Raises `SourceError`, and
@@ -164,7 +164,7 @@ class AssignmentComparison:
             early = True
         alone = {read.name: read for run in runs[Assignment.NUMBER][:1] for group in run.groups for read in group}
         partitions = [
-            PartitionFigures(each.name, each.topic, each.places, alone[each.name])
+            PartitionFigures(each.name, each.topic, each.messages_max, alone[each.name])
             for each in expected.partitions
             if each.name in alone
         ]
@@ -172,7 +172,7 @@ class AssignmentComparison:
             self._where,
             began_ms,
             self._cores,
-            expected.share,
+            expected.fraction,
             partitions,
             runs,
             self._terms.scheduled_readers,
@@ -181,16 +181,16 @@ class AssignmentComparison:
         return replace(report, advice=assignment_advice(report, job_readers=self._terms.job_readers))
 
     def _compare(self, expected: ExpectedReads, runs: dict[Assignment, list[SharedRun]]) -> None:
-        places = {each: max(1, round(each.places * expected.share)) for each in expected.partitions}
+        messages_max = {each: max(1, round(each.messages_max * expected.fraction)) for each in expected.partitions}
         by_name = {each.name: each for each in expected.partitions}
         steps = 2 + len(Assignment) * (len(expected.really) - 1)
 
         def read(groups: Sequence[Sequence[str]], text: str, step: int) -> SharedRun:
             self._watch(text, step / steps)
-            tasks = [_Task({by_name[name]: places[by_name[name]] for name in group}) for group in groups]
-            work = _PartitionWork(self._trial, self._terms.pace, len(groups))
+            tasks = [_Task({by_name[name]: messages_max[by_name[name]] for name in group}) for group in groups]
+            work = _PartitionWork(self._trial, self._terms.rate_limit, len(groups))
             with closing(ReaderProcesses(work, len(groups), module=type(self._trial).__module__)) as processes:
-                answers, cpu_s, peak = processes.share(tasks, _Done)
+                answers, cpu_s, peak = processes.distribute(tasks, _Done)
             return SharedRun([done.reads for done in answers], [done.seconds for done in answers], cpu_s, peak)
 
         everything = [list(by_name)]
@@ -222,10 +222,10 @@ class _PartitionWorker:
 
     def read(self, task: _Task) -> _Done:
         began_s = time.monotonic()
-        found = {partition.name: PartitionRead(partition.name, 0, 0, 0, 0.0) for partition in task.places}
-        pace, messages, size = self._work.pace, 0, 0
+        found = {partition.name: PartitionRead(partition.name, 0, 0, 0, 0.0) for partition in task.messages_max}
+        rate_limit, messages, size = self._work.rate_limit, 0, 0
         ended_s = began_s
-        for piece in self._reader.read(task.places):
+        for piece in self._reader.read(task.messages_max):
             before = found[piece.name]
             found[piece.name] = PartitionRead(
                 piece.name,
@@ -235,7 +235,7 @@ class _PartitionWorker:
                 before.seconds + piece.decode_s,
             )
             messages, size = messages + piece.messages, size + piece.size
-            due_s = self._work.readers * max(pace.seconds_of_rows(messages), pace.seconds_of_bytes(size))
+            due_s = self._work.readers * max(rate_limit.seconds_of_rows(messages), rate_limit.seconds_of_bytes(size))
             if due_s:
                 time.sleep(max(0.0, began_s + due_s - time.monotonic()))
             ended_s = time.monotonic()

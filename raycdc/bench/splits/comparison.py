@@ -131,16 +131,16 @@ class SplitComparison:
         plans = {plan.table: plan for plan in start.tables}
         opened = OpenedAt(start.position, self._source.ring_s)
         steps = len(expected.tables) * len(self._trials)
-        for place, (table, rows) in enumerate(expected.tables.items()):
+        for index, (table, rows) in enumerate(expected.tables.items()):
             plan = plans.get(table)
             trials = None if plan is None else _TableTrials(plan, rows, opened, self._terms, expected.really)
-            for number, trial in enumerate(self._trials, place * len(self._trials)):
+            for number, trial in enumerate(self._trials, index * len(self._trials)):
 
-                def tell(text: str, part: float, begun: str = f"{table}, {trial.name}", number: int = number) -> None:
+                def notify(text: str, part: float, begun: str = f"{table}, {trial.name}", number: int = number) -> None:
                     self._watch(ComparisonProgress(f"{begun}: {text}", number, steps, part))
 
                 gone = StrategyResult(trial.name, trial.settings, refused="the table is gone")
-                found.setdefault(table, []).append(gone if trials is None else trials.result(trial, tell))
+                found.setdefault(table, []).append(gone if trials is None else trials.result(trial, notify))
 
     def _really(self) -> list[int]:
         """The numbers of readers that are really run: one, and doubled up to the cores that there are."""
@@ -169,24 +169,26 @@ class _TableTrials:
         #: Ways to cut that were measured.
         self._measured: list[tuple[list[SnapshotSplit], Sequence[MeasuredRun]]] = []
 
-    def result(self, trial: SplitTrial[IncrementalSource[Any]], tell: _ReportProgress) -> StrategyResult:
+    def result(self, trial: SplitTrial[IncrementalSource[Any]], notify: _ReportProgress) -> StrategyResult:
         """Cut and read by one more strategy; why that cannot be, in the result."""
         if self._plan.refused:
             return StrategyResult(trial.name, trial.settings, refused=self._plan.refused)
-        tell("cutting", 0.0)
+        notify("cutting", 0.0)
         try:
-            planning, chunks = self._cut(trial, tell)
+            planning, chunks = self._cut(trial, notify)
             # Two strategies often cut alike (`auto` is one of the others): reading the same again tells nothing.
             runs = next((runs for cut, runs in self._measured if cut == chunks), None)
             if runs is None:
-                runs = self._runs(trial, [self._task(number, chunks[number]) for number in self._picked(chunks)], tell)
+                runs = self._runs(
+                    trial, [self._task(number, chunks[number]) for number in self._picked(chunks)], notify
+                )
                 self._measured.append((chunks, runs))
         except RaycdcError as error:
             return StrategyResult(trial.name, trial.settings, refused=str(error))
         return StrategyResult(trial.name, trial.settings, planning, runs)
 
     def _cut(
-        self, trial: SplitTrial[IncrementalSource[Any]], tell: _ReportProgress
+        self, trial: SplitTrial[IncrementalSource[Any]], notify: _ReportProgress
     ) -> tuple[Planning, list[SnapshotSplit]]:
         """All chunks, as an enumerator plans them: some at a time."""
         plan, dialect = self._plan, trial.source.enumerator_dialect()
@@ -199,7 +201,7 @@ class _TableTrials:
             chunks += planned.splits
             first_s = first_s or time.monotonic() - began_s
             state = planned.planner
-            tell(f"cutting, {len(chunks)} chunks", 0.2 * min(1.0, len(chunks) / max(planned.estimate, 1)))
+            notify(f"cutting, {len(chunks)} chunks", 0.2 * min(1.0, len(chunks) / max(planned.estimate, 1)))
         seconds = time.monotonic() - began_s
         if not chunks:
             raise ConfigError("it is read in one piece")
@@ -207,25 +209,25 @@ class _TableTrials:
         return Planning(key, len(chunks), first_s, seconds, trial.costs().since(before)), chunks
 
     def _picked(self, chunks: Sequence[SnapshotSplit]) -> list[int]:
-        share = min(1.0, self._terms.rows_max / max(self._rows, 1))
-        return spread(len(chunks), max(CHUNKS_READ_MIN, round(len(chunks) * share)))
+        fraction = min(1.0, self._terms.rows_max / max(self._rows, 1))
+        return spread(len(chunks), max(CHUNKS_READ_MIN, round(len(chunks) * fraction)))
 
     def _task(self, number: int, split: SnapshotSplit) -> Task:
         at = OpenedAt(self._opened.position, self._opened.ring_s, split.as_of)
         return Task(number, split, at, self._plan.document, self._terms.rows_max)
 
     def _runs(
-        self, trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], tell: _ReportProgress
+        self, trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], notify: _ReportProgress
     ) -> list[MeasuredRun]:
         if not self._measured:
             # The first strategy would read from the server's disk what the others find in its memory.
-            _read(trial, tasks, 1, lambda done: tell(f"reading once before, {done}", 0.1))
+            _read(trial, tasks, 1, lambda done: notify(f"reading once before, {done}", 0.1))
         runs = []
         for turn, readers in enumerate(self._really):
             text = f"reading with {readers_text(readers)}"
 
             def read(done: str, text: str = text, part: float = turn / len(self._really)) -> None:
-                tell(f"{text}, {done}", 0.2 + 0.8 * part)
+                notify(f"{text}, {done}", 0.2 + 0.8 * part)
 
             read("which start")
             runs.append(_read(trial, tasks, readers, read))
@@ -233,16 +235,16 @@ class _TableTrials:
 
 
 def _read(
-    trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], readers: int, tell: Callable[[str], None]
+    trial: SplitTrial[IncrementalSource[Any]], tasks: Sequence[Task], readers: int, notify: Callable[[str], None]
 ) -> MeasuredRun:
     done = 0
 
     def read(_: ChunkTiming) -> None:
         nonlocal done
         done += 1
-        tell(f"{done} of {len(tasks)} chunks")
+        notify(f"{done} of {len(tasks)} chunks")
 
     source = trial.source
-    work = ChunkWork(source, float(source.config.pace.rows_per_s or 0) / readers)
+    work = ChunkWork(source, float(source.config.rate_limit.rows_per_s or 0) / readers)
     with closing(ReaderProcesses(work, readers, module=type(source).__module__)) as processes:
         return processes.read(tasks, read)

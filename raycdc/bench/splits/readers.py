@@ -140,7 +140,7 @@ class ReaderProcesses:
         seconds = max((chunk.began_s + chunk.seconds for chunk in found), default=0.0)
         return MeasuredRun(len(self._links), seconds, found, *self._end())
 
-    def share(self, tasks: Sequence[Any], kind: type[Any]) -> tuple[list[Any], float, int]:
+    def distribute(self, tasks: Sequence[Any], kind: type[Any]) -> tuple[list[Any], float, int]:
         """Each reader one of the tasks, all at once. Returns their answers, which are of `kind`, the CPU seconds of all
         and the memory of the largest, in bytes. Blocks; call it once.
         """

@@ -24,18 +24,19 @@ _SHOWN_MAX = 12
 
 def cost_text(config: PipelineConfig, where: str, expected: ExpectedReads) -> str:
     """Said before anything is read."""
-    places: dict[str, list[int]] = {}
+    messages_max: dict[str, list[int]] = {}
     for partition in expected.partitions:
-        places.setdefault(partition.topic, []).append(partition.places)
+        messages_max.setdefault(partition.topic, []).append(partition.messages_max)
     topics = "; ".join(
-        f"{name}: about {counted(sum(of), 'message')} in {counted(len(of), 'partition')}" for name, of in places.items()
+        f"{name}: about {counted(sum(of), 'message')} in {counted(len(of), 'partition')}"
+        for name, of in messages_max.items()
     )
-    pace = f", at {config.source.pace} at most" if config.source.pace else ""
+    rate_limit = f", at {config.source.rate_limit} at most" if config.source.rate_limit else ""
     really = " and ".join(map(str, expected.really))
     return (
         f"{topics}. They are read with {really} reader{'s' if expected.really[-1] > 1 else ''}, by each assignment of "
-        f"partitions: about {expected.messages:,} messages in all{pace}, from {where}. Nothing is written, and no "
-        "offset is committed. Ctrl-C ends it, and shows what is known by then."
+        f"partitions: about {expected.messages:,} messages in all{rate_limit}, from {where}. Nothing is written, and "
+        "no offset is committed. Ctrl-C ends it, and shows what is known by then."
     )
 
 
@@ -81,7 +82,7 @@ def _partitions(report: AssignmentReport) -> RenderableType:
         seconds = times_s[each.name]
         view.add_row(
             printable(each.name),
-            f"{each.places:,}",
+            f"{each.messages_max:,}",
             f"{each.read.messages:,}",
             f"{each.read.size / 2**20:,.1f}",
             f"{seconds:.1f}",

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from raycdc.bench.runs.measured import TOLD_TO_OTHERS, BenchLimits, Figures, Setting, measured, trial_config
+from raycdc.bench.runs.measured import REPORTING_SECTIONS, BenchLimits, Figures, Setting, measured, trial_config
 from raycdc.cli.screens.formatting import counted
 from raycdc.config.load import load_config, read_toml
 from raycdc.core.terminal_text import printable, printable_json, printable_text
@@ -43,7 +43,7 @@ def measure_run(path: Path, asked: BenchRunOptions) -> int:
     config = load_config(path)
     data = read_toml(path)
     settings = [Setting.parse(text) for text in asked.tries]
-    own = ("sink.", "pipeline.state", "control.", *(f"{section}." for section in TOLD_TO_OTHERS))
+    own = ("sink.", "pipeline.state", "control.", *(f"{section}." for section in REPORTING_SECTIONS))
     for setting in settings:
         if setting.key.startswith(own):
             raise ConfigError(
@@ -81,9 +81,9 @@ def _show(pipeline: str, found: Sequence[Figures], asked: BenchRunOptions) -> No
 
 
 @contextmanager
-def _folder(beside: str) -> Iterator[Path]:
+def _folder(sibling: str) -> Iterator[Path]:
     """A folder on the disk of the real target, which goes with the block."""
-    parent = Path(beside).absolute().parent if beside else Path.cwd()
+    parent = Path(sibling).absolute().parent if sibling else Path.cwd()
     while not parent.is_dir():
         parent = parent.parent
     try:

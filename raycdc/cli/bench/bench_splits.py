@@ -37,7 +37,7 @@ ROWS_MAX = 1_000_000
 #: Into which generated tables are cut.
 _CHUNKS = 100
 #: Without a terminal a line is printed at each so many percent.
-_TOLD_PERCENT = 10
+_REPORT_PERCENT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +91,19 @@ def _generated(names: Sequence[str], rows: int, server: str) -> Iterator[Pipelin
         generated_tables,
     )
 
-    def told(text: str) -> None:
+    def print_progress(text: str) -> None:
         print(f"{text} …", file=sys.stderr, flush=True)
 
     tables = [name for name in names if name != COLLECTION]
     if tables:
-        with generated_tables(tables, rows, mysql=server == "mysql", told=told) as port:
+        with generated_tables(tables, rows, mysql=server == "mysql", on_progress=print_progress) as port:
             yield _config_of({
                 "type": "mysql", "port": port, "user": "root", "password": "root",
                 "tables": [f"{DATABASE}.{name}" for name in tables],
                 "snapshot": {"chunk_rows": max(1, rows // _CHUNKS)},
             })  # fmt: skip
     if COLLECTION in names:
-        with generated_collection(min(rows, DOCUMENTS_MAX), told=told) as uri:
+        with generated_collection(min(rows, DOCUMENTS_MAX), on_progress=print_progress) as uri:
             collections = [f"{DATABASE}.{COLLECTION}"]
             section: dict[str, Json] = {"startup": "snapshot", "schema": "document", "snapshot": {"chunk_mb": 1}}
             yield _config_of({"type": "mongodb", "uri": uri, "collections": collections, **section})
@@ -134,7 +134,7 @@ def _compare(config: PipelineConfig, asked: BenchSplitsOptions) -> int:
     with _Shown() as shown:
         compared = SplitComparison(source, _where(config), terms, shown.watch)
         expected = compared.expected()
-        if not _told(_cost(config, expected), asked):
+        if not _confirmed(_cost(config, expected), asked):
             return int(ExitCode.DONE)
         shown.start()
         report = compared.run(expected)
@@ -168,7 +168,7 @@ def _compare_assignments(config: PipelineConfig, trial: PartitionTrial, asked: B
         )
     write = None if asked.html is None else _page_path(asked.html, bench_assignments.page_writer)
     readers, where = asked.scheduled_readers(), _where(config)
-    terms = AssignmentRequest(asked.tables, asked.rows, readers, _job_readers(config), config.source.pace)
+    terms = AssignmentRequest(asked.tables, asked.rows, readers, _job_readers(config), config.source.rate_limit)
     with _Shown() as shown:
 
         def watch(text: str, part: float) -> None:
@@ -176,7 +176,7 @@ def _compare_assignments(config: PipelineConfig, trial: PartitionTrial, asked: B
 
         compared = AssignmentComparison(trial, where, terms, watch)
         expected = compared.expected()
-        if not _told(bench_assignments.cost_text(config, where, expected), asked):
+        if not _confirmed(bench_assignments.cost_text(config, where, expected), asked):
             return int(ExitCode.DONE)
         shown.start()
         report = compared.run(expected)
@@ -190,7 +190,7 @@ def _job_readers(config: PipelineConfig) -> int:
     return config.readers.max or os.cpu_count() or 1
 
 
-def _told(cost: str, asked: BenchSplitsOptions) -> bool:
+def _confirmed(cost: str, asked: BenchSplitsOptions) -> bool:
     """Say what it will cost, and ask a person whether to go on."""
     print(printable_text(cost), file=sys.stderr, flush=True)
     return asked.yes or not (sys.stdin.isatty() and sys.stderr.isatty()) or _agreed()
@@ -226,11 +226,11 @@ def _cost(config: PipelineConfig, expected: Expected) -> str:
     """Said before anything is read."""
     lines = [f"{name}: about {counted(rows, 'row')}" for name, rows in expected.tables.items()]
     read = f"about {expected.rows_read:,} rows in all" if expected.rows_read else "as many rows as there are"
-    pace = f", at {config.source.pace} at most" if config.source.pace else ""
+    rate_limit = f", at {config.source.rate_limit} at most" if config.source.rate_limit else ""
     really = " and ".join(map(str, expected.really))
     return (
         f"{'; '.join(lines)}. Each is cut by {', '.join(expected.strategies)}; then chunks are read with {really} "
-        f"reader{'s' if expected.really[-1] > 1 else ''}: {read}{pace}, from {_where(config)}. "
+        f"reader{'s' if expected.really[-1] > 1 else ''}: {read}{rate_limit}, from {_where(config)}. "
         "Nothing is written. Ctrl-C ends it, and shows what is known by then."
     )
 
@@ -249,7 +249,7 @@ class _Shown:
         self._console = Console(stderr=True)
         self._bar = Progress(*columns, TimeRemainingColumn(), console=self._console, transient=True)
         self._task = self._bar.add_task("starting", total=1.0)
-        self._told = -_TOLD_PERCENT
+        self._confirmed = -_REPORT_PERCENT
         self._step = -1
 
     def __enter__(self) -> Self:
@@ -266,8 +266,8 @@ class _Shown:
         part = (at.done + at.part) / max(at.steps, 1)
         if self._console.is_terminal:
             self._bar.update(self._task, description=printable(at.text), completed=part)
-        elif at.done != self._step or part * 100 >= self._told + _TOLD_PERCENT:
-            self._told, self._step = int(part * 100), at.done
+        elif at.done != self._step or part * 100 >= self._confirmed + _REPORT_PERCENT:
+            self._confirmed, self._step = int(part * 100), at.done
             print(printable(f"{part:4.0%} {at.text}"), file=sys.stderr, flush=True)
 
 

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypedDict
 
-from raycdc.cli.screens.positions import PositionText, place_text_of
+from raycdc.cli.screens.positions import PositionText, position_text_of
 from raycdc.config.load import read_toml, state_sections
 from raycdc.core.terminal_text import printable, printable_json
 from raycdc.errors import ExitCode, StateError
 from raycdc.state.commits.commit_record import CommitRecordJson
-from raycdc.state.location import StateLocation, state_place
+from raycdc.state.location import StateLocation, state_location
 from raycdc.state.manifests.manifest import ManifestJson
 from raycdc.state.opaque import Position
 from raycdc.state.store import CheckpointStore
@@ -21,16 +21,16 @@ from raycdc.storage.url import is_url
 
 def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
     """Print the state in (or named by the configuration at) `path`. `StateError` when there is none to read."""
-    store = CheckpointStore(place_of_state(path), create=False)
+    store = CheckpointStore(state_location_of(path), create=False)
     document = checkpoint_document(store)
     if summary:
-        print(_summary(document, place_text_of(store)))
+        print(_summary(document, position_text_of(store)))
     else:
         print(printable_json(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2)))
     return int(ExitCode.DONE)
 
 
-def place_of_state(path: Path) -> StateLocation:
+def state_location_of(path: Path) -> StateLocation:
     """`path` itself, or the state that a configuration file names. Of the rest of the file, ``[storage]`` must be valid
     where the state is on an object store.
     """
@@ -43,7 +43,7 @@ def place_of_state(path: Path) -> StateLocation:
     state = str(pipeline.get("state") or f"./state/{pipeline['name']}")
     if "${" not in state and not is_url(state):
         return StateLocation.of(state)
-    return state_place(*state_sections(document))
+    return state_location(*state_sections(document))
 
 
 class CheckpointDocument(TypedDict):
@@ -64,7 +64,7 @@ def checkpoint_document(store: CheckpointStore) -> CheckpointDocument:
     manifest = store.last_manifest()
     commit = store.last_commit()
     return {
-        "state": str(store.place),
+        "state": str(store.location),
         "pipeline": store.pipeline,
         "checkpoint": store.checkpoint,
         "generation": store.generations.newest(),
@@ -75,7 +75,7 @@ def checkpoint_document(store: CheckpointStore) -> CheckpointDocument:
     }
 
 
-def _summary(document: CheckpointDocument, place_text: PositionText) -> str:
+def _summary(document: CheckpointDocument, position_text: PositionText) -> str:
     manifest = document["manifest"]
     lines = [
         f"pipeline    {document['pipeline']}",
@@ -92,7 +92,7 @@ def _summary(document: CheckpointDocument, place_text: PositionText) -> str:
     for split, state in manifest["to_splits"].items():
         position = state.get("position") if isinstance(state, dict) else None
         if position:
-            lines.append(f"{split:<11} {place_text(Position.from_json(position))}")
+            lines.append(f"{split:<11} {position_text(Position.from_json(position))}")
     tables = manifest["enumerator"].get("tables", {})
     for name, table in sorted(tables.items()):
         reading = table.get("planner") is not None or table.get("finished", 0) < table.get("planned", 0)

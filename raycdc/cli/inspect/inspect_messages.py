@@ -43,12 +43,12 @@ def print_messages(
     """
     out = out or sys.stdout
     options: dict[str, str | dict[str, str]] = {} if columns is None else {"columns": columns}
-    made = load_format(identifier, place="--format", **options)
+    made = load_format(identifier, key_path="--format", **options)
     nameless = None
     if isinstance(made, JsonDialect):
         nameless = made.table_id("", "", "", path.name)
         options["metadata"] = {name: _MARK + name for name in made.spec.metadata}
-        made = load_format(identifier, place="--format", **options)
+        made = load_format(identifier, key_path="--format", **options)
     decoder = made.decoder(keep_null_columns=True)
     for batch in _batches(path):
         if isinstance(batch, str):
@@ -136,8 +136,8 @@ def _lines(item: RowsItem | ChangeItem, nameless: TableId | None) -> Iterator[tu
         if millis[i]:
             about[_key("time_ms")] = str(millis[i])
         own_names = [name + text for name, text in fixed if name not in about]
-        told = ", ".join((*own_names, *(name + text for name, text in about.items())))
-        yield (int(item.messages[i]), seqs[i]), _line(SYMBOLS[op], f"{{{image}}}", f"{{{told}}}")
+        line = ", ".join((*own_names, *(name + text for name, text in about.items())))
+        yield (int(item.messages[i]), seqs[i]), _line(SYMBOLS[op], f"{{{image}}}", f"{{{line}}}")
 
 
 def _line(op: str, row: str, metadata: str) -> str:

@@ -10,7 +10,7 @@ from raycdc.errors import ExitCode, ParkReason, RaycdcError, TableRefusedError
 from raycdc.state.parked import WAYS_OUT
 
 #: The modules that have named errors.
-PLACES = (
+MODULES = (
     "raycdc.errors",
     "raycdc.state.commits.record_bases",
     "raycdc.connectors.mysql.binlog.wire.log_dump",
@@ -83,15 +83,15 @@ def errors_page() -> str:
 
 def named_errors() -> Iterator[type[RaycdcError]]:
     """Every named error of raycdc's own, a class before those that are derived from it."""
-    for place in PLACES:
-        importlib.import_module(place)
+    for module in MODULES:
+        importlib.import_module(module)
     yield from _below(RaycdcError, set())
 
 
 def _below(error: type[RaycdcError], seen: set[type[RaycdcError]]) -> Iterator[type[RaycdcError]]:
     """The classes that are derived from `error`, but those `seen`; in the same order whatever was imported first."""
-    here = [each for each in error.__subclasses__() if each.__module__ in PLACES and each not in seen]
-    for each in sorted(here, key=lambda each: PLACES.index(each.__module__)):
+    here = [each for each in error.__subclasses__() if each.__module__ in MODULES and each not in seen]
+    for each in sorted(here, key=lambda each: MODULES.index(each.__module__)):
         seen.add(each)
         yield each
         yield from _below(each, seen)

@@ -178,7 +178,7 @@ def _limit_cells(kind: str, limits: TargetLimits) -> tuple[str, ...]:
     named = (
         f"{rules.bytes_max} bytes" if rules.bytes_max else f"{rules.length_max} characters" if rules.length_max else ""
     )
-    return (code(kind), *(f"{number:,}" if number else "" for number in numbers), named, limits.told)
+    return (code(kind), *(f"{number:,}" if number else "" for number in numbers), named, limits.description)
 
 
 def _mysql_types() -> Iterator[_Source]:
@@ -217,9 +217,9 @@ def _parquet(arrow: pa.DataType) -> str:
     name = str(logical.pop("Type"))
     if name == "None":
         return str(column.physical_type)
-    told = [str(logical[key]) for key in ("precision", "scale", "bitWidth", "timeUnit") if key in logical]
+    described = [str(logical[key]) for key in ("precision", "scale", "bitWidth", "timeUnit") if key in logical]
     utc = ["UTC" if logical["isAdjustedToUTC"] else "local"] if "isAdjustedToUTC" in logical else []
-    inside = ", ".join([*told, *utc])
+    inside = ", ".join([*described, *utc])
     return f"{column.physical_type}, {name}({inside})" if inside else f"{column.physical_type}, {name}"
 
 

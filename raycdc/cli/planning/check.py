@@ -15,9 +15,9 @@ from raycdc.config.checks import CheckResult
 from raycdc.core.terminal_text import printable_text
 from raycdc.delivery.lookup.checks import check_lookup
 from raycdc.delivery.targets.parked_targets import parks_of
-from raycdc.driver.fitting import told
+from raycdc.driver.fitting import effects_of
 from raycdc.driver.resolve import BEGUN, FITTING, SELECTED, ResolvedRun
-from raycdc.driver.startup_checks import DECISIVE, START_CHECKS, Start, require_known_rows
+from raycdc.driver.startup_checks import DECISIVE, START_CHECKS, Start, require_row_store
 from raycdc.errors import (
     ConfigError,
     DataError,
@@ -69,12 +69,12 @@ def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
     return int(failed[0].error.exit_code if failed else ExitCode.DONE)
 
 
-def told_of_pace(config: PipelineConfig) -> list[str]:
+def rate_limit_lines(config: PipelineConfig) -> list[str]:
     """How fast the source is read at most, in words; nothing where it may be read as fast as can be."""
-    pace = config.source.pace
-    if not pace:
+    rate_limit = config.source.rate_limit
+    if not rate_limit:
         return []
-    return [f"All readers together read at most {pace} of the source, chunks and changes."]
+    return [f"All readers together read at most {rate_limit} of the source, chunks and changes."]
 
 
 def _failed(results: Iterable[CheckResult]) -> list[CheckResult]:
@@ -94,12 +94,12 @@ def _findings(start: Start) -> Iterator[list[CheckResult]]:
     run = ResolvedRun(start, start.store)
     fitting = FITTING.results(run)
     yield fitting
-    yield [CheckResult("pace", text, ok=True) for text in told_of_pace(config)]
+    yield [CheckResult("pace", text, ok=True) for text in rate_limit_lines(config)]
     try:
         selected = list(SELECTED.ask(run))
     except SourceError:
         selected = []  # A source that does not answer is reported by the next question.
-    findings = run.source.check(run.last, names_told=bool(selected))
+    findings = run.source.check(run.last, names_reported=bool(selected))
     results, tables = list(findings.results), findings.tables
     fixes = {result.name: result.fix for result in results}
     selected = [replace(one, fix=fixes.get(one.name, "")) for one in selected]
@@ -176,10 +176,10 @@ def check_tables(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> li
     return results
 
 
-def told_of_state(run: ResolvedRun) -> list[str]:
+def state_effects(run: ResolvedRun) -> list[str]:
     """The effect of a changed configuration on the state at the next run, or the reason why a run would not begin."""
     try:
-        return [*told(run.changed), *_not_read_twice(run)]
+        return [*effects_of(run.changed), *_not_read_twice(run)]
     except ConfigError as refused:
         return [f"{REFUSED} {problem}" for problem in refused.problems]
 
@@ -205,7 +205,7 @@ def check_changelog(run: ResolvedRun) -> list[CheckResult]:
         if run.full_by is FullBy.SOURCE:
             text = "It is full by the images of all collections; no rows are kept for it."
             return [CheckResult("changelog", text, ok=True)]
-        require_known_rows(run.start)
+        require_row_store(run.start)
     except ConfigError as error:
         return [CheckResult("changelog", str(error), error=ConfigError)]
     text = "It is made full by the last row of each key, which is kept under pipeline.state: one row per key and table."
@@ -247,7 +247,7 @@ def check_transforms(
             results.append(CheckResult("transforms", text, fix, required=all_known and named, error=ConfigError))
     for lookup in transforms.lookups:
         if not any(lookup.pattern().match(table) for table in found):
-            text = f"{lookup.place}.table: no captured table takes {lookup.table}{'' if all_known else ' yet'}."
+            text = f"{lookup.key_path}.table: no captured table takes {lookup.table}{'' if all_known else ' yet'}."
             required = all_known and lookup.plain_table is not None
             results.append(CheckResult("lookups", text, "Correct the name.", required=required, error=ConfigError))
     if not run.config.masks and not any(transforms.of(table) for table in found):
@@ -259,7 +259,7 @@ def check_transforms(
     try:
         with transformed_tables(run) as tables:
             for table, problem in transform_problems(tables, schemas):
-                text = problem or f"{transforms.place(table) if transforms.of(table) else 'mask'} fits {table}."
+                text = problem or f"{transforms.key_path(table) if transforms.of(table) else 'mask'} fits {table}."
                 results.append(CheckResult("transforms", text, ok=not problem, error=ConfigError))
     except ConfigError as error:
         results.append(CheckResult("transforms", str(error), error=ConfigError))

@@ -19,7 +19,7 @@ from raycdc.delivery.ports import EpochPorts, Routing
 from raycdc.delivery.rows.row_store import RowStore
 from raycdc.delivery.targets.parked_targets import ParkingPolicy, parks_of
 from raycdc.driver.data_side import sink_context
-from raycdc.driver.fitting import naming_place, require_nothing_written
+from raycdc.driver.fitting import naming_location, require_nothing_written
 from raycdc.driver.resolve import ResolvedRun
 from raycdc.errors import RaycdcError, SchemaError, SinkError, TableRefusedError
 from raycdc.model import TableId
@@ -48,7 +48,7 @@ def check_targets(run: ResolvedRun, tables: Collection[TableId], *, again: bool 
         )
         return [CheckResult("targets", text, "Check again when that run has ended.", required=False)]
     try:
-        sink.look(_context(run))
+        sink.inspect(_context(run))
         with closing(sink):
             return _findings(run, sink, tables, again=again)
     except RaycdcError as error:
@@ -63,7 +63,7 @@ def lying_there(run: ResolvedRun, targets: Collection[TableId]) -> dict[TableId,
     if not sink.durable:
         return {}
     # Whatever lies there is refused, also where a run would take it.
-    sink.look(replace(_context(run), on_existing="fail"))
+    sink.inspect(replace(_context(run), on_existing="fail"))
     lying: dict[TableId, bool | None] = {}
     with closing(sink):
         for target in targets:
@@ -84,14 +84,14 @@ def _findings(run: ResolvedRun, sink: Any, tables: Collection[TableId], *, again
         text = "The targets were not compared with the state, because all tables are read again."
         results.append(CheckResult("targets", text, required=False))
     elif store is not None:
-        before = _place(store)
+        before = _state_marker(store)
         try:
             recorded = _recorded(store)
             results += _compared(run, store, sink)
         except RaycdcError:
-            if _place(store) == before:
+            if _state_marker(store) == before:
                 raise
-        if _place(store) != before:
+        if _state_marker(store) != before:
             text = (
                 "The state changed while it was compared with the targets, so the comparison says nothing: a run on "
                 "another machine is using it."
@@ -113,15 +113,15 @@ def _findings(run: ResolvedRun, sink: Any, tables: Collection[TableId], *, again
 
 def _compared(run: ResolvedRun, store: CheckpointStore, sink: Any) -> list[CheckResult]:
     """The recovery that a start would decide on, by its own code. Raises the error that would end it."""
-    with _loop(run, store, sink) as loop, naming_place(run.changed):
+    with _loop(run, store, sink) as loop, naming_location(run.changed):
         require_nothing_written(run.changed, store, loop.written)
-        outlook: StartForecast = loop.look()
+        forecast: StartForecast = loop.inspect()
     results = [
         CheckResult(f"target {name}", text, _PARKED, error=SchemaError, parks=True)
-        for name, text in sorted(outlook.parked.items())
+        for name, text in sorted(forecast.parked.items())
     ]
-    if outlook.unasked:
-        nodes = ", ".join(outlook.unasked)
+    if forecast.unasked:
+        nodes = ", ".join(forecast.unasked)
         text = f"Rows that are not written yet lie on {nodes}; whether they are complete was not checked."
         results.append(CheckResult("targets", text, required=False))
     if not results:
@@ -149,8 +149,8 @@ def _taken(run: ResolvedRun, sink: Any, targets: Collection[TableId]) -> Iterato
 def _loop(run: ResolvedRun, store: CheckpointStore, sink: Any) -> Iterator[EpochLoop]:
     """An epoch loop that only looks: it has neither Spark nor lookups."""
     known = None
-    if run.last is not None and run.full_by is FullBy.KNOWN_ROWS:
-        known = RowStore.opened(store.place, _context(run))
+    if run.last is not None and run.full_by is FullBy.ROW_STORE:
+        known = RowStore.opened(store.location, _context(run))
     routing = Routing(run.rules.router, run.rules.upsert, run.start.no_merging, run.transformed(), known=known)
     try:
         parking = ParkingPolicy(parks_of(run.config.pipeline), follows=run.config.source.captures)
@@ -180,7 +180,7 @@ def _recorded(store: CheckpointStore) -> set[str]:
     return set() if record is None else {*record.tables, *record.parked}
 
 
-def _place(store: CheckpointStore) -> tuple[int, int, int]:
+def _state_marker(store: CheckpointStore) -> tuple[int, int, int]:
     """A value that differs as soon as a run has done anything."""
     record = store.last_commit()
     return store.generations.newest(), store.next_epoch(), 0 if record is None else record.epoch

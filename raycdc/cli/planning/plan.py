@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from time import time_ns
 
-from raycdc.cli.planning.check import REFUSED, check_changelog, told_of_pace, told_of_state
+from raycdc.cli.planning.check import REFUSED, check_changelog, rate_limit_lines, state_effects
 from raycdc.cli.planning.check_targets import lying_there
 from raycdc.cli.planning.plan_file import (
     NO_STATE,
@@ -57,7 +57,7 @@ def plan_config(path: Path, *, as_json: bool, out: Path | None = None) -> int:
         print("Only the last messages of the topics were read, so more tables and columns may come.",
               file=sys.stderr)  # fmt: skip
     tables = run.tables
-    for text in told_of_pace(config):
+    for text in rate_limit_lines(config):
         print(printable_text(f"Pace: {text}"), file=sys.stderr)
     for result in check_changelog(run) if tables else ():
         print(printable_text(f"Changelog: {result.text}"), file=sys.stderr)
@@ -73,7 +73,7 @@ def plan_config(path: Path, *, as_json: bool, out: Path | None = None) -> int:
         targets = planned(run, tables, transforms)
     for target in targets:
         _print(target, as_json=as_json)
-    effects = told_of_state(run)
+    effects = state_effects(run)
     for text in effects:
         print(printable_text(f"State: {text}"), file=sys.stderr)
     if not tables and not parked:
@@ -96,11 +96,11 @@ def require_planned(config: PipelineConfig, path: Path) -> None:
     tables = {name: table for name, table in run.tables.items() if name not in parked}
     with transformed_tables(run) as transforms:
         targets = planned(run, tables, transforms)
-    told = differences(sealed, _sealed(run, tables, targets, told_of_state(run)))
-    if told:
+    reported = differences(sealed, _sealed(run, tables, targets, state_effects(run)))
+    if reported:
         raise ConfigError(
             f"The run did not begin, because not all is as {path} has it:",
-            *(f"  {text}" for text in told),
+            *(f"  {text}" for text in reported),
             "If that is right, plan anew (raycdc plan CONFIG --out FILE), or run without --plan.",
         )
 
@@ -128,13 +128,13 @@ def _sealed(
             for name, table in sorted(tables.items())
         ),
         targets=tuple(targets),
-        places=_places(run, [TableId.parse(target.target) for target in targets]),
+        locations=_existing(run, [TableId.parse(target.target) for target in targets]),
         state=NO_STATE if run.store is None else run.store.checkpoint,
         effects=tuple(effects),
     )
 
 
-def _places(run: ResolvedRun, targets: Sequence[TableId]) -> dict[str, str]:
+def _existing(run: ResolvedRun, targets: Sequence[TableId]) -> dict[str, str]:
     """What lies where targets are; nothing is said of sinks that remember nothing."""
     words = {None: NOTHING, True: OWN, False: OTHER}
     return {str(target): words[own] for target, own in lying_there(run, targets).items()}
@@ -150,9 +150,9 @@ def _total(run: ResolvedRun, tables: Mapping[TableId, SourceTable]) -> str:
     if not rows:
         return said.rstrip()  # Of topics, nobody knows before they are read.
     source = run.config.source
-    pace, slowest = source.pace, min(source.rows_per_second or ROWS_PER_S, ROWS_PER_S)
+    rate_limit, slowest = source.rate_limit, min(source.rows_per_second or ROWS_PER_S, ROWS_PER_S)
     seconds = max(rows / slowest, size / source.bytes_per_second if source.bytes_per_second else 0)
-    limit = f"at the pace of {pace}" if pace else f"at {ROWS_PER_S:,} rows/s, as two cores do narrow rows"
+    limit = f"at the pace of {rate_limit}" if rate_limit else f"at {ROWS_PER_S:,} rows/s, as two cores do narrow rows"
     about = f"about {counted(rows, 'row')}{f' ({size_text(size)})' if size else ''} in {counted(chunks, 'chunk')}"
     takes = f"{duration_text(seconds * 1000)} at best ({limit})"
     return f"{said}A snapshot of {counted(len(new), 'table')} reads {about}: {takes}."
@@ -179,16 +179,21 @@ def planned(
     made = targets_of(created, {}, run.rules.router, upsert=run.rules.upsert)
     return [
         PlannedTarget(
-            target=str(share.name),
+            target=str(target_epoch.name),
             write=write,
-            sources=tuple(_source(name, tables[name], transforms) for name in share.sources),
-            columns=tuple(PlannedColumn(c.name, c.type.spark(), c.nullable) for c in share.schema.columns),
-            primary_key=share.schema.primary_key,
+            sources=tuple(_source(name, tables[name], transforms) for name in target_epoch.sources),
+            columns=tuple(PlannedColumn(c.name, c.type.spark(), c.nullable) for c in target_epoch.schema.columns),
+            primary_key=target_epoch.schema.primary_key,
             ddl=sink.statement(
-                shape_of(write, share.name, share.schema, layout_of(share.name, transformed, share.sources))
+                shape_of(
+                    write,
+                    target_epoch.name,
+                    target_epoch.schema,
+                    layout_of(target_epoch.name, transformed, target_epoch.sources),
+                )
             ),
         )
-        for share, _ in made
+        for target_epoch, _ in made
     ]
 
 
@@ -203,8 +208,8 @@ def _source(name: TableId, table: SourceTable, transforms: TransformedTables) ->
         how = "computed by Spark" if transforms.derived(resolved) else "columns chosen or renamed, without Spark"
         joined = [f"joined with {one.lookup.dimension.partition(' ')[2]} by {one.key}" for one in resolved.lookups]
         how = ", ".join([*([] if joined and not transforms.derived(resolved) else [how]), *joined])
-    place = transforms.transforms.place(name) if transform is not None else ""
-    return PlannedSource(str(name), table.rows, table.chunks, place, how)
+    key_path = transforms.transforms.key_path(name) if transform is not None else ""
+    return PlannedSource(str(name), table.rows, table.chunks, key_path, how)
 
 
 def _print(target: PlannedTarget, *, as_json: bool) -> None:

@@ -77,7 +77,7 @@ class PlannedTable:
 
 @dataclass(frozen=True, slots=True)
 class SealedPlan:
-    """The content of a plan's file. `configuration` has each key's value as JSON. `places` says of each target what
+    """The content of a plan's file. `configuration` has each key's value as JSON. `locations` says of each target what
     lies there: nothing, what this pipeline wrote, or something else. `state` is the identity of the state that there
     is, and `effects` are what a changed configuration does to it.
     """
@@ -89,7 +89,7 @@ class SealedPlan:
     configuration: Mapping[str, str]
     tables: tuple[PlannedTable, ...]
     targets: tuple[PlannedTarget, ...]
-    places: Mapping[str, str]
+    locations: Mapping[str, str]
     state: str
     effects: tuple[str, ...]
 
@@ -143,7 +143,7 @@ def differences(planned: SealedPlan, now: SealedPlan) -> list[str]:
         *_of_configuration(planned.configuration, now.configuration),
         *_of_tables({one.table: one for one in planned.tables}, {one.table: one for one in now.tables}),
         *_of_targets({one.target: one for one in planned.targets}, {one.target: one for one in now.targets}),
-        *_of_places(planned.places, now.places),
+        *_location_changes(planned.locations, now.locations),
         *_of_state(planned.state, now.state),
         *(f"Not planned was: {text}" for text in now.effects if text not in planned.effects),
     ]
@@ -173,17 +173,17 @@ def _of_targets(planned: Mapping[str, PlannedTarget], now: Mapping[str, PlannedT
     yield from (f"Target {name} was planned, and nothing makes it." for name in sorted(planned.keys() - now.keys()))
     for name in sorted(planned.keys() & now.keys()):
         was, found = planned[name], now[name]
-        told = [
+        reported = [
             *_of_columns(f"Target {name}", was.columns, found.columns),
             *_of_keys(f"Target {name}", was.primary_key, found.primary_key),
         ]
         sources = [tuple(source.table for source in one.sources) for one in (was, found)]
         if sources[0] != sources[1]:
-            told.append(f"Target {name} has rows of {_names(sources[1])}; planned were {_names(sources[0])}.")
+            reported.append(f"Target {name} has rows of {_names(sources[1])}; planned were {_names(sources[0])}.")
         how = [tuple((source.transform, source.how) for source in one.sources) for one in (was, found)]
-        if not told and (was.write, was.ddl, how[0]) != (found.write, found.ddl, how[1]):
-            told.append(f"Target {name} would be made in another way than was planned.")
-        yield from told
+        if not reported and (was.write, was.ddl, how[0]) != (found.write, found.ddl, how[1]):
+            reported.append(f"Target {name} would be made in another way than was planned.")
+        yield from reported
 
 
 def _of_columns(owner: str, planned: tuple[PlannedColumn, ...], now: tuple[PlannedColumn, ...]) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _of_keys(owner: str, planned: tuple[str, ...], now: tuple[str, ...]) -> Iter
         yield f"{owner} has the key ({_names(now)}), and ({_names(planned)}) was planned."
 
 
-def _of_places(planned: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+def _location_changes(planned: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(planned.keys() & now.keys()):
         # What the pipeline wrote since is what was planned.
         if planned[name] != now[name] and not (planned[name] == NOTHING and now[name] == OWN):

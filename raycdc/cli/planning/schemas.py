@@ -45,9 +45,11 @@ def table_findings(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> 
     """Tables that no target can hold as they are, which a run parks, and columns that get another name."""
     rules = run.rules
     results: list[CheckResult] = []
-    alike = _alike(run, [table for table, schema in sorted(schemas.items()) if not rules.refusal(table, schema)])
+    shared = _shared_locations(
+        run, [table for table, schema in sorted(schemas.items()) if not rules.refusal(table, schema)]
+    )
     for table, schema in schemas.items():
-        if why := rules.refusal(table, schema) or alike.get(table, ""):
+        if why := rules.refusal(table, schema) or shared.get(table, ""):
             what = "A run parks it." if rules.parks else "A run ends."
             results.append(CheckResult(f"table {table}", why, what, error=SchemaError, parks=True))
         elif names := rules.names(table, schema):
@@ -58,7 +60,7 @@ def table_findings(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> 
     return results
 
 
-def _alike(run: ResolvedRun, tables: Sequence[TableId]) -> dict[TableId, str]:
+def _shared_locations(run: ResolvedRun, tables: Sequence[TableId]) -> dict[TableId, str]:
     """The `tables`, in the order of a run, that have a target at the location of another target, and the reason."""
     record = None if run.store is None else run.store.last_commit()
     held = () if record is None else map(TableId.parse, record.tables)

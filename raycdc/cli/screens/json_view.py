@@ -19,12 +19,12 @@ class JsonView:
         #: The name of the pipeline, once it is known.
         self.pipeline: str | None = None
         #: Whether an event was an error.
-        self.told_error = False
+        self.reported_error = False
 
     def show(self, event: RunEvent) -> None:
         if isinstance(event, Starting):
             return
-        self.told_error = self.told_error or isinstance(event, Failed)
+        self.reported_error = self.reported_error or isinstance(event, Failed)
         out = self._out or sys.stdout
         out.write(line_of(event, self.pipeline) + "\n")
         out.flush()

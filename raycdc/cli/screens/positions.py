@@ -14,12 +14,12 @@ from raycdc.state.store import CheckpointStore
 PositionText = Callable[[Position], str]
 
 
-def place_text_of(store: CheckpointStore) -> PositionText:
+def position_text_of(store: CheckpointStore) -> PositionText:
     """The words of the source that the state was made with; plain JSON where it has none, or is not installed."""
     source = (read_configured(store) or {}).get("source.type")
     try:
         plugin = load_plugin(PluginGroup.SOURCES, str(source))
-        text: PositionText = plugin.place_text() if plugin.places else _as_stored
+        text: PositionText = plugin.position_text() if plugin.positions else _as_stored
     except ConfigError:
         return _as_stored  # A state is shown wherever it was made.
     return text

@@ -140,8 +140,8 @@ def _cells(table: TableReport, status: Status) -> Iterator[tuple[str, Text]]:
     snapshot = table.snapshot
     yield "table", Text(printable(table.table))
     asked = f" ({table.asked} asked)" if table.asked else ""
-    beside = ", backfill" if table.backfill is not None else ""
-    yield "phase", Text(table.phase + beside + asked, style=PHASE_STYLES.get(table.phase, "dim"))
+    suffix = ", backfill" if table.backfill is not None else ""
+    yield "phase", Text(table.phase + suffix + asked, style=PHASE_STYLES.get(table.phase, "dim"))
     if table.phase == "snapshot" and snapshot is not None:
         about = "" if snapshot.rows_estimated is None else f" of about {snapshot.rows_estimated:,}"
         if snapshot.rows_done is not None:
@@ -172,14 +172,13 @@ def _cells(table: TableReport, status: Status) -> Iterator[tuple[str, Text]]:
 def _notes(status: Status) -> Iterator[str]:
     for table in status.tables:
         if (parked := table.parked) is not None:
-            place = f" at {parked.place.partition('   ')[0]}" if parked.place else ""
-            again = "begins again with a new snapshot" if parked.again else f"is {table.phase}{place}"
+            location = f" at {parked.location.partition('   ')[0]}" if parked.location else ""
+            again = "begins again with a new snapshot" if parked.again else f"is {table.phase}{location}"
             yield _indented(f"{table.table} {again}: {parked.reason}")
-        if (away := table.resuming) is not None:
-            tried = (
-                f"try {away.tries}, for {duration_text(max(0, away.until_ms - status.at_ms))} more, then it is parked"
-            )
-            yield _indented(f"{table.table} goes on as soon as the log can be read ({tried}): {away.error}")
+        if (outage := table.resuming) is not None:
+            left = duration_text(max(0, outage.until_ms - status.at_ms))
+            tried = f"try {outage.tries}, for {left} more, then it is parked"
+            yield _indented(f"{table.table} goes on as soon as the log can be read ({tried}): {outage.error}")
         if table.backfill is not None:
             yield _indented(f"{table.table}: {counted(table.backfill.rows_done, 'row')} read again by a backfill")
         if table.rows_left_out:

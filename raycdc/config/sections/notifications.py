@@ -84,7 +84,7 @@ class NotifyOptions(Options):
     )
 
     @property
-    def place(self) -> str:
+    def receiver(self) -> str:
         """The receiver in words that show no token: scheme and host, or the program."""
         if self.type == "command":
             return f"the command {self.command[0]}"

@@ -125,7 +125,7 @@ class MetricsOptions(Options):
     )
 
     @property
-    def place(self) -> tuple[str, int]:
+    def host_and_port(self) -> tuple[str, int]:
         """Host and port of `address`, which is not empty."""
         host, _, port = self.address.rpartition(":")
         return host.strip("[]"), int(port)
@@ -133,7 +133,7 @@ class MetricsOptions(Options):
     @property
     def is_loopback(self) -> bool:
         """Whether this machine alone reaches it."""
-        return is_loopback(self.place[0])
+        return is_loopback(self.host_and_port[0])
 
     @field_validator("address")
     @classmethod
@@ -235,7 +235,7 @@ class TracesOptions(Options):
         return self.endpoint if self.endpoint.endswith(PATH) else f"{self.endpoint.rstrip('/')}{PATH}"
 
     @property
-    def place(self) -> str:
+    def receiver(self) -> str:
         """The collector in words: scheme and host."""
         return server_of(self.endpoint)
 

@@ -195,7 +195,7 @@ class PipelineOptions(Options):
         return name
 
     @model_validator(mode="after")
-    def _work_beside_a_store(self) -> Self:
+    def _work_dir_of_a_store(self) -> Self:
         if self.work and not is_url(self.state):
             raise ValueError("work is for a state on an object store; a state in a folder has its files inside")
         if self.spool and not is_url(self.spool):

@@ -38,7 +38,7 @@ class SourceConfig(Options):
     )
 
     @property
-    def pace(self) -> RateLimit:
+    def rate_limit(self) -> RateLimit:
         """How fast it may be read."""
         return RateLimit(self.rows_per_second, self.bytes_per_second)
 

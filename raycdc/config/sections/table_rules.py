@@ -133,7 +133,7 @@ class TransformOptions(Options):
         )
 
 
-def hiding_problems(masks: Masks, chunk_keys: Mapping[TableId, str]) -> list[str]:
+def masking_problems(masks: Masks, chunk_keys: Mapping[TableId, str]) -> list[str]:
     """Problems of chunk keys that a mask hides, for a configuration that has nothing to encrypt the
     bounds of chunks.
     """

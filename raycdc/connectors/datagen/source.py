@@ -106,7 +106,7 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
     def ring_s(self) -> float:
         return 0.0  # A chunk says exactly what it saw.
 
-    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+    def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         text = f"Rows are made up with seed {self.config.seed}: {', '.join(self.config.tables)}."
         return SourceFindings([CheckResult("connection", text, ok=True)], self._tables)
 
@@ -207,20 +207,20 @@ class DatagenLog:
         self._first = self._next = start.transactions
         self._versions = {table: self._versions_of(table) for table in split.state.followed}
         parked = {table: state for table, state in split.state.parked.items() if config.captures(table)}
-        terms = ParkingSetup(parked, self._look_at, context.rules)
+        terms = ParkingSetup(parked, self._probe_table, context.rules)
         self._parked = ParkedTables(terms, followed=split.state.followed)
         self._woken = threading.Event()
 
     def fetch(self) -> LogUnit | None:
         _maybe_disconnect(self._config)
         if self._parked.waiting:
-            return self._begin_again()
+            return self._resnapshot_parked()
         # Asked once, because the log may grow at any time.
         end = self._generator.end(self._began_ms)
         if self._next >= end:
             self._woken.wait(_IDLE_S)
             return None
-        unit = max(1, self._config.pace.rows_at_once(_UNIT * len(self._versions)) // max(1, len(self._versions)))
+        unit = max(1, self._config.rate_limit.rows_at_once(_UNIT * len(self._versions)) // max(1, len(self._versions)))
         last = min(end, self._next + min(unit, _UNIT), self._generator.next_alter(self._next))
         return self._changes(last) if last > self._next else self._alter()
 
@@ -238,7 +238,7 @@ class DatagenLog:
             rows.append(LogRows(table, batch, changes.transactions + 1))
         self._next = last
         size = sum(each.batch.nbytes for each in rows)
-        return LogTransactions(self._place(), tuple(each for each in rows if each.ordinals.size), bytes=size)
+        return LogTransactions(self._log_position(), tuple(each for each in rows if each.ordinals.size), bytes=size)
 
     def _batch(self, table: TableId, changes: GeneratedChanges) -> pa.RecordBatch:
         values = self._generator.columns(table, changes.keys, changes.versions, self._next)
@@ -263,16 +263,16 @@ class DatagenLog:
             else:
                 updates.append(AlterTableUpdate(table, (event,), SchemaDocument.of(after)))
         self._next += 1
-        return SchemaChange(self._place(), tuple(updates))
+        return SchemaChange(self._log_position(), tuple(updates))
 
-    def _begin_again(self) -> LogUnit:
+    def _resnapshot_parked(self) -> LogUnit:
         """Parked tables begin anew: their targets are emptied, and all chunks are read again; or they stay parked."""
         updates: list[SchemaUpdate] = []
         truncations: list[LogRows] = []
-        for table, look in self._parked.looked_at(self._here()):
-            match look:
+        for table, probe in self._parked.take_probed(self._here()):
+            match probe:
                 case ParkTableUpdate():
-                    updates.append(look)
+                    updates.append(probe)
                 case FollowableTable(schema, _, snapshot):
                     self._parked.follow(table)
                     self._versions[table] = self._versions_of(table)
@@ -281,9 +281,9 @@ class DatagenLog:
                     change = begin(table, version, snapshot, self._here(), seq=number)
                     updates.append(change.update)
                     truncations += change.rows
-        return SchemaChange(self._place(), tuple(updates), tuple(truncations))
+        return SchemaChange(self._log_position(), tuple(updates), tuple(truncations))
 
-    def _look_at(self, table: TableId) -> FollowableTable[TableSchema] | UnfollowableTable:
+    def _probe_table(self, table: TableId) -> FollowableTable[TableSchema] | UnfollowableTable:
         """The table as it is now: a server would be asked."""
         schema = self._generator.schema(self._next)
         if why := self._parked.objection(table, None, schema, ()):
@@ -293,7 +293,7 @@ class DatagenLog:
     def _here(self) -> StatementPosition:
         return StatementPosition(self._position(), self._next, self._generator.time_ms(self._began_ms, self._next))
 
-    def _place(self) -> LogPosition:
+    def _log_position(self) -> LogPosition:
         """Where the log is now."""
         event_ms = self._generator.time_ms(self._began_ms, self._next)
         return LogPosition(self._position(), self._next, event_ms, time.time_ns() // 1_000_000)
@@ -322,7 +322,7 @@ class DatagenChunks:
         schema, read_ms = changelog_schema(document.schema), time.time_ns() // 1_000_000
         upper = self._generator.keys if split.upper is None else split.upper
         rows = 0
-        at_once = self._config.pace.rows_at_once(BATCH_ROWS_MAX)
+        at_once = self._config.rate_limit.rows_at_once(BATCH_ROWS_MAX)
         for lower in range(split.lower or 0, upper, at_once):
             _maybe_disconnect(self._config)
             beyond = min(upper, lower + at_once)

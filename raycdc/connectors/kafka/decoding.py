@@ -62,7 +62,7 @@ def dead_letters(bad: Sequence[BadMessage], *, now_ms: int, hide: bool = False) 
         [int(RowKind.INSERT)] * count,
         range(count),
         [now_ms] * count,
-        [message.origin.place(message.offset) for message in bad],
+        [message.origin.location(message.offset) for message in bad],
     ]
     schema = changelog_schema(DEAD_LETTER_SCHEMA)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]

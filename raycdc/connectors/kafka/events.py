@@ -61,13 +61,13 @@ class CheckKeys(SourceEvent):
 class KeysRead(SourceEvent):
     """`hashes` are 64-bit hashes of keys, sorted, each once, as bytes of this machine's order.
 
-    Not `all_told`: the reader will tell no more of them, as they are too many.
+    Not `all_reported`: the reader will tell no more of them, as they are too many.
     """
 
     table: str
     split_id: str
     hashes: bytes
-    all_told: bool
+    all_reported: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Brokers(Protocol):
     def retention_ms(self, topics: Iterable[str]) -> dict[str, int | None]: ...
 
 
-def log_room(brokers: Brokers, offsets: Mapping[Partition, int], now_ms: int) -> LogRetention | None:
+def log_retention(brokers: Brokers, offsets: Mapping[Partition, int], now_ms: int) -> LogRetention | None:
     """The room of the partition that has the least, behind `offsets`; None where one is deleted by its size.
 
     Brokers delete a segment so long after its newest message was written (``retention.ms``), so a message is there for
@@ -126,15 +126,17 @@ class KafkaTrialReader:
         self._where = config.bootstrap_servers
         self._reader = KafkaPartitionReader(config)
 
-    def read(self, places: Mapping[TrialPartition, int]) -> Iterator[Piece]:
+    def read(self, messages_max: Mapping[TrialPartition, int]) -> Iterator[Piece]:
         """See `TrialReader.read`."""
-        ends = {partition.name: min(partition.first + count, partition.end) for partition, count in places.items()}
-        wanted = {partition.name: partition for partition in places if ends[partition.name] > partition.first}
+        ends = {
+            partition.name: min(partition.first + count, partition.end) for partition, count in messages_max.items()
+        }
+        wanted = {partition.name: partition for partition in messages_max if ends[partition.name] > partition.first}
         decoders = {name: self._format.decoder(positions=True) for name in wanted}
         starts = (PartitionStart(p.topic, p.number, p.first) for p in wanted.values())
         self._reader.handle_splits_changes(SplitsAddition(tuple(starts)))
         yield from (
-            Piece(partition.name, 0, 0, 0, 0.0, done=True) for partition in places if partition.name not in wanted
+            Piece(partition.name, 0, 0, 0, 0.0, done=True) for partition in messages_max if partition.name not in wanted
         )
         heard_s = time.monotonic()
         while wanted:
@@ -155,9 +157,9 @@ class KafkaTrialReader:
                     if decoded.failure is not None:
                         raise decoded.failure
                     rows = decoded.rows
-                share = 0 if mine.batch is None else len(mine.batch)
-                size = mine.bytes * share // max(1, 0 if each.batch is None else len(each.batch))
-                yield Piece(each.split_id, share, rows, size, time.monotonic() - heard_s, done)
+                fraction = 0 if mine.batch is None else len(mine.batch)
+                size = mine.bytes * fraction // max(1, 0 if each.batch is None else len(each.batch))
+                yield Piece(each.split_id, fraction, rows, size, time.monotonic() - heard_s, done)
             if time.monotonic() > heard_s + SILENT_S:
                 raise SourceError(f"{min(wanted)} of {self._where} gave no message for {SILENT_S:g} seconds.")
 
@@ -176,7 +178,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
     def warm_up(self) -> None:
         compile_all()
 
-    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+    def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         states = None if last is None else [PartitionState.of(state) for state in last.to_splits.values()]
         return SourceFindings(*check_source(self.config, states, now_ms=time.time_ns() // 1_000_000))
 
@@ -188,10 +190,10 @@ class KafkaSource(Source[KafkaSourceConfig]):
     def partition_trial(self) -> KafkaPartitionTrial:
         return KafkaPartitionTrial(self.config)
 
-    def log_room(self, last: Manifest) -> LogRetention | None:
+    def log_retention(self, last: Manifest) -> LogRetention | None:
         states = [PartitionState.of(state) for state in last.to_splits.values()]
         offsets = {(state.topic, state.partition): state.offset for state in states}
-        return log_room(KafkaCluster(self.config), offsets, time.time_ns() // 1_000_000) if offsets else None
+        return log_retention(KafkaCluster(self.config), offsets, time.time_ns() // 1_000_000) if offsets else None
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:
         """Set the group's offsets, which show others the progress."""
@@ -246,7 +248,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
                 aligned=alignment.max_drift is not None,
                 dead_letters=keeps_dead_letters(self.config.format),
                 order_by=self.config.order_by,
-                hiding=self.context.hiding,
+                masking=self.context.masking,
                 statements=self._statements(),
             ),
         )
@@ -259,6 +261,6 @@ class KafkaSource(Source[KafkaSourceConfig]):
             given=lambda table: bool(section.get("columns")) or str(table) in tables,
             left_out=self.context.left_out,
             follow=section.get("ddl", "follow") == "follow",
-            masks=self.context.hiding.masks,
+            masks=self.context.masking.masks,
             ours=[DEAD_LETTERS] if keeps_dead_letters(section) else [],
         )

@@ -60,7 +60,7 @@ class Alignment:
         self._max_drift_ms = max_drift_ms
         self._readers: dict[int, int | None] = {}
         #: The limit that readers were told last.
-        self.told_ms: int | None = None
+        self.reported_ms: int | None = None
 
     def report(self, reader: int, watermarks: Mapping[str, int]) -> None:
         """The event times that one reader's active partitions have reached."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from raycdc.connectors.mongodb.field_masks import require_hidden
+from raycdc.connectors.mongodb.field_masks import require_masked
 from raycdc.connectors.mongodb.layout import ID, REST, CollectionLayout, Spelling
 from raycdc.connectors.mongodb.plugin import MongoDbSourceConfig
 from raycdc.connectors.mongodb.server.catalog import discover, found, layout_of, require_followable
@@ -157,7 +157,7 @@ class CollectionProbes:
             uuid = found(client, table)
             return None if uuid is None else layout_of(client, self.config, table, uuid)
 
-    def look_at(self, table: TableId) -> FollowableTable[CollectionLayout] | UnfollowableTable | None:
+    def probe(self, table: TableId) -> FollowableTable[CollectionLayout] | UnfollowableTable | None:
         """The collection, its layout, the collection again: where it is the same one, that was it at the time after.
 
         None: there is no such collection.
@@ -170,7 +170,7 @@ class CollectionProbes:
                     return None
                 try:
                     require_followable(client, [table])
-                    require_hidden(client, config, [table], rules.masks)
+                    require_masked(client, config, [table], rules.masks)
                     layout = layout_of(client, config, table, uuid)
                 except SourceUnavailableError:
                     raise
@@ -190,7 +190,7 @@ class CollectionProbes:
         where images must be the rows that targets have.
         """
         options, rules = self.config.schema_, self.context.rules
-        fixed = self.config.spelling is Spelling.BSON or self.context.demands_before
+        fixed = self.config.spelling is Spelling.BSON or self.context.needs_before_images
         if fixed or not self.config.infers(table) or not rules.gets_added or rules.speaks_of(table, REST):
             return None
         return Widening(options.fields_max, options.on_conflict, rules)

@@ -19,7 +19,7 @@ from raycdc.model import TableId
 from raycdc.model.rules.mask import Masks
 
 
-def require_hidden(client: Client, config: MongoDbSourceConfig, tables: Collection[TableId], masks: Masks) -> None:
+def require_masked(client: Client, config: MongoDbSourceConfig, tables: Collection[TableId], masks: Masks) -> None:
     """Raises `ConfigError` where a field that a mask hides could be read in another column. Asks for samples."""
     for table in tables if masks else ():
         if shown := [name for name in _shard_key(client, table) if masks.of(table, name) is not None]:
@@ -33,10 +33,10 @@ def require_hidden(client: Client, config: MongoDbSourceConfig, tables: Collecti
             continue
         fields = {plain[1] for mask in masks.all if (plain := mask.plain) is not None and plain[0] == table}
         fields |= {name for name in _shown(client, config, table) if masks.of(table, name) is not None}
-        hidden = sorted(fields - {ID, everything})
-        if hidden:
+        masked = sorted(fields - {ID, everything})
+        if masked:
             raise ConfigError(
-                f"mask: {', '.join(hidden[:5])} of {table} would be hidden as a column alone, and stand in the clear "
+                f"mask: {', '.join(masked[:5])} of {table} would be hidden as a column alone, and stand in the clear "
                 f"in the column {everything}. Mask {table}.{everything}, too, or declare the collection's columns "
                 "(source.columns), whose other fields are left out."
             )

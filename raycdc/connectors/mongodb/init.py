@@ -70,8 +70,8 @@ def _document(documents: Sequence[RawBSONDocument], depth: int) -> str:
     for document in documents:
         for name, value in document.items():
             fields.setdefault(name, []).append(value)
-    told = [f"{name}: {_types(met, depth + 1)}" for name, met in list(fields.items())[:_FIELDS_MAX]]
-    return f"{{{', '.join(told)}{', ...' if len(fields) > _FIELDS_MAX else ''}}}"
+    described = [f"{name}: {_types(met, depth + 1)}" for name, met in list(fields.items())[:_FIELDS_MAX]]
+    return f"{{{', '.join(described)}{', ...' if len(fields) > _FIELDS_MAX else ''}}}"
 
 
 #: Collections of which columns are shown, and columns of each.

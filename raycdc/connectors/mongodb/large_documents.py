@@ -41,17 +41,17 @@ class LargeDocuments:
         with self._lock:
             return dict(self._counts)
 
-    def look(self, table: TableId, documents: bytes) -> None:
+    def count(self, table: TableId, documents: bytes) -> None:
         """Count those in `documents`, one behind the other."""
         if len(documents) > LARGE_BYTES:
             self._met(table, int(larger_than(np.frombuffer(documents, np.uint8), LARGE_BYTES)))
 
-    def look_at(self, table: TableId, data: bytes, places: npt.NDArray[np.int64]) -> None:
-        """Count those at `places` (0: none) in `data`."""
+    def count_at(self, table: TableId, data: bytes, indexes: npt.NDArray[np.int64]) -> None:
+        """Count those at `indexes` (0: none) in `data`."""
         if len(data) > LARGE_BYTES:
             found = np.frombuffer(data, np.uint8)
-            sizes = sum(found[places + i].astype(np.int64) << (8 * i) for i in range(4))
-            self._met(table, int(((sizes > LARGE_BYTES) & (places > 0)).sum()))
+            sizes = sum(found[indexes + i].astype(np.int64) << (8 * i) for i in range(4))
+            self._met(table, int(((sizes > LARGE_BYTES) & (indexes > 0)).sum()))
 
     def _met(self, table: TableId, count: int) -> None:
         if not count:

@@ -127,11 +127,11 @@ class CollectionLayout:
         """The index of that column, or -1; columns that came later are behind it."""
         return [column.name for column in self.columns].index(REST) if self.rest else -1
 
-    def others_at(self) -> list[int]:
+    def overflow_at(self) -> list[int]:
         """For each column the index of the one that has the values it cannot hold, or -1."""
-        beside = dict(self.others)
+        overflow = dict(self.others)
         names = [column.name for column in self.columns]
-        return [names.index(beside[name]) if name in beside else -1 for name in names]
+        return [names.index(overflow[name]) if name in overflow else -1 for name in names]
 
     @property
     def fields(self) -> tuple[Column, ...]:
@@ -165,9 +165,9 @@ class CollectionLayout:
         """Inverse of `document`."""
         how = document.own("mongodb")
         columns = document.schema.columns
-        json_, misfit = Spelling(how["json"]), OnTypeMismatch(how["on_misfit"])
+        json_, mismatch = Spelling(how["json"]), OnTypeMismatch(how["on_misfit"])
         others = tuple(how.get("others", {}).items())
-        return cls(columns, json_, misfit, how["whole"], document.own("uuid"), document.own("asked"), others)
+        return cls(columns, json_, mismatch, how["whole"], document.own("uuid"), document.own("asked"), others)
 
 
 def declared(types: dict[str, LogicalType], *, json: Spelling, on_misfit: OnTypeMismatch) -> CollectionLayout:

@@ -84,7 +84,7 @@ class ChangeStreamReader:
         self._rows = rows
         #: The place up to which everything was passed on.
         self._position = stream.start
-        self._told = self._ordinal
+        self._reported = self._ordinal
         #: Events about collections of a transaction whose end has not come.
         self._late: list[tuple[EventBatch, int]] = []
         #: The last unit left a transaction open.
@@ -98,23 +98,23 @@ class ChangeStreamReader:
     def fetch(self) -> LogUnit | None:
         """The next unit; None when the server had nothing new for a moment."""
         if not self._units and not self._closed.is_set():
-            self._begin_again()
+            self._resnapshot_parked()
         if not self._units and not self._closed.is_set():
             self._read()
-        if not self._units and not self._open and (self._told < self._ordinal or self._document_reads.changed):
+        if not self._units and not self._open and (self._reported < self._ordinal or self._document_reads.changed):
             # Whoever waits for a change to be settled hears of that where no row does.
             notes = _notes(self._document_reads)
             self._units.append(LogProgress(LogPosition(self._position.sealed(), self._ordinal, notes=notes)))
         if not self._units:
             return None
         unit = self._units.pop(0)
-        self._told = unit.place.ordinal
+        self._reported = unit.log_position.ordinal
         return unit
 
     @property
     def _ordinal(self) -> int:
         """All up to it was read, and no change before it is absent any more, so that nobody ends too early."""
-        return min(self._position.cluster_time, self._document_reads.settled_to)
+        return min(self._position.cluster_time, self._document_reads.resolved_to)
 
     def wake_up(self) -> None:
         self._closed.set()
@@ -151,8 +151,8 @@ class ChangeStreamReader:
         self._position = replace(self._position, token=reached.token, cluster_time=moved_to)
         if moved_to != before:
             notes = _notes(self._document_reads)
-            place = LogPosition(self._position.sealed(), self._ordinal, fetched_ms=_now_ms(), notes=notes)
-            self._units.append(LogProgress(place))
+            position = LogPosition(self._position.sealed(), self._ordinal, fetched_ms=_now_ms(), notes=notes)
+            self._units.append(LogProgress(position))
 
     # -- passing on
 
@@ -161,8 +161,8 @@ class ChangeStreamReader:
         rows = self._rows_of(part.batch, rank=part.rank)
         if rows:
             self._open = True
-            place = LogPosition(self._position.sealed(), self._ordinal, fetched_ms=_now_ms())
-            self._units.append(TransactionPart(place, rows, _bytes(rows)))
+            position = LogPosition(self._position.sealed(), self._ordinal, fetched_ms=_now_ms())
+            self._units.append(TransactionPart(position, rows, _bytes(rows)))
 
     def _pass(self, whole: Whole) -> None:
         """Whole transactions: up to each with events about collections, which are passed before its rows.
@@ -181,11 +181,11 @@ class ChangeStreamReader:
     def _pass_up_to(self, part: EventBatch, behind: ResumeToken, *, rank: int) -> None:
         """Events whose place `behind` is the next one between two transactions."""
         moment, event_ms = int(part.times[-1]), _event_ms(part)
-        place = StatementPosition(self._position.sealed(), moment, event_ms)
+        position = StatementPosition(self._position.sealed(), moment, event_ms)
         parked: list[ParkTableUpdate] = []
         abouts, self._late = [*self._late, *_abouts(part)], []
         for batch, number in abouts:
-            changes = self._followed.change(batch.collection_event(number), place, whole=not self._open)
+            changes = self._followed.change(batch.collection_event(number), position, whole=not self._open)
             if self._open:
                 parked += [change.update for change in changes if isinstance(change.update, ParkTableUpdate)]
             else:
@@ -212,10 +212,10 @@ class ChangeStreamReader:
     ) -> None:
         """Pass on rows with which no transaction is open any more."""
         self._open = False
-        new = self._rows.take_parked(self._place(event_ms or _now_ms()))
+        new = self._rows.take_parked(self._as_statement_position(event_ms or _now_ms()))
         notes = _notes(self._document_reads)
-        place = LogPosition(self._position.sealed(), self._ordinal, event_ms, _now_ms(), notes)
-        self._units.append(LogTransactions(place, rows, (*parked, *new), missing, _bytes(rows)))
+        position = LogPosition(self._position.sealed(), self._ordinal, event_ms, _now_ms(), notes)
+        self._units.append(LogTransactions(position, rows, (*parked, *new), missing, _bytes(rows)))
 
     def _changed(self, changes: Sequence[TableChange], event_ms: int | None) -> None:
         """Pass on changes of collections, where the stream is now."""
@@ -223,17 +223,17 @@ class ChangeStreamReader:
             update = change.update
             if not isinstance(update, AlterTableUpdate):
                 self._document_reads.forget(update.table)
-            place = LogPosition(self._position.sealed(), self._ordinal, event_ms, _now_ms())
-            self._units.append(SchemaChange(place, (update,), change.rows))
+            position = LogPosition(self._position.sealed(), self._ordinal, event_ms, _now_ms())
+            self._units.append(SchemaChange(position, (update,), change.rows))
 
-    def _begin_again(self) -> None:
+    def _resnapshot_parked(self) -> None:
         """Between two transactions: collections begin again whose look holds here."""
         if not self._open:
             self._widen()
-            self._changed(self._followed.begun_again(self._place(_now_ms())), None)
-            self._look_again()
+            self._changed(self._followed.take_probed(self._as_statement_position(_now_ms())), None)
+            self._recheck_absent()
 
-    def _look_again(self) -> None:
+    def _recheck_absent(self) -> None:
         """Between two transactions: changes whose document was not found, and nothing says why."""
         at = self._position.cluster_time
         due = self._document_reads.unexplained(at, self._followed.writer)
@@ -243,12 +243,14 @@ class ChangeStreamReader:
                 self._document_reads.read_ahead(
                     stream, self._scanner.scan, whole_when_idle=idle, stopped=self._closed.is_set
                 )
-        for settled in self._document_reads.again(due, at=at):
-            rows = self._rows_of(self._scanner.scan(settled.events), rank=0)
-            missing = {table: iter(told) for table, told in settled.missing.items()}
-            told = [next(missing[part.table]) for part in rows for _ in range(part.batch.num_rows)] if missing else []
-            self._document_reads.settled(settled)
-            self._append(rows, event_ms=None, missing=tuple(told))
+        for resolved in self._document_reads.again(due, at=at):
+            rows = self._rows_of(self._scanner.scan(resolved.events), rank=0)
+            missing = {table: iter(reported) for table, reported in resolved.missing.items()}
+            reported = (
+                [next(missing[part.table]) for part in rows for _ in range(part.batch.num_rows)] if missing else []
+            )
+            self._document_reads.resolved(resolved)
+            self._append(rows, event_ms=None, missing=tuple(reported))
 
     def _rows_of(self, batch: EventBatch, *, rank: int) -> tuple[LogRows, ...]:
         """Rows of changes. Columns that these show to be wanting are passed on before them, or behind a transaction
@@ -263,9 +265,9 @@ class ChangeStreamReader:
 
     def _widen(self) -> None:
         """Between two transactions: collections have the columns from here on that were wanting."""
-        self._changed(self._followed.widenings(self._place(_now_ms())), None)
+        self._changed(self._followed.widenings(self._as_statement_position(_now_ms())), None)
 
-    def _place(self, ts_ms: int) -> StatementPosition:
+    def _as_statement_position(self, ts_ms: int) -> StatementPosition:
         return StatementPosition(self._position.sealed(), self._position.cluster_time, ts_ms)
 
 
@@ -300,17 +302,17 @@ _IDLE_S = 1.0
 class QuietLog:
     """`raycdc.source.snapshot.reader.reading.BlockingLog` of the units that let `wanted` begin again; then silence.
 
-    `look` asks the source for a collection's layout, None where there is none such. It blocks, in the fetcher's thread.
-    `wanted` says of each whether a target may have rows of it.
+    `probe` asks the source for a collection's layout, None where there is none such. It blocks, in the fetcher's
+    thread. `wanted` says of each whether a target may have rows of it.
     """
 
     def __init__(
         self,
-        look: Callable[[TableId], CollectionLayout | None],
+        probe: Callable[[TableId], CollectionLayout | None],
         wanted: Mapping[TableId, bool],
         position: NoLogPosition,
     ) -> None:
-        self._look = look
+        self._probe = probe
         self._wanted = wanted
         self._waiting = deque(wanted)
         self._position = position.sealed()
@@ -325,13 +327,13 @@ class QuietLog:
             self._woken.wait(_IDLE_S)
             return None
         table = self._waiting.popleft()
-        layout = self._look(table)
-        place = StatementPosition(self._position, NO_LOG, time.time_ns() // 1_000_000)
+        layout = self._probe(table)
+        position = StatementPosition(self._position, NO_LOG, time.time_ns() // 1_000_000)
         if layout is None:
             why = ended(table, COLLECTION, had_rows=self._wanted[table])
-            parking = ParkingCause(why, self._position, place.ts_ms, phase=ParkedPhase.ENDED)
+            parking = ParkingCause(why, self._position, position.ts_ms, phase=ParkedPhase.ENDED)
             return SchemaChange(LogPosition(self._position, NO_LOG), (ParkTableUpdate(table, parking),))
-        change = begin(table, layout.version(), unread(ID), place, seq=self._rows)
+        change = begin(table, layout.version(), unread(ID), position, seq=self._rows)
         self._rows += 1
         return SchemaChange(LogPosition(self._position, NO_LOG), (change.update,), change.rows)
 

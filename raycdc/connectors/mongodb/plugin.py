@@ -376,5 +376,5 @@ PLUGIN = Plugin(
     config=MongoDbSourceConfig,
     factory="raycdc.connectors.mongodb.source:MongoDbSource",
     init="raycdc.connectors.mongodb.init:MongoDbInitQuestions",
-    places="raycdc.connectors.mongodb.positions:place_text",
+    positions="raycdc.connectors.mongodb.positions:position_text",
 )

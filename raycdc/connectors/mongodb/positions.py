@@ -10,7 +10,7 @@ from raycdc.connectors.mongodb.stream.token import decode_token, seconds_of
 from raycdc.state.opaque import Position
 
 
-def place_text(position: Position) -> str:
+def position_text(position: Position) -> str:
     """The cluster time, and behind three spaces the meaning of the token; the JSON of a position without a log."""
     stored = position.to_json()
     if "cluster_time" not in stored:

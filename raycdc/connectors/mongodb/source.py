@@ -20,19 +20,19 @@ from pymongo.errors import PyMongoError
 
 from raycdc.config import Secret
 from raycdc.connectors.mongodb.enumerator_dialect import CollectionProbes, MongoDbEnumeratorDialect
-from raycdc.connectors.mongodb.field_masks import require_hidden
+from raycdc.connectors.mongodb.field_masks import require_masked
 from raycdc.connectors.mongodb.large_documents import LargeDocuments
 from raycdc.connectors.mongodb.layout import COLLECTION, ID, CollectionLayout
 from raycdc.connectors.mongodb.log_reader import ChangeStreamReader, QuietLog
 from raycdc.connectors.mongodb.plugin import MongoDbChunkStrategy, MongoDbSourceConfig
 from raycdc.connectors.mongodb.server.catalog import discover, listed, require_followable, require_selectable
 from raycdc.connectors.mongodb.server.checks import captured_collections, findings
-from raycdc.connectors.mongodb.server.client import MONGOS, VERSION_PLACES, Client, connect, probe
+from raycdc.connectors.mongodb.server.client import MONGOS, VERSION_WITH_POSITIONS, Client, connect, probe
 from raycdc.connectors.mongodb.snapshot.chunk_reader import MongoDbChunkReader, require_rows
 from raycdc.connectors.mongodb.snapshot.keys import SnapshotKeyOrder, StreamKeyOrder
 from raycdc.connectors.mongodb.stream.causal import log_end, read_documents
 from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
-from raycdc.connectors.mongodb.stream.document_reads import DocumentReads, is_settled
+from raycdc.connectors.mongodb.stream.document_reads import DocumentReads, is_complete
 from raycdc.connectors.mongodb.stream.drift import Widenings
 from raycdc.connectors.mongodb.stream.events import Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
@@ -86,16 +86,17 @@ def _number(document: object, *path: str) -> int | None:
 def _sum(numbers: Iterable[int | None]) -> int | None:
     """None where one of them is not told."""
     known = list(numbers)
-    told = [number for number in known if number is not None]
-    return sum(told) if len(told) == len(known) else None
+    known_numbers = [number for number in known if number is not None]
+    return sum(known_numbers) if len(known_numbers) == len(known) else None
 
 
-def log_room(client: Client, place: StreamPosition) -> LogRetention | None:
-    """The room behind `place`; None where the account may not read ``local.oplog.rs``, or where there is none (mongos).
+def log_retention(client: Client, position: StreamPosition) -> LogRetention | None:
+    """The room behind `position`; None where the account may not read ``local.oplog.rs``, or where there is none
+    (mongos).
 
     The oldest entries go when new ones need their room. So at the rate at which the log is written now, it reaches
-    `place` in the time that lies between its oldest entry and `place`; ``storage.oplogMinRetentionHours`` only adds to
-    that.
+    `position` in the time that lies between its oldest entry and `position`; ``storage.oplogMinRetentionHours`` only
+    adds to that.
     """
     try:
         oldest = client["local"]["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
@@ -104,7 +105,7 @@ def log_room(client: Client, place: StreamPosition) -> LogRetention | None:
     written = None if oldest is None else oldest.get("ts")
     if not isinstance(written, Timestamp):
         return None
-    seconds, _ = seconds_of(place.cluster_time)
+    seconds, _ = seconds_of(position.cluster_time)
     return LogRetention(kept_s=float(max(0, seconds - written.time)))
 
 
@@ -132,14 +133,14 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
     def warm_up(self) -> None:
         compile_all()
 
-    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+    def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         first = last is None or self.config.bounded
-        return findings(self.config, self.context, complete=first and not names_told)
+        return findings(self.config, self.context, complete=first and not names_reported)
 
     def tables(self) -> dict[TableId, SourceTable]:
         return captured_collections(self.config)
 
-    def tells_before(self) -> bool:
+    def has_before_images(self) -> bool:
         """Whether all captured collections keep images."""
         with connect(self.config.uri) as client:
             return stream_options(client, probe(client), self.config.selector()).images
@@ -159,7 +160,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             followed = set() if state is None else set(state.followed)
             # Those that came since are judged where they are looked at, and parked.
             judged = [table for table in tables if first or table in followed]
-            require_hidden(client, self.config, judged, self.context.rules.masks)
+            require_masked(client, self.config, judged, self.context.rules.masks)
             if not self.config.bounded:
                 require_followable(client, judged)
                 opener = self._opener(client)
@@ -169,8 +170,10 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
                     opener.open(StreamPosition(log_end(client), replica_set=info.replica_set)).close()
 
     def _opener(self, client: Client) -> StreamOpener:
-        pace = self.config.pace
-        return StreamOpener(client, self.config.selector(), demands_images=self.context.demands_before, pace=pace)
+        rate_limit = self.config.rate_limit
+        return StreamOpener(
+            client, self.config.selector(), needs_before_images=self.context.needs_before_images, rate_limit=rate_limit
+        )
 
     def selection(self) -> TableSelection:
         selector = self.config.selector()
@@ -191,13 +194,13 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             tables = discover(client, self.config.selector(), complete=False)
             return Restart(position.sealed(), begin, [str(table) for table in tables])
 
-    def log_room(self, last: Manifest) -> LogRetention | None:
+    def log_retention(self, last: Manifest) -> LogRetention | None:
         state = stream_of(last)
-        place = None if state is None else position_of(state.position)
-        if not isinstance(place, StreamPosition):
+        position = None if state is None else position_of(state.position)
+        if not isinstance(position, StreamPosition):
             return None
         with connect(self.config.uri) as client:
-            return log_room(client, place)
+            return log_retention(client, position)
 
     def enumerator_dialect(self) -> MongoDbEnumeratorDialect:
         return MongoDbEnumeratorDialect(self.config, self.context.rules)
@@ -214,7 +217,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         followed = FollowedCollections(
             layouts_of(split),
             captures=self.config.captures,
-            terms=ParkingSetup(parked, looks.look_at, self.context.rules),
+            terms=ParkingSetup(parked, looks.probe, self.context.rules),
             widenings=Widenings(looks.widening),
         )
         client = connect(self.config.uri)
@@ -229,14 +232,14 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
     ) -> ChangeStreamReader:
         """The reader of a stream that is opened at `start`; `absent` is the state of `DocumentReads`."""
         info = probe(client)
-        if info.version < VERSION_PLACES:
+        if info.version < VERSION_WITH_POSITIONS:
             _log.warning(
                 "%s is MongoDB %s: a quiet stream keeps no place there. Upgrade to 4.0.7 or later.",
                 info.address,
                 info.version_text,
             )
         document_reads = DocumentReads(partial(read_documents, client), absent)
-        rows = ChangeRows(followed, document_reads, self._large, demands_images=self.context.demands_before)
+        rows = ChangeRows(followed, document_reads, self._large, needs_before_images=self.context.needs_before_images)
         return ChangeStreamReader(
             ReopenedStream(self._opener(client).open, start, close=client.close),
             transactions=MongoDbTransactionAssembler(whole_when_idle=not info.is_mongos),
@@ -249,7 +252,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
     def chunk_reader(self) -> MongoDbChunkReader:
         selection_of = self.config.snapshot.selection_of
         client = connect(self.config.uri)
-        return MongoDbChunkReader(client, self._large, selection_of=selection_of, pace=self.config.pace)
+        return MongoDbChunkReader(client, self._large, selection_of=selection_of, rate_limit=self.config.rate_limit)
 
     @property
     def takes_snapshot(self) -> bool:
@@ -279,8 +282,8 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             split, begun=lambda d: CollectionLayout.from_document(d).asked, now=self.config.asked_of, options=options
         )
 
-    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
-        return is_settled(notes, up_to)
+    def is_complete(self, notes: LogNotes, up_to: int) -> bool:
+        return is_complete(notes, up_to)
 
     def key_order(self, split: StreamSplit) -> SnapshotKeyOrder | StreamKeyOrder:
         no_log = isinstance(position_of(split.state.position), NoLogPosition)

@@ -24,7 +24,7 @@ def compile_all() -> None:
     for _ in (*decoder.decode(documents), *decoder.flush()):
         pass
     larger_than(np.frombuffer(documents, np.uint8), 0)
-    for _ in decoder.decode_places(documents, np.zeros(1, np.int64)):
+    for _ in decoder.decode_at(documents, np.zeros(1, np.int64)):
         pass
     reply_of(bson.encode({"cursor": {"nextBatch": [{}]}}))
     Scanner(lambda _: True).scan(struct.pack("<i", 5) + b"\0")

@@ -17,13 +17,13 @@ from raycdc.clients.mysql import is_of_changed_table, is_of_locked_table
 from raycdc.connectors.mysql.binlog.events import LoggedThread
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.ddl.follow.history_state import StoredHistory, begin_state
-from raycdc.connectors.mysql.log.log_filter import hidden_table
+from raycdc.connectors.mysql.log.log_filter import redacted_table
 from raycdc.connectors.mysql.log.log_proof import marked
 from raycdc.connectors.mysql.log.startup import PastStart, past_point
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.server.catalog import below_merged, database_charsets, discover_tables, load_tables
 from raycdc.connectors.mysql.server.checks import require_source, unfit, unreadable
-from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_place, probe, start_position
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_end, probe, start_position
 from raycdc.connectors.mysql.server.connections import Connections, SharedConnection
 from raycdc.connectors.mysql.server.failover import is_elsewhere, resume_position
 from raycdc.connectors.mysql.server.locks import (
@@ -98,9 +98,9 @@ class MySqlEnumeratorDialect:
                 before, databases = load_tables(connection, tables), database_charsets(connection)
                 position = start_position(connection, info)
                 after = load_tables(connection, tables)
-                alike = before == after and databases == database_charsets(connection)
+                equal = before == after and databases == database_charsets(connection)
                 tables_now = self._discover(connection)
-                if alike and sorted(before) == tables_now == tables:
+                if equal and sorted(before) == tables_now == tables:
                     position = marked(partial(self._connections.connect_to, position), info, position)
                     plans = self._plans(connection, info, before)
                     notes = _notes(begin_state(databases, self._newest_session(info)))
@@ -159,7 +159,7 @@ class MySqlEnumeratorDialect:
     ) -> PlannedChunks:
         described, settings = table_of(document), self._options.chunks(table)
         state = planner.to_json()
-        opened: Any = self._context.hiding.open_json(state.get(_SEALED)) or state
+        opened: Any = self._context.masking.open_json(state.get(_SEALED)) or state
         begun = ChunkPlan.from_json(opened, described, rows=settings.chunk_rows) if opened else None
         chunks = ChunkPlanner(connect, described, settings, begun)
         try:
@@ -176,7 +176,7 @@ class MySqlEnumeratorDialect:
             # The index is gone, or the state's key was chosen where it has the first characters alone: one chunk.
             chunks.leave_whole()
             ranges = chunks.next_chunks(PLANNED_AHEAD)
-        splits = tuple(split_of(chunk, table, first_index + n, self._context.hiding) for n, chunk in enumerate(ranges))
+        splits = tuple(split_of(chunk, table, first_index + n, self._context.masking) for n, chunk in enumerate(ranges))
         plan = chunks.plan
         rest = None if plan.done else self._planner(table, plan)
         order = "" if plan.key is None else plan.key.ordering
@@ -185,7 +185,7 @@ class MySqlEnumeratorDialect:
     def _planner(self, table: TableId, plan: ChunkPlan) -> PlannerState:
         """The plan as manifests have it."""
         state = plan.to_json()
-        sealed = self._context.hiding.seal_json(table, key_names(None if plan.key is None else plan.key.name), state)
+        sealed = self._context.masking.seal_json(table, key_names(None if plan.key is None else plan.key.name), state)
         return PlannerState.from_json(state if sealed is state else {_SEALED: sealed})
 
     def captures(self, table: TableId) -> bool:
@@ -193,7 +193,7 @@ class MySqlEnumeratorDialect:
 
     def current_ordinal(self) -> int:
         with closing(self._connections.connect()) as connection:
-            return ordinal_of(current_place(connection, probe(connection)))
+            return ordinal_of(current_end(connection, probe(connection)))
 
     def resume_point(self, position: Position) -> ResumePoint | None:
         """Where the log goes on at the server that answers now; None: it is the one of `position`, or has its log."""
@@ -204,9 +204,9 @@ class MySqlEnumeratorDialect:
                 return None  # Whether it still has the place is looked at when the log is opened.
             tables = self._discover(connection)
             require_source(connection, info, tables, load_tables(connection, tables))
-            place = resume_position(connection, info, before)
-            end = ordinal_of(current_place(connection, info))
-            return ResumePoint(place.sealed(), ordinal_of(place), end)
+            resumed_at = resume_position(connection, info, before)
+            end = ordinal_of(current_end(connection, info))
+            return ResumePoint(resumed_at.sealed(), ordinal_of(resumed_at), end)
 
     def _discover(self, connection: Connection[Any]) -> list[TableId]:
         tables = discover_tables(connection, self._selector, named=self._selector.plain_names)
@@ -235,7 +235,7 @@ class MySqlEnumeratorDialect:
             if why := why or ("" if options.accept_cascades else refusal_of(connection, info, table_id)):
                 plans.append(TablePlan(table_id, "", SchemaDocument({}), None, why))
                 continue
-            table = hidden_table(options.types.treat_table(described), self._context.hiding.masks)
+            table = redacted_table(options.types.treat_table(described), self._context.masking.masks)
             capture = options.capture(table_id)
             document = document_of(table, capture)
             refused = rules.refusal(table_id, capture.narrowed(table).schema())

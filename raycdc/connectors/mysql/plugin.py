@@ -68,7 +68,7 @@ class MySqlStartupOptions(StartupOptions):
     timestamp_ms: int | None = option(None, help="Commit time to start at, with mode = timestamp.", unit="ms", ge=0)
 
     @model_validator(mode="after")
-    def _names_a_place(self) -> Self:
+    def _names_a_position(self) -> Self:
         if self.mode is StartupMode.OFFSET and (self.file is None) == (self.gtid_set is None):
             raise ValueError('mode = "offset" needs either file (and pos) or gtid_set')
         return self
@@ -257,5 +257,5 @@ PLUGIN = Plugin(
     factory="raycdc.connectors.mysql.source:MySqlSource",
     init="raycdc.connectors.mysql.init:MySqlInitQuestions",
     statements="raycdc.connectors.mysql.ddl.messages:events_of_statement",
-    places="raycdc.connectors.mysql.positions:place_text",
+    positions="raycdc.connectors.mysql.positions:position_text",
 )

@@ -197,19 +197,19 @@ def _local_pid(connection: Connection[Any], host: str) -> int | None:
     return pid if command in ("mysqld", "mariadbd") else None
 
 
-def log_room(
-    place: BinlogOffset, info: MySqlServerInfo, files: Sequence[tuple[str, int]], event_ms: int | None
+def log_retention(
+    position: BinlogOffset, info: MySqlServerInfo, files: Sequence[tuple[str, int]], event_ms: int | None
 ) -> LogRetention | None:
-    """The room behind `place`, whose last event is of `event_ms`; None where none of the server's `files` has it.
+    """The room behind `position`, whose last event is of `event_ms`; None where none of the server's `files` has it.
 
     A server deletes a file so long after something was written to it the last time (``binlog_expire_logs_seconds``,
-    ``expire_logs_days``), and never the newest one. The file of `place` was written to at `event_ms`, or later.
+    ``expire_logs_days``), and never the newest one. The file of `position` was written to at `event_ms`, or later.
     """
     names = [name for name, _ in files]
-    if place.file not in names:
+    if position.file not in names:
         return None
-    number = names.index(place.file)
-    unread = max(0, files[number][1] - place.pos) + sum(size for _, size in files[number + 1 :])
+    number = names.index(position.file)
+    unread = max(0, files[number][1] - position.pos) + sum(size for _, size in files[number + 1 :])
     if not info.expire_logs_s:
         return LogRetention(unread, forever=True)
     if number == len(files) - 1:
@@ -251,7 +251,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
                 return 0.0
         return self.config.snapshot.visible_within_s
 
-    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+    def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         return findings(self.config, known_tables(last))
 
     def tables(self) -> dict[TableId, SourceTable]:
@@ -266,10 +266,10 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             require_source(connection, info, tables, loaded)
             self._options.require_fitting(loaded)
             if (state := stream_of(last)) is not None:
-                place = resume_position(connection, info, BinlogOffset.of(state.position))
-                connect = partial(self._connections.connect_to, place)
-                prove(connect, info, place)
-                read_ahead(connect, info, place)
+                position = resume_position(connection, info, BinlogOffset.of(state.position))
+                connect = partial(self._connections.connect_to, position)
+                prove(connect, info, position)
+                read_ahead(connect, info, position)
 
     def unfollowable(self, stream: StreamState) -> list[Refusal]:
         followed = list(filter(self.config.captures, stream.followed))
@@ -287,12 +287,12 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         tables = selected_tables(every, selector, named=selector.plain_names)
         return TableSelection.of("source.tables", selector, tables, every)
 
-    def log_room(self, last: Manifest) -> LogRetention | None:
+    def log_retention(self, last: Manifest) -> LogRetention | None:
         if (state := stream_of(last)) is None:
             return None
         with closing(self._connections.connect()) as connection:
             info = probe(connection)
-            return log_room(BinlogOffset.of(state.position), info, log_files(connection, info), last.watermark_ms)
+            return log_retention(BinlogOffset.of(state.position), info, log_files(connection, info), last.watermark_ms)
 
     def restart(self, last: Manifest) -> Restart:
         with closing(self._connections.connect()) as connection:
@@ -318,8 +318,8 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             probe(connection),
             visible_within_s=self.config.snapshot.visible_within_s,
             rows_per_s=self.config.snapshot.rows_per_second_each,
-            hiding=self.context.hiding,
-            source_pace=self.config.pace,
+            masking=self.context.masking,
+            source_rate_limit=self.config.rate_limit,
         )
 
     @property
@@ -335,14 +335,14 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         return [_trial(self, strategy) for strategy in MySqlChunkStrategy]
 
     def require_rows(self, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
-        require_rows(self._connections.connect, table_of(document), again, self.context.hiding)
+        require_rows(self._connections.connect, table_of(document), again, self.context.masking)
 
     def require_as_begun(self, split: StreamSplit) -> None:
         options = "source.snapshot.filter, source.columns"
         require_as_begun(split, begun=capture_of, now=self._options.capture, options=options)
 
     def key_order(self, split: StreamSplit) -> MySqlKeyOrder:
-        order = MySqlKeyOrder(self._connections.connect, tables_of(split), self.context.hiding)
+        order = MySqlKeyOrder(self._connections.connect, tables_of(split), self.context.masking)
         for table, key in snapshots_of(split).items():
             order.use(table, key)
         self._snapshots_over = order.over

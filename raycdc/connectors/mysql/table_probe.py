@@ -20,7 +20,7 @@ from raycdc.connectors.mysql.binlog.positions.position import ordinal_of
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.server.catalog import below_merged, is_sequence, load_tables
 from raycdc.connectors.mysql.server.checks import unfit, unreadable
-from raycdc.connectors.mysql.server.client import current_place, probe
+from raycdc.connectors.mysql.server.client import current_end, probe
 from raycdc.connectors.mysql.server.locks import PLANNING_WAIT_S, connect_briefly, locked_error
 from raycdc.connectors.mysql.server.unlogged import refusal_of, unlogged
 from raycdc.connectors.mysql.snapshot.planning.chunk_keys import KeyColumns, best_key, chunk_key
@@ -101,7 +101,7 @@ def _captured(tables: Mapping[TableId, MySqlTable], option: str, name: str) -> M
 _TRIES = 10
 
 
-def look_at(
+def probe_table(
     connect: Callable[[], Connection[Any]], table: TableId, options: TableOptions, rules: TargetRules
 ) -> FollowableTable[MySqlTable] | UnfollowableTable | None:
     """The table's schema, a position, the schema again: equal ones prove that it is the one there. None: no table.
@@ -111,20 +111,20 @@ def look_at(
     """
     with closing(connect_briefly(connect, seconds=PLANNING_WAIT_S)) as connection:
         try:
-            return _looked_at(connection, table, options, rules)
+            return _probed(connection, table, options, rules)
         except SourceUnavailableError as cause:
             if not is_of_locked_table(cause.__cause__):
                 raise
             raise locked_error(table) from cause
 
 
-def _looked_at(
+def _probed(
     connection: Connection[Any], table: TableId, options: TableOptions, rules: TargetRules
 ) -> FollowableTable[MySqlTable] | UnfollowableTable | None:
     info = probe(connection)
     for _ in range(_TRIES):
         before = load_tables(connection, [table]).get(table)
-        position = current_place(connection, info)
+        position = current_end(connection, info)
         after = load_tables(connection, [table]).get(table)
         if before != after:
             continue

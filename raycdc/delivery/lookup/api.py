@@ -44,7 +44,7 @@ class Dimension(Protocol):
         """Let go of connections."""
 
 
-def canonical(column: pa.Array, key_type: str, *, place: str) -> pa.Array:
+def canonical(column: pa.Array, key_type: str, *, key_path: str) -> pa.Array:
     """Return a row column's values in the form of document keys; NULL for values that no document key can equal.
 
     Integers become int64, texts stay texts (lower case for an objectId or a uuid), bytes stay bytes.
@@ -56,7 +56,7 @@ def canonical(column: pa.Array, key_type: str, *, place: str) -> pa.Array:
             try:
                 return column.cast(pa.int64())
             except pa.ArrowException:  # no type that is resolved as long is wider
-                raise RowRefusedError(f"{place}: a key is no whole number") from None
+                raise RowRefusedError(f"{key_path}: a key is no whole number") from None
         case "objectId" | "uuid":
             lowered = pc.utf8_lower(column)
             fits = pc.match_substring_regex(lowered, _OBJECT_ID if key_type == "objectId" else _UUID)

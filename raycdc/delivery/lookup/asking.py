@@ -56,16 +56,16 @@ class Cache:
         entries = self._fresh(self._entries)
         if entries is None or not entries.num_rows:
             return None, keys
-        places = pc.index_in(keys, value_set=entries.column(KEY).combine_chunks())
-        hits = entries.take(places.drop_null())
+        indexes = pc.index_in(keys, value_set=entries.column(KEY).combine_chunks())
+        hits = entries.take(indexes.drop_null())
         documents = hits.filter(hits.column(_FOUND)).drop_columns([_FOUND, _SINCE])
-        return documents, keys.filter(places.is_null())
+        return documents, keys.filter(indexes.is_null())
 
     def add(self, asked: pa.Array, documents: pa.Table, *, since: float) -> None:
         """`documents` were all that there were of `asked`, at some time after `since`."""
-        places = pc.index_in(asked, value_set=documents.column(KEY).combine_chunks())
-        added = documents.take(places).set_column(documents.schema.get_field_index(KEY), KEY, asked)
-        added = added.append_column(_FOUND, places.is_valid())
+        indexes = pc.index_in(asked, value_set=documents.column(KEY).combine_chunks())
+        added = documents.take(indexes).set_column(documents.schema.get_field_index(KEY), KEY, asked)
+        added = added.append_column(_FOUND, indexes.is_valid())
         added = added.append_column(_SINCE, pa.array(np.full(len(asked), since)))
         with self._lock:
             entries = self._fresh(self._entries)
@@ -88,7 +88,7 @@ class Cache:
 
 
 #: The longest pause between two attempts; their number is the user's.
-POLICY = RetryPolicy(longest_s=30.0, patience_s=float("inf"))
+POLICY = RetryPolicy(longest_s=30.0, retry_s=float("inf"))
 #: Bytes of keys in one request: a message takes 48 MB, and one document 16 MiB.
 REQUEST_BYTES_MAX = 4 << 20
 

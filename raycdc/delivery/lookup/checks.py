@@ -15,32 +15,32 @@ def check_lookup(options: LookupOptions, number: int) -> list[CheckResult]:
     from raycdc.connectors.mongodb.server.client import connect, errors, probe
     from raycdc.delivery.lookup.mongodb import check_index, is_there
 
-    place = f"lookup[{number}]"
+    key_path = f"lookup[{number}]"
     table, field = TableId(*options.collection.split(".", 1)), next(iter(options.on.values()))
     try:
-        with connect(options.uri, place=f"{place}.uri") as client:
-            info = probe(client, place=f"{place}.uri")
-            with errors(client, f"reading {table}", place=f"{place}.uri"):
+        with connect(options.uri, key_path=f"{key_path}.uri") as client:
+            info = probe(client, key_path=f"{key_path}.uri")
+            with errors(client, f"reading {table}", key_path=f"{key_path}.uri"):
                 client[table.db][table.table].find_one({}, {ID: 1})
-            results = [CheckResult("lookups", f"{place}: {table} at {info.address} can be read.", ok=True)]
+            results = [CheckResult("lookups", f"{key_path}: {table} at {info.address} can be read.", ok=True)]
             hosts = open_hosts(options.uri.reveal())
-            fix = f"Add tls=true to {place}.uri, and tlsCAFile where the authority is your own."
+            fix = f"Add tls=true to {key_path}.uri, and tlsCAFile where the authority is your own."
             results += readable_on_the_way(info.address, hosts, encrypted=not hosts, fix=fix)
             if not is_there(client, table):
-                text = f"{place}: there is no collection {table} yet, so nothing is found."
+                text = f"{key_path}: there is no collection {table} yet, so nothing is found."
                 results.append(CheckResult("lookups", text, "Check its name.", required=False))
                 return results
-            return [*results, *_index(table, field, place, *check_index(client, table, field))]
+            return [*results, *_index(table, field, key_path, *check_index(client, table, field))]
     except (SourceError, ConfigError) as refused:
-        return [CheckResult("lookups", f"{place}: {refused}")]
+        return [CheckResult("lookups", f"{key_path}: {refused}")]
 
 
-def _index(table: TableId, field: str, place: str, indexed: bool, unique: bool) -> list[CheckResult]:
+def _index(table: TableId, field: str, key_path: str, indexed: bool, unique: bool) -> list[CheckResult]:
     if not indexed:
-        text = f"{place}: no index of {table} begins with {field}, so each request reads the whole collection."
+        text = f"{key_path}: no index of {table} begins with {field}, so each request reads the whole collection."
         return [CheckResult("lookups", text, f"Create one on {field}, a unique one if you can.", required=False)]
     if not unique:
-        text = f"{place}: several documents of {table} may have one {field}, and a row gets one document."
+        text = f"{key_path}: several documents of {table} may have one {field}, and a row gets one document."
         fix = 'Make the index unique, or say many = "first"; else the run ends where it meets two.'
         return [CheckResult("lookups", text, fix, required=False)]
-    return [CheckResult("lookups", f"{place}: an index finds documents of {table} by {field}.", ok=True)]
+    return [CheckResult("lookups", f"{key_path}: an index finds documents of {table} by {field}.", ok=True)]

@@ -148,7 +148,7 @@ class LookupSegments:
 
 def answers_of(store: CheckpointStore) -> LookupSegments:
     """Those of the driver that has the state of `store`."""
-    return LookupSegments(store.path / _NOTES, store.documents, copied=store.place.on_store)
+    return LookupSegments(store.path / _NOTES, store.documents, copied=store.location.on_store)
 
 
 def _document(name: str) -> str:
@@ -244,12 +244,12 @@ class Joiner:
         if there is None:
             fresh, lost = self._written(made, resolved, epoch)
             stored = fresh.stored() if fresh else None
-            told: _Note = {"file": fresh.name if fresh else "", "segment": stored, "asked": asked}
-            ours = json.dumps(told).encode()
+            reported: _Note = {"file": fresh.name if fresh else "", "segment": stored, "asked": asked}
+            ours = json.dumps(reported).encode()
             there = self._answers.keep(note, ours, fresh.name if fresh else "")
             reach("after_lookup")
             if lost:
-                where = ", ".join(one.lookup.place for one in resolved.lookups)
+                where = ", ".join(one.lookup.key_path for one in resolved.lookups)
                 self._warn(
                     f"{resolved.table}: {lost} values that {where} found do not fit their columns, and are NULL."
                 )
@@ -265,7 +265,7 @@ class Joiner:
         if noted["segment"] is None:
             return None
         self._answers.fetch(noted["file"])
-        segment = Segment.from_json(noted["segment"]).placed(self._answers.path)
+        segment = Segment.from_json(noted["segment"]).located(self._answers.path)
         if not verify_segments([segment]):
             raise StateError(
                 f"{segment.path} is missing or damaged. It has the answers of lookups for epoch {epoch}, of which a "
@@ -314,8 +314,8 @@ class _Task:
     def keys(self, batch: pa.RecordBatch, lookup: ResolvedLookup) -> pa.Array:
         """Return the lookup key of each row; NULL for rows without a key, or that are not joined."""
         outputs = {output.name: output for output in self.resolved.projection().outputs}
-        place = f"{self.resolved.table}, {lookup.lookup.place}"
-        keys = canonical(batch.column(outputs[lookup.key].stored), lookup.key_type, place=place)
+        key_path = f"{self.resolved.table}, {lookup.lookup.key_path}"
+        keys = canonical(batch.column(outputs[lookup.key].stored), lookup.key_type, key_path=key_path)
         ops = batch.column("_op").to_numpy()
         if self.records.upsert:
             # A row that is deleted but stays keeps its columns.
@@ -323,7 +323,7 @@ class _Task:
         goes = _is_in(ops, (RowKind.UPDATE_BEFORE, RowKind.DELETE))
         if (bad := np.flatnonzero(pc.and_(goes, keys.is_valid()).to_numpy(zero_copy_only=False))).size:
             raise RowRefusedError(
-                f"{place}: {row_named(batch, int(bad[0]), self.resolved.source)} was updated or deleted, and in a "
+                f"{key_path}: {row_named(batch, int(bad[0]), self.resolved.source)} was updated or deleted, and in a "
                 "changelog that repeats what was found when the row came, which nobody knows any more. Use "
                 'sink.write = "upsert", or leave the lookup out.'
             )
@@ -334,12 +334,12 @@ class _Task:
 
         They come in parts, each with at most `JOINED_BYTES_MAX` of looked-up values, or one row.
         """
-        places = []
+        indexes = []
         missing = np.zeros(batch.num_rows, np.bool_)
         for lookup, documents in zip(self.resolved.lookups, answers, strict=True):
-            places.append(pc.index_in(self.keys(batch, lookup), value_set=documents.column(KEY).combine_chunks()))
+            indexes.append(pc.index_in(self.keys(batch, lookup), value_set=documents.column(KEY).combine_chunks()))
             if lookup.lookup.drop:
-                missing |= places[-1].is_null().to_numpy(zero_copy_only=False)
+                missing |= indexes[-1].is_null().to_numpy(zero_copy_only=False)
         ops, numbers = batch.column("_op").to_numpy(), batch.column("_seq").to_numpy()
         if self.records.upsert:
             missing &= np.isin(ops, _CAME)
@@ -349,14 +349,14 @@ class _Task:
         passed = pa.array(kept)
         rows = batch.set_column(at, batch.schema.field(at), pa.array(ops, pa.int8())).filter(passed)
         looked_up = {
-            name: (documents.column(column.name).combine_chunks(), place.filter(passed))
-            for lookup, documents, place in zip(self.resolved.lookups, answers, places, strict=True)
+            name: (documents.column(column.name).combine_chunks(), key_path.filter(passed))
+            for lookup, documents, key_path in zip(self.resolved.lookups, answers, indexes, strict=True)
             for name, column in lookup.stored()
         }
         for start, stop in _parts(rows.num_rows, looked_up.values()):
             columns = {name: rows.column(name).slice(start, stop - start) for name in rows.schema.names}
             columns |= {
-                name: values.take(place.slice(start, stop - start)) for name, (values, place) in looked_up.items()
+                name: values.take(key_path.slice(start, stop - start)) for name, (values, key_path) in looked_up.items()
             }
             yield pa.RecordBatch.from_pydict(columns)
 
@@ -364,9 +364,9 @@ class _Task:
 def _parts(rows: int, looked_up: Iterable[tuple[pa.Array, pa.Array]]) -> Iterator[tuple[int, int]]:
     """Yield the ranges into which rows are cut by the size of their looked-up values."""
     sizes = np.zeros(rows, np.int64)
-    for values, places in looked_up:
+    for values, indexes in looked_up:
         if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
-            sizes += pc.fill_null(pc.binary_length(values).take(places), 0).to_numpy(zero_copy_only=False)
+            sizes += pc.fill_null(pc.binary_length(values).take(indexes), 0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(sizes)
     start = 0
     while start < rows:

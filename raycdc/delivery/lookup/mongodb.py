@@ -40,8 +40,8 @@ class MongoDbDimension:
         self._first = options.many == "first"
         self._table = TableId(*options.collection.split(".", 1))
         self._layout = layout_of(options, lookup, key_type)
-        self._client: Client = connect(options.uri, place=f"{lookup.place}.uri")
-        self._errors = partial(errors, place=f"{lookup.place}.uri")
+        self._client: Client = connect(options.uri, key_path=f"{lookup.key_path}.uri")
+        self._errors = partial(errors, key_path=f"{lookup.key_path}.uri")
 
     def __repr__(self) -> str:
         return f"MongoDbDimension({self._table}.{self._lookup.field})"
@@ -51,18 +51,18 @@ class MongoDbDimension:
 
         Returns a warning, or an empty text.
         """
-        probe(self._client, place=f"{self._lookup.place}.uri")
+        probe(self._client, key_path=f"{self._lookup.key_path}.uri")
         with self._errors(self._client, f"reading {self._table}"):
             if self._collection().find_one({}, {ID: 1}) is not None:
                 return ""
-        place = f"{self._lookup.place}.collection"
-        return f"{place}: {self._table} has no document, so nothing is found until it has. Is its name right?"
+        key_path = f"{self._lookup.key_path}.collection"
+        return f"{key_path}: {self._table} has no document, so nothing is found until it has. Is its name right?"
 
     def fetch(self, keys: pa.Array) -> LookupResult:
         if not len(keys):
             return LookupResult(self._named(pa.Table.from_batches([], self._layout.schema().arrow())))
-        place = self._lookup.place
-        decoder = DocumentDecoder(self._layout, collection=str(self._table), section=place)
+        key_path = self._lookup.key_path
+        decoder = DocumentDecoder(self._layout, collection=str(self._table), section=key_path)
         batches: list[pa.RecordBatch] = []
         with self._errors(self._client, f"looking up {len(keys)} keys in {self._table}"):
             for raw in self._cursor(keys):
@@ -87,7 +87,7 @@ class MongoDbDimension:
 
     def _named(self, documents: pa.Table) -> pa.Table:
         """The key, and the columns of the lookup in its order."""
-        key = canonical(documents.column(self._lookup.field), self._key_type, place=self._lookup.place)
+        key = canonical(documents.column(self._lookup.field), self._key_type, key_path=self._lookup.key_path)
         columns = {KEY: key} | {column.name: documents.column(column.field) for column in self._lookup.columns}
         named = pa.table(columns)
         return named.filter(named.column(KEY).is_valid()) if key.null_count else named
@@ -103,8 +103,8 @@ class MongoDbDimension:
         counted = pc.value_counts(keys)
         if not self._first:
             raise RowRefusedError(
-                f"{self._lookup.place}: several documents of {self._table} have the same {self._lookup.field}, and a "
-                "row gets one. Look up by a field that is unique, or let the first by _id count "
+                f"{self._lookup.key_path}: several documents of {self._table} have the same {self._lookup.field}, and "
+                "a row gets one. Look up by a field that is unique, or let the first by _id count "
                 'with many = "first".'
             )
         return documents.take(pc.index_in(counted.field("values"), value_set=keys.combine_chunks()))

@@ -4,7 +4,8 @@
 |---|---|---|
 | of a merged target, in columns whose type converts to the target's only for some values | before they are staged, if
 ``on_bad_record`` leaves rows out | only these columns are read |
-| with a value that the target can never have (`Sink.misfits`) | once the target refused a value | all columns are read
+| with a value that the target can never have (`Sink.unrepresentable`) | once the target refused a value | all columns
+are read
 |
 
 Runs on threads of the driver; only a segment with a bad row is written again.
@@ -58,7 +59,7 @@ from raycdc.segments.bad_rows import (
     counted,
     judged,
     whole_updates,
-    write_sifted,
+    write_filtered,
 )
 from raycdc.segments.dead_letter_files import DeadLetterFile
 from raycdc.segments.reading import read_segment, segment_schema, turned, viewed
@@ -69,7 +70,7 @@ from raycdc.state.manifests.manifest import Manifest, Segment
 from raycdc.state.store import CheckpointStore
 from raycdc.transform import ResolvedTransform
 
-#: `raycdc.sinks.api.Sink.misfits`.
+#: `raycdc.sinks.api.Sink.unrepresentable`.
 UnrepresentableRows = Callable[[TableCommit, pa.RecordBatch], pa.Array]
 #: For each row with the columns of a table the reason why it is bad, or null.
 Judge = Callable[[pa.RecordBatch], pa.Array]
@@ -95,17 +96,19 @@ class BadRowFilter(MadeSegments):
         if not merged.any_bad():
             return FilteredSegment(segment)
         plain = replace(view, target=view.source, fill=False)
-        return self._sifted(
+        return self._filtered(
             _Task(segment, plain, view.source, merged.reasons, self._records, self._access), target, epoch
         )
 
-    def without_misfits(self, segment: Segment, work: TableCommit, misfits: UnrepresentableRows) -> FilteredSegment:
-        """`segment` of `work` without its `misfits`, after the target refused a value. `ValueRefusedError`, which names
-        the first of them, where ``on_bad_record`` leaves no rows out.
+    def without_unrepresentable(
+        self, segment: Segment, work: TableCommit, unrepresentable: UnrepresentableRows
+    ) -> FilteredSegment:
+        """`segment` of `work` without its `unrepresentable`, after the target refused a value. `ValueRefusedError`,
+        which names the first of them, where ``on_bad_record`` leaves no rows out.
         """
 
         def judge(rows: pa.RecordBatch) -> pa.Array:
-            return misfits(work, rows)
+            return unrepresentable(work, rows)
 
         task = _Task(segment, segment.view, work.schema, judge, self._records, self._access)
         why = task.first()
@@ -113,14 +116,14 @@ class BadRowFilter(MadeSegments):
             return FilteredSegment(segment)
         if not self._records.leaves_out:
             raise ValueRefusedError(f"{work.target}: {why}. {ON_BAD_RECORD}")
-        return self._sifted(task, work.target, work.epoch)
+        return self._filtered(task, work.target, work.epoch)
 
-    def _sifted(self, task: _Task, target: TableId, epoch: int) -> FilteredSegment:
+    def _filtered(self, task: _Task, target: TableId, epoch: int) -> FilteredSegment:
         self._folder.mkdir(parents=True, exist_ok=True)
         name = file_name(str(target))
         # A target's segment has a new name each time it is derived, so all rows left out of a target are written again
         # together.
-        return task.sifted(self._folder, self._records.letters(epoch, f"{name}-{task.segment.name}", name))
+        return task.filtered(self._folder, self._records.dead_letters(epoch, f"{name}-{task.segment.name}", name))
 
 
 def risky(view: RowView) -> list[tuple[Column, LogicalType]]:
@@ -197,23 +200,23 @@ class _Task:
             shown = self._shown(batch)
             reasons = self.judge(shown.select([column.name for column in self.schema.columns]))
             if reasons.null_count < len(reasons):
-                place = pc.index(pc.is_valid(reasons), True).as_py()
-                return f"{reasons[place].as_py()} ({row_named(shown, place, self.schema)})"
+                index = pc.index(pc.is_valid(reasons), True).as_py()
+                return f"{reasons[index].as_py()} ({row_named(shown, index, self.schema)})"
         return ""
 
-    def sifted(self, folder: Path, letters: DeadLetterFile | None) -> FilteredSegment:
+    def filtered(self, folder: Path, dead_letters: DeadLetterFile | None) -> FilteredSegment:
         segment = self.segment
         names = segment_schema(segment, access=self.access).names
         writer = SegmentWriter.remaking(segment, folder, f"sieved-{uuid.uuid4().hex}.arrow")
 
         def stored(batch: pa.RecordBatch) -> FilteredRows:
-            kept, bad, first = self._kept(batch, letters)
+            kept, bad, first = self._kept(batch, dead_letters)
             numbers = pc.subtract(kept.column("_seq"), pa.scalar(segment.seq_base, pa.int64()))
             return kept.set_column(kept.schema.get_field_index("_seq"), "_seq", numbers).select(names), bad, first
 
-        sifted = write_sifted(writer, letters, map(stored, self._rows()), seq_base=segment.seq_base)
-        made = sifted.segment
-        return sifted if made is None else replace(sifted, segment=replace(made, view=segment.view))
+        filtered = write_filtered(writer, dead_letters, map(stored, self._rows()), seq_base=segment.seq_base)
+        made = filtered.segment
+        return filtered if made is None else replace(filtered, segment=replace(made, view=segment.view))
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         names = segment_schema(self.segment, access=self.access).names
@@ -244,7 +247,7 @@ class _Task:
         meta = [name for name in META_COLUMNS if name in batch.schema.names]
         return pa.RecordBatch.from_pydict({**{n: shown.column(n) for n in names}, **{n: batch.column(n) for n in meta}})
 
-    def _kept(self, batch: pa.RecordBatch, letters: DeadLetterFile | None) -> tuple[pa.RecordBatch, int, str]:
+    def _kept(self, batch: pa.RecordBatch, dead_letters: DeadLetterFile | None) -> tuple[pa.RecordBatch, int, str]:
         """Return the rows that the target gets, the number of bad ones, and the reason of the first."""
         shown = self._shown(batch)
         reasons = self.judge(shown.select([column.name for column in self.schema.columns]))
@@ -255,20 +258,20 @@ class _Task:
         exact, wanted = replace(self.records, partial=False, upsert=False), np.ones(batch.num_rows, np.bool_)
         made, kept = judged(ops, batch.column("_seq").to_numpy(), wanted, bad, exact)
         if self.segment.kind == "backfill" and bad.any():
-            batch, gone = self._of_keys(batch, bad)
-            made, kept = np.where(gone, RowKind.DELETE, made), kept | gone
-        told = np.flatnonzero(counted(ops, bad))
-        if letters is not None and len(told):
-            texts = reasons.take(pa.array(told)).to_pylist()
-            letters.append(shown.take(pa.array(told)), texts, table=self.segment.table, schema=self.schema)
-        first = int(told[0]) if len(told) else 0
-        why = f"{reasons[first].as_py()} ({row_named(shown, first, self.schema)})" if len(told) else ""
+            batch, deleted = self._of_keys(batch, bad)
+            made, kept = np.where(deleted, RowKind.DELETE, made), kept | deleted
+        reported = np.flatnonzero(counted(ops, bad))
+        if dead_letters is not None and len(reported):
+            texts = reasons.take(pa.array(reported)).to_pylist()
+            dead_letters.append(shown.take(pa.array(reported)), texts, table=self.segment.table, schema=self.schema)
+        first = int(reported[0]) if len(reported) else 0
+        why = f"{reasons[first].as_py()} ({row_named(shown, first, self.schema)})" if len(reported) else ""
         columns = {name: batch.column(name) for name in batch.schema.names} | {"_op": pa.array(made, pa.int8())}
-        return pa.RecordBatch.from_pydict(columns).filter(pa.array(kept)), len(told), why
+        return pa.RecordBatch.from_pydict(columns).filter(pa.array(kept)), len(reported), why
 
 
 _NAME = "retyped.json"
-_ANEW = "Read its tables anew (raycdc tables resnapshot), which empties the target"
+_RESNAPSHOT = "Read its tables anew (raycdc tables resnapshot), which empties the target"
 
 
 @dataclass(slots=True)
@@ -289,38 +292,39 @@ class LeftOut:
         self,
         manifest: Manifest,
         tables: Tables,
-        share: TargetEpoch,
+        target_epoch: TargetEpoch,
         before: TargetSchema | None,
         after: TargetSchema,
         transforms: Mapping[TableId, ResolvedTransform],
     ) -> None:
-        """Check `share`, a target's part of `manifest`, whose `tables` have `transforms`.
+        """Check `target_epoch`, a target's part of `manifest`, whose `tables` have `transforms`.
 
         Raises `SchemaError` or `ConfigError` if leaving rows out would make the target wrong.
         """
         if before is None:
-            self._forget(share.name)
-        if self._leaves and str(share.name) in self._followed():
+            self._forget(target_epoch.name)
+        if self._leaves and str(target_epoch.name) in self._followed():
             raise RulesRefusedError(
-                f'{share.name}: pipeline.on_bad_record = "{self.records.action}", and the type of a column changed '
-                f'while it was "fail": a row that was good when it was written may be bad now. Use "fail". Or: {_ANEW}.'
+                f'{target_epoch.name}: pipeline.on_bad_record = "{self.records.action}", and the type of a column '
+                'changed while it was "fail": a row that was good when it was written may be bad now. Use "fail". Or: '
+                f"{_RESNAPSHOT}."
             )
         known = before.sources if before is not None else ()
-        retyped = {table: _retyped(manifest, table) for table in share.sources if table in known}
+        retyped = {table: _retyped(manifest, table) for table in target_epoch.sources if table in known}
         if len(after.sources) == 1:
             for table, names in retyped.items():
                 if not self.upsert:
-                    self._check_changelog(share, table, names, transforms.get(table), manifest.epoch)
+                    self._check_changelog(target_epoch, table, names, transforms.get(table), manifest.epoch)
             return
         if self._leaves and self.upsert:
-            self._check_merged_upsert(share, tables, transforms)
+            self._check_merged_upsert(target_epoch, tables, transforms)
         lost = next((table for table in after.sources if self._has_lost(table, manifest.epoch)), None)
         for table, names in retyped.items():
             if names and (table == lost or self._has_lost(table, manifest.epoch)):
-                raise self._refused(share, f"the type of column {names[0]!r} of {table} changed", table)
-            self._check_source(share, table, tables[table][0], names, transforms.get(table))
+                raise self._refused(target_epoch, f"the type of column {names[0]!r} of {table} changed", table)
+            self._check_source(target_epoch, table, tables[table][0], names, transforms.get(table))
         if before is not None and before.schema is not None:
-            self._check_target(share, before.schema, lost)
+            self._check_target(target_epoch, before.schema, lost)
 
     @property
     def _leaves(self) -> bool:
@@ -349,7 +353,7 @@ class LeftOut:
 
     def _check_changelog(
         self,
-        share: TargetEpoch,
+        target_epoch: TargetEpoch,
         table: TableId,
         names: Collection[str],
         resolved: ResolvedTransform | None,
@@ -361,63 +365,64 @@ class LeftOut:
             why = "rows of it were left out" if lost else f'pipeline.on_bad_record is "{self.records.action}"'
             raise RulesRefusedError(
                 f"{table}: the type of column {used[0]!r}, which the table's transform uses, changed, and {why}. So "
-                f"nobody can tell any more which earlier rows the changelog has, and which it lacks as bad. {_ANEW}."
+                "nobody can tell any more which earlier rows the changelog has, and which it lacks as bad. "
+                f"{_RESNAPSHOT}."
             )
         if used:
-            self._follow(share.name)
+            self._follow(target_epoch.name)
 
     def _check_merged_upsert(
-        self, share: TargetEpoch, tables: Tables, transforms: Mapping[TableId, ResolvedTransform]
+        self, target_epoch: TargetEpoch, tables: Tables, transforms: Mapping[TableId, ResolvedTransform]
     ) -> None:
         policy = f'pipeline.on_bad_record = "{self.records.action}"'
-        for table in share.sources:
+        for table in target_epoch.sources:
             if table in transforms and (transforms[table].computed or transforms[table].transform.filter):
                 raise RoutesRefusedError(
                     f"{policy}: {table}, whose transform computes or filters, is merged with other tables into "
-                    f"{share.name}, where a bad row might delete the row of another table. Route it elsewhere, or use "
-                    '"fail".'
+                    f"{target_epoch.name}, where a bad row might delete the row of another table. Route it elsewhere, "
+                    'or use "fail".'
                 )
-            if self.records.partial and (name := _may_be_bad(tables[table][0], share.schema)):
+            if self.records.partial and (name := _may_be_bad(tables[table][0], target_epoch.schema)):
                 raise RoutesRefusedError(
-                    f"{policy}: {table} is merged with other tables into {share.name}, where values of its column "
-                    f"{name!r} may have no place, and its source does not say whether a bad row replaces one that is "
-                    'there. Route it elsewhere, or use "fail".'
+                    f"{policy}: {table} is merged with other tables into {target_epoch.name}, where values of its "
+                    f"column {name!r} may have no place, and its source does not say whether a bad row replaces one "
+                    'that is there. Route it elsewhere, or use "fail".'
                 )
 
     def _check_source(
         self,
-        share: TargetEpoch,
+        target_epoch: TargetEpoch,
         table: TableId,
         schema: TableSchema,
         names: Collection[str],
         resolved: ResolvedTransform | None,
     ) -> None:
         used = [name for name in names if resolved is not None and name.casefold() in resolved.uses.columns]
-        if names and (used or _may_be_bad(schema, share.schema)):
+        if names and (used or _may_be_bad(schema, target_epoch.schema)):
             if self._leaves:
                 name = next(iter(used or names))
-                raise self._refused(share, f"the type of column {name!r} of {table} changed")
-            self._follow(share.name)
+                raise self._refused(target_epoch, f"the type of column {name!r} of {table} changed")
+            self._follow(target_epoch.name)
 
-    def _check_target(self, share: TargetEpoch, before: TableSchema, lost: TableId | None) -> None:
+    def _check_target(self, target_epoch: TargetEpoch, before: TableSchema, lost: TableId | None) -> None:
         for column in before.columns:
-            index = find_column(share.schema, column.name)
-            want = column.type if index is None else share.schema.columns[index].type
+            index = find_column(target_epoch.schema, column.name)
+            want = column.type if index is None else target_epoch.schema.columns[index].type
             if column.type.arrow() == want.arrow():
                 continue
             # A type change matters here if rows are bad under only one of the two types.
             came = lost is not None and is_floating(column.type.arrow())
             if came or (self._leaves and may_fail(column.type, want)):
                 change = f"the merged type of column {column.name!r} becomes {want.arrow()}"
-                raise self._refused(share, change, lost if came else None)
+                raise self._refused(target_epoch, change, lost if came else None)
             if may_fail(column.type, want):
-                self._follow(share.name)
+                self._follow(target_epoch.name)
 
-    def _refused(self, share: TargetEpoch, change: str, lost: TableId | None = None) -> RulesRefusedError:
+    def _refused(self, target_epoch: TargetEpoch, change: str, lost: TableId | None = None) -> RulesRefusedError:
         why = f'pipeline.on_bad_record is "{self.records.action}"' if lost is None else f"rows of {lost} were left out"
         return RulesRefusedError(
-            f"{share.name}: {change}, and {why}. So nobody can tell any more which earlier rows the target has, and "
-            f"which it lacks as bad. {_ANEW}, or route tables of other types elsewhere."
+            f"{target_epoch.name}: {change}, and {why}. So nobody can tell any more which earlier rows the target has, "
+            f"and which it lacks as bad. {_RESNAPSHOT}, or route tables of other types elsewhere."
         )
 
 

@@ -105,10 +105,10 @@ def exact_steps(ops: np.ndarray, numbers: np.ndarray, rows: pa.Table, key: Seque
     counts[_answered(codes, numbers[order], ids_now)] = False
     last = _row_before(ids[:known], ids_now, np.cumsum(emptied), counts, came=np.isin(codes, _CAME))
     # Places among the changes in order of their numbers become those in `rows`.
-    places = np.concatenate([np.arange(known), known + order])
+    indexes = np.concatenate([np.arange(known), known + order])
     there = last != _NOWHERE
-    old = np.where(there, places[last], _NOWHERE)
-    new = places[known:]
+    old = np.where(there, indexes[last], _NOWHERE)
+    new = indexes[known:]
     comes = counts & np.isin(codes, _CAME)
     update = comes & there
     update[update] = ~_same(rows, old[update], new[update])
@@ -165,10 +165,10 @@ def _same(rows: pa.Table, left: np.ndarray, right: np.ndarray) -> npt.NDArray[np
     if not len(left):
         return equal
     for column in rows.columns:
-        one, other = (_bits(column.take(pa.array(places))) for places in (left, right))
+        one, other = (_bits(column.take(pa.array(indexes))) for indexes in (left, right))
         both_null = pc.and_(one.is_null(), other.is_null())
-        alike = pc.or_(pc.fill_null(pc.equal(one, other), fill_value=False), both_null)
-        equal &= alike.to_numpy()
+        same = pc.or_(pc.fill_null(pc.equal(one, other), fill_value=False), both_null)
+        equal &= same.to_numpy()
     return equal
 
 
@@ -236,10 +236,10 @@ class RowStore(MadeSegments):
         """The exact segment of each segment of `work`, which is a source table's share of an epoch, by its name; None
         where no row is left. `SegmentUnavailableError` when one cannot be read now.
         """
-        if self._empties and _begins_again(work):
+        if self._empties and _is_resnapshot(work):
             self._make_way(work)
         held = self.committed(work.source)
-        if held is not None and held.place >= (work.epoch, STEP_LAST):
+        if held is not None and held.progress >= (work.epoch, STEP_LAST):
             raise TargetDroppedError(
                 f"{work.source}: its known rows hold epoch {work.epoch}, and a target lacks it: the target was "
                 "restored from an older copy. Bring the newer one back, or read the table anew."
@@ -254,13 +254,15 @@ class RowStore(MadeSegments):
             return {segment.name: segment for segment in work.segments}
         return _Task(work, known, self._exact_folder, self._access).made()
 
-    def add(self, works: Sequence[TableCommit], made: Mapping[str, Segment | None]) -> dict[TableId, TableRefusedError]:
-        """Add an epoch that all targets hold. `works` are the shares of its source tables, `made` what `exact` made of
-        their segments; those it does not name are made now. The answer has the tables whose known rows refuse it.
+    def add(
+        self, commits: Sequence[TableCommit], made: Mapping[str, Segment | None]
+    ) -> dict[TableId, TableRefusedError]:
+        """Add an epoch that all targets hold. `commits` are the shares of its source tables, `made` what `exact` made
+        of their segments; those it does not name are made now. The answer has the tables whose known rows refuse it.
         """
         refused: dict[TableId, TableRefusedError] = {}
         with ThreadPoolExecutor(_COMMITS_AT_ONCE, thread_name_prefix="raycdc-known") as pool:
-            pending = {work.source: pool.submit(self._add, work, made) for work in works}
+            pending = {work.source: pool.submit(self._add, work, made) for work in commits}
             for source, future in pending.items():
                 try:
                     future.result()
@@ -277,7 +279,7 @@ class RowStore(MadeSegments):
 
     def _add(self, work: TableCommit, made: Mapping[str, Segment | None]) -> None:
         held = self.committed(work.source)
-        if held is not None and held.place >= (work.epoch, STEP_LAST):
+        if held is not None and held.progress >= (work.epoch, STEP_LAST):
             return
         if any(segment.name not in made for segment in work.segments):
             made = self.exact(work)
@@ -289,7 +291,7 @@ class RowStore(MadeSegments):
         def commit() -> None:
             self._sink.commit(exact, self._sink.stage([exact])[work.target])
 
-        self._told(work, commit)
+        self._naming_table(work, commit)
         self._clean(work.source)
 
     def _make_way(self, work: TableCommit) -> None:
@@ -306,7 +308,7 @@ class RowStore(MadeSegments):
     def _follow(self, work: TableCommit) -> None:
         if work.changes:
             laid_out = replace(work, layout=_LAYOUT)
-            self._told(work, lambda: self._sink.apply_schema(laid_out))
+            self._naming_table(work, lambda: self._sink.apply_schema(laid_out))
 
     def _target(self, table: TableId) -> DeltaTarget:
         if table not in self._targets:
@@ -346,7 +348,7 @@ class RowStore(MadeSegments):
     def _read(self, segment: Segment, names: list[str]) -> Iterable[pa.RecordBatch]:
         return read_segment(replace(segment, view=None), names, access=self._access)
 
-    def _told(self, work: TableCommit, act: Any) -> None:
+    def _naming_table(self, work: TableCommit, act: Any) -> None:
         try:
             act()
         except SinkError as cause:
@@ -394,32 +396,32 @@ class _Task:
             for number, segment in enumerate(self._work.segments)
         }
 
-    def _written(self, segment: Segment, steps: Steps, places: np.ndarray) -> Segment | None:
-        if not len(places):
+    def _written(self, segment: Segment, steps: Steps, indexes: np.ndarray) -> Segment | None:
+        if not len(indexes):
             return None
-        inserts = bool((steps.ops[places] == RowKind.INSERT).all())
+        inserts = bool((steps.ops[indexes] == RowKind.INSERT).all())
         # Rows of a snapshot are taken for inserts of new keys. The name is the same each time, as what lookups found is
         # kept by the name of the segment that asked for it.
         kind = segment.kind if inserts else "log"
         writer = SegmentWriter.remaking(segment, self._folder, f"exact-{segment.name}", kind=kind)
-        numbers = _doubled(self._meta.column("_seq").to_numpy()[steps.of[places]], str(segment.table))
+        numbers = _doubled(self._meta.column("_seq").to_numpy()[steps.of[indexes]], str(segment.table))
         # Segments of the log share one base; those of chunks are in the order of their bases.
         base = int(numbers[0]) if segment.kind == "snapshot" else int(numbers[0]) & ~_COUNTER
-        numbers += steps.second[places] - base
+        numbers += steps.second[indexes] - base
         try:
-            for first in range(0, len(places), BATCH_ROWS_MAX):
+            for first in range(0, len(indexes), BATCH_ROWS_MAX):
                 part = slice(first, first + BATCH_ROWS_MAX)
-                writer.append(self._batch(steps, places[part], numbers[part]))
+                writer.append(self._batch(steps, indexes[part], numbers[part]))
             return writer.finish(seq_base=base)
         except BaseException:
             writer.abort()
             raise
 
-    def _batch(self, steps: Steps, places: np.ndarray, numbers: np.ndarray) -> pa.RecordBatch:
-        rows = self._rows.take(pa.array(steps.values[places]))
-        meta = self._meta.take(pa.array(steps.of[places]))
+    def _batch(self, steps: Steps, indexes: np.ndarray, numbers: np.ndarray) -> pa.RecordBatch:
+        rows = self._rows.take(pa.array(steps.values[indexes]))
+        meta = self._meta.take(pa.array(steps.of[indexes]))
         columns = {name: rows.column(name) for name in rows.column_names} | {
-            "_op": pa.chunked_array([pa.array(steps.ops[places], pa.int8())]),
+            "_op": pa.chunked_array([pa.array(steps.ops[indexes], pa.int8())]),
             "_seq": pa.chunked_array([pa.array(numbers, pa.int64())]),
             "_ts_ms": meta.column("_ts_ms"),
             "_pos": meta.column("_pos"),
@@ -432,7 +434,7 @@ class _Task:
         return [pa.RecordBatch.from_arrays(batch.columns, schema=self._schema) for batch in batches]
 
 
-def _begins_again(work: TableCommit) -> bool:
+def _is_resnapshot(work: TableCommit) -> bool:
     """Return True if the table is emptied and filled again in this epoch."""
     created = any(isinstance(change, CreateTableEvent) for change in work.changes)
     return created and any(isinstance(change, TruncateTableEvent | DropTableEvent) for change in work.changes)

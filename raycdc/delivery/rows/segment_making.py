@@ -57,34 +57,39 @@ class SegmentMaking:
         self._access = access
 
     def exact(
-        self, works: Sequence[TableCommit], sources: Sequence[TableCommit], known: dict[str, Segment | None]
+        self, commits: Sequence[TableCommit], sources: Sequence[TableCommit], known: dict[str, Segment | None]
     ) -> list[TableCommit]:
-        """`works` with exact segments instead of those of `sources`; `known` remembers them by the names of those they
-        are made of. Raises what `RowStore.exact` does.
+        """`commits` with exact segments instead of those of `sources`; `known` remembers them by the names of those
+        they are made of. Raises what `RowStore.exact` does.
         """
         if self._routing.known is None:
-            return list(works)
-        wanted = {segment.name for work in works for segment in work.segments} - known.keys()
+            return list(commits)
+        wanted = {segment.name for work in commits for segment in work.segments} - known.keys()
         for source in sources:
             if any(segment.name in wanted for segment in source.segments):
-                placed = replace(source, segments=self._access().placed(source.segments))
-                known.update(self._routing.known.exact(placed))
-        return [replace(work, segments=tuple(_derived_segments(work, known))) for work in works]
+                located = replace(source, segments=self._access().located(source.segments))
+                known.update(self._routing.known.exact(located))
+        return [replace(work, segments=tuple(_derived_segments(work, known))) for work in commits]
 
-    def derived(self, works: Sequence[TableCommit], share: TargetBatch, known: Derived) -> list[TableCommit]:
-        """`works` with derived segments instead of those of the tables that need it, and without rows that targets
+    def derived(self, commits: Sequence[TableCommit], target_batch: TargetBatch, known: Derived) -> list[TableCommit]:
+        """`commits` with derived segments instead of those of the tables that need it, and without rows that targets
         cannot have; `known` remembers them. Blocks while Spark computes. Raises what `Routing.derive` does.
         """
-        epoch = works[0].epoch if works else 0
+        epoch = commits[0].epoch if commits else 0
         wanted = {
             table: {
-                s.name: s for work in works for s in work.segments if s.table == table and s.name not in known.segments
+                s.name: s
+                for work in commits
+                for s in work.segments
+                if s.table == table and s.name not in known.segments
             }
-            for table in share.derived
+            for table in target_batch.derived
         }
         with ThreadPoolExecutor(DERIVED_AT_ONCE, thread_name_prefix="raycdc-derive") as pool:
             pending = {
-                pool.submit(self._derive, list(segments.values()), share.derived[table], epoch): list(segments.values())
+                pool.submit(self._derive, list(segments.values()), target_batch.derived[table], epoch): list(
+                    segments.values()
+                )
                 for table, segments in wanted.items()
                 if segments
             }
@@ -94,47 +99,47 @@ class SegmentMaking:
                     if made.segment is not None:
                         # Asked again, when a node did not answer, works have them already.
                         known.segments[made.segment.name] = made.segment
-            works = [replace(work, segments=tuple(_derived_segments(work, known.segments))) for work in works]
-            works = self._sifted(works, known, pool)
+            commits = [replace(work, segments=tuple(_derived_segments(work, known.segments))) for work in commits]
+            commits = self._filtered(commits, known, pool)
         self._left_out.add(known.bad_rows())
-        return works
+        return commits
 
-    def _sifted(self, works: list[TableCommit], known: Derived, pool: ThreadPoolExecutor) -> list[TableCommit]:
-        """`works` without rows of which a value is none of the target's type."""
-        if self._routing.sieve is None:
-            return works
-        sieve = self._routing.sieve
+    def _filtered(self, commits: list[TableCommit], known: Derived, pool: ThreadPoolExecutor) -> list[TableCommit]:
+        """`commits` without rows of which a value is none of the target's type."""
+        if self._routing.bad_row_filter is None:
+            return commits
+        bad_row_filter = self._routing.bad_row_filter
         pending = [
-            (work, segment, pool.submit(sieve, segment, work.target, work.epoch))
-            for work in works
+            (work, segment, pool.submit(bad_row_filter, segment, work.target, work.epoch))
+            for work in commits
             for segment in work.segments
-            if sieve.concerns(segment) and _sifted_name(work, segment) not in known.segments
+            if bad_row_filter.concerns(segment) and _filtered_name(work, segment) not in known.segments
         ]
         for work, segment, future in pending:
             made = future.result()
-            known.add(_sifted_name(work, segment), segment.table, made)
+            known.add(_filtered_name(work, segment), segment.table, made)
             if made.segment is not None:
-                known.segments[_sifted_name(work, made.segment)] = made.segment
-        return [replace(work, segments=tuple(_sifted_segments(work, known.segments))) for work in works]
+                known.segments[_filtered_name(work, made.segment)] = made.segment
+        return [replace(work, segments=tuple(_filtered_segments(work, known.segments))) for work in commits]
 
-    def fitting(self, work: TableCommit, known: Derived, misfits: UnrepresentableRows) -> TableCommit:
+    def fitting(self, work: TableCommit, known: Derived, unrepresentable: UnrepresentableRows) -> TableCommit:
         """Return `work` without the rows that its target can never have, after it refused a value.
 
         Returns the same `work` if there is no such row. `known` caches the new segments. Raises the errors of
-        `BadRowFilter.without_misfits`.
+        `BadRowFilter.without_unrepresentable`.
         """
-        sieve = self._routing.sieve
+        bad_row_filter = self._routing.bad_row_filter
         segments: list[Segment | None] = list(work.segments)
-        for place, segment in enumerate(work.segments if sieve is not None else ()):
-            assert sieve is not None
-            made = sieve.without_misfits(segment, work, misfits)
+        for index, segment in enumerate(work.segments if bad_row_filter is not None else ()):
+            assert bad_row_filter is not None
+            made = bad_row_filter.without_unrepresentable(segment, work, unrepresentable)
             if made.segment is segment:
                 continue
-            known.add(_sifted_name(work, segment), segment.table, made)
+            known.add(_filtered_name(work, segment), segment.table, made)
             if made.segment is not None:
                 # A repeated staging finds the segment here.
-                known.segments[made.segment.name] = known.segments[_sifted_name(work, made.segment)] = made.segment
-            segments[place] = made.segment
+                known.segments[made.segment.name] = known.segments[_filtered_name(work, made.segment)] = made.segment
+            segments[index] = made.segment
         left = tuple(segment for segment in segments if segment is not None)
         if left == work.segments:
             return work
@@ -168,14 +173,14 @@ class SegmentMaking:
             maker.forget(made)
 
 
-def _sifted_name(work: TableCommit, segment: Segment) -> str:
+def _filtered_name(work: TableCommit, segment: Segment) -> str:
     """The name of a segment as one target has it, in `Derived`."""
     return f"{work.target}/{segment.name}"
 
 
-def _sifted_segments(work: TableCommit, known: Mapping[str, Segment | None]) -> Iterator[Segment]:
+def _filtered_segments(work: TableCommit, known: Mapping[str, Segment | None]) -> Iterator[Segment]:
     for segment in work.segments:
-        made = known.get(_sifted_name(work, segment), segment)
+        made = known.get(_filtered_name(work, segment), segment)
         if made is not None:
             # Where a node's server is may have changed since it was sifted.
             yield segment if made.name == segment.name else replace(made, view=segment.view)

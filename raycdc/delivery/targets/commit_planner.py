@@ -48,7 +48,7 @@ from raycdc.segments.access import SegmentAccess
 from raycdc.sinks.api import TableCommit
 from raycdc.sinks.changes import creates
 from raycdc.source.snapshot.log.stream_state import StreamState, stream_of
-from raycdc.source.tables.table_requests import begins_again, replaced, requests_of
+from raycdc.source.tables.table_requests import replaced, requests_of, resnapshot_requested
 from raycdc.state.manifests.manifest import Manifest, Segment, TableEpoch
 from raycdc.state.opaque import Positions, positions_in
 from raycdc.state.store import CheckpointStore, CommitRecord, RoutedTarget
@@ -66,32 +66,32 @@ class TargetBatchRules:
         self,
         manifest: Manifest,
         tables: Tables,
-        share: TargetEpoch,
+        target_epoch: TargetEpoch,
         target: TargetSchema,
         before: TargetSchema | None,
         transforms: Mapping[TableId, ResolvedTransform],
     ) -> None:
         """Raise `TableRefusedError` if the configuration or the sink does not allow a target's part of an epoch.
 
-        `share` is the part of `manifest`. `before` is the target as it was; None if it is new. `transforms` are those
-        of tables that have one.
+        `target_epoch` is the part of `manifest`. `before` is the target as it was; None if it is new. `transforms` are
+        those of tables that have one.
         """
-        if why := next(filter(None, map(self._routing.router.mixed, share.sources)), ""):
+        if why := next(filter(None, map(self._routing.router.mixed, target_epoch.sources)), ""):
             # A source with a log parks such a table earlier; topics are not checked there.
-            raise RoutesRefusedError(f"{share.name}: of {share.sources[0]}, {why}.")
+            raise RoutesRefusedError(f"{target_epoch.name}: of {target_epoch.sources[0]}, {why}.")
         merged = ", ".join(map(str, target.sources))
         if len(target.sources) > 1 and self._routing.no_merging:
-            raise RoutesRefusedError(f"route: {merged} all go to {share.name}, and {self._routing.no_merging}")
-        soft = [source for source in share.sources if source in transforms and transforms[source].transform.soft]
+            raise RoutesRefusedError(f"route: {merged} all go to {target_epoch.name}, and {self._routing.no_merging}")
+        soft = [source for source in target_epoch.sources if source in transforms and transforms[source].transform.soft]
         if len(target.sources) > 1 and soft:
-            place = self._routing.transforms.transforms.place(soft[0])
+            key_path = self._routing.transforms.transforms.key_path(soft[0])
             raise RoutesRefusedError(
-                f'{place}.on_delete = "soft": {soft[0]} is merged with other tables into {share.name}, where nobody '
-                "could tell whose a deleted row is. Route it elsewhere."
+                f'{key_path}.on_delete = "soft": {soft[0]} is merged with other tables into {target_epoch.name}, where '
+                "nobody could tell whose a deleted row is. Route it elsewhere."
             )
-        self._check_dropped(share, target, transforms)
-        self._check_again(manifest, share, target, transforms)
-        self._left_out.check(manifest, tables, share, before, target, transforms)
+        self._check_dropped(target_epoch, target, transforms)
+        self._check_again(manifest, target_epoch, target, transforms)
+        self._left_out.check(manifest, tables, target_epoch, before, target, transforms)
 
     def check_known(self, source: TableId, schema: TableSchema) -> None:
         """Raise `KeyRefusedError` if the table needs a row store but has no key."""
@@ -102,33 +102,34 @@ class TargetBatchRules:
             )
 
     def _check_dropped(
-        self, share: TargetEpoch, target: TargetSchema, transforms: Mapping[TableId, ResolvedTransform]
+        self, target_epoch: TargetEpoch, target: TargetSchema, transforms: Mapping[TableId, ResolvedTransform]
     ) -> None:
         """Raise `RoutesRefusedError` if deleting a row that a lookup dropped might delete another table's row."""
-        drops = [source for source in share.sources if source in transforms and transforms[source].drops]
+        drops = [source for source in target_epoch.sources if source in transforms and transforms[source].drops]
         if self._routing.upsert and len(target.sources) > 1 and drops:
-            place = transforms[drops[0]].lookups[0].lookup.place
+            key_path = transforms[drops[0]].lookups[0].lookup.key_path
             raise RoutesRefusedError(
-                f'{place}.missing = "drop": {drops[0]} is merged with other tables into {share.name}, where deleting a '
-                'row that was left out might delete another table\'s. Route it elsewhere, or use missing = "null".'
+                f'{key_path}.missing = "drop": {drops[0]} is merged with other tables into {target_epoch.name}, where '
+                "deleting a row that was left out might delete another table's. Route it elsewhere, or use missing = "
+                '"null".'
             )
 
     def _check_again(
         self,
         manifest: Manifest,
-        share: TargetEpoch,
+        target_epoch: TargetEpoch,
         target: TargetSchema,
         transforms: Mapping[TableId, ResolvedTransform],
     ) -> None:
         """`RoutesRefusedError` for rows that are read again, where the target may have their keys from other rows: the
         command is refused there, but a table may have come to share its target since.
         """
-        again = sorted({s.table for s in manifest.segments if s.kind == "backfill" and s.table in share.sources})
-        anew = any(source in transforms and transforms[source].keyed_anew for source in again)
-        if again and self._routing.upsert and (len(target.sources) > 1 or anew):
+        again = sorted({s.table for s in manifest.segments if s.kind == "backfill" and s.table in target_epoch.sources})
+        rekeyed = any(source in transforms and transforms[source].has_new_key for source in again)
+        if again and self._routing.upsert and (len(target.sources) > 1 or rekeyed):
             raise RoutesRefusedError(
-                f"{share.name}: rows of {again[0]} were read again, and cannot be told from those of the other tables "
-                f"there, or of another key. Read it anew with: raycdc tables resnapshot CONFIG {again[0]}"
+                f"{target_epoch.name}: rows of {again[0]} were read again, and cannot be told from those of the other "
+                f"tables there, or of another key. Read it anew with: raycdc tables resnapshot CONFIG {again[0]}"
             )
 
 
@@ -139,7 +140,7 @@ class TargetBatch:
     `derived` are the transforms of tables that need their rows read first.
     """
 
-    works: tuple[TableCommit, ...]
+    commits: tuple[TableCommit, ...]
     routes: Mapping[str, RoutedTarget]
     derived: Mapping[TableId, ResolvedTransform] = field(default_factory=dict)
     #: Targets that have no share although tables go there, and why.
@@ -149,8 +150,8 @@ class TargetBatch:
 
 
 class CommitPlanner:
-    """See the module's docstring. `generation` and `access` are those of `raycdc.delivery.ports.EpochPorts`; `patience`
-    waits for Spark, which may be asked what transforms mean.
+    """See the module's docstring. `generation` and `access` are those of `raycdc.delivery.ports.EpochPorts`;
+    `sink_retry` waits for Spark, which may be asked what transforms mean.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class CommitPlanner:
         *,
         generation: Callable[[], int],
         access: Callable[[], SegmentAccess],
-        patience: SinkRetry,
+        sink_retry: SinkRetry,
         recorded: Recorded,
     ) -> None:
         self._store = store
@@ -169,7 +170,7 @@ class CommitPlanner:
         self._transforms = routing.transforms
         self._generation = generation
         self._access = access
-        self._patience = patience
+        self._sink_retry = sink_retry
         self._targets = DescribedTargets(store, routing.transforms, recorded)
         self.left_out = LeftOut(store, routing.records, routing.upsert)
         self._rules = TargetBatchRules(routing, self.left_out)
@@ -183,9 +184,9 @@ class CommitPlanner:
             maker.sweep()
         if self._routing.joiner is not None:
             self._routing.joiner.sweep(record.epoch if record else 0)
-        self.look_after(record)
+        self.inspect_after(record)
 
-    def look_after(self, record: CommitRecord | None) -> None:
+    def inspect_after(self, record: CommitRecord | None) -> None:
         """Do `start_after`, but keep files left by earlier runs."""
         tables = record.tables if record else {}
         routes = record.routes if record else {}
@@ -212,7 +213,7 @@ class CommitPlanner:
             parked = [
                 str(table)
                 for table, state in stream.parked.items()
-                if state.left is None or begins_again(str(table), asked, stream)
+                if state.left is None or resnapshot_requested(str(table), asked, stream)
             ]
         return [*parked, *(source for entry in record.parked.values() for source in entry.sources)]
 
@@ -231,7 +232,7 @@ class CommitPlanner:
     def of(self, manifest: Manifest, parked: ParkedTargets) -> TargetBatch:
         """Return the part of each target of `manifest` that takes part. Blocks while Spark is unreachable."""
         # Spark is used before anything is remembered, so the call can be repeated.
-        tables, transforms, unfit = self._patience.for_spark(partial(self._transformed, manifest))
+        tables, transforms, unfit = self._sink_retry.for_spark(partial(self._transformed, manifest))
         part = parked.taking_part(manifest, routed_to(manifest.tables, self._router))
         rules = self._transforms.naming.rules
         alike = claimed(rules, sorted(part), self._targets)
@@ -252,24 +253,24 @@ class CommitPlanner:
                 had = self._targets.columns_of(name) if begins else ()
                 if begins and not had and name in self._targets:
                     warnings.append(_unknown_columns(name))
-                share, target = target_of(name, sources, tables, before, upsert=self._routing.upsert, had=had)
-                self._rules.check(manifest, tables, share, target, before, transforms)
+                target_epoch, target = target_of(name, sources, tables, before, upsert=self._routing.upsert, had=had)
+                self._rules.check(manifest, tables, target_epoch, target, before, transforms)
             except TableRefusedError as error:
                 refused[name] = error
                 continue
             if len(target.sources) > 1 and parked.begins(name, manifest):
-                share = emptied(share)
+                target_epoch = emptied(target_epoch)
             after[name] = target
-            shares.append(share)
+            shares.append(target_epoch)
         routes = self._targets.follow(after)
-        positions = {split: place.to_json() for split, place in positions_in(manifest.to_splits).items()}
+        positions = {split: key_path.to_json() for split, key_path in positions_in(manifest.to_splits).items()}
         segments = _by_table(manifest.segments)
-        works = tuple(self._work(manifest, share, positions, transforms, segments) for share in shares)
-        if anew := {work.target for work in works if creates(work) and parked.begins(work.target, manifest)}:
+        commits = tuple(self._work(manifest, target_epoch, positions, transforms, segments) for target_epoch in shares)
+        if rekeyed := {work.target for work in commits if creates(work) and parked.begins(work.target, manifest)}:
             asked_for = replaced(self._store)
-            works = tuple(replace(w, replaces=w.target in anew and asked_for([w.source])) for w in works)
+            commits = tuple(replace(w, replaces=w.target in rekeyed and asked_for([w.source])) for w in commits)
         derived = {table: one for table, one in transforms.items() if self._transforms.derived(one) or one.lookups}
-        return TargetBatch(works, routes, derived, refused, tuple(warnings))
+        return TargetBatch(commits, routes, derived, refused, tuple(warnings))
 
     def _transformed(
         self, manifest: Manifest
@@ -325,7 +326,7 @@ class CommitPlanner:
         """
         if self._routing.known is None:
             return []
-        works = []
+        commits = []
         for table, part in manifest.tables.items():
             if not parked.takes_part(slot_of(table), table, manifest):
                 continue
@@ -338,11 +339,11 @@ class CommitPlanner:
                 target=table,
                 schema=schema,
                 changes=tuple(events),
-                segments=self.placed(chosen),
+                segments=self.located(chosen),
                 positions={},
             )
-            works.append(work)
-        return works
+            commits.append(work)
+        return commits
 
     def sources_of(self, target: TableId) -> tuple[TableId, ...]:
         """Return the source tables that went into the target so far."""
@@ -359,46 +360,48 @@ class CommitPlanner:
                 targets[slot_of(source)] = [source]
         return {name: tuple(sources) for name, sources in targets.items()}
 
-    def placed(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    def located(self, segments: Sequence[Segment]) -> tuple[Segment, ...]:
         """Each segment with the endpoint of its node as of now (none: the node is away)."""
-        return self._access().placed(segments)
+        return self._access().located(segments)
 
     def _work(
         self,
         manifest: Manifest,
-        share: TargetEpoch,
+        target_epoch: TargetEpoch,
         positions: Positions,
         transforms: Mapping[TableId, ResolvedTransform],
         by_table: Mapping[TableId, Sequence[Segment]],
     ) -> TableCommit:
-        chosen = sorted((s for source in share.sources for s in by_table.get(source, ())), key=lambda s: s.seq_base)
-        merged = self._targets[share.name].sources
+        chosen = sorted(
+            (s for source in target_epoch.sources for s in by_table.get(source, ())), key=lambda s: s.seq_base
+        )
+        merged = self._targets[target_epoch.name].sources
         alone = len(merged) == 1
-        segments = [self._seen(s, share, transforms.get(s.table), alone=alone) for s in chosen]
-        anew = any(resolved.keyed_anew for table, resolved in transforms.items() if table in share.sources)
-        if anew and self._routing.upsert:
+        segments = [self._seen(s, target_epoch, transforms.get(s.table), alone=alone) for s in chosen]
+        rekeyed = any(resolved.has_new_key for table, resolved in transforms.items() if table in target_epoch.sources)
+        if rekeyed and self._routing.upsert:
             # Rows of one new key may have had several keys, and so be in several partitions.
             segments = [replace(segment, partition=0) for segment in segments]
         return TableCommit(
             epoch=manifest.epoch,
             generation=self._generation(),
-            source=share.sources[0],
-            target=share.name,
-            schema=share.schema,
-            changes=share.changes,
-            segments=self.placed(segments),
+            source=target_epoch.sources[0],
+            target=target_epoch.name,
+            schema=target_epoch.schema,
+            changes=target_epoch.changes,
+            segments=self.located(segments),
             positions=positions,
-            merged=merged if not alone or (anew and self._routing.upsert) else (),
-            beginning=share.beginning,
-            layout=layout_of(share.name, transforms, share.sources),
-            made=_made(transforms, share.sources),
+            merged=merged if not alone or (rekeyed and self._routing.upsert) else (),
+            beginning=target_epoch.beginning,
+            layout=layout_of(target_epoch.name, transforms, target_epoch.sources),
+            made=_made(transforms, target_epoch.sources),
         )
 
     def _seen(
-        self, segment: Segment, share: TargetEpoch, resolved: ResolvedTransform | None, *, alone: bool
+        self, segment: Segment, target_epoch: TargetEpoch, resolved: ResolvedTransform | None, *, alone: bool
     ) -> Segment:
         """The segment as its target sees it, which a table that is not transformed may have for itself alone."""
-        schema = share.schema
+        schema = target_epoch.schema
         if resolved is None:
             own, _ = self._transforms.read(segment.table, self._targets.schema(segment.schema))
         else:
@@ -409,7 +412,7 @@ class CommitPlanner:
         fill = self._routing.upsert and not alone
         if fill:
             # A column that a table had once and dropped has no default in its rows.
-            own, schema, names = self._targets[share.name].seen(segment.table, own)
+            own, schema, names = self._targets[target_epoch.name].seen(segment.table, own)
             projection = projected(projection, names)
         return replace(segment, view=RowView(own, schema, fill=fill, projection=projection))
 
@@ -422,12 +425,12 @@ def _by_table(segments: Sequence[Segment]) -> Mapping[TableId, Sequence[Segment]
     return found
 
 
-def require_readable(works: Sequence[TableCommit], manifest: Manifest) -> None:
+def require_readable(commits: Sequence[TableCommit], manifest: Manifest) -> None:
     """Raise `ChangeRefusedError` if a row store must follow a schema change that this version cannot read.
 
     A table with a target that takes part is parked earlier; a table that goes nowhere need not be parked.
     """
-    for work in works:
+    for work in commits:
         part = manifest.tables[work.source]
         if part.unknown:
             raise _unknown_change(work.source, part)

@@ -34,7 +34,7 @@ from raycdc.model.evolution.effects import SchemaChangeBehavior
 from raycdc.segments.bad_rows import FAIL
 from raycdc.source.snapshot.log.stream_state import stream_of
 from raycdc.source.tables.table_life import Parked, ParkedPhase
-from raycdc.source.tables.table_requests import begins_again, goes_on, requests_of
+from raycdc.source.tables.table_requests import goes_on, requests_of, resnapshot_requested
 from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.state.opaque import positions_in
 from raycdc.state.parked import REPLACEABLE, WAYS_OUT, ParkedTarget, incarnation_of
@@ -77,12 +77,12 @@ def parks_of(options: PipelineOptions) -> Parks:
 class SinkOutagePolicy:
     """How to retry a sink that is unreachable or whose disk is full.
 
-    `place` is where it writes, for messages; `tell` reports what is waited for; `policy` limits the time (None: the
-    default).
+    `location` is where it writes, for messages; `notify` reports what is waited for; `policy` limits the time (None:
+    the default).
     """
 
-    place: str = ""
-    tell: Callable[[str], None] = lambda _: None
+    location: str = ""
+    notify: Callable[[str], None] = lambda _: None
     policy: RetryPolicy | None = None
 
 
@@ -184,7 +184,7 @@ class ParkedTargets:
             return
 
         def text(every: Collection[str]) -> str:
-            return _told(target, every, manifest, error, can_replace=self._can_replace)
+            return _message(target, every, manifest, error, can_replace=self._can_replace)
 
         self._add(target, sources, manifest, held, error.reason, text)
 
@@ -205,7 +205,7 @@ class ParkedTargets:
                 numbers = {name: max(number, known.get(name, 0)) for name, number in {**known, **numbers}.items()}
             entry = ParkedTarget(
                 epoch=manifest.epoch,
-                held=None if held is None else held.place,
+                held=None if held is None else held.progress,
                 reason=reason,
                 text=text(sorted(numbers)),
                 since_ms=time.time_ns() // 1_000_000,
@@ -219,7 +219,7 @@ class ParkedTargets:
     ) -> None:
         """Mark a merged `target` to be emptied once, because all its `sources` are resnapshotted from `manifest` on."""
         text = f"{target} is emptied, because new snapshots of its tables were asked for."
-        self._add(target, sources, manifest, held, ParkReason.GONE, lambda _: text)
+        self._add(target, sources, manifest, held, ParkReason.MISSING, lambda _: text)
 
     def after(self, manifest: Manifest, targets: Mapping[TableId, Collection[TableId]]) -> None:
         """Remove the targets that take part again from the parked ones; called just before `manifest` is recorded."""
@@ -257,7 +257,7 @@ class FollowedSources:
         """Return the merged `sources` that are resnapshotted; empty unless all that still have rows to come are."""
         if (stream := self._stream) is None:
             return []
-        again = [source for source in sources if begins_again(str(source), self._requests, stream)]
+        again = [source for source in sources if resnapshot_requested(str(source), self._requests, stream)]
         leaving = self._requests.of_leaving(stream)
         staying = [source for source in sources if str(source) not in leaving and self._selects(source)]
         others = {source for source in staying if goes_on(str(source), stream)}
@@ -271,7 +271,7 @@ def _is_over(source: str, manifest: Manifest) -> bool:
     return isinstance(state, Parked) and state.phase in (ParkedPhase.ENDED, ParkedPhase.REMOVED)
 
 
-def _told(
+def _message(
     target: TableId, sources: Collection[str], manifest: Manifest, error: TableRefusedError, *, can_replace: bool
 ) -> str:
     """The text for people: the error, from where on nothing was written, and the way out."""
@@ -281,11 +281,11 @@ def _told(
     many = f" {', '.join(sources)} go there and wait with it." if len(sources) > 1 else ""
     way = error.way_out or WAYS_OUT[error.reason]
     if STREAM_SPLIT_ID not in manifest.to_splits:
-        places = {
+        indexes = {
             name: position.to_json().get("offset")
             for name, position in sorted(positions_in(manifest.from_splits).items())
         }
-        begin = ", ".join(f'"{name}" = {offset}' for name, offset in places.items())
+        begin = ", ".join(f'"{name}" = {offset}' for name, offset in indexes.items())
         tables = ", ".join(f"'{re.escape(source)}'" for source in sources or [name])
         return (
             f"{why} Nothing of {target} was written from epoch {manifest.epoch} on.{many} {way}. Its messages are "

@@ -24,32 +24,32 @@ class SinkRetry:
     """See the module's docstring. `stopping` ends the waiting. For any thread."""
 
     def __init__(self, waiting: SinkOutagePolicy, stopping: threading.Event, threads: Threads) -> None:
-        self._place = waiting.place
+        self._location = waiting.location
         #: How long the sink is retried, and how often.
         self.policy = waiting.policy or POLICY
-        self._patience = Retrier(tell=waiting.tell, stopping=stopping, threads=threads, policy=self.policy)
+        self._retrier = Retrier(notify=waiting.notify, stopping=stopping, threads=threads, policy=self.policy)
 
     def __call__(self, act: Callable[[], T]) -> T:
         """The result of `act`, which can be done again: it is tried again while the sink is away or its disk full.
         `SinkError` with its place when that takes too long.
         """
-        return self._patience(act, self._trouble)
+        return self._retrier(act, self._outage)
 
     def for_spark(self, act: Callable[[], T]) -> T:
         """Call `act` like `__call__`, for work of Spark outside the sink: it is repeated if Spark's JVM is gone."""
-        return self._patience(act, _lost_spark)
+        return self._retrier(act, _lost_spark)
 
-    def _trouble(self, cause: Exception) -> Outage | None:
+    def _outage(self, cause: Exception) -> Outage | None:
         """Return the outage that waiting may end; None for any other error."""
         if isinstance(cause, SinkUnavailableError):
-            return sink_away(cause)
+            return sink_outage(cause)
         if isinstance(cause, StateError | TableRefusedError) or not is_absent(cause):
             return None
-        at = f" ({self._place})" if self._place else ""
+        at = f" ({self._location})" if self._location else ""
         return Outage(f"The sink's disk{at} takes no more: {cause}", "make room there, or bring it back", SinkError)
 
 
-def sink_away(cause: SinkUnavailableError) -> Outage:
+def sink_outage(cause: SinkUnavailableError) -> Outage:
     """The trouble of a sink that does not answer, or whose work Spark did not finish."""
     if isinstance(cause, SparkLostError):
         return Outage(f"Spark is waited for: {cause}", "see in its log, and in the machine's, why it ended", SinkError)
@@ -57,4 +57,4 @@ def sink_away(cause: SinkUnavailableError) -> Outage:
 
 
 def _lost_spark(cause: Exception) -> Outage | None:
-    return sink_away(cause) if isinstance(cause, SparkLostError) else None
+    return sink_outage(cause) if isinstance(cause, SparkLostError) else None

@@ -42,17 +42,17 @@ class TargetRecords:
         store: CheckpointStore,
         sink: Sink,
         ports: EpochPorts,
-        shares: CommitPlanner,
+        planner: CommitPlanner,
         parked: ParkedTargets,
-        patience: TargetRetry,
+        target_retry: TargetRetry,
     ) -> None:
-        self._board = ports.board
-        self._patience = patience
+        self._tracker = ports.tracker
+        self._target_retry = target_retry
         self._parked = parked
         self._store = store
         self._sink = sink
         self._known = ports.routing.known
-        self._shares = shares
+        self._planner = planner
 
     def of(self, manifest: Manifest) -> dict[TableId, CommitVector | None]:
         """The vector of each target that takes part in the epoch of `manifest`. A target that remembers nothing had its
@@ -86,8 +86,8 @@ class TargetRecords:
         else:
             return {}
         parts = {name: self._sources_of(name) or (name,) for name in names}
-        odd: dict[TableId, TableRefusedError] = {}
-        holds = {name: self._held_or_parked(name, parts, after, odd) for name in names if self._asks(name)}
+        invalid: dict[TableId, TableRefusedError] = {}
+        holds = {name: self._held_or_parked(name, parts, after, invalid) for name in names if self._asks(name)}
         if refusal := beyond(holds, newest_epoch=newest):
             raise SinkError(refusal.text)
         later = {manifest.epoch: (manifest.generation, self._targets(manifest)) for manifest in manifests}
@@ -103,7 +103,7 @@ class TargetRecords:
         if refusal := ahead(holds, recorded=most, sealed={epoch: Sealed(*one) for epoch, one in later.items()}):
             raise SinkError(refusal.text)
         lacking = shortfalls(holds, recorded=self.owed(recorded))
-        return {name: (odd.get(name) or TargetDroppedError(text), holds[name]) for name, text in lacking.items()}
+        return {name: (invalid.get(name) or TargetDroppedError(text), holds[name]) for name, text in lacking.items()}
 
     def owed(self, recorded: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
         """Return the targets of a record that must still exist.
@@ -136,10 +136,10 @@ class TargetRecords:
 
     def _sources_of(self, target: TableId) -> tuple[TableId, ...]:
         table = table_of(target)
-        return self._shares.sources_of(target) if table is None else (table,)
+        return self._planner.sources_of(target) if table is None else (table,)
 
     def _targets(self, manifest: Manifest) -> dict[TableId, tuple[TableId, ...]]:
-        return self._parked.taking_part(manifest, self._shares.targets(manifest))
+        return self._parked.taking_part(manifest, self._planner.targets(manifest))
 
     def _asks(self, target: TableId) -> bool:
         """Return True if the target remembers what it holds."""
@@ -157,7 +157,7 @@ class TargetRecords:
         `targets` has the sources of each target; the others are queried to see whether they answer.
         """
         try:
-            return self.held(target, beside=targets)
+            return self.held(target, siblings=targets)
         except TargetBlockedError as error:
             self._parked.park(target, targets[target], manifest, error, None)
         except TableRefusedError as error:
@@ -172,14 +172,14 @@ class TargetRecords:
         except TableRefusedError:
             return None
 
-    def held(self, target: TableId, *, patient: bool = True, beside: Iterable[TableId] = ()) -> CommitVector | None:
+    def held(self, target: TableId, *, patient: bool = True, siblings: Iterable[TableId] = ()) -> CommitVector | None:
         """Return the commit vector of a target, or of a table's row store.
 
-        It is asked once unless `patient`. `beside` are other targets that may be queried to see whether they answer.
+        It is asked once unless `patient`. `siblings` are other targets that may be queried to see whether they answer.
         """
         table = table_of(target)
         if table is None:
-            with self._board.doing(Stage.LOOK, "waits to hear what the target holds", table=str(target)):
+            with self._tracker.doing(Stage.INSPECT, "waits to hear what the target holds", table=str(target)):
                 ask = partial(self._sink.committed, target)
-                return self._patience([target], ask, beside=beside) if patient else ask()
+                return self._target_retry([target], ask, siblings=siblings) if patient else ask()
         return self._known.committed(table) if self._known is not None else None

@@ -43,7 +43,7 @@ from raycdc.sinks.api import Sink
 T = TypeVar("T")
 
 #: At most this many other targets are queried: each may take as long as the sink's timeout.
-OTHERS_ASKED = 3
+UNAFFECTED_ASKED = 3
 
 
 class TargetRetry:
@@ -52,13 +52,13 @@ class TargetRetry:
     def __init__(
         self,
         sink: Sink,
-        patience: SinkRetry,
+        sink_retry: SinkRetry,
         parked: ParkedTargets,
         records: CommitRecordWriter,
         stopping: threading.Event,
     ) -> None:
         self._sink = sink
-        self._patience = patience
+        self._sink_retry = sink_retry
         self._parked = parked
         self._records = records
         self._stopping = stopping
@@ -72,14 +72,14 @@ class TargetRetry:
 
     def for_spark(self, act: Callable[[], T]) -> T:
         """`SinkRetry.for_spark`."""
-        return self._patience.for_spark(act)
+        return self._sink_retry.for_spark(act)
 
-    def __call__(self, targets: Sequence[TableId], act: Callable[[], T], *, beside: Iterable[TableId] = ()) -> T:
+    def __call__(self, targets: Sequence[TableId], act: Callable[[], T], *, siblings: Iterable[TableId] = ()) -> T:
         """Return the result of `act`, which writes to `targets`, retried like `SinkRetry`.
 
         Raises `TargetBlockedError` when it took too long and one of them is blocked alone. If there are several
-        targets, which are then written one by one, the blocked one is not retried again. `beside` are targets that may
-        be queried although they were not written to yet.
+        targets, which are then written one by one, the blocked one is not retried again. `siblings` are targets that
+        may be queried although they were not written to yet.
         """
 
         def tried() -> T:
@@ -99,7 +99,7 @@ class TargetRetry:
             return result
 
         try:
-            return self._patience(tried)
+            return self._sink_retry(tried)
         except TableRefusedError:
             raise
         except SinkError as error:
@@ -112,7 +112,7 @@ class TargetRetry:
                 # answers, the rest will not either.
                 if self._stopping.is_set() or alone > 1:
                     raise
-                others = self._others(target, beside)
+                others = self._unaffected(target, siblings)
                 other = next(filter(self._answers, others), None) if self._sink.durable else None
                 if other is None:
                     alone += 1
@@ -123,7 +123,7 @@ class TargetRetry:
             raise
 
     def _error(self, target: TableId, cause: SinkUnavailableError, words: str) -> TargetBlockedError:
-        minutes = self._patience.policy.patience_s / 60
+        minutes = self._sink_retry.policy.retry_s / 60
         text = f"{target} has taken nothing for {minutes:.0f} minutes, and other targets answer"
         return TargetBlockedError(f"{text}: {str(cause).rstrip('.')}. {words}".rstrip())
 
@@ -142,11 +142,11 @@ class TargetRetry:
             return None
         return None
 
-    def _others(self, target: TableId, beside: Iterable[TableId]) -> Iterator[TableId]:
+    def _unaffected(self, target: TableId, siblings: Iterable[TableId]) -> Iterator[TableId]:
         """Some targets that go on if this one does not hold them up."""
         # Another thread may be recording an epoch.
         known = map(TableId.parse, list(self._records.vectors))
-        names = dict.fromkeys([*known, *sorted(self._took, key=str), *beside])
+        names = dict.fromkeys([*known, *sorted(self._took, key=str), *siblings])
         others = [
             name
             for name in names
@@ -155,7 +155,7 @@ class TargetRetry:
             and name not in self._troubled
             and not self._parked.owes_nothing(name)
         ]
-        return iter(others[:OTHERS_ASKED])
+        return iter(others[:UNAFFECTED_ASKED])
 
     def _answers(self, target: TableId) -> bool:
         try:

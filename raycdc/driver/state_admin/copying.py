@@ -68,69 +68,71 @@ _ROOTS = (NAME, "gen", *sorted(DOCUMENTS))
 
 #: In a folder, dead letters that may still change are hidden files next to the visible ones; on a store they are
 #: documents.
-LETTERS = "dead_letters"
+DEAD_LETTERS_FOLDER = "dead_letters"
 LOOKED_UP = "looked_up"
 #: The names of these on a store, where they are objects without a document.
-_STORED = {LETTERS: "letters", LOOKED_UP: "joined"}
+_STORED = {DEAD_LETTERS_FOLDER: "letters", LOOKED_UP: "joined"}
 
 
-def document_names(place: StateLocation, folder: StateFolder) -> list[str]:
+def document_names(location: StateLocation, folder: StateFolder) -> list[str]:
     """The names of all documents; in a folder, files may come and go meanwhile."""
     names = [name for name in _ROOTS if folder.read(name) is not None]
-    names += [f"{name}/{file}" for name in _FOLDERS for file in folder.list(name) if not _is_pulse(file)]
+    names += [f"{name}/{file}" for name in _FOLDERS for file in folder.list(name) if not _is_heartbeat(file)]
     names += [f"{LOOKED_UP}/{file}" for file in folder.list(LOOKED_UP) if file.endswith(".json")]
-    if place.on_store:
-        return names + [f"{LETTERS}/{file}" for file in folder.list(_STORED[LETTERS])]
-    letters = Path(place.work) / LETTERS
+    if location.on_store:
+        return names + [f"{DEAD_LETTERS_FOLDER}/{file}" for file in folder.list(_STORED[DEAD_LETTERS_FOLDER])]
+    letters = Path(location.work) / DEAD_LETTERS_FOLDER
     waiting = [entry.name for entry in os.scandir(letters)] if letters.is_dir() else []
-    return names + [f"{LETTERS}/{file}" for file in sorted(waiting) if file.startswith(".") and _is_whole(file)]
+    return names + [
+        f"{DEAD_LETTERS_FOLDER}/{file}" for file in sorted(waiting) if file.startswith(".") and _is_whole(file)
+    ]
 
 
-def documents_of(place: StateLocation, folder: StateFolder) -> dict[str, bytes]:
+def documents_of(location: StateLocation, folder: StateFolder) -> dict[str, bytes]:
     """Every document with its content: on a store as of one moment, in a folder one after the other."""
 
     def act() -> dict[str, bytes]:
-        documents = {name: folder.read(stored_name(place, name)) for name in document_names(place, folder)}
+        documents = {name: folder.read(stored_name(location, name)) for name in document_names(location, folder)}
         return {name: data for name, data in documents.items() if data is not None}
 
     return folder.atomically(act)
 
 
 def put_documents(
-    place: StateLocation, folder: StateFolder, documents: Mapping[str, bytes], *, keeps: frozenset[str] = frozenset()
+    location: StateLocation, folder: StateFolder, documents: Mapping[str, bytes], *, keeps: frozenset[str] = frozenset()
 ) -> None:
     """Make `documents` all that there are, but for those of the names that it `keeps`."""
     folders = {name.partition("/")[0] for name in documents if "/" in name}
     folder.create(*sorted({"epochs", "commits", "schemas", "spool"} | folders))
 
     def act() -> None:
-        for name in document_names(place, folder):
+        for name in document_names(location, folder):
             if name not in documents and name not in keeps:
-                folder.delete(stored_name(place, name))
+                folder.delete(stored_name(location, name))
         for name, data in documents.items():
             if name not in keeps:
-                folder.write(stored_name(place, name), data)
+                folder.write(stored_name(location, name), data)
 
     folder.atomically(act)
 
 
-def stored_name(place: StateLocation, name: str) -> str:
-    """The name by which the storage of `place` knows a document."""
+def stored_name(location: StateLocation, name: str) -> str:
+    """The name by which the storage of `location` knows a document."""
     folder, _, file = name.partition("/")
-    if place.on_store and folder == LETTERS:
-        return f"{_STORED[LETTERS]}/{file}"
+    if location.on_store and folder == DEAD_LETTERS_FOLDER:
+        return f"{_STORED[DEAD_LETTERS_FOLDER]}/{file}"
     return name
 
 
-def require_readable(place: StateLocation) -> StateFolder:
+def require_readable(location: StateLocation) -> StateFolder:
     """Return the documents of an existing state, even a barred one. Raises `StateError` if there is none."""
-    folder = place.open()
+    folder = location.open()
     if folder.read(NAME) is None and not folder.has_remains():
         raise no_state(folder)
     return folder
 
 
-def _is_pulse(file: str) -> bool:
+def _is_heartbeat(file: str) -> bool:
     return file.endswith(".pulse.json")
 
 
@@ -147,27 +149,31 @@ _JOINED = "joined"
 class CopyLocation:
     """A place with its documents and files. Files are called as in a folder: ``known/…``, ``spool/…`` and so on."""
 
-    def __init__(self, place: StateLocation) -> None:
-        self.place = place
-        self.folder: StateFolder = place.open()
-        self._access = Access(place.settings)
+    def __init__(self, location: StateLocation) -> None:
+        self.location = location
+        self.folder: StateFolder = location.open()
+        self._access = Access(location.settings)
 
     def __repr__(self) -> str:
-        return f"Side({str(self.place)!r})"
+        return f"Side({str(self.location)!r})"
 
     def documents(self) -> dict[str, bytes]:
         """Return all documents except ``meta.json``.
 
         They are as of one moment if no process writes, or if the storage has snapshots.
         """
-        found = documents_of(self.place, self.folder)
+        found = documents_of(self.location, self.folder)
         return {name: data for name, data in found.items() if name != NAME}
 
     def files(self, segments: Iterable[str] = ()) -> dict[str, tuple[object, ...] | None]:
         """The files that are there, of `segments` those too, each with a value that changes with its content."""
         names = [f"{_KNOWN}/{name}" for name in files.files_below(self.path(_KNOWN))]
-        names += [f"{LETTERS}/{name}" for name in files.names_in(self.path(LETTERS)) if not name.startswith(".")]
-        joined = files.names_in(self._below(_JOINED if self.place.on_store else LOOKED_UP))
+        names += [
+            f"{DEAD_LETTERS_FOLDER}/{name}"
+            for name in files.names_in(self.path(DEAD_LETTERS_FOLDER))
+            if not name.startswith(".")
+        ]
+        joined = files.names_in(self._below(_JOINED if self.location.on_store else LOOKED_UP))
         names += [f"{LOOKED_UP}/{name}" for name in joined if not name.startswith(".") and not name.endswith(".json")]
         names += [f"{_SPOOL}/{name}" for name in segments]
         found = {name: files.identity(self.path(name)) for name in names}
@@ -177,16 +183,16 @@ class CopyLocation:
         """Return the path of the file."""
         folder, _, rest = name.partition("/")
         if folder == _SPOOL:
-            return self.place.work / name
-        if folder == LOOKED_UP and self.place.on_store:
+            return self.location.work / name
+        if folder == LOOKED_UP and self.location.on_store:
             return self._below(f"{_JOINED}/{rest}")
         return self._below(name)
 
     def _below(self, name: str) -> AnyPath:
-        return any_path(str(self.place.below(name)), self._access)
+        return any_path(str(self.location.below(name)), self._access)
 
     def is_empty(self) -> bool:
-        return not files.names_in(any_path(str(self.place.place), self._access))
+        return not files.names_in(any_path(str(self.location.location), self._access))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +212,7 @@ class Copy:
     def __init__(self, source: CopyLocation, target: CopyLocation, *, segments: bool) -> None:
         self._source = source
         self._target = target
-        self._segments = segments and source.place.work != target.place.work
+        self._segments = segments and source.location.work != target.location.work
         self._identity = read_identity(source.folder)
         self._there: dict[str, tuple[object, ...] | None] = {}
         self._bytes: dict[str, int] = {}
@@ -226,30 +232,30 @@ class Copy:
         source, target = self._source, self._target
         identity = self._identity
         assert identity is not None
-        _require_apart(source.place, target.place)
-        if self._segments and target.place.on_store:
-            _require_work_apart(source.place, target.place)
+        _require_apart(source.location, target.location)
+        if self._segments and target.location.on_store:
+            _require_work_apart(source.location, target.location)
         at_ms = time.time_ns() // 1_000_000
-        mark = replace(identity, copied_from=str(source.place), at_ms=at_ms, copy=uuid.uuid4().hex)
+        mark = replace(identity, copied_from=str(source.location), at_ms=at_ms, copy=uuid.uuid4().hex)
         if (there := read_identity(target.folder)) is None:
             if not target.is_empty():
-                raise StateError(f"There is something in {target.place} already: name an empty place, or a new one.")
+                raise StateError(f"There is something in {target.location} already: name an empty place, or a new one.")
             target.folder.require_usable()
             target.folder.create(_SPOOL)
             target.folder.create_once(NAME, mark.encoded())
             there = read_identity(target.folder)
         if there is None or (there.checkpoint, there.copied_from) != (mark.checkpoint, mark.copied_from):
             pipeline = "somebody" if there is None else f"pipeline {there.pipeline!r}"
-            raise StateError(f"{target.place} has a state of {pipeline} already: name an empty place, or a new one.")
-        if not target.place.on_store:
-            self._held.enter_context(_lock(target.place))
+            raise StateError(f"{target.location} has a state of {pipeline} already: name an empty place, or a new one.")
+        if not target.location.on_store:
+            self._held.enter_context(_lock(target.location))
         if there.copy != mark.copy:
             # Of a copy that did not end, or does not meet our lock.
             target.folder.write(NAME, mark.encoded())
         self._mark = mark
         reach("after_marked")
 
-    def look(self) -> bool:
+    def copy_once(self) -> bool:
         """Read the documents and copy the files; whether nothing changed meanwhile, so that both are of one moment."""
         self._require_mine()
         documents = self._source.documents()
@@ -266,7 +272,7 @@ class Copy:
 
         def act() -> None:
             self._require_mine()
-            put_documents(target.place, target.folder, documents, keeps=frozenset({NAME}))
+            put_documents(target.location, target.folder, documents, keeps=frozenset({NAME}))
 
         target.folder.atomically(act)
         sizes = [self._bytes[name] for name in self._there]
@@ -307,12 +313,12 @@ class Copy:
         there = read_identity(self._target.folder)
         if there is None or there.copy != self._mark.copy:
             raise StateError(
-                f"Another copy to {self._target.place} began while this one was written there, so this one ends, and "
-                f"is not used. The state in {self._source.place} is as it was. Name another place for each copy."
+                f"Another copy to {self._target.location} began while this one was written there, so this one ends, "
+                f"and is not used. The state in {self._source.location} is as it was. Name another place for each copy."
             )
 
     def _owed(self) -> set[str]:
-        return CheckpointStore(self._source.place, create=False).needed_segments()
+        return CheckpointStore(self._source.location, create=False).needed_segments()
 
     def _write_files(self, there: Mapping[str, tuple[object, ...] | None]) -> None:
         if not self._there:
@@ -326,7 +332,7 @@ class Copy:
             target = self._target.path(name)
             try:
                 if isinstance(target, Path):
-                    _make_private(target.parent, self._target.place.work)
+                    _make_private(target.parent, self._target.location.work)
                 self._bytes[name] = files.transfer(self._source.path(name), target)
             except FileNotFoundError:
                 self._bytes[name] = 0  # The file was deleted meanwhile; the next pass notices that.
@@ -347,16 +353,16 @@ def _make_private(folder: Path, work: Path) -> None:
     make_folder(folder)
 
 
-def _lock(place: StateLocation) -> Lease:
+def _lock(location: StateLocation) -> Lease:
     """The lock of a copy to a folder, which ends with its process."""
-    lock = StateLock(place)
+    lock = StateLock(location)
     try:
         return lock.take()
     except StateError as cause:
         if not (holder := lock.holder()):
             raise
         raise StateError(
-            f"process {holder} writes a copy to {place} already. Wait until it ended, or name another place."
+            f"process {holder} writes a copy to {location} already. Wait until it ended, or name another place."
         ) from cause
 
 
@@ -379,7 +385,7 @@ def identity_there(side: CopyLocation) -> StateIdentity:
     """Return the identity of the state on a side. Raises `StateError` if there is none."""
     identity = read_identity(side.folder)
     if identity is None:
-        raise StateError(f"There is no raycdc state in {side.place}. Is pipeline.state right?")
+        raise StateError(f"There is no raycdc state in {side.location}. Is pipeline.state right?")
     return identity
 
 
@@ -390,9 +396,9 @@ STILL_WITHIN_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A copy in `place`. Its newest epoch that is known to be in the sink is `epoch`, since `committed_ms`."""
+    """A copy in `location`. Its newest epoch that is known to be in the sink is `epoch`, since `committed_ms`."""
 
-    place: str
+    location: str
     pipeline: str
     epoch: int | None
     committed_ms: int | None
@@ -423,7 +429,7 @@ def _copied(source: StateLocation, copy: Copy) -> Copied:
     """`copy`, made to its end."""
     copy.begin()
     until = time.monotonic() + STILL_WITHIN_S
-    while not copy.look():
+    while not copy.copy_once():
         if time.monotonic() > until:
             raise StateError(
                 f"The state in {source} changed faster than it could be copied, for {STILL_WITHIN_S:.0f} s. Stop the "
@@ -436,11 +442,11 @@ def _copied(source: StateLocation, copy: Copy) -> Copied:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A state that is in `place` now. `copied` is None where an earlier command had copied it."""
+    """A state that is in `location` now. `copied` is None where an earlier command had copied it."""
 
     pipeline: str
     before: str
-    place: str
+    location: str
     copied: Copied | None
 
 
@@ -464,11 +470,11 @@ def move(source: StateLocation, target: StateLocation) -> Moved:
         lease = store.lease()
         stack.callback(lease.release)
         term = DriverGeneration(store)
-        pulse = _pulse(store, term, lease)
+        pulse = _heartbeat(store, term, lease)
         stack.callback(pulse.close)
         copy = stack.enter_context(Copy(old, new, segments=True))
         copy.begin()
-        copy.look()  # No process writes there, so one pass is enough.
+        copy.copy_once()  # No process writes there, so one pass is enough.
         copied = copy.write()
         reach("after_copied")
         _bar(store, term, old, target)
@@ -485,13 +491,13 @@ def _is_finished(old: CopyLocation, new: CopyLocation, identity: StateIdentity) 
     there = read_identity(new.folder)
     if there is None or there.checkpoint != identity.checkpoint:
         raise StateError(
-            f"{identity.bar(str(old.place))} But the state is not in {new.place}: bring that place back. The "
-            f"copy in {old.place} is as it was when the state left it."
+            f"{identity.bar(str(old.location))} But the state is not in {new.location}: bring that place back. The "
+            f"copy in {old.location} is as it was when the state left it."
         )
     if not there.barred:
         return True
-    if there.copied_from != str(old.place):
-        raise StateError(there.bar(str(new.place)))
+    if there.copied_from != str(old.location):
+        raise StateError(there.bar(str(new.location)))
     if Generations(old.folder).newest() != Generations(new.folder).newest():
         return False
     copy = Copy(old, new, segments=True)
@@ -512,7 +518,7 @@ def _bar(store: CheckpointStore, term: DriverGeneration, old: CopyLocation, targ
         raise
 
 
-def _pulse(store: CheckpointStore, term: DriverGeneration, lease: Lease) -> DriverHeartbeat:
+def _heartbeat(store: CheckpointStore, term: DriverGeneration, lease: Lease) -> DriverHeartbeat:
     """Return a heartbeat that keeps a standby on another machine waiting while files are copied."""
     return DriverHeartbeat(
         store.generations, term.generation, lease=lambda: lease, on_lost=lambda _: None, lock=store.lock.file

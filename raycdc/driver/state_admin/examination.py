@@ -23,7 +23,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from raycdc.driver.state_admin.copying import LETTERS, LOOKED_UP, documents_of, require_readable
+from raycdc.driver.state_admin.copying import DEAD_LETTERS_FOLDER, LOOKED_UP, documents_of, require_readable
 from raycdc.errors import StateError
 from raycdc.segments.reading import verify_segments
 from raycdc.state import codec
@@ -39,7 +39,7 @@ from raycdc.state.manifests.sealed_state import CHANGE_VERSION
 from raycdc.state.store import CheckpointStore, CommitRecord
 
 #: While a run goes on, a finding must appear in this many passes to count.
-LOOKS = 3
+ATTEMPTS = 3
 
 #: Any other way out is a beginning: see `raycdc.state.recovery`.
 _RESTORE = (
@@ -112,7 +112,7 @@ class Examination:
     `driver` is the driver that has the state, or empty; `older` are documents that an older version wrote.
     """
 
-    place: str
+    location: str
     driver: str = ""
     identity: StateIdentity | None = None
     generation: int = 0
@@ -127,14 +127,14 @@ class Examination:
         return all(finding.effect is StartEffect.UNUSED for finding in self.findings)
 
 
-def examine(place: StateLocation) -> Examination:
-    """Read the state at `place`. `StateError` where there is none, or its storage does not answer."""
-    examination = _Inspection(place).run()
-    for _ in range(LOOKS - 1):
+def examine(location: StateLocation) -> Examination:
+    """Read the state at `location`. `StateError` where there is none, or its storage does not answer."""
+    examination = _Inspection(location).run()
+    for _ in range(ATTEMPTS - 1):
         if not (examination.driver and examination.findings):
             break
         names = {finding.name for finding in examination.findings}
-        examination = _Inspection(place).run()
+        examination = _Inspection(location).run()
         examination.findings = [finding for finding in examination.findings if finding.name in names]
     return examination
 
@@ -142,11 +142,11 @@ def examine(place: StateLocation) -> Examination:
 class _Inspection:
     """One pass over the state; see the module's docstring."""
 
-    def __init__(self, place: StateLocation) -> None:
-        self._place = place
-        self._folder: StateFolder = require_readable(place)
-        self._documents: Mapping[str, bytes] = documents_of(place, self._folder)
-        self._found = Examination(str(place))
+    def __init__(self, location: StateLocation) -> None:
+        self._location = location
+        self._folder: StateFolder = require_readable(location)
+        self._documents: Mapping[str, bytes] = documents_of(location, self._folder)
+        self._found = Examination(str(location))
 
     def run(self) -> Examination:
         examination = self._found
@@ -167,7 +167,7 @@ class _Inspection:
             with self._finding(name, StartEffect.STOPS if counts else StartEffect.UNUSED):
                 self._read(name, data)
         if examination.identity is not None:
-            self._ask(CheckpointStore(self._place, create=False))
+            self._ask(CheckpointStore(self._location, create=False))
         return examination
 
     # -- one document
@@ -175,7 +175,7 @@ class _Inspection:
     def _read(self, name: str, data: bytes) -> None:
         """Raises `StateError` for a document that cannot be read by itself."""
         folder, _, file = name.partition("/")
-        if folder in (LETTERS, LOOKED_UP):
+        if folder in (DEAD_LETTERS_FOLDER, LOOKED_UP):
             return
         if folder == "bases" and not file.startswith(record_bases.PREFIX):
             self._version(name, json.loads(data.split(b"\n", 1)[0]), (BASE_VERSION,))
@@ -214,7 +214,7 @@ class _Inspection:
         record: CommitRecord | None = None
         with self._finding("generations"):
             examination.generation = store.generations.newest()
-            driver = DriverWatch(store.generations, store.lock.holder, lock=store.lock.identity).look()
+            driver = DriverWatch(store.generations, store.lock.holder, lock=store.lock.identity).poll()
             examination.driver = "" if isinstance(driver, Vacancy) else driver
             epochs.sealed = store.sealed_epochs()
         with self._finding("commits"):
@@ -253,13 +253,13 @@ class _Inspection:
         epochs = self._found.epochs
         epochs.segments += len(manifest.segments)
         epochs.segment_bytes += sum(segment.bytes for segment in manifest.segments)
-        own = [segment.placed(store.spool) for segment in manifest.segments if segment.node == STATE_NODE]
+        own = [segment.located(store.spool) for segment in manifest.segments if segment.node == STATE_NODE]
         lost = [segment for segment in own if not verify_segments([segment], checksum=True)]
         if not lost:
             return
         what = f"{len(lost)} of {len(own)} segments of epoch {manifest.epoch} are missing or damaged"
         tables = ", ".join(sorted({str(segment.table) for segment in lost}))
-        where = f" {_ELSEWHERE.format(self._place.work)}" if self._place.on_store else ""
+        where = f" {_ELSEWHERE.format(self._location.work)}" if self._location.on_store else ""
         self._found.findings.append(
             Finding("spool", f"{what} (tables {tables})", StartEffect.COSTS, f"{_SEGMENTS}{where}")
         )

@@ -116,4 +116,4 @@ def too_many_fields(message: MessageAt, table: TableId, options: FormatOptions) 
 
 
 def _error(kind: type[BadMessageError], message: MessageAt, why: str) -> BadMessageError:
-    return kind(f"{message.batch.origin.place(int(message.batch.offsets[message.in_batch]))}: {why}")
+    return kind(f"{message.batch.origin.location(int(message.batch.offsets[message.in_batch]))}: {why}")

@@ -108,10 +108,10 @@ def parse_type(text: str, *, tiny_boolean: bool = False) -> LogicalType:
     raise SchemaError(f"{text!r} is not a column type raycdc knows")
 
 
-def parse_columns(text: str, *, place: str) -> TableSchema:
+def parse_columns(text: str, *, key_path: str) -> TableSchema:
     """The schema that ``id BIGINT NOT NULL, name STRING, PRIMARY KEY (id)`` says.
 
-    Raises `ConfigError` at `place` with every bad column. A bracketed list (``(id BIGINT, …)``) is taken as well.
+    Raises `ConfigError` at `key_path` with every bad column. A bracketed list (``(id BIGINT, …)``) is taken as well.
     """
     stripped = text.strip().rstrip(";").strip()
     if stripped.startswith("(") and stripped.endswith(")"):
@@ -126,24 +126,24 @@ def parse_columns(text: str, *, place: str) -> TableSchema:
             continue
         named = _NAME.match(part)
         if named is None or not named[4].strip():
-            problems.append(f"{place}: {part.strip()!r} is not NAME TYPE")
+            problems.append(f"{key_path}: {part.strip()!r} is not NAME TYPE")
             continue
         name = (named[1] or "").replace("``", "`") or (named[2] or "").replace('""', '"') or named[3]
         try:
             logical = parse_type(named[4])
         except SchemaError as error:
-            problems.append(f"{place}: column {name!r}: {error}")
+            problems.append(f"{key_path}: column {name!r}: {error}")
             continue
         if any(column.name == name for column in columns):
-            problems.append(f"{place}: column {name!r} is there twice")
+            problems.append(f"{key_path}: column {name!r} is there twice")
         if _INLINE_KEY.search(named[4]):
             key = (name,)
         nullable = "not null" not in named[4].lower() and not _INLINE_KEY.search(named[4])
         columns.append(Column(name, logical, nullable))
     known = {column.name for column in columns}
-    problems += [f"{place}: PRIMARY KEY names {name!r}, which is no column" for name in key if name not in known]
+    problems += [f"{key_path}: PRIMARY KEY names {name!r}, which is no column" for name in key if name not in known]
     if not columns and not problems:
-        problems.append(f"{place}: no column is given")
+        problems.append(f"{key_path}: no column is given")
     if problems:
         raise ConfigError(*problems)
     return TableSchema(tuple(columns), key)

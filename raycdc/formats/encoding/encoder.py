@@ -136,8 +136,8 @@ class RowEncoder:
         pieces: list[Any] = []
         for name, cell in zip(names, cells, strict=True):
             new, old = cell.take(pa.array(at)), cell.take(pa.array(previous))
-            told = pc.binary_join_element_wise("," + spelling.name(name), old, "")
-            pieces.append(pc.if_else(pc.not_equal(new, old), told, ""))
+            reported = pc.binary_join_element_wise("," + spelling.name(name), old, "")
+            pieces.append(pc.if_else(pc.not_equal(new, old), reported, ""))
         joined = pc.binary_join_element_wise(*pieces, "") if pieces else pa.array([""] * len(at))
         return pc.binary_join_element_wise("{", pc.utf8_slice_codeunits(joined, 1), "}", "")
 

@@ -81,7 +81,7 @@ def _parse(out: Any, at: Any) -> Any:
 
 
 @helper
-def _place(out: Any, at: Any, digits: Any, point: Any, to: Any, servers: Any, point_zero: Any) -> Any:
+def _write_digits(out: Any, at: Any, digits: Any, point: Any, to: Any, servers: Any, point_zero: Any) -> Any:
     """Write `digits` digits found at `at` with the point after the first `point` of them."""
     if point < -_POINT_MAX + 1 or (point > _POINT_MAX and not (servers and digits > point)):
         out[to] = out[at]
@@ -181,4 +181,4 @@ def _written(bits: Any, out: Any, to: Any, servers: Any, point_zero: Any) -> Any
             out[last] = digit
             out[last - 1] -= 1
     digits, point = _parse(out, scratch)
-    return _place(out, scratch, digits, point, to, servers, point_zero)
+    return _write_digits(out, scratch, digits, point, to, servers, point_zero)

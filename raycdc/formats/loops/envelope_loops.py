@@ -114,9 +114,9 @@ def _entry(tape: Any, names: Any, group: Any, key: Any, position: Any) -> Any:
     """The entry of `group` that the key token is, or -1; `position` is the key's number within its object."""
     at = np.int64(tape.tok[key, AT])
     length = np.int64(tape.tok[key, END]) - at
-    place = group * REMEMBERED_KEYS + position
+    index = group * REMEMBERED_KEYS + position
     if position < REMEMBERED_KEYS:
-        guess = names.remembered[place]
+        guess = names.remembered[index]
         if guess >= 0 and names.entry[guess, STOP] - names.entry[guess, BEGIN] == length:
             if same_bytes(tape.data, at, names.data, names.entry[guess, BEGIN], length):
                 return guess
@@ -125,7 +125,7 @@ def _entry(tape: Any, names: Any, group: Any, key: Any, position: Any) -> Any:
         if names.entry[entry, GROUP] == group and names.entry[entry, STOP] - first == length:
             if same_bytes(tape.data, at, names.data, first, length):
                 if position < REMEMBERED_KEYS:
-                    names.remembered[place] = entry
+                    names.remembered[index] = entry
                 return entry
     return -1
 
@@ -251,13 +251,13 @@ def _table(tape: Any, tables: Any, found: Any, message: Any, version: Any) -> An
     if lengths[2] > 0:
         value = hash_bytes(tape.data, np.int64(tape.tok[third, AT]), lengths[2], value)
     mask = len(tables.bucket) - 2
-    place = (value ^ (version + 2)) & mask
-    while tables.bucket[place] >= 0:
-        table = tables.bucket[place]
+    index = (value ^ (version + 2)) & mask
+    while tables.bucket[index] >= 0:
+        table = tables.bucket[index]
         if _is_table(tape, tables, table, first, second, third, version, lengths):
             tables.bucket[len(tables.bucket) - 1] = table
             return table
-        place = (place + 1) & mask
+        index = (index + 1) & mask
     return np.int64(_NO_TABLE)
 
 
@@ -326,11 +326,11 @@ def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first:
         if at >= end:
             messages.info[message, ACTION] = TOMBSTONE
             continue
-        damage, place = tokenize(tape, repeats, at, end, True)
+        damage, index = tokenize(tape, repeats, at, end, True)
         if damage != 0:
             tape.state[TOKENS] = before
             tape.state[SPARE] = spare
-            _fail(messages, message, damage, place - at)
+            _fail(messages, message, damage, index - at)
             continue
         for name in range(len(repeats.name)):
             if repeats.name[name, FOUND] == UNKNOWN:

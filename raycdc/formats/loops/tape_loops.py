@@ -144,9 +144,11 @@ def _string(data: Any, at: Any, end: Any) -> Any:
             word = load(data, at, 64)
             quote = word ^ _QUOTES
             slash = word ^ _BACKSLASHES
-            odd = (((quote - _ONES) & ~quote) | ((slash - _ONES) & ~slash) | ((word - _BLANKS) & ~word) | word) & _HIGHS
-            if odd != 0:
-                lowest = odd & -odd
+            invalid = (
+                ((quote - _ONES) & ~quote) | ((slash - _ONES) & ~slash) | ((word - _BLANKS) & ~word) | word
+            ) & _HIGHS
+            if invalid != 0:
+                lowest = invalid & -invalid
                 at += ((((lowest - 1) & _ONES) * _ONES) >> 56) - 1
                 break
             at += 8

@@ -131,8 +131,8 @@ CHANGES: Mapping[str, ChangeKind] = {
 
 def effect(target: str, behavior: SchemaChangeBehavior, change: str) -> ChangeEffect:
     """What the change does to a target of this kind (`TARGETS`)."""
-    told = CHANGES[change]
-    evolve, lenient, ignore = told.where.get(target, told.effects)
+    reported = CHANGES[change]
+    evolve, lenient, ignore = reported.where.get(target, reported.effects)
     match behavior:
         case SchemaChangeBehavior.EXCEPTION:
             return ChangeEffect.REFUSED

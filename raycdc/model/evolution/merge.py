@@ -78,15 +78,15 @@ def merge_schemas(target: TableId, known: TableSchema, source: TableId, other: T
             f"it ({', '.join(known.primary_key)}): merged rows need one key. Route it elsewhere, or change its key."
         )
     columns = list(known.columns)
-    places = {column.name.casefold(): index for index, column in enumerate(columns)}
+    indexes = {column.name.casefold(): index for index, column in enumerate(columns)}
     for column in other.columns:
-        place = places.get(column.name.casefold())
-        if place is None:
+        at = indexes.get(column.name.casefold())
+        if at is None:
             columns.append(replace(column, nullable=True, default=None))
             continue
-        here = columns[place]
+        here = columns[at]
         nullable = here.nullable or column.nullable
-        columns[place] = replace(here, type=merge_types(here.type, column.type), nullable=nullable)
+        columns[at] = replace(here, type=merge_types(here.type, column.type), nullable=nullable)
     theirs = {column.name.casefold() for column in other.columns}
     relaxed = (c if c.name.casefold() in theirs else replace(c, nullable=True) for c in columns)
     return TableSchema(tuple(relaxed), known.primary_key)

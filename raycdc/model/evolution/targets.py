@@ -72,10 +72,10 @@ class TargetSchema:
         other names of some; the target's, with the defaults that are for these rows; and the column of each other name.
         """
         assert self.schema is not None
-        gone = set(self.dropped_by(source))
+        dropped = set(self.dropped_by(source))
         for _ in self.named:
-            gone |= {new for new, old in self.named.items() if old in gone}
-        columns = (replace(c, default=None) if c.name.casefold() in gone else c for c in self.schema.columns)
+            dropped |= {new for new, old in self.named.items() if old in dropped}
+        columns = (replace(c, default=None) if c.name.casefold() in dropped else c for c in self.schema.columns)
         both, names = _with_names(own, self.named)
         return both, replace(self.schema, columns=tuple(columns)), names
 
@@ -135,11 +135,13 @@ def routed_to(tables: Iterable[TableId], router: Router) -> dict[TableId, list[T
     return found
 
 
-def emptied(share: TargetEpoch) -> TargetEpoch:
-    """`share`, and nothing of what is in its target already."""
-    first = TruncateTableEvent(share.name), CreateTableEvent(share.name, share.schema)
+def emptied(target_epoch: TargetEpoch) -> TargetEpoch:
+    """`target_epoch`, and nothing of what is in its target already."""
+    first = TruncateTableEvent(target_epoch.name), CreateTableEvent(target_epoch.name, target_epoch.schema)
     begins = CreateTableEvent, TruncateTableEvent, DropTableEvent
-    return replace(share, changes=(*first, *(change for change in share.changes if not isinstance(change, begins))))
+    return replace(
+        target_epoch, changes=(*first, *(change for change in target_epoch.changes if not isinstance(change, begins)))
+    )
 
 
 def changed_routes(known: Mapping[TableId, Collection[TableId]], router: Router) -> list[str]:
@@ -170,11 +172,11 @@ def _alone(
             case AddColumnEvent(_, column, _):
                 defaults[column.name] = column.default
     changes = _losing(had, changes)
-    share = TargetEpoch(name, (source,), schema, tuple(replace(change, table=name) for change in changes))
+    target_epoch = TargetEpoch(name, (source,), schema, tuple(replace(change, table=name) for change in changes))
     if any(column.default != defaults.get(column.name) for column in schema.columns):
         columns = tuple(replace(column, default=defaults.get(column.name)) for column in schema.columns)
-        return share, TargetSchema((source,), TableSchema(columns, schema.primary_key))
-    return share, TargetSchema((source,), schema)
+        return target_epoch, TargetSchema((source,), TableSchema(columns, schema.primary_key))
+    return target_epoch, TargetSchema((source,), schema)
 
 
 def _losing(had: Collection[str], changes: Sequence[SchemaChangeEvent]) -> list[SchemaChangeEvent]:
@@ -182,7 +184,7 @@ def _losing(had: Collection[str], changes: Sequence[SchemaChangeEvent]) -> list[
     that comes right before its beginning stays there.
     """
     names = list(had)
-    told: list[SchemaChangeEvent] = []
+    reported: list[SchemaChangeEvent] = []
     for event in changes:
         match event:
             case AddColumnEvent(_, column, _):
@@ -193,11 +195,11 @@ def _losing(had: Collection[str], changes: Sequence[SchemaChangeEvent]) -> list[
                 names = [new_name if other.casefold() == name.casefold() else other for other in names]
             case CreateTableEvent(table, schema):
                 lost = [DropColumnEvent(table, name) for name in names if find_column(schema, name) is None]
-                at = len(told) - 1 if told and isinstance(told[-1], TruncateTableEvent) else len(told)
-                told[at:at] = lost
+                at = len(reported) - 1 if reported and isinstance(reported[-1], TruncateTableEvent) else len(reported)
+                reported[at:at] = lost
                 names = [column.name for column in schema.columns]
-        told.append(event)
-    return told
+        reported.append(event)
+    return reported
 
 
 def _merged(
@@ -224,8 +226,8 @@ def _merged(
     every = tuple(dict.fromkeys([*known, *sources]))
     changes = (*merger.passed_on, *_steps(name, before, merger.schema, merger.named))
     beginning = tuple(source for source in sources if source not in known)
-    share = TargetEpoch(name, tuple(sources), merger.schema, changes, beginning)
-    return share, TargetSchema(every, merger.schema, merger.dropped, merger.named)
+    target_epoch = TargetEpoch(name, tuple(sources), merger.schema, changes, beginning)
+    return target_epoch, TargetSchema(every, merger.schema, merger.dropped, merger.named)
 
 
 @dataclass(slots=True)
@@ -251,11 +253,11 @@ class _Merger:
                 case AddColumnEvent(_, column, _):
                     self._check_added(source, column)
                     added[column.name.casefold()] = column.default
-                case DropColumnEvent(_, gone):
-                    self._drop(source, gone)
-                case RenameColumnEvent(_, gone, new) if gone.casefold() != new.casefold():
-                    self._rename(source, gone.casefold(), new.casefold(), added)
-                    self._drop(source, gone)
+                case DropColumnEvent(_, dropped):
+                    self._drop(source, dropped)
+                case RenameColumnEvent(_, dropped, new) if dropped.casefold() != new.casefold():
+                    self._rename(source, dropped.casefold(), new.casefold(), added)
+                    self._drop(source, dropped)
         if self.schema is None:
             plain = tuple(replace(column, default=None) for column in schema.columns)
             self.schema = TableSchema(plain, schema.primary_key)
@@ -271,20 +273,22 @@ class _Merger:
             )
             self.schema = TableSchema(tuple(columns), merged.primary_key)
 
-    def _rename(self, source: TableId, gone: str, new: str, added: dict[str, str | None]) -> None:
-        """The column `gone` is called `new`: the target gets it with the same values, or has it as that one already."""
+    def _rename(self, source: TableId, dropped: str, new: str, added: dict[str, str | None]) -> None:
+        """The column `dropped` is called `new`: the target gets it with the same values, or has it as that one
+        already.
+        """
         if self.schema is None or not self.upsert:
             return
-        if gone in added and find_column(self.schema, gone) is None:
-            added[new] = added.pop(gone)
+        if dropped in added and find_column(self.schema, dropped) is None:
+            added[new] = added.pop(dropped)
         elif find_column(self.schema, new) is None:
             named = dict(self.named)
             # A name that it had for a moment is none of the target's.
-            old = named.pop(gone, gone) if find_column(self.schema, gone) is None else gone
+            old = named.pop(dropped, dropped) if find_column(self.schema, dropped) is None else dropped
             self.named = {**named, new: old}
-        elif self.named.get(new) != gone:
+        elif self.named.get(new) != dropped:
             raise RulesRefusedError(
-                f"{source}: column {gone} was renamed to {new}, but {self.name}, where other tables are merged with "
+                f"{source}: column {dropped} was renamed to {new}, but {self.name}, where other tables are merged with "
                 f"it, has a column of that name with other values for the rows of {source.table}. Read all of them "
                 f"anew, which empties the target, with: raycdc tables resnapshot CONFIG {source}"
             )
@@ -313,8 +317,8 @@ class _Merger:
         if not self.upsert or self.schema is None or index is None:
             return
         known = self.schema.columns[index]
-        gone: frozenset[str] = frozenset().union(*self.dropped.values(), self.named)
-        if known.default == column.default and column.name.casefold() not in gone:
+        dropped: frozenset[str] = frozenset().union(*self.dropped.values(), self.named)
+        if known.default == column.default and column.name.casefold() not in dropped:
             return
         raise RulesRefusedError(
             f"{source}: column {column.name} was added, but {self.name}, where other tables are merged with it, has a "

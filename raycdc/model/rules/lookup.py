@@ -42,7 +42,7 @@ class Lookup:
     rules: tuple[str, ...] = ()
 
     @property
-    def place(self) -> str:
+    def key_path(self) -> str:
         """The lookup's place in the configuration, for messages."""
         return f"lookup[{self.number}]"
 

@@ -8,8 +8,8 @@ nobody would look for it there: the table is parked, and a ``[[route]]`` gives i
 How much of one table each kind of target can hold: one literal table, from the servers' manuals. Pure.
 
 A sink asks `TargetLimits.exceeded` before a table's first row, and at each change of its columns; what is more than a
-target can hold parks that table alone. Limits of single values (`told`) are the server's to find: it refuses the row,
-which is named or left out as ``pipeline.on_bad_record`` says.
+target can hold parks that table alone. Limits of single values (`description`) are the server's to find: it refuses the
+row, which is named or left out as ``pipeline.on_bad_record`` says.
 
 ``raycdc docs types`` prints this table.
 """
@@ -27,7 +27,7 @@ from raycdc.model.table import TableId
 #: Digits of a hash that stand for the end of a name that was too long.
 _DIGITS = 8
 #: Begins the names by which a state knows the known rows of its tables (`raycdc.delivery.record_keeper`).
-KNOWN_ROWS = "known rows of "
+ROW_STORE_OF = "known rows of "
 #: The advice about a table's name.
 ROUTE_IT = "Give the target another name by a [[route]]"
 _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
@@ -115,11 +115,11 @@ class NameRules:
             ("database", target.db, self.database, self.database_bytes_max),
             ("table", target.table, self.table, 0),
         )
-        for what, name, odd, bytes_max in parts:
+        for what, name, invalid, bytes_max in parts:
             why = self._no_folder(name) if self.folder else ""
             if not name:
                 why = "is empty"
-            elif bad := sorted(set(name) & set(odd)):
+            elif bad := sorted(set(name) & set(invalid)):
                 why = f"contains {bad[0]!r}"
             elif (what == "database" and self._is_servers(name)) or (
                 what == "table" and self.table_first and name.startswith(self.table_first)
@@ -136,7 +136,7 @@ class NameRules:
             if why := why or self._too_long(name):
                 cannot = "be a folder" if self.folder else f"name a {what}"
                 return f"{name!r} cannot {cannot} of {self.store}, because it {why}. {ROUTE_IT}"
-        if target.db.startswith(KNOWN_ROWS):
+        if target.db.startswith(ROW_STORE_OF):
             return f"{target.db!r} is what raycdc calls rows that it keeps, and no database of a target. {ROUTE_IT}"
         if self._is_ours(target):
             return f"{target} is the name of a table of {self.store} in which raycdc keeps its own records. {ROUTE_IT}"
@@ -181,8 +181,8 @@ class NameRules:
         return ""
 
     def _too_long(self, name: str) -> str:
-        if self.bmp and (odd := _ABOVE_BMP.search(name)):
-            return f"contains {odd[0]!r}"
+        if self.bmp and (invalid := _ABOVE_BMP.search(name)):
+            return f"contains {invalid[0]!r}"
         if self.bytes_max and len(name.encode()) > self.bytes_max:
             return f"has more than {self.bytes_max} bytes"
         if self.length_max and len(name) > self.length_max:
@@ -307,14 +307,16 @@ ANY_NAMES = NameRules("the target", named=False)
 
 @dataclass(frozen=True, slots=True)
 class TargetLimits:
-    """The limits of one kind of target; 0 is no limit. `told` are those that no column's type tells of, for people."""
+    """The limits of one kind of target; 0 is no limit. `description` are those that no column's type tells of, for
+    people.
+    """
 
     store: str
     columns_max: int = 0
     key_columns_max: int = 0
     #: Of the declared columns of a key together, in bytes.
     key_bytes_max: int = 0
-    told: str = ""
+    description: str = ""
 
     def exceeded(self, columns: int, key_columns: int, key_bytes: int = 0) -> str:
         """What is too much, as the end of a sentence that begins with the table's name; empty where all fits."""
@@ -334,9 +336,9 @@ _INNODB = TargetLimits(
     "InnoDB",
     columns_max=1017,
     key_bytes_max=3072,
-    told="16 columns in a key (MariaDB: 32); 30 digits behind the point (MariaDB: 38); a row of 65,535 bytes without "
-    "texts and binaries, and of 8,126 bytes in its page (about 197 texts or binaries); a row as a statement by the "
-    "server's max_allowed_packet",
+    description="16 columns in a key (MariaDB: 32); 30 digits behind the point (MariaDB: 38); a row of 65,535 bytes "
+    "without texts and binaries, and of 8,126 bytes in its page (about 197 texts or binaries); a row as a statement by "
+    "the server's max_allowed_packet",
 )
 
 #: By the names of `raycdc.model.rules.names.NAMES`.
@@ -346,20 +348,24 @@ LIMITS: Mapping[str, TargetLimits] = {
         "PostgreSQL",
         columns_max=1600,
         key_columns_max=32,
-        told="a row of 8,160 bytes in its page (long texts and binaries lie elsewhere, 18 bytes of each are left); a "
-        "value of 1 GiB; values of a key of 2,704 bytes together",
+        description="a row of 8,160 bytes in its page (long texts and binaries lie elsewhere, 18 bytes of each are "
+        "left); a value of 1 GiB; values of a key of 2,704 bytes together",
     ),
     "mysql": _INNODB,
     "mariadb": _INNODB,
     # Manual: "MongoDB Limits and Thresholds".
-    "mongodb": TargetLimits("MongoDB", told="a document of 16 MiB, an index entry as large as the document allows"),
+    "mongodb": TargetLimits(
+        "MongoDB", description="a document of 16 MiB, an index entry as large as the document allows"
+    ),
     # The broker's message.max.bytes and the topic's max.message.bytes.
     "kafka": TargetLimits(
-        "Kafka", told="a message by the topic's max.message.bytes (1,048,588 bytes unless it is set)"
+        "Kafka", description="a message by the topic's max.message.bytes (1,048,588 bytes unless it is set)"
     ),
-    "delta": TargetLimits("a Delta table", told="a value of 2 GiB, as Arrow and Parquet count its bytes"),
-    "iceberg": TargetLimits("an Iceberg table", told="a value of 2 GiB, as Arrow and Parquet count its bytes"),
-    "parquet": TargetLimits("a folder of Parquet files", told="a value of 2 GiB, as Arrow and Parquet count its bytes"),
+    "delta": TargetLimits("a Delta table", description="a value of 2 GiB, as Arrow and Parquet count its bytes"),
+    "iceberg": TargetLimits("an Iceberg table", description="a value of 2 GiB, as Arrow and Parquet count its bytes"),
+    "parquet": TargetLimits(
+        "a folder of Parquet files", description="a value of 2 GiB, as Arrow and Parquet count its bytes"
+    ),
     "jsonl": TargetLimits("a folder of JSON files"),
     "console": TargetLimits("the console"),
 }

@@ -49,13 +49,13 @@ class TableSelector:
 
     __slots__ = ("_cache", "_exclude", "_include", "exclude", "include")
 
-    def __init__(self, include: Iterable[str], exclude: Iterable[str] = (), *, place: str = "source") -> None:
+    def __init__(self, include: Iterable[str], exclude: Iterable[str] = (), *, key_path: str = "source") -> None:
         """Raises `ConfigError` with every bad entry, named as ``{place}.tables[i]`` or ``{place}.exclude[i]``."""
         self.include = tuple(include)
         self.exclude = tuple(exclude)
         problems: list[str] = []
-        self._include = _compile(self.include, f"{place}.tables", problems)
-        self._exclude = _compile(self.exclude, f"{place}.exclude", problems)
+        self._include = _compile(self.include, f"{key_path}.tables", problems)
+        self._exclude = _compile(self.exclude, f"{key_path}.exclude", problems)
         if problems:
             raise ConfigError(*problems)
         self._cache: dict[TableId, bool] = {}
@@ -130,13 +130,13 @@ def check_pattern(text: str) -> str:
     return text
 
 
-def _compile(texts: tuple[str, ...], place: str, problems: list[str]) -> tuple[NamePattern, ...]:
+def _compile(texts: tuple[str, ...], key_path: str, problems: list[str]) -> tuple[NamePattern, ...]:
     patterns: list[NamePattern] = []
     for index, text in enumerate(texts):
         try:
             check_pattern(text)
         except ValueError as error:
-            problems.append(f"{place}[{index}]: {error}")
+            problems.append(f"{key_path}[{index}]: {error}")
         else:
             patterns.append(NamePattern.of(text))
     return tuple(patterns)

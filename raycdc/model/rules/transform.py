@@ -169,11 +169,11 @@ class Transforms:
         """The number of the table's ``[[transform]]``; None where it has none."""
         return next((i for i, pattern in enumerate(self._patterns) if pattern.match(table)), None)
 
-    def place(self, table: TableId) -> str:
+    def key_path(self, table: TableId) -> str:
         """The place of the transform of `table` in the configuration, for messages."""
         found, index = self.of(table), self.index(table)
         assert found is not None, table
-        return found.lookups[0].place if index is None else f"transform[{index}]"
+        return found.lookups[0].key_path if index is None else f"transform[{index}]"
 
 
 def items_of(projection: str) -> tuple[Item, ...]:
@@ -255,11 +255,11 @@ def _closing(text: str, at: int) -> int:
     """Where the quote at `at` is closed. A backslash takes the next character's meaning, but in names and raw texts."""
     quote = text[at]
     raw = quote == "`" or re.search(r"\b[rR]$", text[:at]) is not None
-    place = at + 1
-    while place < len(text):
-        if text[place] == "\\" and not raw:
-            place += 1
-        elif text[place] == quote:
-            return place
-        place += 1
+    key_path = at + 1
+    while key_path < len(text):
+        if text[key_path] == "\\" and not raw:
+            key_path += 1
+        elif text[key_path] == quote:
+            return key_path
+        key_path += 1
     raise ValueError(f"character {at + 1}: {quote} is never closed")

@@ -19,11 +19,11 @@ since it began to read |
 by node), `reason` |
 | `progress` | twice a second; of more than a hundred tables less often, and those that changed | tables: phase, \
 chunks, rows, values lost, rows left out; \
-lags; readers; `bottleneck`: `pace`, while `source.rows_per_second` or `bytes_per_second` holds the readers back |
+lags; readers; `bottleneck`: `rate_limit`, while `source.rows_per_second` or `bytes_per_second` holds the readers back |
 | `commit` | an epoch is in the sink | `epoch`, `tables`, `rows`, `seconds` = `staging_s` + `commit_s`, \
 `rows_read_by` and `rows_written_by`: rows by who read and who wrote them |
 | `warning` | something the user should know, the job goes on | `text` |
-| `standing` | a stage of a table or split has not moved for `pipeline.watchdog`; again while it lasts | `stage` \
+| `stalled` | a stage of a table or split has not moved for `pipeline.watchdog`; again while it lasts | `stage` \
 (`raycdc.core.activity`), `table`, `split`, `reader`, `doing`, `note`, `seconds`, `text` |
 | `moving` | it goes on | the same, as it was told of last |
 | `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
@@ -45,7 +45,7 @@ Light to import: it loads nothing of a source or an engine.
 from raycdc.observe.events.as_json import event_to_json
 from raycdc.observe.events.listeners import Listeners
 from raycdc.observe.events.run_events import (
-    PACE,
+    RATE_LIMIT,
     After,
     CaughtUp,
     Commanded,
@@ -80,7 +80,7 @@ from raycdc.observe.events.run_events import (
 )
 
 __all__ = [
-    "PACE",
+    "RATE_LIMIT",
     "After",
     "CaughtUp",
     "Commanded",

@@ -186,7 +186,7 @@ class ParkedLine(_Line):
 
 
 class StalledLine(_Line):
-    """Something has not moved for long (`standing`), or moves again."""
+    """Something has not moved for long (`stalled`), or moves again."""
 
     event: Literal["standing", "moving"]
     stage: str

@@ -18,8 +18,8 @@ from raycdc.observe.events.run_events import Listener, RunEvent, Warned
 
 
 class Listeners:
-    """`listeners` by their names for people, in the order in which they hear. Any thread may call `tell` and `guard`; a
-    listener may call neither.
+    """`listeners` by their names for people, in the order in which they hear. Any thread may call `notify` and `guard`;
+    a listener may call neither.
     """
 
     def __init__(self, listeners: Mapping[str, Listener]) -> None:
@@ -36,7 +36,7 @@ class Listeners:
         with self._lock:
             self._listeners[name] = listener
 
-    def tell(self, event: RunEvent) -> None:
+    def notify(self, event: RunEvent) -> None:
         """Call each listener with the event."""
         with self._lock:
             pending = deque([event])
@@ -54,7 +54,7 @@ class Listeners:
             call()
         except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
             for warning in self._reported(name, call, error):
-                self.tell(warning)
+                self.notify(warning)
 
     def _reported(self, name: str, listener: object, error: Exception) -> list[Warned]:
         """The warning about the error, which is on standard error by then; none for the second of a listener."""

@@ -136,7 +136,7 @@ class _Appended:
         # A library may log while a line is added by the same thread: from `__del__`, whenever that is called.
         self._lock = threading.RLock()
         self._descriptor: int | None = None
-        self._told = False
+        self._reported = False
 
     def add(self, line: str) -> None:
         with self._lock:
@@ -144,7 +144,7 @@ class _Appended:
                 # One write: lines of several processes do not mix.
                 os.write(self._opened(), f"{line}\n".encode())
             except OSError as cause:
-                self._tell(cause)
+                self._notify(cause)
 
     def close(self) -> None:
         with self._lock:
@@ -169,9 +169,9 @@ class _Appended:
             self._descriptor = _open_file(self._path)
         return self._descriptor
 
-    def _tell(self, cause: OSError) -> None:
-        if not self._told:
-            self._told = True
+    def _notify(self, cause: OSError) -> None:
+        if not self._reported:
+            self._reported = True
             text = f"logging.file: {self._path} cannot be written to ({cause.strerror}); the run goes on without it."
             # Standard error may be gone, too.
             with contextlib.suppress(OSError, ValueError):

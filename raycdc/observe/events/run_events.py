@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from raycdc.source.tables.table_life import Parked
 
 #: `RunProgress.bottleneck`: the rate at which the source is to be read at most.
-PACE = "pace"
+RATE_LIMIT = "pace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ class ReaderFigures:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How far the run is. `bottleneck` is what holds it back, where that is known: ``pace``, that of the source. `job`
-    is the status of the source side that it was made of, for whoever needs more of it; it is in no line.
+    """How far the run is. `bottleneck` is what holds it back, where that is known: ``rate_limit``, that of the source.
+    `job` is the status of the source side that it was made of, for whoever needs more of it; it is in no line.
     """
 
     tables: tuple[TableFigures, ...]
@@ -369,9 +369,9 @@ class Failed:
 
     @classmethod
     def of(cls, error: Exception) -> Failed:
-        from raycdc.runtime.unexpected import told_text  # Only here, because it loads Arrow.
+        from raycdc.runtime.unexpected import error_text  # Only here, because it loads Arrow.
 
-        return cls(type(error).__name__, told_text(error))
+        return cls(type(error).__name__, error_text(error))
 
 
 @dataclass(frozen=True, slots=True)

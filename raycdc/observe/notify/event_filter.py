@@ -70,7 +70,7 @@ class EventFilter:
     def __init__(self, about: PipelineInfo) -> None:
         self._about = about
         self._recovering: list[tuple[After, str]] = []
-        self._left_out_told: dict[str, tuple[int, float]] = {}
+        self._left_out_reported: dict[str, tuple[int, float]] = {}
         self._parked: set[str] = set()
         self._at_risk = False
         self._count = 0
@@ -164,13 +164,13 @@ class EventFilter:
 
     def _rows(self, status: RunStatus, now_s: float, at_ms: int) -> Iterator[Message]:
         """Of tables of which more rows were left out since they were told of, which was long enough ago."""
-        if status.tables.rows_left_out == sum(rows for rows, _ in self._left_out_told.values()):
+        if status.tables.rows_left_out == sum(rows for rows, _ in self._left_out_reported.values()):
             return
         left_out = {name: each.figures.bad_rows or 0 for name, each in status.tables.known.items()}
         for table, rows in sorted(left_out.items()):
-            told, told_s = self._left_out_told.get(table, (0, float("-inf")))
-            if rows > told and now_s - told_s >= LEFT_OUT_EVERY_S:
-                self._left_out_told[table] = rows, now_s
+            reported, reported_s = self._left_out_reported.get(table, (0, float("-inf")))
+            if rows > reported and now_s - reported_s >= LEFT_OUT_EVERY_S:
+                self._left_out_reported[table] = rows, now_s
                 text = f"{rows} rows of {table} have been left out so far, as pipeline.on_bad_record says"
                 data = RowsLeftOutNotification(table=table, rows=rows)
                 yield self._message(NotificationKind.ROWS_LEFT_OUT, at_ms, text, data, (table, rows))
@@ -184,6 +184,6 @@ class EventFilter:
         self, happening: NotificationKind, at_ms: int, text: str, data: Data, named: tuple[str | int, ...]
     ) -> Message:
         about = self._about
-        told = f"{about.pipeline}: {text}"
+        reported = f"{about.pipeline}: {text}"
         identity = message_id(about.pipeline, about.state, str(happening), *named)
-        return Message(identity, happening, at_ms, about.pipeline, about.host, told, data)
+        return Message(identity, happening, at_ms, about.pipeline, about.host, reported, data)

@@ -61,13 +61,13 @@ class Notifier:
         self._lock = threading.Lock()
         self._warning: Callable[[str], None] = lambda _: None
         self._log_kept_s: Callable[[], float | None] = lambda: None
-        place = state_of(config)
+        location = state_of(config)
         host = socket.gethostname()
         run = f"{host} {os.getpid()} {time.time_ns()}"
-        self._news = EventFilter(PipelineInfo(config.pipeline.name, str(place), host, run))
+        self._filter = EventFilter(PipelineInfo(config.pipeline.name, str(location), host, run))
         self._closed = threading.Event()
         self._watches = False
-        sent = Sent(place.work / FILE_NAME) if config.notifications else None
+        sent = Sent(location.work / FILE_NAME) if config.notifications else None
         self._addressees = [] if sent is None else [self._addressee(each, sent) for each in config.notifications]
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class Notifier:
         """An event of the run; returns at once."""
         if self._addressees:
             with self._lock:
-                self._put(self._news.heard(event, self._keeper.status, now_s=time.monotonic(), at_ms=_now_ms()))
+                self._put(self._filter.heard(event, self._keeper.status, now_s=time.monotonic(), at_ms=_now_ms()))
             if isinstance(event, Started):
                 self._watch()
 
@@ -91,7 +91,7 @@ class Notifier:
         if self._addressees:
             with self._lock:
                 end = Stopped() if stopped else CaughtUp()
-                self._put(self._news.heard(end, self._keeper.status, now_s=time.monotonic(), at_ms=_now_ms()))
+                self._put(self._filter.heard(end, self._keeper.status, now_s=time.monotonic(), at_ms=_now_ms()))
         self._close(float("inf"))
 
     def failed_at_once(self, error: RaycdcError) -> None:
@@ -106,7 +106,7 @@ class Notifier:
         code = error.exit_code if isinstance(error, RaycdcError) else ExitCode.BUG
         if self._addressees and not self._closed.is_set():
             with self._lock:
-                self._put(self._news.ended(Failed.of(error), int(code), self._keeper.status, at_ms=_now_ms()))
+                self._put(self._filter.ended(Failed.of(error), int(code), self._keeper.status, at_ms=_now_ms()))
         self._close(wait_s)
 
     def _close(self, wait_s: float) -> None:
@@ -146,7 +146,7 @@ class Notifier:
                 with suppress(RaycdcError):
                     kept_s = self._log_kept_s()
                     with self._lock:
-                        self._put(self._news.room(kept_s, at_ms=_now_ms()))
+                        self._put(self._filter.room(kept_s, at_ms=_now_ms()))
                 pause_s = FIRST_ROOM_EVERY_S if kept_s is None and first_s > 0 else ROOM_EVERY_S
                 first_s -= pause_s
                 if self._closed.wait(pause_s):

@@ -72,7 +72,7 @@ class OfOptions:
 
     @property
     def name(self) -> str:
-        return self._options.place
+        return self._options.receiver
 
     @property
     def key(self) -> str:

@@ -37,7 +37,7 @@ _REFUSED = (401, 403)
 #: meanwhile, are refused once and dropped, until one is taken.
 SAME_FOR_S, REFUSED_FOR_S = 60.0, 300.0
 #: How often a connection that is over its time is looked for.
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 def signature(key: bytes, message_id: str, at_s: int, body: bytes) -> str:
@@ -141,7 +141,7 @@ class _Deadline:
         wait_s = self._timeout_s
         while not self._over.wait(wait_s):
             # Again and again: a connection that is being made has no socket yet.
-            self._passed, wait_s = True, _LOOK_S
+            self._passed, wait_s = True, _POLL_S
             if (connected := self._connection.sock) is not None:
                 with suppress(OSError):
                     connected.shutdown(socket.SHUT_RDWR)

@@ -31,7 +31,7 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 
 
 def status_at_rest(
-    store: CheckpointStore, said: str, place_text: Callable[[Position], str], *, runs: bool = False
+    store: CheckpointStore, said: str, position_text: Callable[[Position], str], *, runs: bool = False
 ) -> Status:
     """The document; `said` are the words for who says so. With `runs` there is a run that cannot be asked."""
     manifest, record = store.last_manifest(), store.last_commit()
@@ -40,7 +40,7 @@ def status_at_rest(
     if manifest is not None and state is None:
         tables = _without_log(manifest)
     elif manifest is not None and state is not None:
-        tables = _tables(manifest, as_it_is(state, record), requests_of(store), place_text)
+        tables = _tables(manifest, as_it_is(state, record), requests_of(store), position_text)
     lost = {} if manifest is None else {str(table): count for table, count in manifest.lost.items()}
     left_out = bad_rows(store, record.epoch if record else 0)
     commit = None if record is None else CommitReport(record.epoch, record.committed_ms)
@@ -98,7 +98,7 @@ def _without_log(manifest: Manifest) -> tuple[TableReport, ...]:
 
 
 def _tables(
-    manifest: Manifest, state: StreamState, requests: Requests, place_text: Callable[[Position], str]
+    manifest: Manifest, state: StreamState, requests: Requests, position_text: Callable[[Position], str]
 ) -> tuple[TableReport, ...]:
     sealed = SealedEnumerator.of(manifest.enumerator)
     snapshots = {str(table): _snapshot(planning) for table, planning in sealed.tables.items()}
@@ -110,7 +110,7 @@ def _tables(
             phase=phase_word(table),
             targets=(name,),
             snapshot=snapshots.get(name),
-            parked=_parked(table, place_text),
+            parked=_parked(table, position_text),
             asked=None if asked is None else str(asked),
             backfill=backfills.get(name),
         )
@@ -137,7 +137,7 @@ def _snapshot(sealed: SealedPlanning) -> SnapshotReport:
     )
 
 
-def _parked(table: TableState, place_text: Callable[[Position], str]) -> ParkedReport | None:
+def _parked(table: TableState, position_text: Callable[[Position], str]) -> ParkedReport | None:
     if not isinstance(table, Parked):
         return None
-    return ParkedReport(table.reason, table.again, table.ts_ms, place_text(table.position))
+    return ParkedReport(table.reason, table.again, table.ts_ms, position_text(table.position))

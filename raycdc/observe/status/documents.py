@@ -45,18 +45,18 @@ KEEPS_UP_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class StatusDocuments:
-    """Makes the documents of one run, for any thread. `place_text` writes a parked table's position for people;
-    `log_room` asks the source, and may take a moment.
+    """Makes the documents of one run, for any thread. `position_text` writes a parked table's position for people;
+    `log_retention` asks the source, and may take a moment.
     """
 
     keeper: StatusKeeper
     targets: Callable[[TableId], tuple[TableId, ...]]
-    log_room: Callable[[], LogRetention | None] = lambda: None
-    place_text: Callable[[Parked], str] = lambda _: ""
+    log_retention: Callable[[], LogRetention | None] = lambda: None
+    position_text: Callable[[Parked], str] = lambda _: ""
 
     def status(self, chosen: Chosen = EVERY_TABLE) -> Status:
         """The document of now, with the tables that are `chosen`."""
-        room = self.log_room()
+        room = self.log_retention()
         status, now = self.keeper.status, self.keeper.now()
         names, next_after = chosen_names(status.tables, chosen)
         return Status(
@@ -93,7 +93,7 @@ class StatusDocuments:
             lag_ms=status.behind_ms(now.s) if figures.phase == "stream" else None,
             parked=None
             if parked is None
-            else ParkedReport(parked.reason, parked.again, parked.ts_ms, self.place_text(parked)),
+            else ParkedReport(parked.reason, parked.again, parked.ts_ms, self.position_text(parked)),
             rows_left_out=figures.bad_rows,
             values_lost=figures.lost_values,
             backfill=_backfill(table, now.s),
@@ -161,8 +161,10 @@ def _job(status: RunStatus, room: LogRetention | None, now_s: float) -> JobRepor
 def _resuming(job: JobStatus | None, now_ms: int) -> ResumingReport | None:
     """What holds up the tables that go on; there is one second reading for all of them."""
     readers = () if job is None else job.readers
-    away = next((reader.metrics.beside for reader in readers if reader.metrics.beside is not None), None)
-    return None if away is None else ResumingReport(away.tries, away.text, now_ms + 1000 * away.left_s)
+    outage = next(
+        (reader.metrics.catch_up_outage for reader in readers if reader.metrics.catch_up_outage is not None), None
+    )
+    return None if outage is None else ResumingReport(outage.tries, outage.text, now_ms + 1000 * outage.left_s)
 
 
 def _snapshot(table: KnownTable, now_s: float) -> SnapshotReport:

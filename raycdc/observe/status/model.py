@@ -34,7 +34,7 @@ class ParkedReport:
     reason: str
     again: Annotated[bool, Field(description="Whether it begins again with a new snapshot, by itself.")]
     at_ms: Annotated[int, Field(description="Since when.")]
-    place: Annotated[str, Field(description="The place in the log, as the source writes it.")] = ""
+    location: Annotated[str, Field(description="The place in the log, as the source writes it.")] = ""
 
 
 @dataclass(frozen=True, slots=True)

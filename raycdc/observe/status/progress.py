@@ -17,7 +17,7 @@ from raycdc.errors import RaycdcError
 from raycdc.model import TableId
 from raycdc.model.engines import EngineName
 from raycdc.observe.events import (
-    PACE,
+    RATE_LIMIT,
     CaughtUp,
     Committed,
     EnginesAtWork,
@@ -47,10 +47,10 @@ from raycdc.source.tables.table_life import is_nothing
 from raycdc.state.parked import ParkedTarget
 
 #: Of at most so many tables a look asks each time, and the last look of a run tells all of them.
-TABLES_PER_LOOK = 100
+TABLES_PER_POLL = 100
 #: Asking for all tables takes at most this share of the time, however many there are. A look at the readers alone costs
 #: next to nothing, and is all that lag, warnings and the watchdog need.
-TABLES_SHARE = 0.1
+TABLES_FRACTION = 0.1
 
 
 Figure = TypeVar("Figure")
@@ -123,7 +123,7 @@ class TablesOfRun:
     def __len__(self) -> int:
         return len(self._statuses)
 
-    def look(
+    def poll(
         self,
         status: JobStatus,
         bad_rows: Mapping[str, int],
@@ -137,9 +137,9 @@ class TablesOfRun:
         """
         self._of_generation(status.generation)
         counts = _counts_by_table(status.readers)
-        beside = _changed(self._counts, counts) | _changed(self._bad_rows, bad_rows)
+        changed = _changed(self._counts, counts) | _changed(self._bad_rows, bad_rows)
         self._counts, self._bad_rows = counts, bad_rows
-        again = self._moving | {table for table in map(TableId.parse, beside) if table in status.tables}
+        again = self._moving | {table for table in map(TableId.parse, changed) if table in status.tables}
         news = []
         for table, now in status.tables.items():
             if every or table in again or self._statuses.get(table) != now:
@@ -193,7 +193,7 @@ class LagsOfRun:
         if figures.watermark_ms is not None:
             self._emit_lag_ms = max(0, figures.committed_ms - figures.watermark_ms)
 
-    def look(self, readers: Sequence[ReaderStatus], now_s: float) -> Lags | PartitionLags:
+    def poll(self, readers: Sequence[ReaderStatus], now_s: float) -> Lags | PartitionLags:
         """The lags of the log, or those of all partitions together."""
         partitions = [reader.metrics.partitions for reader in readers if reader.metrics.partitions is not None]
         if partitions:
@@ -228,35 +228,35 @@ class ProgressReporter:
         self.engines: Callable[[EngineName], EnginesAtWork] = EnginesAtWork
 
     def starting(self, step: str) -> None:
-        self.tell(Starting(step))
+        self.notify(Starting(step))
 
     def waiting(self, holder: str, state: str, *, at_most_s: float | None = None) -> None:
-        self.tell(StandbyWaiting(holder, state, at_most_s))
+        self.notify(StandbyWaiting(holder, state, at_most_s))
 
     def took_over(self, reason: str, generation: int) -> TookOver:
         event = TookOver(reason, generation)
-        self.tell(event)
+        self.notify(event)
         return event
 
     def processes(self, enumerator: int, readers: Sequence[int]) -> None:
         driver = self._keeper.status.run.pid
         engine = EngineName.DRIVER if enumerator == driver else EngineName.RAY
-        self.tell(Started(driver, enumerator, tuple(readers), self.engines(engine)))
+        self.notify(Started(driver, enumerator, tuple(readers), self.engines(engine)))
 
     def scaled(self, scaled: Scaled) -> None:
-        self.tell(Scaling(scaled.readers, scaled.waiting, scaled.nodes, scaled.reason))
+        self.notify(Scaling(scaled.readers, scaled.waiting, scaled.nodes, scaled.reason))
 
     def warning(self, text: str) -> None:
-        self.tell(Warned(text))
+        self.notify(Warned(text))
 
     def failed(self, error: RaycdcError) -> None:
-        self.tell(Failed.of(error))
+        self.notify(Failed.of(error))
 
     def committed(self, figures: EpochStatistics) -> None:
         self._lags.committed(figures)
         self._bad_rows = figures.bad_rows
         self._lag.committed(figures.epoch)
-        self.tell(
+        self.notify(
             Committed(
                 figures.epoch,
                 figures.tables,
@@ -269,7 +269,7 @@ class ProgressReporter:
 
     def finished(self, *, stopped: bool) -> None:
         engines = self._keeper.status.commits.engines
-        self.tell(Stopped(engines) if stopped else CaughtUp(engines))
+        self.notify(Stopped(engines) if stopped else CaughtUp(engines))
 
     def bad_rows(self, before: Mapping[str, int]) -> None:
         """Rows of each table that earlier runs left out."""
@@ -285,11 +285,11 @@ class ProgressReporter:
             while not ended.wait(every_s):
                 begun_s = time.monotonic()
                 tables = begun_s >= tables_at_s
-                if not self._look_guarded(status, tables=tables):
+                if not self._poll_guarded(status, tables=tables):
                     return
-                if tables and len(self._tables) > TABLES_PER_LOOK:
+                if tables and len(self._tables) > TABLES_PER_POLL:
                     now_s = time.monotonic()
-                    tables_at_s = now_s + (now_s - begun_s) / TABLES_SHARE
+                    tables_at_s = now_s + (now_s - begun_s) / TABLES_FRACTION
 
         thread = threading.Thread(target=watch, name="progress", daemon=True)
         self.hearers.asking(asking=True)
@@ -298,24 +298,24 @@ class ProgressReporter:
             yield
             ended.set()
             thread.join(timeout=5)
-            self._look_guarded(status, every=len(self._tables) <= TABLES_PER_LOOK)
+            self._poll_guarded(status, every=len(self._tables) <= TABLES_PER_POLL)
         finally:
             ended.set()
             thread.join(timeout=5)
             self.hearers.asking(asking=False)
 
-    def _look_guarded(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
-        """`_look`, of which an error is reported like one of a listener, and ends nothing."""
+    def _poll_guarded(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
+        """`_poll`, of which an error is reported like one of a listener, and ends nothing."""
         goes_on = True
 
-        def look() -> None:
+        def poll() -> None:
             nonlocal goes_on
-            goes_on = self._look(status, tables=tables, every=every)
+            goes_on = self._poll(status, tables=tables, every=every)
 
-        self.listeners.guard("progress", look)
+        self.listeners.guard("progress", poll)
         return goes_on
 
-    def _look(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
+    def _poll(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
         """Report once, with what is known of tables or without; False when the job has failed, which the epoch loop
         tells in its own words.
         """
@@ -327,18 +327,18 @@ class ProgressReporter:
         self._keeper.moved()
         self.hearers.status(now)
         if now is not None:
-            self._tell_parked(now.tables)
-            self._tell_problems(now.problems)
-            self.tell(self._progress(now, every=every))
+            self._report_parked(now.tables)
+            self._report_problems(now.problems)
+            self.notify(self._progress(now, every=every))
         return True
 
-    def _tell_parked(self, tables: Mapping[TableId, TableStatus]) -> None:
+    def _report_parked(self, tables: Mapping[TableId, TableStatus]) -> None:
         begun = {table: now.progress.begun for table, now in tables.items() if now.progress.begun is not None}
         for name, was in sorted((str(table), was) for table, was in begun.items()):
             # Between two looks it was parked and began.
             if self._parked.get(name, -1) < was.incarnation:
                 self._parked[name] = was.incarnation
-                self.tell(TableParked(name, was))
+                self.notify(TableParked(name, was))
         parked_now = {table: now.progress.parked for table, now in tables.items() if now.progress.parked is not None}
         for name, parked in sorted((str(table), parked) for table, parked in parked_now.items()):
             if parked.again:
@@ -347,13 +347,13 @@ class ProgressReporter:
             unheard = is_nothing(parked) and name not in self._parked
             if self._parked.get(name) != parked.incarnation and not unheard:
                 self._parked[name] = parked.incarnation
-                self.tell(TableParked(name, parked))
+                self.notify(TableParked(name, parked))
 
-    def _tell_problems(self, problems: Mapping[str, str]) -> None:
+    def _report_problems(self, problems: Mapping[str, str]) -> None:
         """Harmless notes of the source: a warning for each, and again when it went away and came back."""
-        for place, text in sorted(problems.items()):
-            if self._problems.get(place) != text:
-                self.warning(f"{place}: {text}")
+        for subject, text in sorted(problems.items()):
+            if self._problems.get(subject) != text:
+                self.warning(f"{subject}: {text}")
         self._problems = dict(problems)
 
     def _progress(self, status: JobStatus, *, every: bool) -> RunProgress:
@@ -361,18 +361,18 @@ class ProgressReporter:
         tables = self._changed_tables(status, now_s, every=every) if status.tables else ()
         readers = tuple(map(_figures_of, status.readers))
         now_ms = time.time_ns() // 1_000_000
-        self._lag.look(status, now_ms)
-        bottleneck = PACE if status.is_paced else ""
-        lags = self._lags.look(status.readers, now_s)
+        self._lag.poll(status, now_ms)
+        bottleneck = RATE_LIMIT if status.is_rate_limited else ""
+        lags = self._lags.poll(status.readers, now_s)
         return RunProgress(tables, lags, readers, bottleneck, self._lag.behind_ms(now_ms), status)
 
     def _changed_tables(self, status: JobStatus, now_s: float, *, every: bool) -> tuple[TableFigures, ...]:
         known = self._keeper.status.tables.known
-        return self._tables.look(status, self._bad_rows, known, now_s=now_s, every=every)
+        return self._tables.poll(status, self._bad_rows, known, now_s=now_s, every=every)
 
-    def tell(self, event: RunEvent) -> None:
+    def notify(self, event: RunEvent) -> None:
         """Tell an event."""
-        self.listeners.tell(event)
+        self.listeners.notify(event)
 
 
 def _figures_of(reader: ReaderStatus) -> ReaderFigures:

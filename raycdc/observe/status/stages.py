@@ -3,7 +3,7 @@
 | stage | is at work while |
 |---|---|
 | `source` | a reader waits for the server's rows |
-| `pace` | a reader waits because of `source.rows_per_second` or `bytes_per_second` |
+| `rate_limit` | a reader waits because of `source.rows_per_second` or `bytes_per_second` |
 | `decode` | a reader makes batches of them (its CPU time) |
 | `hand_off` | a chunk was read, and waits for the log to come past it |
 | `bridge` | a reader writes segments |
@@ -77,11 +77,11 @@ class Stages:
 
     _buckets: tuple[_Bucket, ...] = (_Bucket(),)
     _before: Mapping[_Reader, ReaderStatus] = field(default_factory=dict)
-    _looked_s: float | None = None
+    _polled_s: float | None = None
 
-    def looked(self, status: JobStatus, *, now_s: float) -> Stages:
+    def observed(self, status: JobStatus, *, now_s: float) -> Stages:
         """The stages after a status of the source side; takes as long as there are readers."""
-        passed_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        passed_s = 0.0 if self._polled_s is None else now_s - self._polled_s
         buckets = self._buckets
         if buckets[-1].passed_s >= BUCKET_S:
             buckets = (*buckets, _Bucket())[-int(WINDOW_S / BUCKET_S) :]
@@ -97,7 +97,7 @@ class Stages:
     def committed(self, *, staging_s: float, commit_s: float) -> Stages:
         """The stages once another epoch is in the sink."""
         bucket = self._buckets[-1].plus(_Bucket(seconds={"spark": staging_s, "commit": commit_s}))
-        return Stages((*self._buckets[:-1], bucket), self._before, self._looked_s)
+        return Stages((*self._buckets[:-1], bucket), self._before, self._polled_s)
 
     def bottleneck(self) -> Bottleneck | None:
         """The busiest stage of the last minute; None where too little is known."""

@@ -318,7 +318,7 @@ class RunStatus:
             tables=self.tables.after(event.tables, now.s),
             progress=replace(event, tables=(), job=job),
             progress_at=now,
-            stages=self.stages if event.job is None else self.stages.looked(event.job, now_s=now.s),
+            stages=self.stages if event.job is None else self.stages.observed(event.job, now_s=now.s),
         )
 
     def _noticed(self, event: RunEvent, at_ms: int) -> Notices:

@@ -1,7 +1,7 @@
 """The tables of a run in the order that somebody wants to see them in, also where there are a hundred thousand.
 
 Order takes a look at every table, so it is remembered, and made anew the more rarely the longer it takes: looking at a
-page costs the run at most `SHARE_MAX` of a core.
+page costs the run at most `FRACTION_MAX` of a core.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import chain
 from raycdc.observe.status import RunStatus
 
 #: Of a core's time, for putting tables in order.
-SHARE_MAX = 0.05
+FRACTION_MAX = 0.05
 #: So many orders are remembered, the newest: of each who may look, that of parked tables, and room for changes.
 ORDERS_MAX = 32
 #: What wants attention comes first.
@@ -98,7 +98,7 @@ class TableOrder:
             names = _sorted(names, status, wanted, now_s=began_s)
         elif wanted.descending:
             names.reverse()
-        return _Order(tuple(names), self._clock() + (time.thread_time() - cpu_s) / SHARE_MAX)
+        return _Order(tuple(names), self._clock() + (time.thread_time() - cpu_s) / FRACTION_MAX)
 
 
 def _sorted(names: list[str], status: RunStatus, wanted: TableQuery, *, now_s: float) -> list[str]:

@@ -118,7 +118,7 @@ class EpochTraces:
         #: What happened to tables that no epoch is known of; it goes with the next trace.
         self._loose: list[SpanEvent] = []
         #: Parked tables that were told of already.
-        self._told: set[str] = set(parked)
+        self._reported: set[str] = set(parked)
 
     def __repr__(self) -> str:
         return f"EpochTraces({sorted(self._epochs)}, {len(self._seals)} seals)"
@@ -132,7 +132,7 @@ class EpochTraces:
         """Targets refused an epoch. Each is told with that one, if it is not out yet, or else with the next."""
         with self._lock:
             for target, entry in sorted(entries.items()):
-                self._told.update(entry.sources)
+                self._reported.update(entry.sources)
                 named: dict[str, Attribute] = {"raycdc.target": target, "raycdc.reason": str(entry.reason.value)}
                 event = SpanEvent(PARKED, self._now_ns(), named)
                 known = self._epochs.get(entry.epoch)
@@ -165,7 +165,7 @@ class EpochTraces:
         if status is None:
             return
         with self._lock:
-            self._look_for_parked(status)
+            self._find_parked(status)
             self._seals.update({seal.epoch: seal for seal in status.seals.newest})
             for number in sorted(self._epochs):
                 if self._epochs[number].figures is not None and (number in self._seals or number <= status.sealed):
@@ -178,14 +178,14 @@ class EpochTraces:
             for number in sorted(self._epochs):
                 self._make(number, self._epochs.pop(number), error)
 
-    def _look_for_parked(self, status: JobStatus) -> None:
+    def _find_parked(self, status: JobStatus) -> None:
         """A table that its source has parked belongs to whatever epoch comes next."""
         for table, now in status.tables.items():
             name = str(table)
             if now.progress.phase != PARKED:
-                self._told.discard(name)
-            elif name not in self._told:
-                self._told.add(name)
+                self._reported.discard(name)
+            elif name not in self._reported:
+                self._reported.add(name)
                 self._loose.append(SpanEvent(PARKED, self._now_ns(), {"raycdc.table": name}))
 
     def _of(self, number: int) -> _Epoch:

@@ -65,7 +65,7 @@ class OtlpTraces:
     """
 
     def __init__(self, options: TracesOptions, warn: Callable[[str], None]) -> None:
-        self._place, self._warn = options.place, warn
+        self._location, self._warn = options.receiver, warn
         self._exporter = _Exporter(options, warn)
         self._processor = BatchSpanProcessor(
             self._exporter,
@@ -80,7 +80,7 @@ class OtlpTraces:
         self._ended = False
 
     def __repr__(self) -> str:
-        return f"OtlpTraces({self._place!r}, {self._spans} spans)"
+        return f"OtlpTraces({self._location!r}, {self._spans} spans)"
 
     def put(self, trace: Span) -> None:
         """Take a trace to send; nothing goes out where ``OTEL_SDK_DISABLED`` says so."""
@@ -97,7 +97,7 @@ class OtlpTraces:
         ending.join(min(wait_s, FAILING_WAIT_S) if self._exporter.fails else wait_s)
         lost = self._spans - self._exporter.ended()
         if lost:
-            self._warn(f"traces: {_count(lost)} not sent to {self._place} before the end of the run.")
+            self._warn(f"traces: {_count(lost)} not sent to {self._location} before the end of the run.")
 
     def _add(self, span: Span, parent: Context) -> None:
         made = self._tracer.start_span(
@@ -122,7 +122,7 @@ class _Exporter(SpanExporter):
     """
 
     def __init__(self, options: TracesOptions, warn: Callable[[str], None]) -> None:
-        self._place, self._warn = options.place, warn
+        self._location, self._warn = options.receiver, warn
         self._wire = _Wire(options)
         self._headers = _Headers(options.headers)
         session = _Session()
@@ -163,9 +163,9 @@ class _Exporter(SpanExporter):
                 self._accounted += len(spans) + lost
                 self._dropped = 0
         if why and not failed:
-            self._warn(f"traces: {self._place} does not take them: {why}. The run goes on without its traces.")
+            self._warn(f"traces: {self._location} does not take them: {why}. The run goes on without its traces.")
         elif failed and not why:
-            self._warn(f"traces: {self._place} takes them again; {_count(lost)} dropped meanwhile.")
+            self._warn(f"traces: {self._location} takes them again; {_count(lost)} dropped meanwhile.")
         return SpanExportResult.FAILURE if why else SpanExportResult.SUCCESS
 
     def ended(self) -> int:
@@ -305,15 +305,15 @@ def _quiet_about_headers() -> Iterator[None]:
     """Within it this thread logs nothing of variables with headers: the line would quote one that is mistyped."""
     thread = threading.get_ident()
 
-    def is_of_others(_: logging.LogRecord) -> bool:
+    def is_foreign(_: logging.LogRecord) -> bool:
         return threading.get_ident() != thread
 
     logger = logging.getLogger("opentelemetry.util.re")
-    logger.addFilter(is_of_others)
+    logger.addFilter(is_foreign)
     try:
         yield
     finally:
-        logger.removeFilter(is_of_others)
+        logger.removeFilter(is_foreign)
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:

@@ -15,7 +15,7 @@ from raycdc.observe.tracing.epoch_traces import PARKED, EpochTraces
 from raycdc.observe.watch.run_reports import phases_at
 from raycdc.state.store import CheckpointStore
 
-ToldT = TypeVar("ToldT")
+ReportT = TypeVar("ReportT")
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def traced(
 
         sent = OtlpTraces(options, reporter.warning)
     except Exception as wrong:  # noqa: BLE001 - of libraries, which read variables of their own
-        reporter.warning(f"traces: none is sent to {options.place}: {wrong}")
+        reporter.warning(f"traces: none is sent to {options.receiver}: {wrong}")
         yield ports
         return
     record = store.last_commit()
@@ -44,7 +44,7 @@ def traced(
         parked=[table for table, phase in phases.items() if phase == PARKED],
         keeps=lambda: random.random() < options.sample_ratio,  # noqa: S311 - no secret
     )
-    ports.board.on_part = traces.part
+    ports.tracker.on_part = traces.part
     reporter.listeners.add("traces", traces.listen)
     reporter.hearers.on_parked.append(traces.parked)
     try:
@@ -58,10 +58,10 @@ def traced(
     sent.end(options.end_wait.total_seconds())
 
 
-def _then(first: Callable[[ToldT], None], second: Callable[[ToldT], None]) -> Callable[[ToldT], None]:
+def _then(first: Callable[[ReportT], None], second: Callable[[ReportT], None]) -> Callable[[ReportT], None]:
     """Both, one after the other."""
 
-    def both(value: ToldT) -> None:
+    def both(value: ReportT) -> None:
         first(value)
         second(value)
 

@@ -50,12 +50,12 @@ class PhaseReporter:
     """
 
     def __init__(
-        self, phases: Mapping[str, str], tell: Callable[[PhaseEvent], None], refused: Collection[str] = ()
+        self, phases: Mapping[str, str], notify: Callable[[PhaseEvent], None], refused: Collection[str] = ()
     ) -> None:
         self._phases = dict(phases)
         #: Tables of which a target has refused rows: it lacks some of their snapshot until they begin again.
         self._refused = {table for table in refused if self._phases.get(table) != SNAPSHOT}
-        self._tell = tell
+        self._notify = notify
         #: Rows of snapshots that the sink may not hold yet, and the epoch whose commit says that it does.
         self._waiting: dict[str, tuple[int, int | None]] = {}
         self._done = 0
@@ -76,7 +76,7 @@ class PhaseReporter:
             amount = now.progress.amount
             # A table that nobody knew is told of as a new one (`NewTables`), and a first start would tell of all.
             if before is not None:
-                self._tell(TablePhaseChanged(name, before, phase))
+                self._notify(TablePhaseChanged(name, before, phase))
             if phase == _FOLLOWED and before in (None, _NEW, SNAPSHOT) and amount is not None:
                 self._waiting[name] = _holding(status), amount.rows
             elif phase == SNAPSHOT:
@@ -86,7 +86,7 @@ class PhaseReporter:
                 if before in (_FOLLOWED, _PARKED):
                     self._refused.discard(name)
         idle = _is_idle(status)
-        self._tell_held(lambda epoch: idle or epoch <= status.committed, lambda: self._all_done(status))
+        self._report_held(lambda epoch: idle or epoch <= status.committed, lambda: self._all_done(status))
 
     def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
         """Targets have refused rows of these tables; the statuses of the source side say so later, or never."""
@@ -95,18 +95,18 @@ class PhaseReporter:
 
     def ended(self) -> None:
         """The run has committed everything, and there is no status any more."""
-        self._tell_held(lambda _: True, lambda: SNAPSHOT not in self._phases.values())
+        self._report_held(lambda _: True, lambda: SNAPSHOT not in self._phases.values())
 
-    def _tell_held(self, held: Callable[[int], bool], all_done: Callable[[], bool]) -> None:
+    def _report_held(self, held: Callable[[int], bool], all_done: Callable[[], bool]) -> None:
         for name in sorted(name for name, (epoch, _) in self._waiting.items() if held(epoch)):
             _, rows = self._waiting.pop(name)
             # Rows of a parked table may be missing in the target, however many epochs are committed.
             if name not in self._refused and self._phases[name] != _PARKED:
                 self._done += 1
-                self._tell(SnapshotDone(name, rows))
+                self._notify(SnapshotDone(name, rows))
         if self._done and not self._waiting and all_done():
             done, self._done = self._done, 0
-            self._tell(SnapshotsDone(done))
+            self._notify(SnapshotsDone(done))
 
     def _all_done(self, status: JobStatus) -> bool:
         """Looked at after snapshots were done only: it takes the longer the more tables there are."""
@@ -155,9 +155,9 @@ class NewTables:
     (None) those of the first status that has any, and a source whose tables come one after another tells of none.
     """
 
-    def __init__(self, known: Iterable[str] | None, tell: Callable[[NewTable], None]) -> None:
+    def __init__(self, known: Iterable[str] | None, notify: Callable[[NewTable], None]) -> None:
         self._known = None if known is None else set(known)
-        self._tell = tell
+        self._notify = notify
 
     def __repr__(self) -> str:
         return f"NewTables({len(self._known or ())} known)"
@@ -166,7 +166,7 @@ class NewTables:
         """For the thread that looks at statuses."""
         if status is None or not status.tables:
             return
-        progress = {str(table): told.progress for table, told in status.tables.items()}
+        progress = {str(table): reported.progress for table, reported in status.tables.items()}
         if self._known is None:
             if any(reader.metrics.partitions is not None for reader in status.readers):
                 return
@@ -177,7 +177,7 @@ class NewTables:
                 continue  # Whether there is such a table, and one that can be followed, a look at the source will say.
             self._known.add(name)
             if parked is None:
-                self._tell(NewTable(name))
+                self._notify(NewTable(name))
 
 
 #: Ends that nobody has to recover from.
@@ -189,9 +189,9 @@ class Recoveries:
     read, because the first line of a run names these. `before` is that of the run's `Leadership`.
     """
 
-    def __init__(self, before: Holder | TookOver | None, tell: Callable[[Recovered], None]) -> None:
+    def __init__(self, before: Holder | TookOver | None, notify: Callable[[Recovered], None]) -> None:
         self._cause = _cause(before)
-        self._tell = tell
+        self._notify = notify
         self._waiting: list[Recovered] = []
 
     def __repr__(self) -> str:
@@ -211,7 +211,7 @@ class Recoveries:
         """For the thread that looks at statuses."""
         if status is not None:
             while self._waiting:
-                self._tell(self._waiting.pop(0))
+                self._notify(self._waiting.pop(0))
 
 
 def _recovered(after: After, why: str, recovery: Recovery) -> Recovered:
@@ -233,20 +233,20 @@ def _cause(before: Holder | TookOver | None) -> tuple[After, str] | None:
             return "error", f"the last run ended with exit code {end.exit_code} ({end.error})"
 
 
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 @contextmanager
 def watching_stores(
-    tell: Callable[[str], None], *, silences: Silences = SILENCES, threads: Threads = THREADS
+    notify: Callable[[str], None], *, silences: Silences = SILENCES, threads: Threads = THREADS
 ) -> Iterator[None]:
-    """Look while the block runs. `tell` is called by a thread of its own."""
+    """Look while the block runs. `notify` is called by a thread of its own."""
     ended = threading.Event()
 
     def watch() -> None:
-        while not threads.wait(ended, LOOK_S):
-            for text in silences.look(_time_of_day):
-                tell(text)
+        while not threads.wait(ended, POLL_S):
+            for text in silences.poll(_time_of_day):
+                notify(text)
 
     thread = threads.start(watch, "stores")
     try:

@@ -23,7 +23,7 @@ from raycdc.core.threads import THREADS, Threads
 from raycdc.observe.events import RunEvent, StageResumed, StageStalled
 from raycdc.source.protocol.job_status import JobStatus
 
-LOOK_S = 1.0
+POLL_S = 1.0
 #: An enumerator that seals much takes a second or two for an answer, whatever `pipeline.watchdog` is.
 SILENT_MIN_S = 10.0
 #: What one does that gives none.
@@ -64,85 +64,85 @@ class StallDetector:
     """The decisions, without clock and threads: statuses in, events out."""
 
     after_s: float
-    _told: dict[_StallKey, _LastReport] = field(default_factory=dict)
+    _reported: dict[_StallKey, _LastReport] = field(default_factory=dict)
     _since: dict[_StallKey, _Since] = field(default_factory=dict)
 
-    def look(
-        self, now_s: float, board: ActivityTracker, status: JobStatus | None, *, heard_s: float | None = None
+    def poll(
+        self, now_s: float, tracker: ActivityTracker, status: JobStatus | None, *, heard_s: float | None = None
     ) -> Iterator[RunEvent]:
         """The events to tell now. `heard_s` is when `status` was heard, or one was asked for first (None: now)."""
         heard_s = now_s if heard_s is None else heard_s
         silent = now_s - heard_s >= max(self.after_s, SILENT_MIN_S)
-        of_driver = dict(self._of_driver(board))
+        of_driver = dict(self._of_driver(tracker))
         if silent:
             of_driver |= [self._event(_StallKey(Stage.ENUMERATOR), SILENT, now_s - heard_s, SILENT_NOTE)]
         of_status = {} if silent or status is None else dict(self._of_status(heard_s, status))
         found = of_driver | of_status
-        for place, told in list(self._told.items()):
+        for key, reported in list(self._reported.items()):
             # Nobody knows whether it has gone on while the enumerator is silent.
-            if told.by_status and silent:
+            if reported.by_status and silent:
                 continue
-            if place not in found or found[place].seconds < self.after_s:
-                del self._told[place]
-                yield StageResumed(told.event)
-        for place, event in found.items():
-            before = self._told.get(place)
+            if key not in found or found[key].seconds < self.after_s:
+                del self._reported[key]
+                yield StageResumed(reported.event)
+        for key, event in found.items():
+            before = self._reported.get(key)
             if event.seconds < self.after_s:
                 continue
             if before is None or event.seconds >= before.again_s:
-                self._told[place] = _LastReport(event, event.seconds * AGAIN_AFTER, place in of_status)
+                self._reported[key] = _LastReport(event, event.seconds * AGAIN_AFTER, key in of_status)
                 yield event
             else:
                 before.event = event
 
     def over(self) -> list[RunEvent]:
         """The events of an end at which nothing stands any more."""
-        told, self._told = self._told, {}
-        return [StageResumed(each.event) for each in told.values()]
+        reported, self._reported = self._reported, {}
+        return [StageResumed(each.event) for each in reported.values()]
 
-    def _of_driver(self, board: ActivityTracker) -> Iterator[tuple[_StallKey, StageStalled]]:
-        for one in board.standing():
+    def _of_driver(self, tracker: ActivityTracker) -> Iterator[tuple[_StallKey, StageStalled]]:
+        for one in tracker.stalled():
             yield self._event(_StallKey(one.stage, one.table, one.split), one.doing, one.seconds, one.note)
 
     def _of_status(self, heard_s: float, status: JobStatus) -> Iterator[tuple[_StallKey, StageStalled]]:
         """What stood when the status was heard, and for how long it did by then."""
-        for one in status.standing:
+        for one in status.stalled:
             yield self._event(_StallKey(one.stage, one.table, one.split), one.doing, one.seconds, one.note)
         for reader in status.readers:
-            for one in reader.process.standing:
-                place = _StallKey(one.stage, one.table, one.split, reader.subtask)
-                yield self._event(place, one.doing, one.seconds, one.note)
+            for one in reader.process.stalled:
+                key = _StallKey(one.stage, one.table, one.split, reader.subtask)
+                yield self._event(key, one.doing, one.seconds, one.note)
         seen = dict(self._observed(status))
-        self._since = {place: since for place, since in self._since.items() if place in seen}
-        for place, (doing, shows) in seen.items():
-            since = self._since.get(place)
+        self._since = {key: since for key, since in self._since.items() if key in seen}
+        for key, (doing, shows) in seen.items():
+            since = self._since.get(key)
             if since is None or since.shows != shows:
-                since = self._since[place] = _Since(shows, heard_s)
-            yield self._event(place, doing, heard_s - since.since_s)
+                since = self._since[key] = _Since(shows, heard_s)
+            yield self._event(key, doing, heard_s - since.since_s)
 
     def _observed(self, status: JobStatus) -> Iterator[tuple[_StallKey, tuple[str, Hashable]]]:
         """What readers wait for in each other: in words, and by what one sees that it moves."""
-        if status.is_paced:
+        if status.is_rate_limited:
             return  # They wait for the pace that was asked for.
         moves = sum(reader.process.moves for reader in status.readers)
         places = tuple(reader.metrics.log.ordinal for reader in status.readers if reader.metrics.log is not None)
         for reader in status.readers:
             for wait in reader.metrics.waits:
-                place = _StallKey(Stage.HAND_OFF, str(wait.table), wait.split, reader.subtask)
-                yield place, (wait.doing, (wait.doing, places, moves))
+                key = _StallKey(Stage.HAND_OFF, str(wait.table), wait.split, reader.subtask)
+                yield key, (wait.doing, (wait.doing, places, moves))
         if (sealing := status.sealing) is not None:
             named = ", ".join(map(str, sealing.waiting))
             files = tuple(reader.process.sealing for reader in status.readers)
             doing = f"epoch {sealing.epoch} waits for reader {named} to seal its part"
             yield _StallKey(Stage.SEAL), (doing, (sealing.epoch, sealing.waiting, files))
 
-    def _event(self, place: _StallKey, doing: str, seconds: float, note: str = "") -> tuple[_StallKey, StageStalled]:
-        event = StageStalled(place.stage, place.table, place.split, place.reader, doing, note, round(seconds, 1))
-        return place, event
+    def _event(self, key: _StallKey, doing: str, seconds: float, note: str = "") -> tuple[_StallKey, StageStalled]:
+        event = StageStalled(key.stage, key.table, key.split, key.reader, doing, note, round(seconds, 1))
+        return key, event
 
 
 class Watchdog:
-    """See the module's docstring. `tell` is called by its thread; `asked` and `heard` by whoever asks for statuses.
+    """See the module's docstring. `notify` is called by its thread; `asked` and `heard` by whoever asks for statuses.
     `moved` hears that works of the driver have moved, at most once a look: a recovery may take long, and has no other
     sign of life.
     """
@@ -150,13 +150,13 @@ class Watchdog:
     def __init__(
         self,
         after_s: float,
-        tell: Callable[[RunEvent], None],
+        notify: Callable[[RunEvent], None],
         moved: Callable[[], None] = lambda: None,
         *,
         threads: Threads = THREADS,
     ) -> None:
         self._stand_stills = StallDetector(after_s)
-        self._tell = tell
+        self._notify = notify
         self._moved = moved
         self._moved_s = 0.0
         self._threads = threads
@@ -164,7 +164,7 @@ class Watchdog:
         #: When a status was heard last, or asked for first; None while nobody asks.
         self._heard_s: float | None = None
         #: The works of the driver.
-        self.board = ActivityTracker(threads)
+        self.tracker = ActivityTracker(threads)
 
     def asked(self, *, asking: bool) -> None:
         """Statuses are asked for from now on, or no more: there is no source side."""
@@ -182,8 +182,8 @@ class Watchdog:
         ended = threading.Event()
 
         def watch() -> None:
-            while not self._threads.wait(ended, LOOK_S):
-                self.look()
+            while not self._threads.wait(ended, POLL_S):
+                self.poll()
 
         thread = self._threads.start(watch, "watchdog")
         try:
@@ -192,12 +192,12 @@ class Watchdog:
             ended.set()
             thread.join(timeout=5)
         for event in self._stand_stills.over():
-            self._tell(event)
+            self._notify(event)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look once."""
-        if (moved_s := self.board.moved_last_s()) > self._moved_s:
+        if (moved_s := self.tracker.moved_last_s()) > self._moved_s:
             self._moved_s = moved_s
             self._moved()
-        for event in self._stand_stills.look(self._threads.now_s(), self.board, self._status, heard_s=self._heard_s):
-            self._tell(event)
+        for event in self._stand_stills.poll(self._threads.now_s(), self.tracker, self._status, heard_s=self._heard_s):
+            self._notify(event)

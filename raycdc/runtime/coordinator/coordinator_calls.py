@@ -28,28 +28,28 @@ class CoordinatorCalls:
     def __init__(self, host: CoordinatorHost) -> None:
         self._host = host
         self._packets = ThreadPoolExecutor(_PACKETS, thread_name_prefix="packets")
-        self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="calls")
+        self._executor = ThreadPoolExecutor(_OTHERS, thread_name_prefix="calls")
 
     async def exchange(self, subtask_id: int, incarnation: int, packet: bytes, *, wait_s: float) -> bytes:
         """`raycdc.runtime.reader.coordinator_connection.CoordinatorClient`."""
-        loop, exchanges, news = asyncio.get_running_loop(), self._host.exchanges, asyncio.Event()
+        loop, exchanges, wake = asyncio.get_running_loop(), self._host.exchanges, asyncio.Event()
 
         def woken() -> None:
-            loop.call_soon_threadsafe(news.set)
+            loop.call_soon_threadsafe(wake.set)
 
         begin = partial(exchanges.begin, subtask_id, incarnation, packet, woken=woken if wait_s > 0 else None)
         answer = await loop.run_in_executor(self._packets, begin)
         if answer is not None:
             return answer
         with suppress(TimeoutError):
-            await asyncio.wait_for(news.wait(), wait_s)
+            await asyncio.wait_for(wake.wait(), wait_s)
         return await loop.run_in_executor(self._packets, exchanges.end, subtask_id, incarnation, woken)
 
     async def call(self, act: Callable[[CoordinatorHost], Any]) -> Any:
         """Anything else that may take its time."""
-        return await asyncio.get_running_loop().run_in_executor(self._others, act, self._host)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, act, self._host)
 
     def close(self) -> None:
         """Threads end when their calls do."""
         self._packets.shutdown(wait=False)
-        self._others.shutdown(wait=False)
+        self._executor.shutdown(wait=False)

@@ -31,7 +31,7 @@ from typing import Any
 from raycdc.core.activity import ActivityTracker, Stage
 from raycdc.core.retry import Retrier
 from raycdc.errors import FencedError, StateError
-from raycdc.runtime.restarts import source_away
+from raycdc.runtime.restarts import source_outage
 from raycdc.source.connector import Source
 from raycdc.source.protocol.api import EnumeratorStart
 from raycdc.source.protocol.coordination import Acknowledgements
@@ -63,12 +63,12 @@ class BackgroundCalls:
         self._pool = ThreadPoolExecutor(max_workers=3, thread_name_prefix="enumerator")
         self._closing = threading.Event()
         #: Questions that are under way.
-        self.board = ActivityTracker()
-        self._patience = Retrier(tell=self._tell, stopping=self._closing)
+        self.tracker = ActivityTracker()
+        self._retrier = Retrier(notify=self._notify, stopping=self._closing)
         self._later: list[tuple[float, Callable[[], None]]] = []
         #: How often a question to the source had to be asked again, and why last.
-        self.troubles = 0
-        self.trouble = ""
+        self.outages = 0
+        self.outage = ""
 
     def call_async(self, call: Callable[[], Any], handler: Callable[[Any], None], after_s: float) -> None:
         """`raycdc.source.protocol.coordination.CallAsync`; called with the lock held."""
@@ -78,8 +78,8 @@ class BackgroundCalls:
 
         def work() -> None:
             try:
-                with self.board.doing(Stage.ASK, "waits for the source's answer to a question"):
-                    result = self._patience(call, source_away)
+                with self.tracker.doing(Stage.ASK, "waits for the source's answer to a question"):
+                    result = self._retrier(call, source_outage)
             except BaseException as error:  # noqa: BLE001 - ends the job, told to every caller
                 with self._lock:
                     self._fail(error)
@@ -102,11 +102,11 @@ class BackgroundCalls:
         self._closing.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         """The source is waited for; whoever asks for the status hears of it."""
         with self._lock:
-            self.troubles += 1
-            self.trouble = text
+            self.outages += 1
+            self.outage = text
 
 
 class Exchanges:
@@ -158,7 +158,7 @@ class Exchanges:
 
     def wake(self) -> None:
         """Something happened: wake those who are told of it. Called with the lock held."""
-        for subtask_id in self._readers.take_told():
+        for subtask_id in self._readers.take_changed():
             for woken in self._waiting.pop(subtask_id, ()):
                 woken()
 
@@ -187,7 +187,7 @@ TICK_S = 0.02
 BUSY_S = 0.1
 #: How often a coordinator looks whether there is a newer generation: one that seals nothing would not hear of it, and
 #: its readers would keep their connections beside the successor's.
-SUCCESSOR_LOOK_S = 5.0
+SUCCESSOR_POLL_S = 5.0
 #: Longest the end of a run waits until the source has heard of the last commit.
 ACKNOWLEDGE_S = 5.0
 
@@ -234,7 +234,7 @@ class CoordinatorHost:
         self.exchanges = Exchanges(self._condition, self._core.readers, self._receive)
         self._manifest_files = store.manifest_files
         self._core.start()
-        _look_for_successor(self._calls, store, start.generation)
+        _watch_for_successor(self._calls, store, start.generation)
         self._thread = threading.Thread(target=self._tick, name="coordinator", daemon=True)
         self._thread.start()
 
@@ -288,8 +288,8 @@ class CoordinatorHost:
             self._check()
             calls = self._calls
             status = self._core.status(tables=tables)
-            troubles = SourceOutages(calls.troubles, calls.trouble)
-            return replace(status, troubles=troubles, standing=(*calls.board.standing(), *status.standing))
+            outages = SourceOutages(calls.outages, calls.outage)
+            return replace(status, outages=outages, stalled=(*calls.tracker.stalled(), *status.stalled))
 
     def stop(self) -> None:
         """Seal what is there; the epoch after that is final."""
@@ -376,14 +376,14 @@ class CoordinatorHost:
             raise error
 
 
-def _look_for_successor(calls: BackgroundCalls, store: CheckpointStore, own: int) -> None:
+def _watch_for_successor(calls: BackgroundCalls, store: CheckpointStore, own: int) -> None:
     """End the job once another driver has taken over; called with the lock held, or before the thread runs."""
 
-    def look() -> None:
+    def poll() -> None:
         # A disk that fails now is for who needs it to tell.
         with suppress(StateError):
             if store.generations.newest() > own:
                 store.generations.require_newest(own, "the coordinator")
 
-    again = partial(_look_for_successor, calls, store, own)
-    calls.call_async(look, lambda _: again(), SUCCESSOR_LOOK_S)
+    again = partial(_watch_for_successor, calls, store, own)
+    calls.call_async(poll, lambda _: again(), SUCCESSOR_POLL_S)

@@ -25,8 +25,8 @@ from raycdc.core.threads import THREADS, Threads
 from raycdc.errors import ClusterLostError
 
 #: How often a look is taken, and how long a joined cluster's head may be away: Ray starts no head again by itself.
-LOOK_EVERY_S = 0.5
-AWAY_MAX_S = 8.0
+POLL_EVERY_S = 0.5
+UNREACHABLE_MAX_S = 8.0
 _CONNECT_S = 1.0
 #: How long after the loss the run may take until it begins to leave; then some call to Ray is stuck.
 STUCK_S = 20.0
@@ -51,7 +51,7 @@ class RayHead:
         self._seen_s = clock()
         self._closed = Event()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Raise `ClusterLostError` where the head is gone. Never blocks."""
         if self.lost is not None:
             raise ClusterLostError(self.lost.what, self.lost.advice)
@@ -68,7 +68,7 @@ class RayHead:
 
         def run() -> None:
             while self.lost is None:
-                if threads.wait(self._closed, LOOK_EVERY_S):
+                if threads.wait(self._closed, POLL_EVERY_S):
                     return
                 self.step()
             on_lost(self.lost)
@@ -93,8 +93,8 @@ class RayHead:
         self.answering = self._answers()
         if self.answering:
             self._seen_s = now_s
-        elif now_s - self._seen_s >= AWAY_MAX_S:
-            self.lost = self._error(f"it has not answered for {AWAY_MAX_S:g} s")
+        elif now_s - self._seen_s >= UNREACHABLE_MAX_S:
+            self.lost = self._error(f"it has not answered for {UNREACHABLE_MAX_S:g} s")
 
     def _answers(self) -> bool:
         host, _, port = self.address.rpartition(":")
@@ -116,24 +116,24 @@ class Raylet:
     """The raylet of this node, to which `path` is a socket: an idle connection to it lives as long as it does."""
 
     def __init__(self, path: str) -> None:
-        self._gone = False
+        self._ended_early = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_CONNECT_S)
         try:
             self._socket.connect(path)
             self._socket.settimeout(0)
         except OSError:
-            self._gone = True
+            self._ended_early = True
 
     def ended(self) -> str:
         """Its name once it has ended."""
-        if not self._gone:
+        if not self._ended_early:
             try:
-                self._gone = not self._socket.recv(1, socket.MSG_PEEK)
+                self._ended_early = not self._socket.recv(1, socket.MSG_PEEK)
             except OSError as error:
                 # It has nothing to say to us while it lives.
-                self._gone = not isinstance(error, BlockingIOError)
-        return "the raylet" if self._gone else ""
+                self._ended_early = not isinstance(error, BlockingIOError)
+        return "the raylet" if self._ended_early else ""
 
     def close(self) -> None:
         self._socket.close()

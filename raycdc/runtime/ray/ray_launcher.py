@@ -50,7 +50,7 @@ from raycdc.source.tables.parking import Refusal
 #: A coordinator that does not answer for so long (beyond the wait a call asked for) counts as gone.
 ANSWER_TIMEOUT_S = 15.0
 #: How often a call that waits looks whether Ray's head is still there.
-LOOK_S = 1.0
+POLL_S = 1.0
 #: A coordinator's process that is not up after so long counts as gone too; a busy machine takes tens of seconds.
 START_TIMEOUT_S = 120.0
 
@@ -226,7 +226,7 @@ class RayLauncher:
             if (spools := self._spool_settings) is not None:
                 own, warn = str(ray.get_runtime_context().get_node_id()), self._listeners.warn
                 nodes = RayNodes(self._needs, own=own, network=spools.authority is not None, warn=warn)
-                self._spools = RaySpools(spools, nodes, warn=warn, look=self._head.look)
+                self._spools = RaySpools(spools, nodes, warn=warn, poll=self._head.poll)
             self._readers = RayReaders(self._new_reader, self._run, self._spools)
             if self._spools is None:
                 self._prepared = [self._new_coordinator()]
@@ -253,10 +253,8 @@ class RayLauncher:
             raise error_of_begin(cause) from cause
         return RayCoordinator(actor, pid=pid, head=self._head)
 
-    def start_reader(
-        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
-    ) -> ReaderHandle:
-        return self._readers.start(identity, place)
+    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, node: str = "") -> ReaderHandle:
+        return self._readers.start(identity, node)
 
     def request_readers(self, count: int) -> None:
         """Those that were prepared beyond it end."""
@@ -275,14 +273,14 @@ class RayLauncher:
             self._spools.nodes.avoid(node)
             self._readers.choose_again()
 
-    def look(self, owing: Collection[str] | None = None) -> None:
-        self._head.look()
+    def poll(self, owing: Collection[str] | None = None) -> None:
+        self._head.poll()
         # Asking for the nodes waits for the head, if that is away.
         if self._spools is None or not self._head.answering:
             return
-        self._spools.nodes.look()
-        used = self._readers.look()
-        self._spools.look()
+        self._spools.nodes.poll()
+        used = self._readers.poll()
+        self._spools.poll()
         if owing is not None:
             self._spools.give_back(used=used, owing=owing, waiting=bool(self._readers.waiting))
 
@@ -312,10 +310,10 @@ class RayLauncher:
         made = actor_class(SplitEnumerator, node_id=node, concurrency=COROUTINES, name=name, namespace=namespace)
         return made.remote(self._spec)
 
-    def _new_reader(self, place: str) -> tuple[Any, Any]:
-        needs, labels = self._needs, {} if self._spools is None or place else self._spools.nodes.selector()
-        taken = Needs(needs.cpus, resources=needs.resources, labels=labels, spread=self._joined and not place)
-        actor = actor_class(SourceReader, needs=taken, node_id=place or None).remote(self._spec)
+    def _new_reader(self, node: str) -> tuple[Any, Any]:
+        needs, labels = self._needs, {} if self._spools is None or node else self._spools.nodes.selector()
+        taken = Needs(needs.cpus, resources=needs.resources, labels=labels, spread=self._joined and not node)
+        actor = actor_class(SourceReader, needs=taken, node_id=node or None).remote(self._spec)
         where = actor.where.remote()
         actor.warm_up.remote()  # Its error is the run's as well.
         return actor, where
@@ -329,9 +327,9 @@ class RayLauncher:
 
 def answer(head: RayHead | None, reference: Any, timeout_s: float) -> Any:
     """The result of a call. Without Ray's `head` an answer may never come, nor the news that none will."""
-    while head is not None and timeout_s > LOOK_S and not ray.wait([reference], timeout=LOOK_S)[0]:
-        head.look()
-        timeout_s -= LOOK_S
+    while head is not None and timeout_s > POLL_S and not ray.wait([reference], timeout=POLL_S)[0]:
+        head.poll()
+        timeout_s -= POLL_S
     return ray.get(reference, timeout=timeout_s)
 
 

@@ -16,7 +16,7 @@ import ray
 from raycdc.runtime.scaling import SeenNode
 
 #: How often the cluster is asked for its nodes.
-LOOK_S = 1.0
+POLL_S = 1.0
 #: How long a node on which a reader was silent gets no other one: Ray needs some half a minute until it gives one up.
 SILENT_S = 60.0
 _ID_LABEL = "ray.io/node-id"
@@ -45,7 +45,7 @@ class RayNode:
 
 
 class RayNodes:
-    """See the module's docstring. `look` is the supervisor's thread's; the rest may be asked by any."""
+    """See the module's docstring. `poll` is the supervisor's thread's; the rest may be asked by any."""
 
     def __init__(
         self,
@@ -64,29 +64,29 @@ class RayNodes:
         self._warn = warn
         self._nodes = nodes or alive_nodes
         self._clock = clock
-        self._next_look_s = float("-inf")
+        self._next_poll_s = float("-inf")
         self._alive: dict[str, RayNode] = {}
         self._silent: dict[str, float] = {}
         #: Silent nodes that may have readers again, and that nobody has heard of yet.
         self._again: set[str] = set()
         self._left_out: set[str] = set()
-        self.look()
+        self.poll()
 
     def __repr__(self) -> str:
         return f"RayNodes({sorted(self._alive)}, silent={sorted(self._silent)})"
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask Ray, at most once a second."""
         now_s = self._clock()
-        if now_s < self._next_look_s:
+        if now_s < self._next_poll_s:
             return
-        self._next_look_s = now_s + LOOK_S
+        self._next_poll_s = now_s + POLL_S
         self._alive = {node.node_id: node for node in self._nodes()}
         over = {node_id for node_id, until_s in self._silent.items() if until_s <= now_s or node_id not in self._alive}
         self._silent = {node_id: until_s for node_id, until_s in self._silent.items() if node_id not in over}
         self._again |= over & self._alive.keys()
         for node in self._alive.values():
-            self._tell_unreachable(node)
+            self._report_unreachable(node)
 
     def hosts(self) -> dict[str, str]:
         """Address of each node that may have a spool server."""
@@ -166,7 +166,7 @@ class RayNodes:
             node.labels.get(name) == value for name, value in self._needs.labels.items()
         )
 
-    def _tell_unreachable(self, node: RayNode) -> None:
+    def _report_unreachable(self, node: RayNode) -> None:
         if self._reachable(node) or node.host in self._left_out:
             return
         self._left_out.add(node.host)

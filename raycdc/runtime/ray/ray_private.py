@@ -41,7 +41,7 @@ def set_token() -> None:
         _made.append(os.environ[TOKEN])
 
 
-def take_token_away() -> None:
+def forget_token() -> None:
     """Forget a token of ours: a cluster that is joined has its own."""
     if os.environ.get(TOKEN) in _made:
         del os.environ[TOKEN]
@@ -166,4 +166,4 @@ def prepare(address: str) -> None:
         # Actors here are children of this process and have its interpreter: there is no environment to make for them.
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     else:
-        take_token_away()
+        forget_token()

@@ -27,7 +27,7 @@ from raycdc.runtime.restarts import ProcessEnd
 from raycdc.segments.access import SpoolAddress
 
 #: Longest a reader waits for the node that is meant for it, before it may go anywhere.
-PLACE_S = 10.0
+PLACEMENT_S = 10.0
 #: A reader that has waited for so long asks the nodes that Ray may have chosen for it whether they are there.
 ASKS_AFTER_S = 3.0
 #: Longest a reader that has a place waits for its node's spool server.
@@ -82,12 +82,12 @@ class RayReader:
         answered.readers.add(self)
         self.node = ""
         #: The node that it is meant for, if any.
-        self.place = ""
+        self.node_id = ""
         self._run: Any = None
         self.wait_with(actor, where)
 
     @property
-    def placed(self) -> bool:
+    def has_process(self) -> bool:
         return bool(self.node) or self._run is not None
 
     @property
@@ -104,7 +104,7 @@ class RayReader:
         """Wait for `actor` to have a process, in place of the one before; `where` is its first answer."""
         self._actor, self._where, self._since_s = actor, where, time.monotonic()
 
-    def take_place(self) -> str:
+    def take_node(self) -> str:
         """The node, once the actor has a process; empty before."""
         if not self.node and self._where in self._answered:
             with suppress(RayError):  # `ended` tells.
@@ -170,11 +170,11 @@ class RayReaders:
         while len(self._prepared) > count:
             ray.kill(self._prepared.pop()[0])
 
-    def start(self, identity: ReaderIdentity, place: str) -> RayReader:
-        """Another reader; `place` is the node it is meant for, or empty."""
-        actor, where = self._prepared.pop() if self._prepared else self._new(place)
+    def start(self, identity: ReaderIdentity, node: str) -> RayReader:
+        """Another reader; `node` is the node it is meant for, or empty."""
+        actor, where = self._prepared.pop() if self._prepared else self._new(node)
         reader = RayReader(identity, actor, where, self._answered)
-        reader.place = place
+        reader.node_id = node
         if self._spools is None:
             reader.begin(self._run, None)
         return reader
@@ -182,10 +182,10 @@ class RayReaders:
     def choose_again(self) -> None:
         """A node is of no use any more, which Ray may have chosen already for a reader, and waits for its answer."""
         for reader in list(self._answered.readers):
-            if not reader.placed and reader.ended() is None:
-                self._start_anew(reader)
+            if not reader.has_process and reader.ended() is None:
+                self._restart(reader)
 
-    def look(self) -> set[str]:
+    def poll(self) -> set[str]:
         """See to what readers need that do not run yet. Returns the nodes that have readers, or may have some soon."""
         readers = [reader for reader in list(self._answered.readers) if reader.ended() is None]
         if self._spools is None:
@@ -194,7 +194,7 @@ class RayReaders:
             if not reader.begun:
                 self._help(reader, self._spools)
         self._leave_silent(readers, self._spools)
-        waiting = sum(not reader.placed for reader in readers)
+        waiting = sum(not reader.has_process for reader in readers)
         room = self._spools.nodes.with_room() if waiting else []
         if len(room) <= EXPECTED_MAX * waiting:
             # Ray is about to choose some of them; their servers take as long to start as the readers.
@@ -205,9 +205,9 @@ class RayReaders:
 
     def _leave_silent(self, readers: list[RayReader], spools: RaySpools) -> None:
         """Readers that wait wait for no node that is silent, and for every one that no longer is."""
-        late = [reader for reader in readers if not reader.placed and reader.waits_s > ASKS_AFTER_S]
+        late = [reader for reader in readers if not reader.has_process and reader.waits_s > ASKS_AFTER_S]
         nodes = spools.nodes
-        for node in {*(nodes.with_room() if late else ()), *(reader.place for reader in late)}:
+        for node in {*(nodes.with_room() if late else ()), *(reader.node_id for reader in late)}:
             if (raylet := nodes.raylet(node)) is not None:
                 self._questions.ask(node, *raylet)
         silent = [node for node in self._questions.take_silent() if nodes.does_not_answer(node)]
@@ -215,20 +215,20 @@ class RayReaders:
             self.choose_again()
 
     def _help(self, reader: RayReader, spools: RaySpools) -> None:
-        if not (node := reader.take_place()):
-            if reader.place and reader.waits_s > PLACE_S:
-                self._start_anew(reader)
+        if not (node := reader.take_node()):
+            if reader.node_id and reader.waits_s > PLACEMENT_S:
+                self._restart(reader)
             return
         if not spools.nodes.may_have_readers(node):
             # It came after the reader was started, and Ray did not know that it is of no use.
-            self._start_anew(reader)
+            self._restart(reader)
             return
         spools.want(node)
         if (spool := spools.addresses().get(node)) is not None:
             reader.begin(self._run, spool)
 
-    def _start_anew(self, reader: RayReader) -> None:
+    def _restart(self, reader: RayReader) -> None:
         """Another actor waits in the reader's place, wherever there is room. Nobody has heard of the one before."""
         reader.kill()
-        reader.place = reader.node = ""
+        reader.node_id = reader.node = ""
         reader.wait_with(*self._new(""))

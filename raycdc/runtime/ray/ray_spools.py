@@ -122,9 +122,9 @@ class RaySpools:
     """See the module's docstring. Called by the supervisor's thread; `flights` and `addresses` from any."""
 
     def __init__(
-        self, settings: SpoolSettings, nodes: RayNodes, *, warn: Callable[[str], None], look: Callable[[], None]
+        self, settings: SpoolSettings, nodes: RayNodes, *, warn: Callable[[str], None], poll: Callable[[], None]
     ) -> None:
-        """`look` raises what ends the wait for the first servers."""
+        """`poll` raises what ends the wait for the first servers."""
         self._settings = settings
         self.nodes = nodes
         self._warn = warn
@@ -138,11 +138,11 @@ class RaySpools:
             # Nobody but its server knows the name of a node's spool.
             self._wanted.update(nodes.hosts())
         deadline = time.monotonic() + START_S
-        self.look()
+        self.poll()
         while time.monotonic() < deadline and any(s.address is None for s in self._servers.values()):
             ray.wait([s.starting for s in self._servers.values() if s.address is None], timeout=0.5)
-            look()
-            self.look()
+            poll()
+            self.poll()
         if self._own not in self.addresses():
             raise ClusterNotStartedError(
                 f"Ray has started no spool server on the driver's node within {START_S:g} s (Ray's node "
@@ -183,7 +183,7 @@ class RaySpools:
         """The node has a reader: it needs a server from now on."""
         self._wanted.add(node)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Start servers on nodes that need one, and again where one ended; forget nodes that are gone."""
         hosts = self.nodes.hosts()
         with self._lock:
@@ -192,7 +192,7 @@ class RaySpools:
             self._wanted &= {*hosts, self._own}
             for node, host in hosts.items():
                 if node in self._wanted:
-                    self._look_at(node, host)
+                    self._poll_node(node, host)
 
     def give_back(self, *, used: Collection[str], owing: Collection[str], waiting: bool = False) -> None:
         """End servers of nodes that have no reader (`used` have) and whose segments nobody needs: `owing` are the
@@ -211,7 +211,7 @@ class RaySpools:
                     del self._servers[node]
                     self._wanted.discard(node)
 
-    def _look_at(self, node: str, host: str) -> None:
+    def _poll_node(self, node: str, host: str) -> None:
         server = self._servers.get(node)
         if server is None:
             self._servers[node] = self._start(node, host, port=0)

@@ -175,12 +175,12 @@ def _nothing(_node: Any, *_args: Any, **_options: Any) -> None:
 def _with_stand_ins(start: Callable[..., Any], command: list[str], *args: Any, **options: Any) -> Any:
     """In place of `services.start_ray_process`: a raylet's `command` gets other agents."""
     flags = dict(part.split("=", 1) for part in command if part.startswith("--") and "=" in part)
-    told = [flags.get("--session_dir", ""), flags.get("--node_id", "")]
-    if all(told) and flags.keys() >= _AGENTS.keys():
+    reported = [flags.get("--session_dir", ""), flags.get("--node_id", "")]
+    if all(reported) and flags.keys() >= _AGENTS.keys():
         for flag, ports in _AGENTS.items():
             if flag == _ENVIRONMENTS and _environment_may_come():
                 continue
-            agent = [sys.executable, "-I", "-S", str(_STAND_IN), *told, *ports]
+            agent = [sys.executable, "-I", "-S", str(_STAND_IN), *reported, *ports]
             command = [f"{flag}={subprocess.list2cmdline(agent)}" if p.startswith(f"{flag}=") else p for p in command]
     return start(command, *args, **options)
 

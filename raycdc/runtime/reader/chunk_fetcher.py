@@ -135,18 +135,20 @@ class ChunkSplitReader:
         try:
             return self._files.write(self._reader, task)
         except TableLockedError:
-            self._open_anew()
+            self._reopen()
             return ChunkSegments(task.split, 0, exact=False, segments=(), log_end=0, locked=True)
         except SchemaMismatchError as unfit:
-            self._open_anew()
+            self._reopen()
             return ChunkSegments(task.split, 0, exact=False, segments=(), log_end=0, refused=str(unfit))
         except TableChangedError as changed:
-            self._open_anew()
+            self._reopen()
             end = self._reader.log_end(task.opened_at)
-            misfit = str(changed)
-            return ChunkSegments(task.split, end.ordinal, exact=False, segments=(), log_end=end.log_end, misfit=misfit)
+            schema_mismatch = str(changed)
+            return ChunkSegments(
+                task.split, end.ordinal, exact=False, segments=(), log_end=end.log_end, schema_mismatch=schema_mismatch
+            )
 
-    def _open_anew(self) -> None:
+    def _reopen(self) -> None:
         self._reader.close()
         self._reader = self._open_chunks()
 
@@ -160,10 +162,10 @@ class ChunkFiles:
         *,
         stopwatch: Stopwatch,
         access: SegmentAccess,
-        board: ActivityTracker | None = None,
+        tracker: ActivityTracker | None = None,
         masks: Masks | None = None,
     ) -> None:
-        self._board = board or ActivityTracker()
+        self._tracker = tracker or ActivityTracker()
         self._spool = spool
         self._stopwatch = stopwatch
         self._access = access
@@ -172,7 +174,7 @@ class ChunkFiles:
     def write(self, reader: ChunkReader, task: ReadTask) -> ChunkSegments:
         """Read a chunk to its end into a segment. Blocks; raises what the connector's reader does."""
         waits = "waits for the server's answer"
-        with self._board.doing(Stage.CHUNK, waits, table=str(task.split.table), split=task.split.split_id):
+        with self._tracker.doing(Stage.CHUNK, waits, table=str(task.split.table), split=task.split.split_id):
             return self._written(reader, task)
 
     def _written(self, reader: ChunkReader, task: ReadTask) -> ChunkSegments:
@@ -181,13 +183,13 @@ class ChunkFiles:
         writer = self._writer(split, document.fingerprint)
         try:
             batches = iter(reader.read(split, opened_at=task.opened_at, document=document))
-            gone = DeletedKeys(split, document)
+            deleted_keys = DeletedKeys(split, document)
             while (batch := self._next(batches)) is not None:
-                self._board.came()
-                gone.look(batch)
+                self._tracker.came()
+                deleted_keys.observe(batch)
                 with self._stopwatch.running("chunk_write"):
                     writer.append(masked(batch, split.table, self._masks) if self._masks else batch)
-            if (deleted := gone.deleted(first=writer.rows)) is not None:
+            if (deleted := deleted_keys.deleted(first=writer.rows)) is not None:
                 writer.append(deleted)
             high = reader.high_watermark()
         except BaseException:

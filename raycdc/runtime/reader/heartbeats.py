@@ -8,7 +8,7 @@ Where a reader's time goes: seconds and CPU-seconds of its threads by what they 
 | `chunk_write` | writing a chunk's segments |
 | `log_read` | waiting for the log and decoding it |
 | `log_write` | writing the open epoch's segments, and finishing them at the cut |
-| `paced` | waiting because of `source.rows_per_second` or `bytes_per_second`; part of the reading times too |
+| `is_rate_limited` | waiting because of `source.rows_per_second` or `bytes_per_second`; part of the reading times too |
 | `process_cpu` | all CPU time of the process, whoever used it (no `_cpu` beside it) |
 """
 
@@ -78,32 +78,32 @@ class Heartbeats:
     def __init__(
         self,
         stopwatch: Stopwatch,
-        board: ActivityTracker,
+        tracker: ActivityTracker,
         statistics: Callable[[], Mapping[str, Mapping[str, int]]],
         demand: Callable[[], RateDemand | None],
     ) -> None:
-        self._board = board
+        self._tracker = tracker
         self._demand = demand
         self._stopwatch = stopwatch
         self._statistics = statistics
-        self._told = Heartbeat()
-        self._told_matters: tuple[bool, bool] | None = None
+        self._reported = Heartbeat()
+        self._reported_matters: tuple[bool, bool] | None = None
         #: When the next one is due even if nothing has changed.
         self.due_s = 0.0
 
     def of(self, reader: SourceReader, *, now_s: float) -> Heartbeat | None:
         """The heartbeat to send now; None while none is due and nothing changed that decides about sealing."""
         matters = reader.seal_matters
-        if now_s < self.due_s and matters == self._told_matters:
+        if now_s < self.due_s and matters == self._reported_matters:
             return None
-        board = self._board
+        tracker = self._tracker
         process = ProcessMetrics(
-            self._stopwatch.seconds(), self._statistics(), standing=board.standing(), moves=board.moves
+            self._stopwatch.seconds(), self._statistics(), stalled=tracker.stalled(), moves=tracker.moves
         )
-        self._told_matters = matters
-        self._told = replace(reader.heartbeat(), process=process, pace=self._demand())
+        self._reported_matters = matters
+        self._reported = replace(reader.heartbeat(), process=process, rate_demand=self._demand())
         self.due_s = now_s + HEARTBEAT_S
-        return self._told
+        return self._reported
 
     def took(self, seconds: float, *, now_s: float) -> None:
         """The call that the last one left with took so long."""
@@ -117,4 +117,4 @@ class Heartbeats:
         if now_s < self.due_s:
             return None
         self.due_s = now_s + HEARTBEAT_S
-        return replace(self._told, process=replace(self._told.process, sealing=progress))
+        return replace(self._reported, process=replace(self._reported.process, sealing=progress))

@@ -35,10 +35,10 @@ TURN_S = 0.1
 class ProcessRateLimiter:
     """`ReaderRateLimiter` for the threads of a reader's process. Every method may be called from any thread."""
 
-    def __init__(self, pace: RateLimit, stopwatch: Stopwatch, *, reached_s: Callable[[], float]) -> None:
+    def __init__(self, rate_limit: RateLimit, stopwatch: Stopwatch, *, reached_s: Callable[[], float]) -> None:
         """`reached_s`: when the newest call began that the coordinator has answered."""
-        self._core = ReaderRateLimiter(pace, time.monotonic)
-        self._pace = pace
+        self._core = ReaderRateLimiter(rate_limit, time.monotonic)
+        self._rate_limit = rate_limit
         self._stopwatch = stopwatch
         self._reached_s = reached_s
         self._changed = threading.Condition()
@@ -46,11 +46,11 @@ class ProcessRateLimiter:
     def __repr__(self) -> str:
         return f"ProcessRateLimiter({self._core!r})"
 
-    def grant(self, number: int, shares: Mapping[str, int], lease_s: float) -> None:
+    def grant(self, number: int, quotas: Mapping[str, int], lease_s: float) -> None:
         """Keep to these shares from here on."""
         with self._changed:
             self._core.reached(self._reached_s())
-            self._core.grant(number, shares, lease_s)
+            self._core.grant(number, quotas, lease_s)
             self._changed.notify_all()
 
     def demand(self) -> RateDemand:
@@ -74,7 +74,7 @@ class ProcessRateLimiter:
 
     def fetched(self, lane: Lane, *, rows: int | None, size: int) -> None:
         """A fetch brought so many rows (None: nobody knows) and bytes."""
-        if rows is None and self._pace.rows_per_s is not None:
+        if rows is None and self._rate_limit.rows_per_s is not None:
             raise SourceError(
                 "source.rows_per_second: this source does not say how many rows its fetches bring. Use "
                 "source.bytes_per_second, or have its reader name them (RecordsWithSplitIds.rows)."
@@ -142,6 +142,8 @@ class RateLimitedChunks:
                 continue
 
 
-def gate_of(pace: RateLimit, stopwatch: Stopwatch, *, reached_s: Callable[[], float]) -> ProcessRateLimiter | None:
+def gate_of(
+    rate_limit: RateLimit, stopwatch: Stopwatch, *, reached_s: Callable[[], float]
+) -> ProcessRateLimiter | None:
     """The gate of a reader of a source that is read at this pace; None where it is read as fast as can be."""
-    return ProcessRateLimiter(pace, stopwatch, reached_s=reached_s) if pace else None
+    return ProcessRateLimiter(rate_limit, stopwatch, reached_s=reached_s) if rate_limit else None

@@ -58,12 +58,12 @@ class TimedThreads:
         *,
         availability: Availability,
         stopwatch: Stopwatch,
-        board: ActivityTracker,
+        tracker: ActivityTracker,
         chunk_files: ChunkFiles,
         gate: ProcessRateLimiter | None,
     ) -> None:
         self._gate = gate
-        self._board = board
+        self._tracker = tracker
         self._availability = availability
         self._stopwatch = stopwatch
         self._chunk_files = chunk_files
@@ -72,7 +72,7 @@ class TimedThreads:
         self, open_reader: Callable[[], SplitReader[SplitT, ItemT]], *, name: str, threading: ThreadingModel
     ) -> FetcherManager[SplitT, ItemT]:
         return SplitFetcherManager(
-            lambda: _TimedReader(self._paced(self._opened(open_reader)), self._stopwatch, self._board, name),
+            lambda: _TimedReader(self._rate_limited(self._opened(open_reader)), self._stopwatch, self._tracker, name),
             threading=threading,
             name=name,
             notify=self._availability.notify,
@@ -90,14 +90,14 @@ class TimedThreads:
 
     def _opened(self, open_reader: Callable[[], OpenedT]) -> OpenedT:
         """In the fetcher's thread."""
-        with self._board.doing(Stage.OPEN, "waits for the server to let it in"):
+        with self._tracker.doing(Stage.OPEN, "waits for the server to let it in"):
             return open_reader()
 
     def _opened_chunks(self, open_chunks: Callable[[], ChunkReader]) -> ChunkReader:
         reader = self._opened(open_chunks)
         return reader if self._gate is None else RateLimitedChunks(reader, self._gate)
 
-    def _paced(self, reader: SplitReader[SplitT, ItemT]) -> SplitReader[SplitT, ItemT]:
+    def _rate_limited(self, reader: SplitReader[SplitT, ItemT]) -> SplitReader[SplitT, ItemT]:
         return reader if self._gate is None else RateLimitedSplits(reader, self._gate)
 
 
@@ -105,10 +105,10 @@ class _TimedReader(Generic[SplitT, ItemT]):
     """A `SplitReader` with the time of its fetches counted under `name`."""
 
     def __init__(
-        self, reader: SplitReader[SplitT, ItemT], stopwatch: Stopwatch, board: ActivityTracker, name: str
+        self, reader: SplitReader[SplitT, ItemT], stopwatch: Stopwatch, tracker: ActivityTracker, name: str
     ) -> None:
         self._reader = reader
-        self._work = board.lasting(Stage.LOG, "fetches and decodes")
+        self._work = tracker.lasting(Stage.LOG, "fetches and decodes")
         self._stopwatch = stopwatch
         self._name = name
 
@@ -172,24 +172,24 @@ class ReaderWorker:
         self._spool = spool
         self._now_s = now_s
         availability, stopwatch, masks = Availability(), Stopwatch(), settings.masks
-        board = ActivityTracker()
+        tracker = ActivityTracker()
         link = Link(SenderIdentity(identity.generation, identity.incarnation))
         self._connection = CoordinatorConnection(coordinator, identity.subtask_id, link, notify=availability.notify)
         connection = self._connection
-        gate = gate_of(source.config.pace, stopwatch, reached_s=lambda: connection.reached_s)
+        gate = gate_of(source.config.rate_limit, stopwatch, reached_s=lambda: connection.reached_s)
         self._gate = gate
         self._heartbeats = Heartbeats(
-            stopwatch, board, source.statistics, lambda: None if gate is None else gate.demand()
+            stopwatch, tracker, source.statistics, lambda: None if gate is None else gate.demand()
         )
         output = EpochOutput(
             spool,
             stopwatch,
             partitioned=settings.partitioned,
             masks=masks,
-            on_progress=self._tell_progress,
+            on_progress=self._report_progress,
             access=settings.access,
         )
-        files = ChunkFiles(spool, stopwatch=stopwatch, board=board, access=settings.access, masks=masks)
+        files = ChunkFiles(spool, stopwatch=stopwatch, tracker=tracker, access=settings.access, masks=masks)
         self._reader = source.create_reader(
             ReaderContext(
                 output,
@@ -198,7 +198,7 @@ class ReaderWorker:
                 now_s=now_s,
                 epoch_bytes_max=settings.epoch_bytes_max,
                 threads=TimedThreads(
-                    availability=availability, stopwatch=stopwatch, board=board, chunk_files=files, gate=gate
+                    availability=availability, stopwatch=stopwatch, tracker=tracker, chunk_files=files, gate=gate
                 ),
                 parking=settings.parking,
                 fetchers=settings.fetchers,
@@ -245,9 +245,9 @@ class ReaderWorker:
             match message:
                 case Shutdown():
                     return False
-                case RateQuotas(number, shares, lease_s):
+                case RateQuotas(number, quotas, lease_s):
                     assert self._gate is not None, "the coordinator and the reader have the same configuration"
-                    self._gate.grant(number, shares, lease_s)
+                    self._gate.grant(number, quotas, lease_s)
                 case _:
                     self._reader.handle(message)
         status = self._reader.poll_next()
@@ -263,7 +263,7 @@ class ReaderWorker:
             available.wait(now_s=self._now_s(), until_s=self._heartbeats.due_s)
         return True
 
-    def _tell_progress(self, progress: CutProgress) -> None:
+    def _report_progress(self, progress: CutProgress) -> None:
         """In the middle of a cut."""
         heartbeat = self._heartbeats.of_cut(progress, now_s=self._now_s())
         if heartbeat is not None:

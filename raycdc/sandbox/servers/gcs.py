@@ -42,7 +42,7 @@ _START_TIMEOUT_S = 300.0
 _TIMEOUT_S = 60.0
 _MATCH = "x-goog-if-generation-match"
 #: What a client is told of an object.
-_TOLD = ("Content-Type", "Content-Range", "X-Goog-Generation", "Last-Modified", "ETag")
+_HEADERS = ("Content-Type", "Content-Range", "X-Goog-Generation", "Last-Modified", "ETag")
 
 
 class GcsServer(PrivateServer):
@@ -202,7 +202,7 @@ class _Translator(BaseHTTPRequestHandler):
         answer = self._listed(bucket, query) if not key else self._of_object(bucket, key, query, body)
         self.send_response_only(answer.status)
         for name, value in answer.headers.items():
-            if name in _TOLD:
+            if name in _HEADERS:
                 self.send_header(name, value)
         length = answer.headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(answer.body))
         self.send_header("Content-Length", length)
@@ -291,7 +291,7 @@ class _Translator(BaseHTTPRequestHandler):
 
 
 def _spelt(name: str) -> str:
-    return next((told for told in _TOLD if told.lower() == name.lower()), name)
+    return next((reported for reported in _HEADERS if reported.lower() == name.lower()), name)
 
 
 def _xml(text: str) -> _Answer:

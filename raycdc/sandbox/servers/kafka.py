@@ -96,11 +96,11 @@ class KafkaServer(PrivateServer):
     cdc_user = "cdc"
 
     def __init__(
-        self, options: Mapping[str, str] | None = None, *, port: int | None = None, port_told: int = 0
+        self, options: Mapping[str, str] | None = None, *, port: int | None = None, advertised_port: int = 0
     ) -> None:
-        """`port_told`: where clients of the plain listener are sent, such as to a gate (0: to itself)."""
+        """`advertised_port`: where clients of the plain listener are sent, such as to a gate (0: to itself)."""
         super().__init__(port=port)
-        self._port_told = port_told
+        self._advertised_port = advertised_port
         self.secure_port = 0
         self._controller_port = 0
         self._options = dict(options or {})
@@ -218,7 +218,7 @@ class KafkaServer(PrivateServer):
         return {
             **_settings(self.folder / "data", self._controller_port),
             "listeners": f"{plain}{self.port},{secure},CONTROLLER://{self.host}:{self._controller_port}",
-            "advertised.listeners": f"{plain}{self._port_told or self.port},{secure}",
+            "advertised.listeners": f"{plain}{self._advertised_port or self.port},{secure}",
             "ssl.keystore.certificate.chain": tls.joinpath("server.pem").read_text(),
             "ssl.keystore.key": _pkcs8(tls / "server.key"),
             **self._options,

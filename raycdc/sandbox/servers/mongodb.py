@@ -92,8 +92,8 @@ class MongoDb:
         finally:
             if self.running:
                 with self.client(serverSelectionTimeoutMS=5000) as client:
-                    beside = [other for other in client.list_database_names() if other.startswith(f"{name}_")]
-                self.drop(name, *beside)
+                    related = [other for other in client.list_database_names() if other.startswith(f"{name}_")]
+                self.drop(name, *related)
 
 
 class ExternalMongoDb(MongoDb):

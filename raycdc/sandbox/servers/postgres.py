@@ -168,18 +168,18 @@ def _unpack(folder: Path) -> None:
 def _initialise(folder: Path) -> None:
     """Make a data folder in ``folder/data``: in a folder of its own first, which the unprivileged user can reach."""
     with tempfile.TemporaryDirectory(prefix="raycdc-initdb-") as scratch:
-        place = Path(scratch)
-        (place / "password").write_text(PostgresServer.password)
-        home = _readable_home(place) if os.geteuid() == 0 else _binaries()
+        location = Path(scratch)
+        (location / "password").write_text(PostgresServer.password)
+        home = _readable_home(location) if os.geteuid() == 0 else _binaries()
         arguments = ["--no-sync", "--encoding=UTF8", "--locale=C", f"--username={PostgresServer.user}"]
-        arguments += ["--auth=scram-sha-256", f"--pwfile={place / 'password'}", "-D", str(place / "data")]
+        arguments += ["--auth=scram-sha-256", f"--pwfile={location / 'password'}", "-D", str(location / "data")]
         command = [*_as_unprivileged(), str(home / "bin" / "initdb"), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
         if done.returncode != 0:
             raise ServerError(f"PostgreSQL could not initialise its data:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        with (place / "data" / "postgresql.conf").open("a") as configuration:
+        with (location / "data" / "postgresql.conf").open("a") as configuration:
             configuration.write(_SETTINGS)
-        shutil.copytree(place / "data", folder / "data")
+        shutil.copytree(location / "data", folder / "data")
 
 
 def _readable_home(folder: Path) -> Path:

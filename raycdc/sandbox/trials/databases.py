@@ -42,7 +42,7 @@ class MySqlSandbox(SandboxSourceServer):
     def url(self) -> str:
         return f"mysql://{self.address}"
 
-    def look(self, database: str, table: str) -> str:
+    def preview_code(self, database: str, table: str) -> str:
         return f"""import pymysql
 account = {{"user": "root", "password": "root"}}
 server = pymysql.connect(host="{self.server.host}", port={self.server.port}, **account)
@@ -91,7 +91,7 @@ with server.cursor() as cursor:
         """Customers get points from here on."""
         self._shop.add_points_column()
 
-    def told(self) -> str:
+    def summary(self) -> str:
         done = self._shop.counts
         altered = ", one column added" if done["alter"] else ""
         return (
@@ -135,7 +135,7 @@ class PostgresSandbox(SandboxServer):
     def url(self) -> str:
         return self._server.url(TARGET)
 
-    def look(self, database: str, table: str) -> str:
+    def preview_code(self, database: str, table: str) -> str:
         return f"""import adbc_driver_postgresql.dbapi as postgresql
 url = "postgresql://postgres:postgres@{self.address}/{TARGET}"
 with postgresql.connect(url) as server, server.cursor() as cursor:

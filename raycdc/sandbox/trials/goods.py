@@ -56,7 +56,7 @@ class SandboxRows:
         tier = self._random.choice(("new", "regular", "gold"))
         return [self._set("customers", number, {**self.rows["customers"][number], "tier": tier})]
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """What was done, in words."""
         done = self.counts
         return (

@@ -40,10 +40,10 @@ class KafkaSandbox(SandboxSourceServer):
     def url(self) -> str:
         return self.address
 
-    def look(self, database: str, table: str) -> str:
-        place = f'"bootstrap.servers": "{self.address}", "group.id": "look"'
+    def preview_code(self, database: str, table: str) -> str:
+        config = f'"bootstrap.servers": "{self.address}", "group.id": "look"'
         return f"""from confluent_kafka import Consumer
-first = {{{place}, "auto.offset.reset": "earliest"}}
+first = {{{config}, "auto.offset.reset": "earliest"}}
 consumer = Consumer(first)
 consumer.subscribe(["{database}.{table}"])
 messages = consumer.consume(5, timeout=30)
@@ -81,9 +81,9 @@ consumer.close()"""
             self._send(change)
         self._flush()
 
-    def told(self) -> str:
+    def summary(self) -> str:
         assert self._goods is not None, "the shop is filled first"
-        return self._goods.told()
+        return self._goods.summary()
 
     def held(self, table: str) -> dict[int, str]:
         assert self._goods is not None, "the shop is filled first"

@@ -39,7 +39,7 @@ class MongoDbSandbox(SandboxSourceServer):
     def url(self) -> str:
         return self._server.uri
 
-    def look(self, database: str, table: str) -> str:
+    def preview_code(self, database: str, table: str) -> str:
         return f"""import pymongo
 client = pymongo.MongoClient("{self.url}")
 print(*client.{database}.{table}.find().limit(5), sep="\\n")"""
@@ -71,9 +71,9 @@ print(*client.{database}.{table}.find().limit(5), sep="\\n")"""
         for change in self._goods.step():
             self._write(change)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         assert self._goods is not None, "the shop is filled first"
-        return self._goods.told()
+        return self._goods.summary()
 
     def held(self, table: str) -> dict[int, str]:
         column = COMPARED[table]

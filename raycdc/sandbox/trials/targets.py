@@ -51,7 +51,7 @@ class SandboxTarget(AbstractContextManager["SandboxTarget"], ABC):
 
     @property
     @abstractmethod
-    def look(self) -> str:
+    def preview_code(self) -> str:
         """Python that prints a few rows."""
 
     @abstractmethod
@@ -75,22 +75,22 @@ class SandboxFolder(SandboxTarget):
         return f"in ./{self._folder / DATABASE}, a folder for each table"
 
     @property
-    def look(self) -> str:
-        place = self._folder / DATABASE / SHOWN
-        return _LOOKS[self._kind].format(place=place)
+    def preview_code(self) -> str:
+        location = self._folder / DATABASE / SHOWN
+        return _PREVIEWS[self._kind].format(location=location)
 
     def held(self, table: str) -> dict[int, str]:
-        place, column = self._folder / DATABASE / table, COMPARED[table]
+        location, column = self._folder / DATABASE / table, COMPARED[table]
         match self._kind:
             case "delta":
-                return _held(read_delta(place), column)
+                return _held(read_delta(location), column)
             case "iceberg":
                 from raycdc.verify.targets.iceberg import Warehouse
 
                 warehouse = Warehouse("hadoop", "raycdc", str(self._folder), "", {}, LIKE_ANYBODY)
                 return _held(warehouse.table(TableId(DATABASE, table)).scan().to_arrow(), column)
             case _:
-                return _folded(place, self._kind, column)
+                return _folded(location, self._kind, column)
 
 
 class SandboxServerTarget(SandboxTarget):
@@ -118,8 +118,8 @@ class SandboxServerTarget(SandboxTarget):
         return f"in {self._kind}, at {self._trial.url}"
 
     @property
-    def look(self) -> str:
-        return self._trial.look(DATABASE, SHOWN)
+    def preview_code(self) -> str:
+        return self._trial.preview_code(DATABASE, SHOWN)
 
     def held(self, table: str) -> dict[int, str]:
         match self._trial:
@@ -135,7 +135,7 @@ class SandboxServerTarget(SandboxTarget):
 SERVERS = ("postgres", "mysql", "mariadb", "mongodb", "kafka")
 FOLDERS = ("delta", "iceberg", "parquet", "jsonl")
 
-_LOOKS: Mapping[str, str] = {
+_PREVIEWS: Mapping[str, str] = {
     # Not `to_pyarrow_table`: a process that called it and ends at once is aborted as often as not, by a thread that
     # Arrow has left behind.
     "delta": """from deltalake import DeltaTable, QueryBuilder
@@ -172,10 +172,10 @@ def _held(table: pa.Table, column: str) -> dict[int, str]:
     return {int(number): str(value) for number, value in pairs}
 
 
-def _folded(place: Path, kind: str, column: str) -> dict[int, str]:
+def _folded(location: Path, kind: str, column: str) -> dict[int, str]:
     """What a changelog adds up to."""
     held: dict[int, str] = {}
-    for row in sorted(read_changelog(place, kind), key=lambda each: int(each["_seq"])):
+    for row in sorted(read_changelog(location, kind), key=lambda each: int(each["_seq"])):
         number = int(row["id"] if "id" in row else row["_id"])
         if row["_op"] in ("+I", "+U"):
             held[number] = str(row[column])

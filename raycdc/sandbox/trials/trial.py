@@ -74,7 +74,7 @@ class SandboxServer(AbstractContextManager["SandboxServer"], ABC):
     def url(self) -> str:
         """Where clients find it."""
 
-    def look(self, database: str, table: str) -> str:
+    def preview_code(self, database: str, table: str) -> str:
         """Python that prints a few rows of a table, or whatever it is there; raycdc's own packages are enough."""
         return ""
 
@@ -119,7 +119,7 @@ class SandboxSourceServer(SandboxServer):
         """One transaction of a customer. Used from one thread at a time."""
 
     @abstractmethod
-    def told(self) -> str:
+    def summary(self) -> str:
         """What the steps did so far, in words."""
 
     @abstractmethod
@@ -157,6 +157,6 @@ def program(name: str) -> str:
     return str(folder / name)
 
 
-def looked(code: str) -> list[str]:
+def python_command(code: str) -> list[str]:
     """A command that runs Python `code`, in lines that can be copied as they are."""
     return [f"{program('python')} -c '", *code.splitlines(), "'"]

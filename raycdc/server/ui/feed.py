@@ -130,30 +130,30 @@ class Feed:
         return self._lookers >= LOOKERS_MAX
 
     async def follow(
-        self, wanted: TableQuery, may: UiPermissions, still_in: Callable[[], bool], *, is_browser: bool
+        self, wanted: TableQuery, may: UiPermissions, authorization: Callable[[], bool], *, is_browser: bool
     ) -> AsyncIterator[bytes]:
-        """Looks as server-sent events, until whoever looks goes, or is not `still_in`, which is asked before each. The
-        last event of one that may look no more is ``end``, and that of a browser that has looked for `STREAM_S`
+        """Looks as server-sent events, until whoever looks goes, or is not `authorization`, which is asked before each.
+        The last event of one that may look no more is ``end``, and that of a browser that has looked for `STREAM_S`
         ``again``.
         """
         seen, until_s = _Seen(), time.monotonic() + STREAM_S
         self._lookers += 1
         try:
-            while still_in():
+            while authorization():
                 if is_browser and time.monotonic() >= until_s:
                     yield AGAIN
                     return
                 try:
-                    look = await in_thread(lambda: self.look(wanted, may, seen))
+                    snapshot = await in_thread(lambda: self.snapshot(wanted, may, seen))
                 except TooManyCallsError:
                     return  # Whoever asks again is told why.
-                yield b"event: look\ndata: " + look.to_json() + b"\n\n"
+                yield b"event: look\ndata: " + snapshot.to_json() + b"\n\n"
                 await asyncio.sleep(EVERY_S)
             yield ENDED
         finally:
             self._lookers -= 1
 
-    def look(self, wanted: TableQuery, may: UiPermissions, seen: _Seen | None = None) -> UiSnapshot:
+    def snapshot(self, wanted: TableQuery, may: UiPermissions, seen: _Seen | None = None) -> UiSnapshot:
         """What is to be seen now; `seen` is what was sent before, and goes on."""
         seen = seen or _Seen()
         with self._lock:

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from raycdc.observe.status.table_order import Sorting, TableQuery
-from raycdc.server.authorization import SESSION_GOOD_FOR_S, BrowserSession, BrowserSessions, still_in_of
+from raycdc.server.authorization import SESSION_GOOD_FOR_S, BrowserSession, BrowserSessions, authorization_of
 from raycdc.server.blocking import HEADERS, error, json_body, number_of
 from raycdc.server.ui.feed import Feed, UiPermissions
 from raycdc.server.ui.schemas import Schemas
@@ -77,7 +77,7 @@ class WebUi:
             Route("/page/login", self._login, methods=["POST"]),
             Route("/page/logout", self._logout, methods=["POST"]),
             Route("/page/{name}", self._file),
-            Route("/v1/look", self._look),
+            Route("/v1/look", self._updates),
             Route("/v1/links", self._link, methods=["POST"]),
             *self._schemas.routes(),
             *(() if self._verifications is None else self._verifications.routes()),
@@ -114,7 +114,7 @@ class WebUi:
         given = asked.get("code") if isinstance(asked, dict) else None
         # Browsers say by their Origin whether a proxy speaks TLS to them.
         secure = request.headers.get("origin", "").startswith("https:")
-        session = self._sessions.let_in(given, secure=secure) if isinstance(given, str) else None
+        session = self._sessions.authorize(given, secure=secure) if isinstance(given, str) else None
         if session is None:
             return error(401, "That lets nobody in: a link works once, and for ten minutes.")
         document = {"key": session.key, "read_only": session.reads_only}
@@ -140,14 +140,14 @@ class WebUi:
         answer.delete_cookie(self._sessions.cookie, httponly=True, samesite="strict")
         return answer
 
-    async def _look(self, request: Request) -> Response:
+    async def _updates(self, request: Request) -> Response:
         if self._feed.full:
             return error(503, "As many look at this run as may; close another page of it.")
         session = session_of(request)
         may = UiPermissions(act=session is None or not session.reads_only, verify=self._verifications is not None)
-        looks = self._feed.follow(_wanted(request), may, still_in_of(request), is_browser=session is not None)
+        updates = self._feed.follow(_wanted(request), may, authorization_of(request), is_browser=session is not None)
         headers = HEADERS | {"X-Accel-Buffering": "no"}
-        answer = StreamingResponse(looks, media_type="text/event-stream", headers=headers)
+        answer = StreamingResponse(updates, media_type="text/event-stream", headers=headers)
         if session is not None:
             # Whoever looks on stays logged in, so the cookie must not end before the session.
             self._set_cookie(answer, session)

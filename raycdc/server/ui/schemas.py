@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from raycdc.errors import RaycdcError
 from raycdc.model import LogicalType, TableId
-from raycdc.server.blocking import HEADERS, beside, error
+from raycdc.server.blocking import HEADERS, error, threaded
 from raycdc.source.snapshot.log.stream_state import stream_of
 from raycdc.source.tables.table_life import Dropped, Unknown
 from raycdc.state.store import CheckpointStore
@@ -42,7 +42,7 @@ class Schemas:
         self._store = store
 
     def __repr__(self) -> str:
-        return f"Schemas({str(self._store.place)!r})"
+        return f"Schemas({str(self._store.location)!r})"
 
     def of(self, name: str) -> SchemaReport | None:
         """The schema of the table that is called so; None where the state has none. `StateError` of the storage."""
@@ -69,7 +69,7 @@ class Schemas:
 
     def routes(self) -> list[Route]:
         """``GET /v1/schema?table=…``."""
-        return [Route("/v1/schema", beside(self._answer))]
+        return [Route("/v1/schema", threaded(self._answer))]
 
     def _answer(self, request: Request) -> Response:
         try:
@@ -83,5 +83,5 @@ class Schemas:
 
 def _type_text(column: LogicalType) -> str:
     """``decimal(10, 2)``, and the source's own word for it where that is another one."""
-    told = f"{column.kind}({column.precision}, {column.scale})" if column.precision else str(column.kind)
-    return f"{told} ({column.native})" if column.native and column.native.lower() != told else told
+    text = f"{column.kind}({column.precision}, {column.scale})" if column.precision else str(column.kind)
+    return f"{text} ({column.native})" if column.native and column.native.lower() != text else text

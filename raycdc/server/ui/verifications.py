@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from raycdc.core.terminal_text import printable_text
-from raycdc.server.blocking import HEADERS, TooManyCallsError, beside, error, in_thread, is_name, json_body
+from raycdc.server.blocking import HEADERS, TooManyCallsError, error, in_thread, is_name, json_body, threaded
 
 #: So many are remembered.
 KEPT = 20
@@ -128,7 +128,7 @@ class Verifications:
         """``POST /v1/verifications`` with ``{"table": …}`` begins one, ``GET /v1/verifications/ID`` says how it is."""
         return [
             Route("/v1/verifications", self._begin, methods=["POST"]),
-            Route("/v1/verifications/{id}", beside(self._state)),
+            Route("/v1/verifications/{id}", threaded(self._state)),
         ]
 
     async def _begin(self, request: Request) -> Response:

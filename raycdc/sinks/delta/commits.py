@@ -69,22 +69,22 @@ class WriteChecks:
     def __init__(self, target: DeltaTarget) -> None:
         self._target = target
 
-    def demands(self) -> TableConstraints:
+    def constraints(self) -> TableConstraints:
         """The demands of the table. `SinkError` for one that nobody but Spark can meet."""
-        demands = TableConstraints.of(self._target.table)
-        if demands.identity:
+        constraints = TableConstraints.of(self._target.table)
+        if constraints.identity:
             raise TargetModifiedError(
-                f"{self._target.place} has the identity column {demands.identity[0]!r}, whose values are Spark's to "
-                "give. Make the table without it, or route the source table to another name."
+                f"{self._target.location} has the identity column {constraints.identity[0]!r}, whose values are "
+                "Spark's to give. Make the table without it, or route the source table to another name."
             )
-        return demands
+        return constraints
 
     def check_merge(self) -> None:
         """`SinkError` where rows cannot be updated as the table demands it."""
-        if generated := self.demands().generated:
+        if generated := self.constraints().generated:
             raise TargetModifiedError(
-                f"{self._target.place} has the generated column {generated[0]!r}, which delta-rs does not compute anew "
-                "where rows are updated. Make the table without it, or route the source table to another name."
+                f"{self._target.location} has the generated column {generated[0]!r}, which delta-rs does not compute "
+                "anew where rows are updated. Make the table without it, or route the source table to another name."
             )
 
     def check_files(self, files: Sequence[DataFile]) -> None:
@@ -93,25 +93,25 @@ class WriteChecks:
         """
         if self._target.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
             raise TargetModifiedError(
-                f"{self._target.place} maps its columns, and files of rows cannot be added to it. Delete the folder "
+                f"{self._target.location} maps its columns, and files of rows cannot be added to it. Delete the folder "
                 "and read its source table anew, or route the table to another name."
             )
-        if odd := next((file for file in files if [*file.partition] != self._target.partition_columns), None):
+        if invalid := next((file for file in files if [*file.partition] != self._target.partition_columns), None):
             raise TargetModifiedError(
-                f"{self._target.place} is partitioned by {listed(self._target.partition_columns)}, and rows were "
-                f"written by {listed([*odd.partition])}: somebody made the table anew. Start again."
+                f"{self._target.location} is partitioned by {listed(self._target.partition_columns)}, and rows were "
+                f"written by {listed([*invalid.partition])}: somebody made the table anew. Start again."
             )
 
     def whole(self, rows: pa.Table) -> pa.Table:
         """`rows` with the table's columns in their order, but those that delta-rs computes."""
-        return in_types(rows, self.written(self.demands(), rows.column_names))
+        return in_types(rows, self.written(self.constraints(), rows.column_names))
 
-    def written(self, demands: TableConstraints, names: Collection[str]) -> pa.Schema:
+    def written(self, constraints: TableConstraints, names: Collection[str]) -> pa.Schema:
         """The columns that rows which have those called `names` are written with: not those that delta-rs computes.
         Each may have nulls here, so that it is delta-rs that says what the table demands.
         """
         present = self._target.arrow()
-        fields = [field for field in present if field.name in names or field.name not in demands.generated]
+        fields = [field for field in present if field.name in names or field.name not in constraints.generated]
         return pa.schema([field.with_nullable(nullable=True) for field in fields])
 
 
@@ -132,10 +132,15 @@ class DeltaCommits:
 
     def __init__(self, target: DeltaTarget) -> None:
         self._target = target
-        self._admission = WriteChecks(target)
+        self._write_checks = WriteChecks(target)
 
     def create(
-        self, schema: pa.Schema, stamp: CommitMetadata, layout: TableLayout = ANY_LAYOUT, *, replaces: bool = False
+        self,
+        schema: pa.Schema,
+        commit_metadata: CommitMetadata,
+        layout: TableLayout = ANY_LAYOUT,
+        *,
+        replaces: bool = False,
     ) -> None:
         """Make an empty table of `schema`; with `replaces` what was there is removed in the same commit."""
 
@@ -152,7 +157,7 @@ class DeltaCommits:
                     **self._configuration(schema, layout.columns),
                 },
                 raise_if_key_not_exists=False,
-                commit_properties=self._properties(stamp, next_version=True, made=True, replaces=replaces),
+                commit_properties=self._properties(commit_metadata, next_version=True, made=True, replaces=replaces),
             )
 
         for attempt in range(CONFLICT_RETRIES + 1):
@@ -163,14 +168,14 @@ class DeltaCommits:
                 if not is_the_tables(cause):
                     raise
                 # A store may have made it and say otherwise, or nothing; or it refused although nothing was there.
-                if self._is_made(stamp):
+                if self._is_made(commit_metadata):
                     break
                 if attempt == CONFLICT_RETRIES or not _is_conflict(cause) or is_table(self._target.path):
                     raise self._target.error("cannot be created", cause) from cause
         self._target.forget()
         self._target.refresh()
 
-    def add_columns(self, fields: Sequence[pa.Field], stamp: CommitMetadata) -> None:
+    def add_columns(self, fields: Sequence[pa.Field], commit_metadata: CommitMetadata) -> None:
         """Add nullable columns at the end. Commits without a vector: whoever is interrupted here simply adds what is
         still missing, and the vector is written when all of the change is done.
         """
@@ -184,7 +189,7 @@ class DeltaCommits:
                 )
                 self._target.refresh()
             added = list(DeltaSchema.from_arrow(pa.schema(fields)).fields)
-            note = CommitProperties(custom_metadata={"userMetadata": stamp.text(self._target.app_id)})
+            note = CommitProperties(custom_metadata={"userMetadata": commit_metadata.text(self._target.app_id)})
             self._target.table.alter.add_columns(added, commit_properties=note)
 
         def done() -> bool:
@@ -201,26 +206,28 @@ class DeltaCommits:
                 lambda: not self._target.lacking(changed),
             )
 
-    def fill(self, defaults: Mapping[str, str], stamp: CommitMetadata) -> None:
+    def fill(self, defaults: Mapping[str, str], commit_metadata: CommitMetadata) -> None:
         """Give each column (just added, null everywhere) its value, as SQL by column name, in one commit."""
         values = {quote(column): sql for column, sql in defaults.items()}
         empty = " AND ".join(f"{column} IS NULL" for column in values)
         self._committed(
-            stamp,
+            commit_metadata,
             f"cannot be filled with the default of {', '.join(defaults)}",
             lambda: self._target.table.update(
                 values,
                 predicate=empty,
-                commit_properties=self._properties(stamp),
+                commit_properties=self._properties(commit_metadata),
                 post_commithook_properties=hooks(self._target.table),
             ),
         )
 
-    def rewrite(self, columns: Sequence[RewrittenColumn], stamp: CommitMetadata, *, empty: bool) -> None:
+    def rewrite(self, columns: Sequence[RewrittenColumn], commit_metadata: CommitMetadata, *, empty: bool) -> None:
         """Write the table anew with `columns`, batch by batch, in one commit; with `empty` without its rows."""
 
         def run() -> None:
-            schema = _placed(pa.schema([column.field for column in columns]), self._target.arrow(), stamp)
+            schema = _moved_columns(
+                pa.schema([column.field for column in columns]), self._target.arrow(), commit_metadata
+            )
             placed = [replace(column, field=field) for column, field in zip(columns, schema, strict=True)]
             partition_by = self._target.partition_columns
             batches = iter(()) if empty else rewritten_batches(self._target.table, placed)
@@ -233,20 +240,20 @@ class DeltaCommits:
                 configuration=self._configuration(schema, partition_by)
                 if self._target.ownership.created_by_us
                 else None,
-                commit_properties=self._properties(stamp, next_version=True),
+                commit_properties=self._properties(commit_metadata, next_version=True),
                 post_commithook_properties=hooks(self._target.table),
             )
 
-        self._committed(stamp, "cannot be written with its new columns", run)
+        self._committed(commit_metadata, "cannot be written with its new columns", run)
 
-    def append(self, files: Sequence[DataFile], stamp: CommitMetadata) -> None:
+    def append(self, files: Sequence[DataFile], commit_metadata: CommitMetadata) -> None:
         """Add staged Parquet files; none is an empty commit. Rows of which the table demands something are written anew
         by delta-rs, which sees to that, and the files go.
         """
         if files:
-            self._admission.check_files(files)
-            if demands := self._admission.demands():
-                self._append_rows(files, demands, stamp)
+            self._write_checks.check_files(files)
+            if constraints := self._write_checks.constraints():
+                self._append_rows(files, constraints, commit_metadata)
                 return
         configuration = self._target.table.metadata().configuration
         actions: list[AddAction | RemoveAction] = [
@@ -261,27 +268,29 @@ class DeltaCommits:
             for file in files
         ]
         self._committed(
-            stamp,
+            commit_metadata,
             "cannot take an append",
             lambda: self._target.table.create_write_transaction(
                 actions,
                 mode="append",
                 schema=self._target.table.schema(),
                 partition_by=self._target.partition_columns,
-                commit_properties=self._properties(stamp),
+                commit_properties=self._properties(commit_metadata),
                 post_commithook_properties=hooks(self._target.table),
             ),
         )
         reach("before_look")
-        if gone := absent(file.path for file in files):
-            raise lost_files(self._target.place, stamp.vector.epoch, gone)
+        if missing := absent(file.path for file in files):
+            raise lost_files(self._target.location, commit_metadata.vector.epoch, missing)
 
-    def merge(self, source: pa.Table, key: Sequence[str], stamp: CommitMetadata, *, order_by: str = "") -> None:
+    def merge(
+        self, source: pa.Table, key: Sequence[str], commit_metadata: CommitMetadata, *, order_by: str = ""
+    ) -> None:
         """Upsert and delete compacted rows (`rows.last_per_key`) held in memory.
 
         With `order_by` a row of the table with a greater value of that column stays as it is.
         """
-        self._admission.check_merge()
+        self._write_checks.check_merge()
         columns = [name for name in source.column_names if name != DELETED]
         values = {quote(name): f"s.{quote(name)}" for name in columns}
         left = self._target.ownership.left_behind(self._target.arrow().names, columns)
@@ -301,7 +310,7 @@ class DeltaCommits:
                     mode="append",
                     schema=self._target.table.schema(),
                     partition_by=self._target.partition_columns,
-                    commit_properties=self._properties(stamp, next_version=True),
+                    commit_properties=self._properties(commit_metadata, next_version=True),
                     post_commithook_properties=hooks(self._target.table),
                 )
                 return
@@ -312,81 +321,83 @@ class DeltaCommits:
                 target_alias="t",
                 # Keys in memory let it skip files by their statistics, where those can be trusted.
                 streamed_exec=any(_is_wide(source.schema.field(name).type) for name in key),
-                commit_properties=self._properties(stamp),
+                commit_properties=self._properties(commit_metadata),
                 post_commithook_properties=hooks(self._target.table),
             )
             merger = merger.when_matched_delete(f"s.{quote(DELETED)}")
             merger = merger.when_matched_update(updates, predicate=newer)
             merger.when_not_matched_insert(values, predicate=alive).execute()
 
-        self._committed(stamp, "cannot be merged into", run)
+        self._committed(commit_metadata, "cannot be merged into", run)
 
-    def add_rows(self, rows: pa.Table, stamp: CommitMetadata) -> None:
+    def add_rows(self, rows: pa.Table, commit_metadata: CommitMetadata) -> None:
         """Append rows held in memory; columns that they lack are null."""
-        whole = self._admission.whole(rows)
+        whole = self._write_checks.whole(rows)
         self._committed(
-            stamp,
+            commit_metadata,
             "cannot take an append",
             lambda: write_deltalake(
                 self._target.table,
                 whole,
                 mode="append",
-                commit_properties=self._properties(stamp),
+                commit_properties=self._properties(commit_metadata),
                 post_commithook_properties=hooks(self._target.table),
             ),
         )
 
-    def overwrite(self, rows: pa.Table, stamp: CommitMetadata) -> None:
+    def overwrite(self, rows: pa.Table, commit_metadata: CommitMetadata) -> None:
         """Replace all rows by `rows` in one commit: a truncation and what came after it. Columns that they lack, as the
         table kept them (lenient), are null.
         """
-        whole = self._admission.whole(rows)
+        whole = self._write_checks.whole(rows)
         self._committed(
-            stamp,
+            commit_metadata,
             "cannot be overwritten",
             lambda: write_deltalake(
                 self._target.table,
                 whole,
                 mode="overwrite",
                 schema_mode=None,
-                commit_properties=self._properties(stamp, next_version=True),
+                commit_properties=self._properties(commit_metadata, next_version=True),
                 post_commithook_properties=hooks(self._target.table),
             ),
         )
 
-    def mark(self, stamp: CommitMetadata) -> None:
+    def mark(self, commit_metadata: CommitMetadata) -> None:
         """Commit nothing but the vector, unless the table is there already."""
         self._target.refresh()
-        if not self._holds(stamp):
-            self.append([], stamp)
+        if not self._holds(commit_metadata):
+            self.append([], commit_metadata)
 
     # -- helpers
 
-    def _append_rows(self, files: Sequence[DataFile], demands: TableConstraints, stamp: CommitMetadata) -> None:
+    def _append_rows(
+        self, files: Sequence[DataFile], constraints: TableConstraints, commit_metadata: CommitMetadata
+    ) -> None:
         """Add the rows of staged files, file by file, in one commit."""
 
         def run() -> None:
             with reading(files[0].path) as first:
-                schema = self._admission.written(demands, [*pq.read_schema(first).names, *files[0].partition])
+                schema = self._write_checks.written(constraints, [*pq.read_schema(first).names, *files[0].partition])
             write_deltalake(
                 self._target.table,
                 pa.RecordBatchReader.from_batches(schema, staged_batches(files, schema)),
                 mode="append",
-                commit_properties=self._properties(stamp),
+                commit_properties=self._properties(commit_metadata),
                 post_commithook_properties=hooks(self._target.table),
             )
 
-        self._committed(stamp, "cannot take an append", run)
+        self._committed(commit_metadata, "cannot take an append", run)
         delete(file.path for file in files)
 
-    def _committed(self, stamp: CommitMetadata, what: str, run: Callable[[], Any]) -> None:
+    def _committed(self, commit_metadata: CommitMetadata, what: str, run: Callable[[], Any]) -> None:
         """Run a commit until it is in the table, unless its vector is already; a lost race is tried again.
 
         What comes between the snapshot and the commit is found by delta-rs: also another commit of this pipeline.
         """
         for attempt in range(CONFLICT_RETRIES + 1):
             self._target.renewed()
-            if self._holds(stamp):
+            if self._holds(commit_metadata):
                 return
             try:
                 self._target.tried()
@@ -400,17 +411,17 @@ class DeltaCommits:
                     raise
                 raise self._target.error(what, cause) from cause
         self._target.refresh()
-        if not self._holds(stamp):
+        if not self._holds(commit_metadata):
             # A merge or update that changes nothing commits nothing; the vector must be written all the same.
-            self.append([], stamp)
+            self.append([], commit_metadata)
 
-    def _is_made(self, stamp: CommitMetadata) -> bool:
+    def _is_made(self, commit_metadata: CommitMetadata) -> bool:
         """Whether a table is there that this commit made."""
         self._target.forget()
-        return self._target.refresh() and self._target.ownership.created_by_us and self._holds(stamp)
+        return self._target.refresh() and self._target.ownership.created_by_us and self._holds(commit_metadata)
 
-    def _holds(self, stamp: CommitMetadata) -> bool:
-        return holds(self._target.vector(), stamp.vector, self._target.name)
+    def _holds(self, commit_metadata: CommitMetadata) -> bool:
+        return holds(self._target.vector(), commit_metadata.vector, self._target.name)
 
     def _guarded(self, what: str, run: Callable[[], Any], done: Callable[[], bool]) -> None:
         """Run a commit without a vector until the table is as it was to be; a lost race is tried again. A store may
@@ -434,7 +445,7 @@ class DeltaCommits:
         return {CREATED_BY: self._target.app_id, **properties(schema, partition_by)}
 
     def _properties(
-        self, stamp: CommitMetadata, *, next_version: bool = False, made: bool = False, replaces: bool = False
+        self, commit_metadata: CommitMetadata, *, next_version: bool = False, made: bool = False, replaces: bool = False
     ) -> CommitProperties:
         """With `next_version` the commit fails where another one came between the snapshot and it; with `made` it makes
         the table, whose id is not known yet. Where it `replaces` another one, the mark of that one must not stay.
@@ -445,8 +456,8 @@ class DeltaCommits:
             marks = [Transaction(mark_of(self._target.app_id), NOT_NOTED)]
         return CommitProperties(
             max_commit_retries=0 if next_version else None,
-            app_transactions=[Transaction(self._target.app_id, vector_to_version(stamp.vector)), *marks],
-            custom_metadata={"userMetadata": stamp.text(self._target.app_id)},
+            app_transactions=[Transaction(self._target.app_id, vector_to_version(commit_metadata.vector)), *marks],
+            custom_metadata={"userMetadata": commit_metadata.text(self._target.app_id)},
         )
 
 
@@ -466,7 +477,7 @@ def hooks(table: DeltaTable) -> PostCommitHookProperties:
 MOVED = b"raycdc.moved"
 
 
-def _placed(wanted: pa.Schema, present: pa.Schema, stamp: CommitMetadata) -> pa.Schema:
+def _moved_columns(wanted: pa.Schema, present: pa.Schema, commit_metadata: CommitMetadata) -> pa.Schema:
     """`wanted`, such that delta-rs sees that it is not `present`: it takes the same columns in another order for the
     same schema, and leaves the table's as it is. The first column that is at another place says so in its metadata.
     """
@@ -475,8 +486,8 @@ def _placed(wanted: pa.Schema, present: pa.Schema, stamp: CommitMetadata) -> pa.
     if moved is None or set(wanted.names) != set(present.names):
         return wanted
     metadata = fields[moved].metadata or {}
-    told = f"{stamp.vector.epoch}.{stamp.vector.generation}".encode()
-    fields[moved] = fields[moved].with_metadata({**metadata, MOVED: told})
+    reported = f"{commit_metadata.vector.epoch}.{commit_metadata.vector.generation}".encode()
+    fields[moved] = fields[moved].with_metadata({**metadata, MOVED: reported})
     return pa.schema(fields)
 
 

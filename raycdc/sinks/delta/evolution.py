@@ -65,9 +65,9 @@ def check_columns(work: TableCommit, wanted: pa.Schema) -> None:
 def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
     """`SinkError` when a column of the existing table has another type than ours, or partitions it in odd ways."""
     for field in target.arrow():
-        if field.name in target.partition_columns and (odd := unfit(field.name, field.type)):
+        if field.name in target.partition_columns and (invalid := unfit(field.name, field.type)):
             raise TargetExistsError(
-                f"{target.name}: the Delta table that is there is partitioned by a {odd} Choose another path, or "
+                f"{target.name}: the Delta table that is there is partitioned by a {invalid} Choose another path, or "
                 'empty it with pipeline.on_existing = "replace".'
             )
     there = {f.name.casefold(): f for f in target.arrow()}
@@ -98,9 +98,9 @@ def default_sql(target: TableId, column: Column) -> str:
 
 
 def evolve(
-    target: DeltaTarget, work: TableCommit, wanted: pa.Schema, stamp: CommitMetadata, rules: ChangeRules
+    target: DeltaTarget, work: TableCommit, wanted: pa.Schema, commit_metadata: CommitMetadata, rules: ChangeRules
 ) -> None:
-    """Carry ``work.changes`` out on the table, and write the vector of `stamp` with them."""
+    """Carry ``work.changes`` out on the table, and write the vector of `commit_metadata` with them."""
     commits, present = DeltaCommits(target), target.arrow()
     plan = plan_columns(FORMAT, present, work, wanted, rules)
     planned = plan.columns
@@ -112,17 +112,17 @@ def evolve(
     added = [p for p in planned if p.origin is None]
     if [p.origin for p in planned[: len(present)]] == present.names and _same_fields(planned, present):
         if added:
-            commits.add_columns([p.field for p in added if p.field.name not in present.names], stamp)
+            commits.add_columns([p.field for p in added if p.field.name not in present.names], commit_metadata)
     else:
         columns = [
             RewrittenColumn(p.field, p.origin, constant_of(target.name, p) if rules.upsert else None) for p in planned
         ]
-        commits.rewrite(columns, stamp, empty=plan.emptied)
+        commits.rewrite(columns, commit_metadata, empty=plan.emptied)
     if plan.emptied:
-        commits.overwrite(target.arrow().empty_table(), stamp)
+        commits.overwrite(target.arrow().empty_table(), commit_metadata)
     elif rules.upsert:
-        _fill(commits, target.name, [p.added for p in planned if p.added is not None], stamp)
-    commits.mark(stamp)
+        _fill(commits, target.name, [p.added for p in planned if p.added is not None], commit_metadata)
+    commits.mark(commit_metadata)
 
 
 def _same_fields(planned: Sequence[LakeColumn], present: pa.Schema) -> bool:
@@ -144,15 +144,15 @@ def _check_partitions(target: DeltaTarget, planned: Sequence[LakeColumn], events
                 "snapshot."
             )
     for p in planned:
-        if p.field.name in target.partition_columns and (odd := unfit(p.field.name, p.field.type)):
-            raise ChangeRefusedError(f"{target.name}: {odd}")
+        if p.field.name in target.partition_columns and (invalid := unfit(p.field.name, p.field.type)):
+            raise ChangeRefusedError(f"{target.name}: {invalid}")
 
 
-def _fill(commits: DeltaCommits, name: TableId, added: Sequence[Column], stamp: CommitMetadata) -> None:
+def _fill(commits: DeltaCommits, name: TableId, added: Sequence[Column], commit_metadata: CommitMetadata) -> None:
     """Give the rows that exist what the source's have: the constant default of an added column.
 
     Judged by the changes and not by what was missing: an earlier try may have added the column and died before this.
     """
     values = {column.name: default_sql(name, column) for column in added if column.default is not None}
     if values:
-        commits.fill(values, stamp)
+        commits.fill(values, commit_metadata)

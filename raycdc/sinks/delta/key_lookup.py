@@ -25,7 +25,7 @@ def rows_with(target: DeltaTarget, keys: pa.Table) -> pa.Table:
     schema = target.arrow()
     files = snapshot_files(target.table)
     if files is None:
-        raise TargetModifiedError(f"{target.place} has files that somebody else wrote.")
+        raise TargetModifiedError(f"{target.location} has files that somebody else wrote.")
     names = keys.column_names
     wanted = in_types(keys, pa.schema([schema.field(name) for name in names])).combine_chunks()
     found = [schema.empty_table()]
@@ -42,7 +42,7 @@ def _of_file(path: AnyPath, names: Sequence[str], hashes: np.ndarray, bounds: An
     with reading(path) as source, pq.ParquetFile(source) as file:
         first = file.schema_arrow.get_field_index(names[0])
         for group in range(file.num_row_groups):
-            if _beside(file.metadata.row_group(group).column(first).statistics, bounds):
+            if _excludes(file.metadata.row_group(group).column(first).statistics, bounds):
                 continue
             there = in_types(file.read_row_group(group, columns=list(names)), _part(schema, names)).combine_chunks()
             hits = [np.isin(key_hashes(batch, names), hashes) for batch in there.to_batches()]
@@ -66,7 +66,7 @@ def _bounds(keys: pa.ChunkedArray) -> tuple[Any, Any] | None:
     return None if found["min"] is None or keys.null_count else (found["min"], found["max"])
 
 
-def _beside(statistics: Any, bounds: tuple[Any, Any] | None) -> bool:
+def _excludes(statistics: Any, bounds: tuple[Any, Any] | None) -> bool:
     """Whether no key within `bounds` is in a row group with these statistics."""
     if bounds is None or statistics is None or not statistics.has_min_max:
         return False

@@ -67,8 +67,8 @@ def no_layout(layout: TableLayout, schema: TableSchema) -> str:
                 f"such a column, as in date({field.column}) AS day, and name that."
             )
         column = next(c for c in schema.columns if c.name == field.column)
-        if odd := unfit(column.name, column.type.arrow()):
-            return f"partition_by: {odd}"
+        if invalid := unfit(column.name, column.type.arrow()):
+            return f"partition_by: {invalid}"
     if layout.partitions and {c.name for c in schema.columns} <= set(layout.columns):
         return "partition_by: a Delta table needs a column that it is not partitioned by."
     for name in dict(layout.options):
@@ -118,8 +118,8 @@ def value_text(value: Any) -> str | None:
 def partition_values(names: Sequence[str], values: Sequence[Any], target: str) -> dict[str, str | None]:
     """The values of one partition as the log has them. `DataError` for one that no reader or writer could have."""
     for name, value in zip(names, values, strict=True):
-        if odd := _odd(name, value):
-            raise _refused(target, name, odd)
+        if invalid := _why_invalid(name, value):
+            raise _refused(target, name, invalid)
     return {name: value_text(value) for name, value in zip(names, values, strict=True)}
 
 
@@ -142,11 +142,11 @@ def check_values(rows: pa.Table, names: Sequence[str], target: str) -> None:
         # Each byte is three characters of a folder's name at most.
         sure = max(0, (_FOLDER_BYTES_MAX - len(_escaped(name)) - 1) // 3)
         # The text that stands for NULL has a length of its own, too.
-        odd_sizes = pc.or_(pc.equal(sizes, 0), pc.equal(sizes, len(NO_VALUE)))
-        unsure = texts.filter(pc.or_(odd_sizes, pc.greater(sizes, sure)))
+        uneven_sizes = pc.or_(pc.equal(sizes, 0), pc.equal(sizes, len(NO_VALUE)))
+        unsure = texts.filter(pc.or_(uneven_sizes, pc.greater(sizes, sure)))
         for text in unsure.unique().to_pylist():
-            if odd := _odd(name, text):
-                raise _refused(target, name, odd)
+            if invalid := _why_invalid(name, text):
+                raise _refused(target, name, invalid)
 
 
 def folder_of(values: Mapping[str, str | None]) -> str:
@@ -161,7 +161,7 @@ def _escaped(text: str) -> str:
     return quote(text, safe="").replace("~", "%7E")
 
 
-def _odd(name: str, value: Any) -> str:
+def _why_invalid(name: str, value: Any) -> str:
     """Why no partition has this value; empty where one may."""
     if value == "":
         return "an empty text, for which every reader would see NULL"
@@ -172,8 +172,8 @@ def _odd(name: str, value: Any) -> str:
     return ""
 
 
-def _refused(target: str, name: str, odd: str) -> RowRefusedError:
+def _refused(target: str, name: str, invalid: str) -> RowRefusedError:
     return RowRefusedError(
-        f"{target}: a row has {odd}, in column {name!r}, which the Delta table is partitioned by. Make something else "
-        "of it in the projection, or partition by another column."
+        f"{target}: a row has {invalid}, in column {name!r}, which the Delta table is partitioned by. Make something "
+        "else of it in the projection, or partition by another column."
     )

@@ -19,12 +19,12 @@ from raycdc.storage.settings import delta_options
 _STAGED = re.compile(r"([^/=]+=[^/]*/)+part-[0-9]{5}-[0-9]{10}-[0-9a-f-]{36}\.snappy\.parquet")
 
 #: So many files of a partition that are all named so are enough.
-_LOOKED_AT_MAX = 10_000
+_LISTED_MAX = 10_000
 
 
 def storage_options(path: AnyPath) -> dict[str, str] | None:
     """As delta-rs takes them; None for a folder of this machine."""
-    return delta_options(path.place, path.access.settings) if isinstance(path, StorePath) else None
+    return delta_options(path.location, path.access.settings) if isinstance(path, StorePath) else None
 
 
 def is_table(path: AnyPath) -> bool:
@@ -46,9 +46,9 @@ def foreign(path: AnyPath) -> str:
             return name
         if _is_file(path / name):
             return name
-        below = (f"{name}/{file}" for file in islice(each_below(path / name), _LOOKED_AT_MAX))
-        if odd := next((file for file in below if not _is_staged(file)), ""):
-            return odd
+        below = (f"{name}/{file}" for file in islice(each_below(path / name), _LISTED_MAX))
+        if invalid := next((file for file in below if not _is_staged(file)), ""):
+            return invalid
     return ""
 
 

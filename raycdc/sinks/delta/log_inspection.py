@@ -26,7 +26,7 @@ from raycdc.state.files.folder import sync_folder
 from raycdc.storage.files import AnyPath, StorePath, content, identity, is_there
 
 #: How many commits a new watch looks back for the pipeline's last one, one number after the other; None is all.
-_LOOKS: tuple[int | None, ...] = (10, 1_000, None)
+_DEPTHS: tuple[int | None, ...] = (10, 1_000, None)
 
 #: Operations that put other rows in the place of those that they remove, or none, whatever their counts say.
 _REPLACING = frozenset({"DELETE", "TRUNCATE", "OVERWRITE", "CREATE OR REPLACE TABLE", "REPLACE TABLE"})
@@ -120,7 +120,7 @@ class LogWatch:
             return False
         return isinstance(checkpoint, int) and checkpoint <= version and is_there(self._log_file(version))
 
-    def look(self, table: DeltaTable) -> Losses | None:
+    def inspect(self, table: DeltaTable) -> Losses | None:
         """Sync the commits since the last look, or, at the first, those since the pipeline's last one, and see whether
         others took rows away in them.
         """
@@ -131,8 +131,8 @@ class LogWatch:
         self.transactions = None if self._seen is None else _transactions(known, self._seen, version)
         commits = [self._synced(entry) for entry in reversed(known)]
         self._read.clear()
-        if self._seen is None and known and known[-1].ours and (gone := self._absent(commits[0].added)):
-            self.lost = sorted(gone & _files(table).keys())
+        if self._seen is None and known and known[-1].ours and (missing := self._absent(commits[0].added)):
+            self.lost = sorted(missing & _files(table).keys())
         self._seen, self._file = version, self._identity(version)
         # Pipelines that share a table keep to the same rules, and upkeep only moves rows.
         others = [commit for commit in commits if not commit.of_raycdc and commit.operation != "OPTIMIZE"]
@@ -167,7 +167,7 @@ class LogWatch:
     def _since_ours(self, table: DeltaTable) -> Sequence[_Entry]:
         """The newest commits, the newest first, back to the pipeline's last one."""
         entries: list[_Entry] = []
-        for count in _LOOKS:
+        for count in _DEPTHS:
             entries = self._history(table, count)
             for number, entry in enumerate(entries):
                 if entry.ours:

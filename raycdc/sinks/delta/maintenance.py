@@ -32,7 +32,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from raycdc.core.failpoints import reach
 from raycdc.errors import ConfigError, SinkError, TargetModifiedError
-from raycdc.sinks.api import told_nobody
+from raycdc.sinks.api import ignore_text
 from raycdc.sinks.delta import spark_merge
 from raycdc.sinks.delta.commits import hooks
 from raycdc.sinks.delta.layout import folder_of, value_text
@@ -127,7 +127,7 @@ class DeltaMaintenance:
         upsert: bool,
         session: Callable[[], Any] | None = None,
         clock: Callable[[], float] = time.time,
-        warn: Callable[[str], None] = told_nobody,
+        warn: Callable[[str], None] = ignore_text,
     ) -> None:
         """`ConfigError` where the options want Spark and there is none."""
         if options.z_order and session is None:
@@ -157,7 +157,7 @@ class DeltaMaintenance:
             if not is_the_tables(cause):
                 raise
             raise (SinkError if is_absent(cause) or is_refused(cause) else TargetModifiedError)(
-                f"{target.place} cannot be optimised: {without_values(str(cause))}. Leave sink.optimize out to "
+                f"{target.location} cannot be optimised: {without_values(str(cause))}. Leave sink.optimize out to "
                 "go on without."
             ) from cause
         return MaintenanceOutcome.DONE if done else MaintenanceOutcome.MORE

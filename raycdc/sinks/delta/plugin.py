@@ -82,10 +82,10 @@ class DeltaSinkConfig(SinkConfig):
             yield NO_SPARK_AT_STORES.format("sink.optimize.z_order")
         elif local and self.optimize is not None and self.optimize.z_order:
             yield NO_SPARK_ORDER
-        if self.folder and (odd := misread(str(Path(self.folder).absolute()))):
+        if self.folder and (invalid := misread(str(Path(self.folder).absolute()))):
             yield (
-                f"sink.path: Delta's library reads {odd!r} in {Path(self.folder).absolute()} as something else, so it "
-                "would look for the tables' logs in another folder. Use a path without it."
+                f"sink.path: Delta's library reads {invalid!r} in {Path(self.folder).absolute()} as something else, so "
+                "it would look for the tables' logs in another folder. Use a path without it."
             )
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:

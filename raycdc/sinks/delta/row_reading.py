@@ -74,8 +74,8 @@ def rewritten_batches(table: DeltaTable, columns: Sequence[RewrittenColumn]) -> 
     schema = pa.schema([column.field for column in columns])
     if has_vectors(table):
         # One column at least, so that there are rows where all columns are new.
-        origins = list(dict.fromkeys(c.origin for c in columns if c.origin is not None))
-        batches = _ahead(_queried(table, origins or [table.schema().fields[0].name]))
+        origin_names = list(dict.fromkeys(c.origin for c in columns if c.origin is not None))
+        batches = _ahead(_queried(table, origin_names or [table.schema().fields[0].name]))
         return (pa.RecordBatch.from_arrays([c.of(batch) for c in columns], schema=schema) for batch in batches)
     rows = table.to_pyarrow_dataset().scanner(columns={c.field.name: c.expression() for c in columns})
     return (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in rows.to_batches())

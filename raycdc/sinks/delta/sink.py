@@ -35,13 +35,13 @@ from raycdc.sinks.changes import check_key, check_unmerged, fitted_to
 from raycdc.sinks.delta.evolution import check_columns
 from raycdc.sinks.delta.maintenance import DeltaMaintenance
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
-from raycdc.sinks.delta.table import DeltaTarget, told_of
+from raycdc.sinks.delta.table import DeltaTarget, delta_errors
 from raycdc.sinks.delta.target import DeltaSteps, StagedDelta, columns_of, order_column
 from raycdc.sinks.delta.tasks import WritePartitioned
 from raycdc.sinks.source_tables import MergedTarget
 from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
 from raycdc.sinks.targets import spark_statement, table_folder
-from raycdc.sinks.task_plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
+from raycdc.sinks.task_plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, split, task_inputs
 from raycdc.sinks.tasks import CompactToParquet, WriteParquet
 from raycdc.state.files.folder import private_file
 from raycdc.state.manifests.manifest import STATE_NODE
@@ -78,9 +78,9 @@ class Lake:
     def keep_secrets(self, folder: str) -> None:
         """Write keys of a store into a file of this user's in `folder` (empty: the system's), for tasks to read."""
         if isinstance(self.root, StorePath) and has_secrets(self._settings):
-            told = as_text(self._settings)
-            self._secrets = private_file(Path(folder or tempfile.gettempdir()), told)
-            self.root = any_path(self._path, Access(self._settings, str(self._secrets), written=told))
+            settings = as_text(self._settings)
+            self._secrets = private_file(Path(folder or tempfile.gettempdir()), settings)
+            self.root = any_path(self._path, Access(self._settings, str(self._secrets), written=settings))
 
     def close(self) -> None:
         """Delete that file."""
@@ -113,7 +113,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
     kind: ClassVar[str] = "delta"
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
     keeps_greatest: ClassVar[bool] = True
-    merges_origins: ClassVar[bool] = True
+    merges_sources: ClassVar[bool] = True
     makes_at_once: ClassVar[bool] = True
 
     def statement(self, target: TargetShape) -> str:
@@ -124,22 +124,22 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self._config = config
         self._lake = Lake(config.path)
         self.small_bytes_max = SMALL_BYTES_MAX
-        self._upkeep: DeltaMaintenance | None = None
+        self._maintenance: DeltaMaintenance | None = None
         self._targets: dict[TableId, DeltaTarget] = {}
         #: Asked while another thread may be committing to the target.
         self._takes: dict[TableId, _Takes] = {}
         self._with_options: set[str] = set()
 
     def open(self, context: SinkContext) -> None:
-        self.look(context)
+        self.inspect(context)
         self._lake.keep_secrets(context.private)
         if self._config.optimize is not None:
-            self._upkeep = DeltaMaintenance(
+            self._maintenance = DeltaMaintenance(
                 self._config.optimize, upsert=self._upsert, session=context.session, warn=context.warn
             )
 
-    def look(self, context: SinkContext) -> None:
-        super().look(context)
+    def inspect(self, context: SinkContext) -> None:
+        super().inspect(context)
         self._lake.reach(context.storage)
 
     @property
@@ -152,7 +152,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         # Who only reads has a handle of its own: refreshing the shared one would move the snapshot that a commit under
         # way has just checked.
         table = self._target(target) if writes else self._handle(target)
-        with told_of(table):
+        with delta_errors(table):
             yield DeltaSteps(table, self._context, self._with_options)
 
     def check_work(self, work: TableCommit) -> None:
@@ -173,7 +173,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         may_append = self._upsert and not work.merged and self._taken(work.target).appended
         appended, merged = split(work.segments, upsert=self._upsert, may_append=may_append)
         file_bytes_max = MERGED_FILE_BYTES_MAX if self._upsert else TASK_BYTES_MAX
-        for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
+        for inputs in task_inputs(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
             self._append(work, inputs, staged, batch)
         inputs_to_merge = [entry for inputs in merged for entry in inputs]
         if not work.merged and _are_small(inputs_to_merge, self.small_bytes_max, self._context):
@@ -187,8 +187,8 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         if work.target not in self._takes:
             self._takes[work.target] = _Takes.of(self._target(work.target))
         delete(file.path for file in staged.merge)
-        if self._upkeep is not None:
-            self._upkeep.after_commit(self._target(work.target), work.generation)
+        if self._maintenance is not None:
+            self._maintenance.after_commit(self._target(work.target), work.generation)
 
     def forget(self, target: TableId) -> None:
         super().forget(target)

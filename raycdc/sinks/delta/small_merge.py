@@ -96,8 +96,8 @@ def rewrite(table: DeltaTable, folder: AnyPath, changes: pa.Table, key: Sequence
         there = _read(folder, old, schema, partition_by)
         staying = there.filter(pa.array(without(there, keys)))
         rows = arriving.get(values, new.slice(0, 0))
-        crumbs = sum(file.size < SMALL_FILE_BYTES for file in old) >= SMALL_FILES_MAX
-        stay = staying.num_rows == there.num_rows and not (rows.num_rows and _small(old)) and not crumbs
+        small_files = sum(file.size < SMALL_FILE_BYTES for file in old) >= SMALL_FILES_MAX
+        stay = staying.num_rows == there.num_rows and not (rows.num_rows and _small(old)) and not small_files
         partition = {name: value_text(value) for name, value in zip(partition_by, values, strict=True)}
         if not stay:
             actions += [file.removed(partition) for file in old]
@@ -208,8 +208,8 @@ def _chosen(files: pa.Table, keys: pa.ChunkedArray, first: str, partition_by: Se
     if f"min.{first}" in files.column_names and len(keys) and _has_exact_bounds(keys.type):
         least, most = pc.min_max(keys).values()
         low, high = files.column(f"min.{first}"), files.column(f"max.{first}")
-        beside = pc.or_kleene(pc.less(high.cast(least.type), least), pc.greater(low.cast(most.type), most))
-        wanted = ~pc.fill_null(beside, fill_value=False).to_numpy()
+        outside = pc.or_kleene(pc.less(high.cast(least.type), least), pc.greater(low.cast(most.type), most))
+        wanted = ~pc.fill_null(outside, fill_value=False).to_numpy()
     small = files.column("size_bytes").to_numpy() < SMALL_FILE_BYTES
     partitions = [files.column(f"{_PARTITION}{name}") for name in partition_by] if files.num_rows else []
     for _, rows in split(partitions, files.num_rows):

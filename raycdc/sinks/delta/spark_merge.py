@@ -37,23 +37,23 @@ def merge(
     target: DeltaTarget,
     schema: TableSchema,
     files: Sequence[str],
-    stamp: CommitMetadata,
+    commit_metadata: CommitMetadata,
     *,
     order_by: str = "",
 ) -> None:
-    """Upsert and delete the compacted rows in Parquet `files`, atomically with the vector of `stamp`.
+    """Upsert and delete the compacted rows in Parquet `files`, atomically with the vector of `commit_metadata`.
 
     With `order_by` a row of the target with a greater value of that column stays as it is.
     """
     with _of_spark(spark, target, "cannot be merged into"):
         session = spark.newSession()
         session.conf.set("spark.databricks.delta.write.txnAppId", target.app_id)
-        session.conf.set("spark.databricks.delta.write.txnVersion", str(vector_to_version(stamp.vector)))
-        session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.text(target.app_id))
+        session.conf.set("spark.databricks.delta.write.txnVersion", str(vector_to_version(commit_metadata.vector)))
+        session.conf.set("spark.databricks.delta.commitInfo.userMetadata", commit_metadata.text(target.app_id))
         session.read.parquet(*files).createOrReplaceTempView("changes")
         session.sql(_statement(target, schema, order_by)).collect()
     # A merge that changed nothing may have committed nothing; the vector must be written all the same.
-    DeltaCommits(target).mark(stamp)
+    DeltaCommits(target).mark(commit_metadata)
 
 
 def set_options(spark: Any, target: DeltaTarget, options: Mapping[str, str]) -> None:
@@ -77,12 +77,12 @@ def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_by
     """
     if isinstance(target.path, StorePath):
         raise TargetModifiedError(
-            f"{target.place} has more than plain files, deletion vectors say: only Spark can optimise it, and "
+            f"{target.location} has more than plain files, deletion vectors say: only Spark can optimise it, and "
             f"{NOT_AT_STORES}. Leave sink.optimize out, or rewrite the table without them."
         )
     if spark is None:
         raise TargetModifiedError(
-            f"{target.place} has more than plain files, deletion vectors say: only "
+            f"{target.location} has more than plain files, deletion vectors say: only "
             "Spark can optimise it. Leave sink.optimize out, or run without --local."
         )
     by = f" ZORDER BY ({', '.join(map(_quote, order))})" if order else ""
@@ -123,15 +123,17 @@ def _of_spark(
         kind = SinkError
         if (isinstance(cause, PySparkException) or any(s in str(cause) for s in _TABLES_OWN)) and not is_absent(cause):
             kind = TargetModifiedError if rival else refusal
-        raise kind(f"{target.place} {what}: {without_values(str(cause))}") from cause
+        raise kind(f"{target.location} {what}: {without_values(str(cause))}") from cause
 
 
 def _statement(target: DeltaTarget, schema: TableSchema, order_by: str) -> str:
     names = [_quote(column.name) for column in schema.columns]
     key = " AND ".join(f"t.{_quote(name)} = s.{_quote(name)}" for name in schema.primary_key)
     deleted = f"s.{_quote(DELETED)}"
-    gone = [_quote(name) for name in target.ownership.left_behind(target.arrow().names, schema.arrow().names)]
-    updates = [*(f"t.{name} = s.{name}" for name in names), *(f"t.{name} = NULL" for name in gone)]
+    dropped_columns = [
+        _quote(name) for name in target.ownership.left_behind(target.arrow().names, schema.arrow().names)
+    ]
+    updates = [*(f"t.{name} = s.{name}" for name in names), *(f"t.{name} = NULL" for name in dropped_columns)]
     by = _quote(order_by)
     newer = f"AND (t.{by} IS NULL OR s.{by} >= t.{by}) " if order_by else ""
     return (

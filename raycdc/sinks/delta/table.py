@@ -109,7 +109,7 @@ class DeltaTarget:
         self.name = name
         self.app_id = app_id
         #: The table as the subject of a sentence.
-        self.place = f"The Delta table {path} ({name})"
+        self.location = f"The Delta table {path} ({name})"
         self._table: DeltaTable | None = None
         #: How the store was reached when that was opened.
         self._reached: dict[str, str] | None = None
@@ -143,7 +143,7 @@ class DeltaTarget:
             elif not self.log.is_newest(self._table.version()):
                 # It lists the log, which costs more with every commit; and most looks find nothing new.
                 self._table.update_incremental()
-            losses = self.log.look(self._table)
+            losses = self.log.inspect(self._table)
         except TableNotFoundError:
             self.drop()
             return False
@@ -153,7 +153,7 @@ class DeltaTarget:
         self._check_same()
         vector = self.vector()
         if vector is not None and self.log.lost:
-            raise lost_files(self.place, vector.epoch, self.log.lost)
+            raise lost_files(self.location, vector.epoch, self.log.lost)
         if losses is not None and vector is not None:
             self._check_whole(losses)
         return True
@@ -172,9 +172,9 @@ class DeltaTarget:
         here, record = self.id, self._held()
         if (self._id and self._id != here) or (record.table is not None and record.table != number_of(here)):
             raise TargetDroppedError(
-                f"{self.place} is not the one that this pipeline wrote to: somebody deleted or replaced that one and "
-                "made it anew. Nothing more was written. Delete the folder, or route the table to another name, and "
-                "read its source table anew."
+                f"{self.location} is not the one that this pipeline wrote to: somebody deleted or replaced that one "
+                "and made it anew. Nothing more was written. Delete the folder, or route the table to another name, "
+                "and read its source table anew."
             )
         if record.vector is not None or self.ownership.created_by_us:
             self._id = here
@@ -185,12 +185,12 @@ class DeltaTarget:
         """
         if losses.restored:
             raise TargetDroppedError(
-                f"{self.place} was restored to an older version after this pipeline had written to it: rows are "
+                f"{self.location} was restored to an older version after this pipeline had written to it: rows are "
                 "missing that will not come again. Delete the folder, and read its source table anew."
             )
         if is_ours_alone(self):
             raise TargetModifiedError(
-                f"{self.place} lost rows after this pipeline had written to it: another writer deleted or overwrote "
+                f"{self.location} lost rows after this pipeline had written to it: another writer deleted or overwrote "
                 "them. Restore the version before that, or delete the folder, and read its source table anew."
             )
 
@@ -199,7 +199,7 @@ class DeltaTarget:
         """As of the last `refresh`, or a commit since. `TargetDroppedError` where that found none."""
         if self._table is None:
             raise TargetDroppedError(
-                f"{self.place} disappeared while it was being written to. Read its source table anew."
+                f"{self.location} disappeared while it was being written to. Read its source table anew."
             )
         return self._table
 
@@ -226,7 +226,7 @@ class DeltaTarget:
         if record is None or record[0] != snapshot:
             new = self.log.transactions
             if record is None or new is None or new.since != record[0]:
-                with told_of(self):
+                with delta_errors(self):
                     self._record = snapshot, _Record.read(self.table, self.app_id)
             else:
                 self._record = snapshot, record[1].after(new.versions, self.app_id)
@@ -253,7 +253,7 @@ class DeltaTarget:
         """`SinkError` when the table has other partitions than those asked for."""
         if layout.partitions and (there := self.partition_columns) != list(layout.columns):
             raise TargetModifiedError(
-                f"{self.place} is partitioned by {listed(there)}, and partition_by asks "
+                f"{self.location} is partitioned by {listed(there)}, and partition_by asks "
                 f"for {listed(layout.columns)}: a table keeps the partitions that it was made with. Take partition_by "
                 "back, or delete the table and take a new snapshot of its source table."
             )
@@ -293,11 +293,11 @@ class DeltaTarget:
         )
         text = without_values(str(cause))
         demands = str(TableConstraints.of(self.table)) if text != str(cause) and self._table else ""
-        return kind(f"{self.place} {what}: {text}{demands and f' The table demands: {demands}.'}")
+        return kind(f"{self.location} {what}: {text}{demands and f' The table demands: {demands}.'}")
 
 
 @contextmanager
-def told_of(target: DeltaTarget) -> Iterator[None]:
+def delta_errors(target: DeltaTarget) -> Iterator[None]:
     """What delta-rs says of the table within the block becomes a `SinkError`: it reads parts of the log only when they
     are asked for, and somebody may have deleted them meanwhile. Errors of our own files go through.
     """

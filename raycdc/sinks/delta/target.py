@@ -39,7 +39,7 @@ from raycdc.sinks.steps import (
     UnfinishedTarget,
 )
 from raycdc.sinks.table_input import TableInput
-from raycdc.sinks.targets import absent, taken_by_others
+from raycdc.sinks.targets import absent, occupied_error
 from raycdc.sinks.task_plan import Input
 from raycdc.sinks.tasks import CompactedFile, DataFile, compacted_rows
 from raycdc.storage.files import FileName, delete, reading
@@ -51,7 +51,7 @@ def check_unchanged(target: DeltaTarget, source: Collection[str]) -> None:
     """
     if is_ours_alone(target) and (operation := target.log.changed(source)):
         raise TargetModifiedError(
-            f"{target.place} has other rows than this pipeline had written: another writer changed them "
+            f"{target.location} has other rows than this pipeline had written: another writer changed them "
             f"({operation}). Nothing more was written. Restore the version before that, or delete the folder, and "
             "read its source table anew."
         )
@@ -83,12 +83,12 @@ class DeltaSteps(Target):
         self._context = context
         self._with_options = with_options
 
-    def standing(self, epoch: int | None = None) -> TargetState:
+    def read_state(self, epoch: int | None = None) -> TargetState:
         table = self._table
         if not table.refresh():
             if theirs := foreign(table.path):
-                odd = f"{table.path} holds files that are not a Delta table ({theirs}); choose another path."
-                return ForeignTarget(unusable=TargetExistsError(odd))
+                invalid = f"{table.path} holds files that are not a Delta table ({theirs}); choose another path."
+                return ForeignTarget(unusable=TargetExistsError(invalid))
             return MissingTarget()
         vector = table.vector()
         if vector is not None or table.ownership.created_by_us:
@@ -98,24 +98,24 @@ class DeltaSteps(Target):
     def is_alone(self) -> bool:
         return self._table.ownership.created_by_us
 
-    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self._commits.create(columns_of(work, self._context), stamp, work.layout)
+    def create(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self._commits.create(columns_of(work, self._context), commit_metadata, work.layout)
 
-    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self._commits.create(columns_of(work, self._context), stamp, work.layout, replaces=True)
+    def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self._commits.create(columns_of(work, self._context), commit_metadata, work.layout, replaces=True)
 
-    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def adopt(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         wanted = columns_of(work, self._context)
         self._table.check_layout(work.layout)
         check_mergeable(self._table, wanted)
         missing = [f for f in wanted if f.name not in self._table.arrow().names]
         if missing:
-            self._commits.add_columns(missing, stamp)
-        self._commits.mark(stamp)
+            self._commits.add_columns(missing, commit_metadata)
+        self._commits.mark(commit_metadata)
 
-    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         check_unchanged(self._table, work.schema.arrow().names)
-        evolve(self._table, work, columns_of(work, self._context), stamp, self._context.rules)
+        evolve(self._table, work, columns_of(work, self._context), commit_metadata, self._context.rules)
 
     def steps(self, work: TableCommit, staged: StagedDelta) -> Sequence[int]:
         self._table.check_layout(work.layout)
@@ -124,35 +124,35 @@ class DeltaSteps(Target):
         there = ((STEP_APPEND, staged.append), (STEP_MERGE, staged.merge or staged.small))
         return [step for step, rows in there if rows]
 
-    def write(self, work: TableCommit, staged: StagedDelta, step: int, stamp: CommitMetadata) -> None:
+    def write(self, work: TableCommit, staged: StagedDelta, step: int, commit_metadata: CommitMetadata) -> None:
         check_unchanged(self._table, work.schema.arrow().names)
         reach("in_commit")
         if step == STEP_LAST:
-            self._commits.mark(stamp)
+            self._commits.mark(commit_metadata)
             return
         names = self._table.arrow().names
         work = fitted_to(work, self._context, names)
         there = {name.casefold() for name in names}
         if missing := [column.name for column in work.schema.columns if column.name.casefold() not in there]:
             raise TargetModifiedError(
-                f"{self._table.place} lacks the column {missing[0]!r} of the rows to "
+                f"{self._table.location} lacks the column {missing[0]!r} of the rows to "
                 "come: somebody else changed the table."
             )
         if step == STEP_APPEND:
-            self._commits.append(staged.append, stamp)
+            self._commits.append(staged.append, commit_metadata)
         elif staged.small:
             order_by = order_column(work, self._context)
             compacted = compacted_rows(TableInput(tuple(staged.small), work.schema, HERE), order_by=order_by)
-            self._merge(work, compacted, stamp)
+            self._merge(work, compacted, commit_metadata)
         else:
-            self._merge_files(work, staged.merge, stamp)
+            self._merge_files(work, staged.merge, commit_metadata)
 
     def vanished(self, staged: StagedDelta, step: int) -> Sequence[str]:
         if step == STEP_APPEND:
             columns = self._table.partition_columns
             # Staged before somebody's table, with its own partitions, was taken over.
-            if odd := [str(file.path) for file in staged.append if [*dict(file.partition)] != columns]:
-                return odd
+            if invalid := [str(file.path) for file in staged.append if [*dict(file.partition)] != columns]:
+                return invalid
         paths = [file.path for file in (staged.append if step == STEP_APPEND else staged.merge)]
         return absent(paths) if step in (STEP_APPEND, STEP_MERGE) else ()
 
@@ -167,18 +167,18 @@ class DeltaSteps(Target):
                 delete(file.path for file in staged.append)
                 delete(file.path for file in staged.merge)
 
-    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         if self._table.refresh():
-            self._commits.mark(stamp)
+            self._commits.mark(commit_metadata)
         else:
-            self.create(work, stamp)
+            self.create(work, commit_metadata)
 
     def taken(self) -> TargetExistsError:
-        return taken_by_others(f"The Delta table {self._table.path}", "choose another sink.path")
+        return occupied_error(f"The Delta table {self._table.path}", "choose another sink.path")
 
     # -- rows
 
-    def _merge_files(self, work: TableCommit, staged: Sequence[CompactedFile], stamp: CommitMetadata) -> None:
+    def _merge_files(self, work: TableCommit, staged: Sequence[CompactedFile], commit_metadata: CommitMetadata) -> None:
         table, context = self._table, self._context
         files = [file.path for file in staged]
         emptied = any(file.truncated for file in staged)
@@ -191,25 +191,27 @@ class DeltaSteps(Target):
         large = size > MERGE_IN_PROCESS_BYTES_MAX and isinstance(table.path, Path)
         if large and not emptied and context.spark is not None:
             order_by = order_column(work, context)
-            spark_merge.merge(context.spark, table, work.schema, [str(f) for f in files], stamp, order_by=order_by)
+            spark_merge.merge(
+                context.spark, table, work.schema, [str(f) for f in files], commit_metadata, order_by=order_by
+            )
             return
         columns = [*work.schema.arrow().names, DELETED]
         rows = pa.concat_tables([_read(path, columns) for path in files])
         if work.merged and not emptied and all(file.new for file in staged):
             # Nothing to find in the table: the keys were just found not to be there.
-            self._commits.add_rows(rows.drop_columns([DELETED]), stamp)
+            self._commits.add_rows(rows.drop_columns([DELETED]), commit_metadata)
         else:
-            self._merge(work, Compacted(rows, emptied), stamp)
+            self._merge(work, Compacted(rows, emptied), commit_metadata)
 
-    def _merge(self, work: TableCommit, compacted: Compacted, stamp: CommitMetadata) -> None:
+    def _merge(self, work: TableCommit, compacted: Compacted, commit_metadata: CommitMetadata) -> None:
         if names := self._table.partition_columns:
             check_values(alive(compacted.rows), names, str(work.target))
         if compacted.truncated:
             self.require_own(alone=self.is_alone(), on_existing=self._context.on_existing)
-            self._commits.overwrite(alive(compacted.rows), stamp)
+            self._commits.overwrite(alive(compacted.rows), commit_metadata)
         else:
             order_by = order_column(work, self._context)
-            self._commits.merge(compacted.rows, work.schema.primary_key, stamp, order_by=order_by)
+            self._commits.merge(compacted.rows, work.schema.primary_key, commit_metadata, order_by=order_by)
 
     def _already_there(self, files: Sequence[FileName], key: Sequence[str]) -> Key | None:
         """The key of a claimed row (`raycdc.sinks.source_tables`) that the table has from another source table."""

@@ -52,7 +52,7 @@ def write_files(
     files: list[DataFile] = []
     for number, (values, rows) in enumerate(gathered(named, keys)):
         partition = partition_values(partition_by, values, target)
-        place = path.parent / folder_of(partition) / path.name.replace("part-", f"part-{number:05d}-", 1)
-        written = write_parquet_file(place, kept, (batch.select(kept.names) for batch in rows))
+        index = path.parent / folder_of(partition) / path.name.replace("part-", f"part-{number:05d}-", 1)
+        written = write_parquet_file(index, kept, (batch.select(kept.names) for batch in rows))
         files.append(replace(written, partition=partition))
     return files

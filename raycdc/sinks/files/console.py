@@ -33,7 +33,7 @@ class ConsoleSink(Sink):
         self._context = context
         self._folder = tempfile.TemporaryDirectory(prefix="raycdc-console-")
 
-    def look(self, context: SinkContext) -> None:
+    def inspect(self, context: SinkContext) -> None:
         """There is nothing to look at."""
 
     def require_free(self, target: TableId) -> None:
@@ -45,11 +45,11 @@ class ConsoleSink(Sink):
     def apply_schema(self, work: TableCommit) -> None:
         """Lines carry their own names."""
 
-    def stage(self, works: Sequence[TableCommit]) -> Mapping[TableId, Any]:
-        written = [work for work in works if work.segments]
+    def stage(self, commits: Sequence[TableCommit]) -> Mapping[TableId, Any]:
+        written = [work for work in commits if work.segments]
         results = self._context.run_tasks([self._task(work) for work in written]) if written else []
         paths = {work.target: result.path for work, result in zip(written, results, strict=True)}
-        return {work.target: paths.get(work.target) for work in works}
+        return {work.target: paths.get(work.target) for work in commits}
 
     def commit(self, work: TableCommit, staged: Any) -> None:
         if staged is not None:

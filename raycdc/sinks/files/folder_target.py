@@ -138,7 +138,7 @@ class Writers:
                 "choose another sink.path, or delete the folder, and read the source table anew."
             )
 
-    def bar_others(self, visible: Iterable[str]) -> None:
+    def bar_other_writers(self, visible: Iterable[str]) -> None:
         """Nothing of another pipeline that ever began here is to be visible from now on. `visible` are all files."""
         names = [*visible, *self._names()]
         found = (_FILE.match(name) or _WRITER.fullmatch(name) for name in names)
@@ -175,14 +175,14 @@ class FilesTarget(Target):
 
     def taken(self) -> TargetExistsError:
         return TargetExistsError(
-            f"{self.place} has files that this pipeline did not write. Set pipeline.on_existing to "
+            f"{self.location} has files that this pipeline did not write. Set pipeline.on_existing to "
             f'"merge" to write beside them or "replace" to delete them, or choose another sink.path.'
         )
 
     def disappeared(self) -> TargetDroppedError:
         return TargetDroppedError(
-            f"{self.place} lost what this run had noted there: somebody deleted it, or made it anew. Nothing more was "
-            "written. Delete what is there, and read the source table anew."
+            f"{self.location} lost what this run had noted there: somebody deleted it, or made it anew. Nothing more "
+            "was written. Delete what is there, and read the source table anew."
         )
 
     @abstractmethod
@@ -211,7 +211,7 @@ class FileSteps(FilesTarget):
         self._writers = Writers(folder / "_raycdc", context.app_id)
         self._notes = FileNotes(folder / "_raycdc", self._writers.identity)
 
-    def standing(self, epoch: int | None = None) -> TargetState:
+    def read_state(self, epoch: int | None = None) -> TargetState:
         self._writers.require_not_barred()
         if self.name in self._accepted and not self._writers.has_entered():
             if self._visible():
@@ -222,36 +222,36 @@ class FileSteps(FilesTarget):
             return ForeignTarget()
         return OwnTarget(vector)
 
-    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self.evolve(work, stamp)
+    def create(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self.evolve(work, commit_metadata)
 
-    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         # First, so that no file of theirs comes after those that are deleted; who makes one visible looks once more.
-        self._writers.bar_others(self._visible())
+        self._writers.bar_other_writers(self._visible())
         for name in self._foreign():
             (self.folder / name).unlink()
-        self.evolve(work, stamp)
+        self.evolve(work, commit_metadata)
 
-    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self.evolve(work, stamp)
+    def adopt(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self.evolve(work, commit_metadata)
 
-    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         """Files carry their own schema: all they need is a folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._accept()
 
-    def write(self, work: TableCommit, staged: Sequence[Part], step: int, stamp: CommitMetadata) -> None:
+    def write(self, work: TableCommit, staged: Sequence[Part], step: int, commit_metadata: CommitMetadata) -> None:
         parts = [Path(str(part.path)) for part in staged]
         for name in self._writers.of_barred(self._visible()):
             (self.folder / name).unlink(missing_ok=True)
         self._accept()
-        self._publish(parts, work, stamp, rows=sum(part.rows for part in staged))
+        self._publish(parts, work, commit_metadata, rows=sum(part.rows for part in staged))
 
     def vanished(self, staged: Sequence[Part], step: int) -> Sequence[str]:
         return absent(part.path for part in staged)
 
-    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self._publish([], work, stamp, rows=0)
+    def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self._publish([], work, commit_metadata, rows=0)
         self.unstage(work.epoch)
 
     def part(self, work: TableCommit, index: int) -> str:
@@ -264,14 +264,20 @@ class FileSteps(FilesTarget):
         """Remove what was staged for `epoch`."""
         shutil.rmtree(self._stage(epoch), ignore_errors=True)
 
-    def _publish(self, parts: Sequence[Path], work: TableCommit, stamp: CommitMetadata, *, rows: int) -> None:
+    def _publish(self, parts: Sequence[Path], work: TableCommit, commit_metadata: CommitMetadata, *, rows: int) -> None:
         stage = self._stage(work.epoch)
         stage.mkdir(parents=True, exist_ok=True)
         file = stage / f"whole.{uuid.uuid4().hex}"
         self._join(parts, file, work)
-        barred = stamp.vector.step == STEP_TOMBSTONE
+        barred = commit_metadata.vector.step == STEP_TOMBSTONE
         note = FileNote(
-            self._context.app_id, work.epoch, work.generation, rows, barred, file.stat().st_ino, dict(stamp.positions)
+            self._context.app_id,
+            work.epoch,
+            work.generation,
+            rows,
+            barred,
+            file.stat().st_ino,
+            dict(commit_metadata.positions),
         )
         self._notes.write(self._stem(work.epoch), note)
         reach("in_commit")

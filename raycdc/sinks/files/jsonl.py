@@ -10,7 +10,7 @@ from pathlib import Path
 from raycdc.sinks.api import TableCommit
 from raycdc.sinks.files.sink import FileSink
 from raycdc.sinks.table_input import TableInput
-from raycdc.sinks.task_plan import Input, share_out
+from raycdc.sinks.task_plan import Input, task_inputs
 from raycdc.sinks.tasks import WriteJsonLines
 from raycdc.storage.files import FileName
 
@@ -21,8 +21,8 @@ class JsonlSink(FileSink):
     kind = "jsonl"
     spark_format = "JSON"
 
-    def shares(self, work: TableCommit) -> list[list[Input]]:
-        return share_out(work.segments, parallelism=self._context.parallelism)
+    def part_inputs(self, work: TableCommit) -> list[list[Input]]:
+        return task_inputs(work.segments, parallelism=self._context.parallelism)
 
     def task(self, table: TableInput, path: FileName) -> WriteJsonLines:
         return WriteJsonLines(table, path)

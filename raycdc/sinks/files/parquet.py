@@ -20,7 +20,7 @@ class ParquetSink(FileSink):
     kind = "parquet"
     spark_format = "PARQUET"
 
-    def shares(self, work: TableCommit) -> list[list[Input]]:
+    def part_inputs(self, work: TableCommit) -> list[list[Input]]:
         return [[Input(segment) for segment in work.segments]] if work.segments else []
 
     def task(self, table: TableInput, path: FileName) -> WriteParquet:

@@ -59,14 +59,14 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
         self._accepted: set[TableId] = set()
 
     def open(self, context: SinkContext) -> None:
-        self.look(context)
+        self.inspect(context)
         if is_url(self._path) and has_secrets(context.storage):
-            told = as_text(context.storage)
-            self._secrets = private_file(Path(context.private or tempfile.gettempdir()), told)
-            self.root = any_path(self._path, Access(context.storage, str(self._secrets), written=told))
+            settings = as_text(context.storage)
+            self._secrets = private_file(Path(context.private or tempfile.gettempdir()), settings)
+            self.root = any_path(self._path, Access(context.storage, str(self._secrets), written=settings))
 
-    def look(self, context: SinkContext) -> None:
-        super().look(context)
+    def inspect(self, context: SinkContext) -> None:
+        super().inspect(context)
         self.root = any_path(self._path, Access(context.storage))
 
     def close(self) -> None:
@@ -87,11 +87,11 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
     def prepare(self, work: TableCommit, batch: StageBatch) -> list[Part]:
         staged: list[Part] = []
         target = self._target(work.target)
-        shares = self.shares(work)
-        if is_url(self._path) and shares:
+        parts = self.part_inputs(work)
+        if is_url(self._path) and parts:
             # A store makes one file of one object.
-            shares = [[entry for share in shares for entry in share]]
-        for index, inputs in enumerate(shares):
+            parts = [[entry for share in parts for entry in share]]
+        for index, inputs in enumerate(parts):
             batch.add(self.task(self._context.table_input(work, inputs), target.part(work, index)), staged.append)
         return staged
 
@@ -103,7 +103,7 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
         self._accepted.discard(target)
 
     @abstractmethod
-    def shares(self, work: TableCommit) -> Sequence[list[Input]]:
+    def part_inputs(self, work: TableCommit) -> Sequence[list[Input]]:
         """The inputs of each of the tasks that write the parts of `work`."""
 
     @abstractmethod

@@ -45,13 +45,13 @@ class StoreCommitRecord:
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, place: object) -> StoreCommitRecord:
+    def from_json(cls, data: bytes, location: object) -> StoreCommitRecord:
         """`SinkError` for a version that this raycdc does not know."""
         record = json.loads(data)
         if (version := record.pop("version", 0)) != _VERSION:
             raise SinkError(
-                f"{place} has a record of version {version}, and this raycdc reads version {_VERSION}. Use the newer "
-                "one that wrote it."
+                f"{location} has a record of version {version}, and this raycdc reads version {_VERSION}. Use the "
+                "newer one that wrote it."
             )
         return cls(**record)
 
@@ -62,7 +62,7 @@ class StoreNotes:
     def __init__(self, folder: StorePath, identity: str) -> None:
         self._folder = folder
         self.identity = identity
-        self._store = ObjectStore(folder.place, folder.access.settings)
+        self._store = ObjectStore(folder.location, folder.access.settings)
 
     def commit(self, record: StoreCommitRecord) -> bool:
         """Make `record` the one of its epoch; False where there is another one."""
@@ -147,7 +147,7 @@ class StoreWriters:
                 "choose another sink.path, or delete what is there, and read the source table anew."
             )
 
-    def bar_others(self) -> None:
+    def bar_other_writers(self) -> None:
         """Nothing of another pipeline that ever began here is to be visible from now on."""
         ever = _identity_of(_FILE, self.visible()) | _identity_of(_WRITER, self._notes.names("writer-"))
         for identity in ever - {self._notes.identity}:

@@ -47,7 +47,7 @@ class StoreSteps(FilesTarget):
         self._notes = StoreNotes(folder / "_raycdc", self._identity)
         self._writers = StoreWriters(folder, self._notes, context.app_id)
 
-    def standing(self, epoch: int | None = None) -> TargetState:
+    def read_state(self, epoch: int | None = None) -> TargetState:
         self._writers.require_not_barred()
         if self.name in self._accepted and not self._writers.has_entered():
             if self._writers.visible():
@@ -64,45 +64,45 @@ class StoreSteps(FilesTarget):
             return ForeignTarget()
         return OwnTarget(vector)
 
-    def recover(self, stamp: CommitMetadata) -> bool:
+    def recover(self, commit_metadata: CommitMetadata) -> bool:
         found = self._notes.open_ones(self._notes.newest_done())
         for record in found:
-            if record.generation > stamp.vector.generation:
-                raise FencedError(f"{self.place} was written by a newer driver (generation {record.generation}).")
+            if record.generation > commit_metadata.vector.generation:
+                raise FencedError(f"{self.location} was written by a newer driver (generation {record.generation}).")
             self._carry_out(record)
         return bool(found)
 
-    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self.evolve(work, stamp)
+    def create(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self.evolve(work, commit_metadata)
 
-    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         # First, so that no file of theirs comes after those that are deleted; who makes one visible looks once more.
-        self._writers.bar_others()
+        self._writers.bar_other_writers()
         delete(self._folder / name for name in self._writers.foreign())
-        self.evolve(work, stamp)
+        self.evolve(work, commit_metadata)
 
-    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self.evolve(work, stamp)
+    def adopt(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self.evolve(work, commit_metadata)
 
-    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         """Files carry their own schema: all that is needed is a note that this run writes here."""
         if self.name not in self._accepted:
             self._writers.enter()
             self._accepted.add(self.name)
 
-    def write(self, work: TableCommit, staged: Sequence[Part], step: int, stamp: CommitMetadata) -> None:
+    def write(self, work: TableCommit, staged: Sequence[Part], step: int, commit_metadata: CommitMetadata) -> None:
         delete(self._folder / name for name in self._writers.of_barred())
-        self.evolve(work, stamp)
+        self.evolve(work, commit_metadata)
         written = [part for part in staged if part.rows]
         assert len(written) <= 1, written
         name = str(written[0].path).rpartition("/")[2] if written else ""
-        self._commit(work, stamp, staged=name, rows=sum(part.rows for part in staged))
+        self._commit(work, commit_metadata, staged=name, rows=sum(part.rows for part in staged))
 
     def vanished(self, staged: Sequence[Part], step: int) -> Sequence[str]:
         return absent(self._folder / "_raycdc" / "stage" / str(part.path).rpartition("/")[2] for part in staged)
 
-    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self._commit(work, stamp, staged="", rows=0)
+    def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self._commit(work, commit_metadata, staged="", rows=0)
         self.unstage(work.epoch)
 
     def part(self, work: TableCommit, index: int) -> StorePath:
@@ -115,9 +115,9 @@ class StoreSteps(FilesTarget):
         folder = self._folder / "_raycdc" / "stage"
         delete(folder / name for name in names_in(folder) if name.startswith(self._staged(epoch)))
 
-    def _commit(self, work: TableCommit, stamp: CommitMetadata, *, staged: str, rows: int) -> None:
-        barred = stamp.vector.step == STEP_TOMBSTONE
-        positions = json.dumps(dict(stamp.positions))
+    def _commit(self, work: TableCommit, commit_metadata: CommitMetadata, *, staged: str, rows: int) -> None:
+        barred = commit_metadata.vector.step == STEP_TOMBSTONE
+        positions = json.dumps(dict(commit_metadata.positions))
         record = StoreCommitRecord(self._context.app_id, work.epoch, work.generation, rows, barred, staged, positions)
         reach("in_commit")
         if not self._notes.commit(record):
@@ -134,7 +134,7 @@ class StoreSteps(FilesTarget):
             except FileNotFoundError as cause:
                 # Another driver carried it out meanwhile, and removed what was staged; or somebody cleaned up.
                 if not is_there(visible):
-                    raise lost_files(self.place, record.epoch, [record.staged]) from cause
+                    raise lost_files(self.location, record.epoch, [record.staged]) from cause
             try:
                 self._writers.require_not_barred()
             except TargetDroppedError:

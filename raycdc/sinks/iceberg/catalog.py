@@ -45,12 +45,12 @@ from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.sinks.iceberg.location import is_in_store, location_of, store_properties, sync_file, warehouse_of
 from raycdc.sinks.iceberg.metadata import next_version
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
-from raycdc.sinks.iceberg.refusals import is_away, is_forbidden
+from raycdc.sinks.iceberg.refusals import is_forbidden, is_unreachable
 from raycdc.sinks.iceberg.versions import FolderVersions, StoreVersions, Versions
 from raycdc.storage.api import StoreError
 from raycdc.storage.object_store import ObjectStore
 from raycdc.storage.settings import StorageSettings, with_tls
-from raycdc.storage.url import ObjectLocation, place_of
+from raycdc.storage.url import ObjectLocation, parse_location
 
 NO_SETTINGS = StorageSettings()
 #: The property that names the authorities.
@@ -85,7 +85,7 @@ def open_catalog(options: IcebergCatalogOptions, storage: StorageSettings = NO_S
     except Exception as cause:  # whatever SQLAlchemy's driver, boto3 or the HTTP library raises
         if isinstance(cause, SSLError) and (fault := _certificate_fault(options)):
             raise SinkError(f"No TLS connection to the catalog at {fault}") from cause
-        kind = SinkUnavailableError if is_away(cause) else SinkError
+        kind = SinkUnavailableError if is_unreachable(cause) else SinkError
         raise kind(
             f"The {where_is(options)} cannot be opened ({type(cause).__name__}). Check sink.catalog.uri and properties."
         ) from cause
@@ -148,10 +148,10 @@ class HadoopCatalog(MetastoreCatalog):
         root = str(warehouse)
         super().__init__(name, **properties, warehouse=location_of(root))
         self._root = root
-        place = place_of(root) if is_in_store(root) else None
+        location = parse_location(root) if is_in_store(root) else None
         self._versions: Versions = (
-            StoreVersions(ObjectStore(place, storage))
-            if isinstance(place, ObjectLocation)
+            StoreVersions(ObjectStore(location, storage))
+            if isinstance(location, ObjectLocation)
             else FolderVersions(Path(root))
         )
         #: Of a table the metadata that were parsed or written last, by the digest of their bytes. Nobody changes them.

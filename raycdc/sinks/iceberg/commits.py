@@ -114,28 +114,32 @@ class _Replace(_Overwrite):
 
 
 def publish(
-    catalog: ReopenedCatalog, table: Table, files: TableFiles, change: CommitContent, told: CommitProperties
+    catalog: ReopenedCatalog,
+    table: Table,
+    files: TableFiles,
+    change: CommitContent,
+    commit_properties: CommitProperties,
 ) -> None:
     """Commit `change` to `table` as it was read. `CommitFailedException` where it is another one now."""
     metadata = table.metadata
     staged = _Staged(table)
     if change.columns is not None:
         _set_columns(staged, change.columns)
-    producer = _producer(staged, table, change, told)
+    producer = _producer(staged, table, change, commit_properties)
     with producer:
         for written_file in change.add:
             producer.append_data_file(
                 data_file(written_file, files.location(written_file.path), metadata.default_spec_id)
             )
-        for gone in change.delete:
-            producer.delete_data_file(gone)
-    if properties := told.properties(producer.snapshot_id):
+        for replaced in change.delete:
+            producer.delete_data_file(replaced)
+    if properties := commit_properties.properties(producer.snapshot_id):
         staged.set_properties(dict(properties))
-    if told.moot:
-        staged.remove_properties(*told.moot)
-    if told.left_out:
+    if commit_properties.moot:
+        staged.remove_properties(*commit_properties.moot)
+    if commit_properties.left_out:
         # Older REST catalogs of Iceberg's own making refuse a whole commit with an update that names more than one.
-        staged._apply(tuple(RemoveSnapshotsUpdate(snapshot_ids=[one]) for one in told.left_out))  # type: ignore[call-arg]
+        staged._apply(tuple(RemoveSnapshotsUpdate(snapshot_ids=[one]) for one in commit_properties.left_out))  # type: ignore[call-arg]
     # pyiceberg has no public name for these; the version is pinned.
     written = [*producer._written_manifests, *producer._written_manifest_lists]
     updates: tuple[TableUpdate, ...] = staged._updates
@@ -152,7 +156,7 @@ def publish(
     try:
         response = catalog.commit_table(table, requirements, updates)
     except ValueError as cause:
-        if not told.left_out or "does not exist" not in str(cause):
+        if not commit_properties.left_out or "does not exist" not in str(cause):
             raise
         # Somebody else has expired them meanwhile.
         raise CommitFailedException(str(cause)) from cause
@@ -160,9 +164,9 @@ def publish(
         Catalog._delete_old_metadata(table.io, metadata, response.metadata)
 
 
-def _producer(staged: _Staged, table: Table, change: CommitContent, told: CommitProperties) -> Any:
+def _producer(staged: _Staged, table: Table, change: CommitContent, commit_properties: CommitProperties) -> Any:
     """What makes the snapshot, of the operation that the change is."""
-    note = dict(told.note)
+    note = dict(commit_properties.note)
     if not change.delete:
         return staged.update_snapshot(snapshot_properties=note).merge_append()
     kind = _Replace if change.same_rows else _Overwrite

@@ -66,10 +66,10 @@ def check_files(target: IcebergTarget) -> None:
         for entry in entries
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == made.snapshot_id
     ]
-    if gone := absent(added):
+    if missing := absent(added):
         # Somebody may have compacted them since, and removed what nothing names any more.
         named = {str(target.files.path(file.file_path)) for file in target.data_files()}
-        if lost := [path for path in gone if path in named]:
+        if lost := [path for path in missing if path in named]:
             raise lost_files(f"The Iceberg table {target.name}", record.vector.epoch, lost)
 
 
@@ -96,16 +96,16 @@ def _has_rows_of(
             return _counts_say_so(suspects)
         before = {file.file_path: file for file in _files_of(target, ours)}
         after = {file.file_path: file for file in target.data_files()}
-        gone = [file for path, file in before.items() if path not in after]
+        missing = [file for path, file in before.items() if path not in after]
         new = [file for path, file in after.items() if path not in before]
-        if not gone:
+        if not missing:
             return True
-        counts = [sum(file.record_count for file in files) for files in (gone, new)]
-        if counts[1] < counts[0] or sum(file.file_size_in_bytes for file in (*gone, *new)) > COMPARED_BYTES_MAX:
+        counts = [sum(file.record_count for file in files) for files in (missing, new)]
+        if counts[1] < counts[0] or sum(file.file_size_in_bytes for file in (*missing, *new)) > COMPARED_BYTES_MAX:
             return counts[1] >= counts[0]
         columns = [column for column in target.columns() if column.name in source]
         names = [column.name for column in columns]
-        return are_kept(_rows(target, gone, columns), _rows(target, new, columns), names)
+        return are_kept(_rows(target, missing, columns), _rows(target, new, columns), names)
     except (OSError, pa.ArrowException):
         return _counts_say_so(suspects)  # Files that were replaced are gone.
 

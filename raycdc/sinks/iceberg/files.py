@@ -198,24 +198,24 @@ def _splits(footer: Any) -> list[int]:
 
 def _statistics(footer: Any, columns: Sequence[IcebergColumn]) -> Statistics:
     groups = range(footer.num_row_groups)
-    told = Statistics()
+    found = Statistics()
     for index, column in enumerate(columns):
         chunks = [footer.row_group(group).column(index) for group in groups]
-        told.sizes[column.id] = sum(chunk.total_compressed_size for chunk in chunks)
-        told.values[column.id] = footer.num_rows
+        found.sizes[column.id] = sum(chunk.total_compressed_size for chunk in chunks)
+        found.values[column.id] = footer.num_rows
         statistics = [chunk.statistics for chunk in chunks]
         if any(one is None or not one.has_null_count for one in statistics):
             continue
-        told.nulls[column.id] = sum(one.null_count for one in statistics)
+        found.nulls[column.id] = sum(one.null_count for one in statistics)
         valued = [one for one in statistics if one.num_values]
         if valued and all(one.has_min_max for one in valued):
             low = _bound(column.type, [one.min_raw for one in valued], upper=False)
             high = _bound(column.type, [one.max_raw for one in valued], upper=True)
             if low is not None:
-                told.lower[column.id] = low
+                found.lower[column.id] = low
             if high is not None:
-                told.upper[column.id] = high
-    return told
+                found.upper[column.id] = high
+    return found
 
 
 def _bound(kind: str, values: list[Any], *, upper: bool) -> bytes | None:
@@ -262,12 +262,12 @@ def _cut(value: bytes, *, text: bool, upper: bool) -> bytes | None:
     cut = whole[:BOUND_LENGTH_MAX]
     if cut == whole or not upper:
         return cut.encode()
-    for place in range(len(cut) - 1, -1, -1):
-        following = ord(cut[place]) + 1
+    for index in range(len(cut) - 1, -1, -1):
+        following = ord(cut[index]) + 1
         if following == 0xD800:  # Surrogates are no characters.
             following = 0xE000
         if following <= 0x10FFFF:
-            return (cut[:place] + chr(following)).encode()
+            return (cut[:index] + chr(following)).encode()
     return None
 
 

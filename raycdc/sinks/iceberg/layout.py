@@ -147,11 +147,11 @@ def write_data_files(
 
     files = []
     for number, (values, rows) in enumerate(gathered(batches, keys)):
-        place = path if isinstance(path, StorePath) else Path(path)
-        stem, _, suffix = place.name.rpartition(".")
-        place = place.parent / folder_of(partitions, values) / f"{stem}-{number:05d}.{suffix}"
-        described = write_data_file(place, columns, rows)
-        assert described is not None, place
+        location = path if isinstance(path, StorePath) else Path(path)
+        stem, _, suffix = location.name.rpartition(".")
+        location = location.parent / folder_of(partitions, values) / f"{stem}-{number:05d}.{suffix}"
+        described = write_data_file(location, columns, rows)
+        assert described is not None, location
         files.append(replace(described, partition=tuple(values)))
     return files
 

@@ -24,7 +24,7 @@ from raycdc.errors import NameRefusedError, RoutesRefusedError, SinkError
 from raycdc.state.files.folder import private_file, sync_folder
 from raycdc.storage.files import Access, AnyPath, FileName, StorePath, as_text, has_secrets
 from raycdc.storage.settings import StorageSettings, account_of, iceberg_properties
-from raycdc.storage.url import FolderLocation, ObjectLocation, StoreKind, place_of
+from raycdc.storage.url import FolderLocation, ObjectLocation, StoreKind, parse_location
 
 #: Schemes of object stores in locations, also as Hadoop writes them.
 _KINDS = {
@@ -84,7 +84,7 @@ class TableFiles:
     def path(self, location: str) -> AnyPath:
         """The path of a location. `SinkError` for a scheme that raycdc does not write to."""
         if is_in_store(location):
-            return StorePath(_place(location), self.access)
+            return StorePath(_object_of(location), self.access)
         return local_path(location)
 
     def location(self, path: FileName) -> str:
@@ -166,26 +166,26 @@ def location_of(name: str) -> str:
 
 def warehouse_of(text: str, storage: StorageSettings) -> str:
     """The warehouse of a configuration as a path or URL. `SinkError` where Azure's account is not known."""
-    match place := place_of(text):
+    match location := parse_location(text):
         case FolderLocation(path):
             return str(Path(path).absolute())
         case ObjectLocation(StoreKind.AZURE, bucket, prefix):
-            account = account_of(place, storage) or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
+            account = account_of(location, storage) or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
             if not account:
                 raise SinkError(f"{text}: whose account? Set storage.account, which readers of the tables need, too.")
             return str(ObjectLocation(StoreKind.AZURE, bucket, prefix, account))
         case ObjectLocation():
-            return str(place)
+            return str(location)
 
 
 def store_properties(warehouse: str, given: Mapping[str, str], storage: StorageSettings) -> dict[str, str]:
     """The properties of a catalog: those `given`, and what ``[storage]`` says."""
-    places = [ObjectLocation(kind, "any") for kind in StoreKind] if storage != StorageSettings() else []
+    locations = [ObjectLocation(kind, "any") for kind in StoreKind] if storage != StorageSettings() else []
     if is_in_store(warehouse):
-        places.append(_place(warehouse))
+        locations.append(_object_of(warehouse))
     said: dict[str, str] = {}
-    for place in places:
-        said |= iceberg_properties(place, storage)
+    for location in locations:
+        said |= iceberg_properties(location, storage)
     properties = {"py-io-impl": f"{StoreFileIO.__module__}.{StoreFileIO.__name__}", **said, **given}
     if "s3.endpoint" in properties:
         # Else pyiceberg asks Amazon in which region a bucket of somebody else's server is.
@@ -195,10 +195,10 @@ def store_properties(warehouse: str, given: Mapping[str, str], storage: StorageS
 
 def settings_of(location: str, properties: Mapping[str, str], storage: StorageSettings) -> StorageSettings:
     """`storage` with what a table's `properties` say of it. `SinkError` where only pyiceberg could reach it so."""
-    kind = _place(location).kind
-    if odd := [name for name in _UNKNOWN if properties.get(name)]:
+    kind = _object_of(location).kind
+    if invalid := [name for name in _UNKNOWN if properties.get(name)]:
         raise SinkError(
-            f"{odd[0]}: raycdc's tasks cannot get credentials in this way. Set the keys, or leave them to the "
+            f"{invalid[0]}: raycdc's tasks cannot get credentials in this way. Set the keys, or leave them to the "
             "environment and the machine's role (see [storage])."
         )
 
@@ -241,7 +241,7 @@ def sync_file(location: str) -> None:
         sync_folder(path.parent)
 
 
-def _place(location: str) -> ObjectLocation:
+def _object_of(location: str) -> ObjectLocation:
     """The object of a location; others name theirs as they please."""
     found = _LOCATION.fullmatch(location)
     if found is None:

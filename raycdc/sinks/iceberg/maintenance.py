@@ -63,7 +63,7 @@ class IcebergMaintenance:
         self._target_bytes = options.target_file
         self._context = context
         self._schedule = MaintenanceSchedule(options.every, clock, context.warn)
-        self._told: set[tuple[TableId, str]] = set()
+        self._reported: set[tuple[TableId, str]] = set()
 
     def after_commit(self, target: IcebergTarget, generation: int) -> None:
         """Make small files of the table larger ones, if it is time."""
@@ -72,7 +72,7 @@ class IcebergMaintenance:
             self._schedule.run(target, mark, generation, lambda run_bytes: self._done(target, run_bytes))
         except (SinkError, OSError) as error:
             # The epoch is in the table, and what is away now is waited for by the next commit.
-            self._tell(target, error)
+            self._notify(target, error)
 
     def _done(self, target: IcebergTarget, run_bytes: int) -> MaintenanceOutcome:
         try:
@@ -84,14 +84,18 @@ class IcebergMaintenance:
         except CommitFailedException:
             return MaintenanceOutcome.OVERTAKEN
         except (SinkError, TableRefusedError) as error:
-            self._tell(target, error)
-            return MaintenanceOutcome.AWAY if _is_away(error) else MaintenanceOutcome.DONE
+            self._notify(target, error)
+            return MaintenanceOutcome.AWAY if _is_unreachable(error) else MaintenanceOutcome.DONE
         except Exception as cause:
             if not is_the_tables(cause):
                 raise
-            told = target.error("cannot be read or written", cause)
-            self._tell(target, told)
-            return MaintenanceOutcome.AWAY if _is_away(cause) or _is_away(told) else MaintenanceOutcome.DONE
+            reported = target.error("cannot be read or written", cause)
+            self._notify(target, reported)
+            return (
+                MaintenanceOutcome.AWAY
+                if _is_unreachable(cause) or _is_unreachable(reported)
+                else MaintenanceOutcome.DONE
+            )
         return MaintenanceOutcome.DONE if planned.whole else MaintenanceOutcome.MORE
 
     def _replace(self, target: IcebergTarget, planned: PlannedRewrite) -> None:
@@ -116,18 +120,18 @@ class IcebergMaintenance:
                 delete(task.into for task in planned.tasks)
             raise
 
-    def _tell(self, target: IcebergTarget, error: Exception) -> None:
+    def _notify(self, target: IcebergTarget, error: Exception) -> None:
         # Of the words alone: the same reason comes again with names of other files.
         reason = target.name, " ".join(word for word in str(error).split() if word.isalpha())
-        if reason not in self._told:
-            self._told.add(reason)
+        if reason not in self._reported:
+            self._reported.add(reason)
             self._context.warn(
                 f"sink.optimize: the small files of {target.name} stay as they are, and rows are written as before. "
                 f"{error}"
             )
 
 
-def _is_away(error: BaseException) -> bool:
+def _is_unreachable(error: BaseException) -> bool:
     """Whether what is said, or led to it, is over some time without anybody's doing anything to the table."""
     if isinstance(error, SinkUnavailableError) or is_absent(error):
         return True

@@ -23,7 +23,7 @@ from raycdc.model import TableSchema
 from raycdc.model.rules.layout import TableLayout
 from raycdc.plugins import Plugin
 from raycdc.sinks.lakes.lake_options import OptimizeOptions
-from raycdc.storage.url import check_place, is_url
+from raycdc.storage.url import check_location, is_url
 
 #: So many snapshots make a commit no dearer than people mind.
 CHEAP_SNAPSHOTS = 2_000
@@ -77,10 +77,10 @@ class IcebergCatalogOptions(Options):
         if self.type in ("hadoop", "sql") and not self.warehouse:
             raise ValueError(f"a {self.type} catalog needs a warehouse")
         if self.type != "rest":
-            place = check_place(self.warehouse)
-            if place != self.warehouse:
-                kind = "URL" if is_url(place) else "path"
-                raise ValueError(f'write the warehouse as a {kind}, "{place}"')
+            location = check_location(self.warehouse)
+            if location != self.warehouse:
+                kind = "URL" if is_url(location) else "path"
+                raise ValueError(f'write the warehouse as a {kind}, "{location}"')
         return self
 
 
@@ -114,24 +114,24 @@ class IcebergSinkConfig(SinkConfig):
     )
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
+    def _one_catalog(self) -> Self:
         if bool(self.path) == (self.catalog is not None):
             raise ValueError("give either path or catalog")
         return self
 
     @property
     def folder(self) -> str:
-        place = self.place()
-        return "" if place.type == "rest" or is_url(place.warehouse) else place.warehouse
+        location = self.catalog_options()
+        return "" if location.type == "rest" or is_url(location.warehouse) else location.warehouse
 
     @property
     def store(self) -> str:
-        place = self.place()
-        return place.warehouse if place.type != "rest" and is_url(place.warehouse) else ""
+        location = self.catalog_options()
+        return location.warehouse if location.type != "rest" and is_url(location.warehouse) else ""
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return ("boto3",) if self.place().type == "glue" else ()
+        return ("boto3",) if self.catalog_options().type == "glue" else ()
 
     def commits_grow(self, pipeline: PipelineOptions) -> bool:
         if self.keep_snapshots is not None:
@@ -146,7 +146,7 @@ class IcebergSinkConfig(SinkConfig):
 
         return no_layout(layout, schema)
 
-    def place(self) -> IcebergCatalogOptions:
+    def catalog_options(self) -> IcebergCatalogOptions:
         """The catalog, whichever way it was given."""
         return self.catalog or IcebergCatalogOptions(type="hadoop", warehouse=self.path)
 

@@ -92,9 +92,9 @@ _UNANSWERED = frozenset(
     }
 )
 #: Classes of PostgreSQL's SQLSTATEs (its manual's appendix A): connections, deadlocks, no room, servers that end.
-_AWAY_STATES = ("08", "40", "53", "57", "58", "25006", "55P03")
+_UNREACHABLE_STATES = ("08", "40", "53", "57", "58", "25006", "55P03")
 #: Numbers of MySQL and MariaDB: connections, locks, servers that shut down, start or only read.
-_AWAY_NUMBERS = frozenset(
+_UNREACHABLE_NUMBERS = frozenset(
     {0, 1021, 1040, 1047, 1053, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1317, 1836, 1927}
     | {2002, 2003, 2006, 2013, 2055, 3169, 4031}
 )
@@ -122,7 +122,7 @@ def is_forbidden(error: BaseException) -> bool:
     return isinstance(error, ForbiddenError) or _code(error) in _FORBIDDEN
 
 
-def is_away(error: BaseException) -> bool:
+def is_unreachable(error: BaseException) -> bool:
     """Whether the catalog gives no answer, or has none for now, so that the same may succeed in some minutes. Nobody
     knows whether it did what it was asked for.
     """
@@ -187,10 +187,10 @@ def _is_lost(error: DBAPIError) -> bool:
     cause: Any = error.orig
     state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
     if isinstance(state, str):
-        return state.startswith(_AWAY_STATES)
+        return state.startswith(_UNREACHABLE_STATES)
     number = cause.args[0] if isinstance(cause, BaseException) and cause.args else None
     if isinstance(number, int):
-        return number in _AWAY_NUMBERS
+        return number in _UNREACHABLE_NUMBERS
     if isinstance(cause, sqlite3.Error):
         return "is locked" in str(cause)
     text = str(cause)

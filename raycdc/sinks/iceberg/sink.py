@@ -41,12 +41,20 @@ from raycdc.sinks.iceberg.maintenance import IcebergMaintenance
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions, IcebergSinkConfig
 from raycdc.sinks.iceberg.snapshot_lineage import NO_EXPIRY, Expiry, Retention, SnapshotLineage
 from raycdc.sinks.iceberg.table import IcebergTarget
-from raycdc.sinks.iceberg.target import KEYS, IcebergSteps, StagedIceberg, beside, columns_of, place_of, rows_of
+from raycdc.sinks.iceberg.target import (
+    KEYS,
+    IcebergSteps,
+    StagedIceberg,
+    columns_of,
+    parse_location,
+    rows_of,
+    scratch_path,
+)
 from raycdc.sinks.iceberg.tasks import CompactToDataFiles, WriteRows
 from raycdc.sinks.source_tables import MergedTarget
 from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
 from raycdc.sinks.targets import spark_statement, table_folder
-from raycdc.sinks.task_plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, share_out, split
+from raycdc.sinks.task_plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input, split, task_inputs
 from raycdc.storage.files import delete, names_in
 from raycdc.storage.settings import StorageSettings
 
@@ -56,19 +64,19 @@ _TABLES_MAX = 50
 
 def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId], storage: StorageSettings) -> list[CheckResult]:
     """All findings; `tables` are the targets that are known now."""
-    place = config.place()
+    options = config.catalog_options()
     # Where it is a store, `raycdc.driver.startup_checks` has looked at that.
-    is_folder = place.type != "rest" and not is_in_store(place.warehouse) and bool(place.warehouse)
-    folder = [_folder(Path(place.warehouse).absolute())] if is_folder else []
+    is_folder = options.type != "rest" and not is_in_store(options.warehouse) and bool(options.warehouse)
+    folder = [_folder(Path(options.warehouse).absolute())] if is_folder else []
     if any(not found.ok for found in folder):
         return folder  # Opening a SQL catalog would make its folder.
     try:
-        catalog = ReopenedCatalog(place, storage)
+        catalog = ReopenedCatalog(options, storage)
         catalog.open()
         there = {table: _found(catalog, table, storage) for table in tables[:_TABLES_MAX]}
     except SinkError as cause:
         return [*folder, CheckResult("sink", str(cause), "Correct the [sink] section or the catalog.")]
-    answered = CheckResult("sink", f"The {place.type} catalog of Iceberg tables answers.", ok=True)
+    answered = CheckResult("sink", f"The {options.type} catalog of Iceberg tables answers.", ok=True)
     return [*folder, answered, *(found for found in there.values() if found is not None)]
 
 
@@ -96,7 +104,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     kind: ClassVar[str] = "iceberg"
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
-    merges_origins: ClassVar[bool] = True
+    merges_sources: ClassVar[bool] = True
 
     def __init__(self, config: IcebergSinkConfig) -> None:
         super().__init__()
@@ -106,26 +114,26 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self._seen = SnapshotLineage()
         self._reach = Reach(self.storage)
         self._expiry = NO_EXPIRY
-        self._upkeep: IcebergMaintenance | None = None
+        self._maintenance: IcebergMaintenance | None = None
 
     @property
     def _options(self) -> IcebergCatalogOptions:
-        return self._config.place()
+        return self._config.catalog_options()
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
         return check_sink(self._config, targets, self.storage)
 
     def open(self, context: SinkContext) -> None:
-        self.look(context)
+        self.inspect(context)
         private = Path(context.private or tempfile.gettempdir())
         self._reach = Reach(context.storage, private, login_changes=self._options.changes)
         if self._config.optimize is not None:
-            self._upkeep = IcebergMaintenance(self._config.optimize, context)
+            self._maintenance = IcebergMaintenance(self._config.optimize, context)
         # Who is here for the first time hears at once that the address is wrong: only a start that has a state waits.
         self._catalog.open()
 
-    def look(self, context: SinkContext) -> None:
-        super().look(context)
+    def inspect(self, context: SinkContext) -> None:
+        super().inspect(context)
         self._catalog.close()
         self._catalog = ReopenedCatalog(self._options, context.storage)
         self._reach = Reach(context.storage, login_changes=self._options.changes)
@@ -157,16 +165,16 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         may_append = not work.merged and table.ownership.created_by_us
         appended, merged = split(work.segments, upsert=self._upsert, may_append=may_append)
         file_bytes_max = MERGED_FILE_BYTES_MAX if self._upsert else TASK_BYTES_MAX
-        for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
+        for inputs in task_inputs(appended, parallelism=self._context.parallelism, task_bytes_max=file_bytes_max):
             batch.add(self._append_task(work, table, staged.columns, inputs), staged.append.append)
         for inputs in merged:
             batch.add(self._merge_task(work, table, staged.columns, inputs), staged.merge.append)
         return staged
 
     def after_commit(self, work: TableCommit, staged: StagedIceberg) -> None:
-        delete([*(result.keys for result in staged.merge), *staged.beside])
-        if self._upkeep is not None:
-            self._upkeep.after_commit(self._target(work.target), work.generation)
+        delete([*(result.keys for result in staged.merge), *staged.scratch])
+        if self._maintenance is not None:
+            self._maintenance.after_commit(self._target(work.target), work.generation)
 
     def forget(self, target: TableId) -> None:
         super().forget(target)
@@ -181,13 +189,15 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self, work: TableCommit, table: IcebergTarget, columns: list[IcebergColumn], inputs: list[Input]
     ) -> WriteRows:
         given = self._context.table_input(work, inputs)
-        return WriteRows(given, place_of(work, table, columns), changelog=not self._upsert)
+        return WriteRows(given, parse_location(work, table, columns), changelog=not self._upsert)
 
     def _merge_task(
         self, work: TableCommit, table: IcebergTarget, columns: list[IcebergColumn], inputs: list[Input]
     ) -> CompactToDataFiles:
         given = self._context.table_input(work, inputs)
-        return CompactToDataFiles(given, place_of(work, table, columns), beside(table, work), MergedTarget.of(work))
+        return CompactToDataFiles(
+            given, parse_location(work, table, columns), scratch_path(table, work), MergedTarget.of(work)
+        )
 
     def _handle(self, target: TableId) -> IcebergTarget:
         table_folder(Path(), target)  # Refuses names that would leave the warehouse.

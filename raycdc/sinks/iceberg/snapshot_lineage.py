@@ -34,7 +34,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from raycdc.errors import TargetDroppedError, TargetModifiedError
 from raycdc.model import TableId
-from raycdc.sinks.api import CommitVector, told_nobody
+from raycdc.sinks.api import CommitVector, ignore_text
 
 #: Table property by which a person vouches for a snapshot whose descent cannot be seen any more.
 CONFIRMED = "raycdc.confirmed-snapshot"
@@ -59,7 +59,7 @@ def vector_property(app_id: str) -> str:
     return f"{_VECTOR}{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
 
 
-def records_of_others(metadata: TableMetadata, app_id: str) -> list[str]:
+def foreign_records(metadata: TableMetadata, app_id: str) -> list[str]:
     """The properties with the vectors of other pipelines: none of them goes on in the table without its own."""
     return [name for name in metadata.properties if name.startswith(_VECTOR) and name != vector_property(app_id)]
 
@@ -108,18 +108,18 @@ class SnapshotLineage:
 
     def check(self, table: TableId, seen: CommitVector | None, held: CommitVector | None) -> None:
         """`SinkError` when the table has `held`, which is less than `seen`: rows that came in between are missing."""
-        if seen is not None and (held is None or held.place < seen.place):
+        if seen is not None and (held is None or held.progress < seen.progress):
             raise TargetDroppedError(
                 f"The Iceberg table {table} holds less than before: it had epoch {seen.epoch} of this pipeline and "
                 f"has {f'epoch {held.epoch}' if held else 'nothing'} now. It was restored from an older copy, or "
                 f"another writer replaced its metadata. Bring that version back, or {_DROP_IT}."
             )
         known = self.of(table)
-        if held is not None and (known is None or known.place < held.place):
+        if held is not None and (known is None or known.progress < held.progress):
             self._vectors[table] = held
 
 
-def check_descent(
+def check_lineage(
     table: TableId, metadata: TableMetadata, record: TableRecord | None, earlier: Iterable[TableMetadata] = ()
 ) -> None:
     """`SinkError` unless the current snapshot is the one of our `record` or descends from it.
@@ -217,7 +217,7 @@ class Expiry:
     warn: Callable[[str], None]
     #: Whether rows are updated, so that nobody follows the table snapshot by snapshot.
     upsert: bool
-    _told: set[TableId] = field(default_factory=set)
+    _reported: set[TableId] = field(default_factory=set)
 
     @property
     def of_new_tables(self) -> dict[str, str]:
@@ -226,11 +226,11 @@ class Expiry:
 
     def left_out(self, table: TableId, metadata: TableMetadata, app_id: str) -> list[int]:
         """The snapshots that a commit of the pipeline `app_id` leaves out now, oldest first."""
-        gone = expired(metadata, self.retention, now_s=time.time())
-        if not gone and len(metadata.snapshots) > MANY and table not in self._told:
-            self._told.add(table)
+        expired_ids = expired(metadata, self.retention, now_s=time.time())
+        if not expired_ids and len(metadata.snapshots) > MANY and table not in self._reported:
+            self._reported.add(table)
             self.warn(self._many(table, metadata, app_id))
-        return gone
+        return expired_ids
 
     def _many(self, table: TableId, metadata: TableMetadata, app_id: str) -> str:
         has = f"The Iceberg table {table} has {len(metadata.snapshots):,d} snapshots, which each commit writes anew."
@@ -254,7 +254,7 @@ class Expiry:
 
 
 #: Of who commits nothing.
-NO_EXPIRY = Expiry(Retention(keep=0), told_nobody, upsert=False)
+NO_EXPIRY = Expiry(Retention(keep=0), ignore_text, upsert=False)
 
 
 def expired(metadata: TableMetadata, retention: Retention, *, now_s: float) -> list[int]:

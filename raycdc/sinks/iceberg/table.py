@@ -46,15 +46,15 @@ from raycdc.sinks.iceberg.files import IcebergColumn, is_known, type_text
 from raycdc.sinks.iceberg.layout import StoredPartition, transform_text
 from raycdc.sinks.iceberg.location import Reach
 from raycdc.sinks.iceberg.metadata import iceberg_schema, partition_spec
-from raycdc.sinks.iceberg.refusals import is_away, is_forbidden, is_login, is_the_catalogs, is_the_tables
+from raycdc.sinks.iceberg.refusals import is_forbidden, is_login, is_the_catalogs, is_the_tables, is_unreachable
 from raycdc.sinks.iceberg.snapshot_lineage import (
     CONFIRMED,
     Expiry,
     SnapshotLineage,
     TableRecord,
-    check_descent,
+    check_lineage,
+    foreign_records,
     record_of,
-    records_of_others,
     vector_property,
 )
 from raycdc.sinks.lakes.ownership import Ownership, nothing_left
@@ -75,7 +75,7 @@ _FORBIDDEN = ". The catalog lets us in, but not to this table: let our account r
 CONFLICT_RETRIES = 5
 
 #: Property of the snapshots by which upkeep made small files larger ones.
-UPKEEP_OF_SNAPSHOT = "raycdc.upkeep"
+MAINTENANCE_OF_SNAPSHOT = "raycdc.upkeep"
 
 #: What a table that we make says to pyiceberg and Spark: metadata files and manifests do not pile up with the commits.
 PROPERTIES = {
@@ -141,7 +141,7 @@ class IcebergTarget:
         self._table = table
         self.record = record_of(table.metadata, self._app_id)
         try:
-            check_descent(self.name, table.metadata, self.record, earlier(table))
+            check_lineage(self.name, table.metadata, self.record, earlier(table))
         except OSError as cause:
             raise self.error("cannot be read", cause) from cause
         self._seen.check(self.name, seen, self.vector())
@@ -214,8 +214,8 @@ class IcebergTarget:
     def check_plain(self) -> None:
         """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""
         metadata = self.table.metadata
-        odd = [one.transform for one in self.partitions() if not one.is_known]
-        special = [f"is partitioned by {odd[0]}, which raycdc does not know"] if odd else []
+        invalid = [one.transform for one in self.partitions() if not one.is_known]
+        special = [f"is partitioned by {invalid[0]}, which raycdc does not know"] if invalid else []
         if metadata.format_version not in (1, 2):
             special.append(f"has format version {metadata.format_version}")
         if special:
@@ -248,10 +248,10 @@ class IcebergTarget:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
-    def create(self, columns: pa.Schema, stamp: CommitMetadata, layout: TableLayout) -> None:
+    def create(self, columns: pa.Schema, commit_metadata: CommitMetadata, layout: TableLayout) -> None:
         """Make an empty table; the vector is in it from the beginning."""
         numbered = [IcebergColumn(at, f.name, type_text(f.type)) for at, f in enumerate(columns, 1)]
-        noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=None)}
+        noted = {vector_property(self._app_id): commit_metadata.text(self._app_id, snapshot=None)}
         ours = {CREATED_BY: self._app_id, **nothing_left(self._app_id)}
         properties = {**dict(layout.options), **PROPERTIES, **self._expiry.of_new_tables, **ours, **noted}
         schema = iceberg_schema(numbered)
@@ -260,7 +260,7 @@ class IcebergTarget:
             self._catalog.create_table(self._identifier, schema, partition_spec=spec, properties=properties)
         except TableAlreadyExistsError as cause:
             # It may be the one that an earlier try asked for, whose answer never came.
-            if not self.refresh() or not holds(self.vector(), stamp.vector, self.name):
+            if not self.refresh() or not holds(self.vector(), commit_metadata.vector, self.name):
                 raise self.error("cannot be created", cause) from cause
             return
         except Exception as cause:
@@ -269,7 +269,7 @@ class IcebergTarget:
             raise self.error("cannot be created", cause) from cause
         self.refresh()
 
-    def commit(self, stamp: CommitMetadata, plan: Callable[[], CommitContent]) -> None:
+    def commit(self, commit_metadata: CommitMetadata, plan: Callable[[], CommitContent]) -> None:
         """Do what `plan` says of the table as it is, with the vector, in one commit; nothing when the table holds it.
 
         `plan` is called again when another writer was faster. `FencedError` when that was a newer driver.
@@ -277,10 +277,10 @@ class IcebergTarget:
         for attempt in range(CONFLICT_RETRIES + 1):
             if not self.refresh():
                 raise TargetDroppedError(f"The Iceberg table {self.name} disappeared. Read its source table anew.")
-            if holds(self.vector(), stamp.vector, self.name):
+            if holds(self.vector(), commit_metadata.vector, self.name):
                 return
             try:
-                self._publish(plan(), stamp)
+                self._publish(plan(), commit_metadata)
             except CommitFailedException as cause:
                 if attempt == CONFLICT_RETRIES:
                     what = f"cannot be written: other writers were faster {attempt + 1} times"
@@ -297,37 +297,41 @@ class IcebergTarget:
         """Put files in the place of others that have the same rows, as the table was at the last `refresh`. The commit
         says nothing of epochs, and is not tried again: `CommitFailedException` when another writer was faster.
         """
-        told = CommitProperties({UPKEEP_OF_SNAPSHOT: "compaction"})
-        publish(self._catalog, self.table, self.files, change, told)
+        commit_properties = CommitProperties({MAINTENANCE_OF_SNAPSHOT: "compaction"})
+        publish(self._catalog, self.table, self.files, change, commit_properties)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _publish(self, change: CommitContent, stamp: CommitMetadata) -> None:
+    def _publish(self, change: CommitContent, commit_metadata: CommitMetadata) -> None:
         metadata = self.table.metadata
         moot = [CONFIRMED] if CONFIRMED in metadata.properties else []
-        moot += records_of_others(metadata, self._app_id) if change.alone else []
+        moot += foreign_records(metadata, self._app_id) if change.alone else []
 
         def properties(snapshot: int) -> dict[str, str]:
-            noted = {vector_property(self._app_id): stamp.text(self._app_id, snapshot=snapshot)}
+            noted = {vector_property(self._app_id): commit_metadata.text(self._app_id, snapshot=snapshot)}
             return {**self.options, **change.properties, **noted}
 
-        note = {EPOCH_OF_SNAPSHOT: str(stamp.vector.epoch), "raycdc.step": str(stamp.vector.step)}
-        told = CommitProperties(note, properties, moot, self._expiry.left_out(self.name, metadata, self._app_id))
-        publish(self._catalog, self.table, self.files, change, told)
+        note = {EPOCH_OF_SNAPSHOT: str(commit_metadata.vector.epoch), "raycdc.step": str(commit_metadata.vector.step)}
+        commit_properties = CommitProperties(
+            note, properties, moot, self._expiry.left_out(self.name, metadata, self._app_id)
+        )
+        publish(self._catalog, self.table, self.files, change, commit_properties)
 
     def error(self, what: str, cause: Exception) -> SinkError:
         """The error for people of what a library raised while the table was read or written."""
         absent = is_absent(cause) or is_refused(cause) or is_the_catalogs(cause)
         kind = refusal_of(cause, keys_change=self._reach.keys_change) if absent else TargetModifiedError
-        away = is_away(cause)
+        away = is_unreachable(cause)
         if away or (self._reach.login_changes and is_login(cause)):
             kind = SinkUnavailableError  # Another login may be right soon, and the next try opens the catalog with it.
         if away:
             what += f", because the {self._catalog.where} is away"
         # Arrow quotes values, and SQLAlchemy its statement with them.
         text = without_quotations(str(cause)) if isinstance(cause, pa.ArrowException) else str(cause)
-        told = f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {text.partition('[SQL:')[0].strip()}"
-        return kind(told.rstrip(".") + _FORBIDDEN if is_forbidden(cause) else told)
+        commit_properties = (
+            f"The Iceberg table {self.name} {what}: {type(cause).__name__}: {text.partition('[SQL:')[0].strip()}"
+        )
+        return kind(commit_properties.rstrip(".") + _FORBIDDEN if is_forbidden(cause) else commit_properties)
 
 
 def lacks_replaced(target: IcebergTarget, change: CommitContent, before: TableMetadata) -> bool:
@@ -338,7 +342,7 @@ def lacks_replaced(target: IcebergTarget, change: CommitContent, before: TableMe
         return False
     known = {snapshot.snapshot_id for snapshot in before.snapshots}
     for one in target.table.metadata.snapshots:
-        replaced = one.summary is not None and one.summary[UPKEEP_OF_SNAPSHOT] is not None
+        replaced = one.summary is not None and one.summary[MAINTENANCE_OF_SNAPSHOT] is not None
         if replaced and one.snapshot_id not in known:
             return False  # It may be ours.
     there = {str(target.files.path(file.file_path)) for file in target.data_files()}

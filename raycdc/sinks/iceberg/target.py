@@ -57,7 +57,7 @@ from raycdc.sinks.steps import (
     TargetState,
     UnfinishedTarget,
 )
-from raycdc.sinks.targets import absent, lost_files, taken_by_others
+from raycdc.sinks.targets import absent, lost_files, occupied_error
 from raycdc.storage.files import AnyPath, FileName, delete
 
 
@@ -164,7 +164,7 @@ TOGETHER_BYTES_MAX = 8 << 20
 
 #: A data file up to this size is a crumb, and so many of a partition are made one with the next merge.
 CRUMB_BYTES_MAX = 256 << 10
-CRUMBS_MAX = 16
+SMALL_FILES_MAX = 16
 
 #: The names of data files that merges (`new_file`; with a number for each partition) and upkeep write.
 _OURS = re.compile(r"(\d{10,}|upkeep)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(-\d{5,})?\.parquet")
@@ -182,7 +182,7 @@ class StagedIceberg:
     columns: list[IcebergColumn] = field(default_factory=list)
     partitions: list[StoredPartition] = field(default_factory=list)
     #: Files that the commit needs and the table never has.
-    beside: list[FileName] = field(default_factory=list)
+    scratch: list[FileName] = field(default_factory=list)
 
     def files(self, step: int) -> list[WrittenFile]:
         """The data files of a step."""
@@ -198,7 +198,7 @@ class IcebergSteps(Target):
         self._table = table
         self._context = context
 
-    def standing(self, epoch: int | None = None) -> TargetState:
+    def read_state(self, epoch: int | None = None) -> TargetState:
         table = self._table
         if not table.refresh():
             return MissingTarget()
@@ -212,15 +212,15 @@ class IcebergSteps(Target):
     def is_alone(self) -> bool:
         return self._table.ownership.created_by_us
 
-    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self._table.create(stored(rows_of(work, self._context)), stamp, work.layout)
+    def create(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self._table.create(stored(rows_of(work, self._context)), commit_metadata, work.layout)
 
-    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         self._table.check_layout(work.layout)
         wanted = stored(rows_of(work, self._context))
-        self._table.commit(stamp, lambda: self._replaced(wanted))
+        self._table.commit(commit_metadata, lambda: self._replaced(wanted))
 
-    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def adopt(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         table, wanted = self._table, stored(rows_of(work, self._context))
         table.check_layout(work.layout)
         table.check_plain()
@@ -228,24 +228,24 @@ class IcebergSteps(Target):
         def change() -> CommitContent:
             return self._planned(work, mergeable(table.columns(), wanted, work, next_id=table.next_id))
 
-        table.commit(stamp, change)
+        table.commit(commit_metadata, change)
 
-    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self._table.commit(stamp, lambda: self._evolved(work, stored(rows_of(work, self._context))))
+    def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self._table.commit(commit_metadata, lambda: self._evolved(work, stored(rows_of(work, self._context))))
 
     def steps(self, work: TableCommit, staged: StagedIceberg) -> Sequence[int]:
         self._table.check_layout(work.layout)
         self._table.options = dict(work.layout.options)
         return [step for step, rows in ((STEP_APPEND, staged.append), (STEP_MERGE, staged.merge)) if rows]
 
-    def write(self, work: TableCommit, staged: StagedIceberg, step: int, stamp: CommitMetadata) -> None:
+    def write(self, work: TableCommit, staged: StagedIceberg, step: int, commit_metadata: CommitMetadata) -> None:
         reach("in_commit")
         work = fitted_to(work, self._context, self._table.arrow().names)
-        self._table.commit(stamp, lambda: self._noting(work, self._change(work, staged, step)))
-        named = staged.files(step) if step != STEP_LAST and not staged.beside else []
+        self._table.commit(commit_metadata, lambda: self._noting(work, self._change(work, staged, step)))
+        named = staged.files(step) if step != STEP_LAST and not staged.scratch else []
         reach("before_look")
-        if gone := absent(file.path for file in named):
-            raise lost_files(self.place, work.epoch, gone)
+        if missing := absent(file.path for file in named):
+            raise lost_files(self.location, work.epoch, missing)
 
     def vanished(self, staged: StagedIceberg, step: int) -> Sequence[str]:
         if step == STEP_LAST:
@@ -256,14 +256,14 @@ class IcebergSteps(Target):
     def skip(self, staged: StagedIceberg, step: int) -> None:
         delete([file.path for file in staged.files(step)])
 
-    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         if self._table.refresh():
-            self._table.commit(stamp, CommitContent)
+            self._table.commit(commit_metadata, CommitContent)
         else:
-            self.create(work, stamp)
+            self.create(work, commit_metadata)
 
     def taken(self) -> TargetExistsError:
-        return taken_by_others(f"The Iceberg table {self.name}", "route the table to another name")
+        return occupied_error(f"The Iceberg table {self.name}", "route the table to another name")
 
     # -- changes, against the table as it is now
 
@@ -293,7 +293,7 @@ class IcebergSteps(Target):
         if any(result.truncated for result in staged.merge):
             self.require_own(alone=self.is_alone(), on_existing=self._context.on_existing)
             return CommitContent(add=added, delete=table.data_files())
-        results = [result for result in staged.merge if result.touched]
+        results = [result for result in staged.merge if result.rewritten]
         if not results:
             return CommitContent()
         keys = [result.keys for result in results]
@@ -302,16 +302,18 @@ class IcebergSteps(Target):
         touched = pa.concat_tables([read_whole(path, names) for path in keys])
         bounds = KeyBounds(key, touched)
         files = table.data_files()
-        many = crumbs(files, table)
+        many = small_files(files, table)
         # By their paths: where a table has a file twice, with other bounds even, both go together.
         chosen = many.union(file for file in files if bounds.may_have(file.lower_bounds, file.upper_bounds))
         old = [file for file in files if file in chosen]
         columns = [WantedColumn(column, column.id) for column in table.columns()]
         changed = Changed(work.schema.primary_key, tuple(keys), str(work.target), alone=len(work.merged) == 1)
-        theirs = columns_of_others(table, work)
+        theirs = foreign_columns(table, work)
         groups = together(old, table)
-        written = self._rewritten(work, groups, columns, replace(changed, crumbs=paths_of(many, table)), carry=theirs)
-        gone = [
+        written = self._rewritten(
+            work, groups, columns, replace(changed, small_files=paths_of(many, table)), carry=theirs
+        )
+        missing = [
             file
             for group, result in zip(groups, written, strict=True)
             for file, went in zip(group, result.went, strict=True)
@@ -320,14 +322,14 @@ class IcebergSteps(Target):
         new = [file for result in written for file in result.files]
         if carried := tuple(result.carried for result in written if result.carried):
             into = FileDestination("", (*staged.columns, *theirs), tuple(table.partitions()))
-            places = [replace(into, path=new_file(table, work)) for _ in added]
+            indexes = [replace(into, path=new_file(table, work)) for _ in added]
             tasks = [
-                CarriedInto(file, tuple(staged.columns), place, changed.key, carried)
-                for file, place in zip(added, places, strict=True)
+                CarriedInto(file, tuple(staged.columns), destination, changed.key, carried)
+                for file, destination in zip(added, indexes, strict=True)
             ]
-            staged.beside.extend([*carried, *(file.path for file in added)])
+            staged.scratch.extend([*carried, *(file.path for file in added)])
             added = [file for files in run_in_commit(tasks, self._context) for file in files]
-        return CommitContent(add=[*added, *new], delete=gone)
+        return CommitContent(add=[*added, *new], delete=missing)
 
     def _evolved(self, work: TableCommit, wanted: pa.Schema) -> CommitContent:
         """The schema changes of an epoch."""
@@ -376,7 +378,7 @@ class IcebergSteps(Target):
                 tuple(columns),
                 partitions,
                 changed,
-                Carry(beside(self._table, work), changed.key, tuple(carry)) if changed and carry else None,
+                Carry(scratch_path(self._table, work), changed.key, tuple(carry)) if changed and carry else None,
             )
             for group in groups
         ]
@@ -395,7 +397,7 @@ class IcebergSteps(Target):
         return CommitContent(delete=table.data_files(), columns=columns, properties=ours, alone=True)
 
 
-def crumbs(files: Sequence[DataFile], table: IcebergTarget) -> set[DataFile]:
+def small_files(files: Sequence[DataFile], table: IcebergTarget) -> set[DataFile]:
     """Files that a merge takes along, whether or not they have a key of it: where a partition has many very small ones
     that raycdc wrote. Those of others, which it may not be able to read, are none of its business here. Some megabytes
     at most.
@@ -408,7 +410,7 @@ def crumbs(files: Sequence[DataFile], table: IcebergTarget) -> set[DataFile]:
     found: set[DataFile] = set()
     total = 0
     for of_partition in each.values():
-        if len(of_partition) >= CRUMBS_MAX and total < TOGETHER_BYTES_MAX:
+        if len(of_partition) >= SMALL_FILES_MAX and total < TOGETHER_BYTES_MAX:
             taken = of_partition[: TOGETHER_BYTES_MAX // CRUMB_BYTES_MAX]
             found.update(taken)
             total += sum(map(size_of, taken))
@@ -475,14 +477,14 @@ def columns_of(work: TableCommit, table: IcebergTarget, context: SinkContext) ->
     return [there[name] for name in wanted.names]
 
 
-def columns_of_others(table: IcebergTarget, work: TableCommit) -> list[IcebergColumn]:
+def foreign_columns(table: IcebergTarget, work: TableCommit) -> list[IcebergColumn]:
     """The table's columns that are no business of this pipeline's."""
     source = work.schema.arrow().names
     left = table.ownership.left_behind(table.arrow().names, source)
     return [column for column in table.columns() if column.name not in source and column.name not in left]
 
 
-def place_of(work: TableCommit, table: IcebergTarget, columns: Sequence[IcebergColumn]) -> FileDestination:
+def parse_location(work: TableCommit, table: IcebergTarget, columns: Sequence[IcebergColumn]) -> FileDestination:
     """Where a task puts rows of `work` that have these columns."""
     return FileDestination(new_file(table, work), tuple(columns), tuple(table.partitions()))
 
@@ -492,6 +494,6 @@ def new_file(table: IcebergTarget, work: TableCommit) -> AnyPath:
     return table.data_folder / f"{work.epoch:010d}-{uuid.uuid4()}.parquet"
 
 
-def beside(table: IcebergTarget, work: TableCommit) -> AnyPath:
+def scratch_path(table: IcebergTarget, work: TableCommit) -> AnyPath:
     """The path of a file for a commit that no table is to have. The next start removes those that are left."""
     return table.staging_folder / f"{KEYS}{work.epoch:010d}-{uuid.uuid4()}.parquet"

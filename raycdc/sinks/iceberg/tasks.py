@@ -34,7 +34,7 @@ from raycdc.sinks.iceberg.layout import StoredPartition, write_data_files
 from raycdc.sinks.rows import alive
 from raycdc.sinks.source_tables import CLAIMED, MergedTarget, same_key
 from raycdc.sinks.table_input import TableTask
-from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows, write_parquet
+from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_merged, compacted_rows, write_parquet
 from raycdc.storage.files import FileName, delete
 
 #: Rows of a data file that are in memory at once while it is written anew, at most (`files.BATCH_BYTES_MAX`).
@@ -60,14 +60,14 @@ class FileDestination:
 
 @dataclass(frozen=True, slots=True)
 class CompactedFiles:
-    """The last row of each key: those that are there as data files, all `touched` ones as a file of `keys`.
+    """The last row of each key: those that are there as data files, all `rewritten` ones as a file of `keys`.
 
     `truncated` says that nothing older survives.
     """
 
     files: list[WrittenFile]
     keys: FileName
-    touched: int
+    rewritten: int
     truncated: bool
 
 
@@ -97,17 +97,17 @@ class WriteRows(TableTask[list[WrittenFile]]):
 class CompactToDataFiles(TableTask[CompactedFiles]):
     """The last row of each key: those that are there as data files, and all keys as the file `keys`.
 
-    `origins` is given for rows of several source tables, or of one under another key; keys that the target must not
+    `merged` is given for rows of several source tables, or of one under another key; keys that the target must not
     have yet are then marked in `keys`.
     """
 
     into: FileDestination
     keys: FileName
-    origins: MergedTarget | None = None
+    merged: MergedTarget | None = None
 
     def run(self) -> CompactedFiles:
-        if self.origins is not None:
-            compacted = compacted_origins(self.table, self.origins)
+        if self.merged is not None:
+            compacted = compacted_merged(self.table, self.merged)
             claims = compacted.rows.column(CLAIMED)
         else:
             compacted = compacted_rows(self.table)
@@ -116,9 +116,9 @@ class CompactToDataFiles(TableTask[CompactedFiles]):
         there = alive(changed).to_batches(max_chunksize=ROW_GROUP_ROWS)
         written = self.into.write(self.into.stored(there))
         key = [column for column in self.into.columns if column.name in self.table.schema.primary_key]
-        touched = pa.table({column.name: changed.column(column.name).cast(column.arrow) for column in key})
-        touched = touched.append_column(CLAIMED, claims)
-        write_parquet(self.keys, touched.schema, touched.to_batches(max_chunksize=ROW_GROUP_ROWS))
+        rewritten = pa.table({column.name: changed.column(column.name).cast(column.arrow) for column in key})
+        rewritten = rewritten.append_column(CLAIMED, claims)
+        write_parquet(self.keys, rewritten.schema, rewritten.to_batches(max_chunksize=ROW_GROUP_ROWS))
         return CompactedFiles(written, self.keys, changed.num_rows, compacted.truncated)
 
 
@@ -134,14 +134,14 @@ class WantedColumn:
 @dataclass(frozen=True, slots=True)
 class Changed:
     """The keys (files of `CompactToDataFiles`) of rows that go from a data file of `target`; `alone`: all are of one
-    table. Data files that are `crumbs` (the texts of their paths) are written anew even if no row of theirs goes.
+    table. Data files that are `small_files` (the texts of their paths) are written anew even if no row of theirs goes.
     """
 
     key: tuple[str, ...]
     files: tuple[FileName, ...]
     target: str
     alone: bool
-    crumbs: frozenset[str] = frozenset()
+    small_files: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +155,15 @@ class Carry:
     columns: tuple[IcebergColumn, ...]
 
     def write(
-        self, files: Sequence[FileName], columns: Sequence[IcebergColumn], gone: Sequence[np.ndarray]
+        self, files: Sequence[FileName], columns: Sequence[IcebergColumn], deleted: Sequence[np.ndarray]
     ) -> FileName:
-        """Write them of the rows of data `files` with `columns` that are `gone`; returns the path."""
+        """Write them of the rows of data `files` with `columns` that are `deleted`; returns the path."""
         theirs = {column.id for column in self.columns}
         wanted = [column for column in columns if column.name in self.key or column.id in theirs]
         schema = pa.schema([column.field() for column in wanted])
         batches = (
             batch
-            for file, rows in zip(files, gone, strict=True)
+            for file, rows in zip(files, deleted, strict=True)
             for batch in _kept(iter(read_columns(file, wanted, rows=BATCH_ROWS, only=True)), rows)
         )
         write_parquet(self.path, schema, batches)
@@ -198,16 +198,16 @@ class Rewrite(StageTask[RewrittenFiles]):
         if self.changed is None:
             whole = [(path, np.ones(rows_in(path), np.bool_)) for path in self.paths]
             return RewrittenFiles([True] * len(self.paths), self._written(into, whole))
-        touched = _ChangedKeys(self.changed, into.columns)
-        stays = [(path, touched.without(path)) for path in self.paths]
-        went = [str(path) in self.changed.crumbs or not rows.all() for path, rows in stays]
+        rewritten = _ChangedKeys(self.changed, into.columns)
+        stays = [(path, rewritten.without(path)) for path in self.paths]
+        went = [str(path) in self.changed.small_files or not rows.all() for path, rows in stays]
         going = list(compress(stays, went))
         if not going:
             return RewrittenFiles(went, [])
         written = self._written(into, going)
-        gone = [~rows for _, rows in going]
-        carries = self.carry if any(rows.any() for rows in gone) else None
-        carried = carries.write([path for path, _ in going], into.columns, gone) if carries is not None else ""
+        deleted = [~rows for _, rows in going]
+        carries = self.carry if any(rows.any() for rows in deleted) else None
+        carried = carries.write([path for path, _ in going], into.columns, deleted) if carries is not None else ""
         return RewrittenFiles(went, written, carried)
 
     def _written(self, into: FileDestination, stays: Sequence[tuple[FileName, np.ndarray]]) -> list[WrittenFile]:
@@ -280,8 +280,8 @@ class CarriedInto(StageTask[list[WrittenFile]]):
             for batch in read_columns(self.file.path, self.columns, rows=BATCH_ROWS):
                 mine = comparable(pa.Table.from_batches([batch]), self.key).rename_columns(numbers)
                 asked = mine.append_column("#", pa.array(np.arange(batch.num_rows)))
-                told = asked.join(known, keys=numbers, join_type="left outer", use_threads=False).sort_by("#")
-                columns = [*batch.columns, *(told.column(name).combine_chunks() for name in names)]
+                reported = asked.join(known, keys=numbers, join_type="left outer", use_threads=False).sort_by("#")
+                columns = [*batch.columns, *(reported.column(name).combine_chunks() for name in names)]
                 yield from pa.table(columns, schema=schema).to_batches()
 
         return self.into.write(whole())
@@ -317,9 +317,9 @@ class _ChangedKeys:
         self._key = [column for column in columns if column.name in changed.key]
         self._names = [column.name for column in self._key]
         self._numbers = [f"k{number}" for number in range(len(self._names))]
-        touched = pa.concat_tables([read_whole(file, [*self._names, CLAIMED]) for file in changed.files])
-        self._claimed = touched.column(CLAIMED)
-        self._keys = comparable(touched, self._names).rename_columns(self._numbers)
+        rewritten = pa.concat_tables([read_whole(file, [*self._names, CLAIMED]) for file in changed.files])
+        self._claimed = rewritten.column(CLAIMED)
+        self._keys = comparable(rewritten, self._names).rename_columns(self._numbers)
         self._hashes = self._hashes_of(self._keys)
         self._known = np.unique(self._hashes)
 
@@ -332,11 +332,11 @@ class _ChangedKeys:
         mine = comparable(pa.Table.from_batches([batch]), self._names).rename_columns(self._numbers).combine_chunks()
         own = self._hashes_of(mine)
         stays = np.ones(batch.num_rows, np.bool_)
-        places = np.flatnonzero(np.isin(own, self._known))
-        if places.size:
+        indexes = np.flatnonzero(np.isin(own, self._known))
+        if indexes.size:
             # Equal hashes are equal keys but for one in billions: the join decides.
-            candidates = mine.take(pa.array(places)).append_column("#", pa.array(places))
-            likely = pa.array(np.isin(self._hashes, own[places]))
+            candidates = mine.take(pa.array(indexes)).append_column("#", pa.array(indexes))
+            likely = pa.array(np.isin(self._hashes, own[indexes]))
             found = candidates.join(self._keys.filter(likely), keys=self._numbers, join_type="left semi")
             stays[found.column("#").to_numpy()] = False
             self._require_known(candidates, self._keys.filter(pc.and_(likely, self._claimed)))

@@ -97,15 +97,15 @@ class FolderVersions(Versions):
         self._root = root
 
     def folders(self, folder: str) -> list[str]:
-        place = self._root / folder
-        return [entry.name for entry in place.iterdir() if entry.is_dir()] if place.is_dir() else []
+        location = self._root / folder
+        return [entry.name for entry in location.iterdir() if entry.is_dir()] if location.is_dir() else []
 
     def make_folder(self, folder: str) -> None:
         (self._root / folder).mkdir(parents=True, exist_ok=True)
 
     def _names(self, folder: str) -> list[str]:
-        place = self._root / folder
-        return [entry.name for entry in place.iterdir()] if place.is_dir() else []
+        location = self._root / folder
+        return [entry.name for entry in location.iterdir()] if location.is_dir() else []
 
     def _has(self, name: str) -> bool:
         return (self._root / name).exists()

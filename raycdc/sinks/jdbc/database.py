@@ -26,7 +26,7 @@ from raycdc.model import Column, TableId
 from raycdc.sinks.columns import ColumnsPlan
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.staging import SqlDialect, Staging, StatementExecutor
-from raycdc.sinks.record import PLACE, TargetRecord
+from raycdc.sinks.record import NO_COMMITS, TargetRecord
 from raycdc.state.opaque import Positions
 
 
@@ -50,14 +50,14 @@ class CommitTable:
         rows = self._found(app_id, target, " FOR UPDATE")
         if not rows:
             # A row that is not there cannot be locked: whoever comes second waits here for the first.
-            quote, parameters = self._dialect.quote, self._dialect.parameters(2 + len(PLACE))
+            quote, parameters = self._dialect.quote, self._dialect.parameters(2 + len(NO_COMMITS))
             columns = ", ".join(map(quote, ("app_id", "target", *TargetRecord.NAMES, "positions", "committed_at")))
             self._statements.run(
                 f"INSERT INTO {self._table} ({columns}) VALUES ({', '.join(parameters)}, '{{}}', {self._dialect.now}) "
                 f"{self._dialect.or_stays('app_id')}",
                 app_id,
                 str(target),
-                *PLACE,
+                *NO_COMMITS,
             )
             rows = self._found(app_id, target, " FOR UPDATE")
         return self._known(rows, target, marker)
@@ -95,14 +95,14 @@ class CommitTable:
 
     def owners(self, target: TableId) -> dict[str, bool]:
         """The identities whose commits the record has for `target`, and whether each made the table."""
-        quote, (place,) = self._dialect.quote, self._dialect.parameters(1)
+        quote, (location,) = self._dialect.quote, self._dialect.parameters(1)
         rows = self._statements.rows(
-            f"SELECT {quote('app_id')}, {quote('created')} FROM {self._table} WHERE {quote('target')} = {place}",
+            f"SELECT {quote('app_id')}, {quote('created')} FROM {self._table} WHERE {quote('target')} = {location}",
             str(target),
         )
         return {str(app_id): bool(created) for app_id, created in rows}
 
-    def forget_others(self, app_id: str, target: TableId) -> None:
+    def forget_other_writers(self, app_id: str, target: TableId) -> None:
         """Remove the records of other pipelines: what they wrote to `target` is gone."""
         quote, (name, app) = self._dialect.quote, self._dialect.parameters(2)
         self._statements.run(
@@ -280,8 +280,8 @@ class JdbcDatabase(Protocol):
         others), all or none of them, and return how many. A value the server cannot hold is a `SinkError`.
         """
 
-    def misfits(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:
-        """See `raycdc.sinks.api.Sink.misfits`."""
+    def unrepresentable(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:
+        """See `raycdc.sinks.api.Sink.unrepresentable`."""
 
     def drop_stages(self, prefix: str, *, up_to: str) -> None:
         """Remove staging tables whose names begin with `prefix` and do not come after `up_to`; best effort."""

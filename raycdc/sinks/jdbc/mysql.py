@@ -50,7 +50,7 @@ from raycdc.sinks.jdbc.plugin import COMMIT_TABLE, Address
 from raycdc.sinks.jdbc.refusals import advised, mysql_refusal, without_value
 from raycdc.sinks.jdbc.staging import Staging, Upsert, match, names, values
 from raycdc.sinks.jdbc.types import mysql_type
-from raycdc.sinks.jdbc.unrepresentable_values import mysql_misfits
+from raycdc.sinks.jdbc.unrepresentable_values import mysql_unrepresentable
 from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.targets import check_names
 
@@ -191,10 +191,10 @@ class MySqlDatabase:
             session.commit()
         return count
 
-    def misfits(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:
+    def unrepresentable(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:
         with self.session() as session:
             ((packet_bytes,),) = session.rows("SELECT @@max_allowed_packet")
-        return mysql_misfits(rows, columns, key, bytes_max=packet_bytes)
+        return mysql_unrepresentable(rows, columns, key, bytes_max=packet_bytes)
 
     def drop_stages(self, prefix: str, *, up_to: str) -> None:
         # A task may be writing to one; it is removed by the next commit.
@@ -222,8 +222,8 @@ class MySqlDatabase:
         try:
             connection = connect(settings)
         except RaycdcError as cause:
-            away = SinkUnavailableError if isinstance(cause, SourceUnavailableError) else SinkError
-            raise away(f"{a}: {str(cause).replace('source.', 'sink.')}") from cause
+            kind = SinkUnavailableError if isinstance(cause, SourceUnavailableError) else SinkError
+            raise kind(f"{a}: {str(cause).replace('source.', 'sink.')}") from cause
         try:
             with connection.cursor() as cursor:
                 for statement in _SESSION:
@@ -272,7 +272,7 @@ class MySqlDialect:
             for c in rows.columns
             if c.name not in rows.key or c.type.kind is TypeKind.TIMESTAMP
         ]
-        sets += [f"t.{quote_name(name)} = NULL" for name in rows.gone]
+        sets += [f"t.{quote_name(name)} = NULL" for name in rows.dropped_columns]
         joined = f"{rows.stage} s STRAIGHT_JOIN {rows.table} t ON {matching}"
         update = f"UPDATE {joined} SET {', '.join(sets)} WHERE {rows.wanted}"
         insert = (

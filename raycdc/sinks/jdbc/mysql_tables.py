@@ -20,7 +20,7 @@ from raycdc.sinks.jdbc.database import JdbcDatabase, Made
 from raycdc.sinks.jdbc.plugin import STAGE_PREFIX
 from raycdc.sinks.jdbc.staging import StatementExecutor
 from raycdc.sinks.jdbc.types import mysql_type
-from raycdc.sinks.jdbc.unsupported_features import check_mysql, mysql_look
+from raycdc.sinks.jdbc.unsupported_features import check_mysql, inspect_mysql_table
 
 #: Collations that tell apart all texts, trailing spaces included, best first; servers have one of them or none.
 EXACT = ("utf8mb4_0900_bin", "utf8mb4_nopad_bin")
@@ -81,25 +81,25 @@ class MySqlTables:
         if made.key:
             parts.append(f"PRIMARY KEY ({', '.join(map(quote_name, made.key))})")
         # Beside each other: two targets of a database may be replaced at once.
-        beside = hashlib.sha256(str(target).encode()).hexdigest()[:16]
-        place = quote_name(target.db, f"{STAGE_PREFIX}new_{beside}") if replace else _name(target)
+        digest = hashlib.sha256(str(target).encode()).hexdigest()[:16]
+        location = quote_name(target.db, f"{STAGE_PREFIX}new_{digest}") if replace else _name(target)
         statement = (
-            f"CREATE TABLE {place} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 {_comment('', marker)}"
+            f"CREATE TABLE {location} ({', '.join(parts)}) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 {_comment('', marker)}"
         )
         if not replace:
             self._run(f"CREATE DATABASE IF NOT EXISTS {quote_name(target.db)}")
             self._run(statement)
             return
-        old = quote_name(target.db, f"{STAGE_PREFIX}old_{beside}")
-        self._run(f"DROP TABLE IF EXISTS {place}, {old}")
+        old = quote_name(target.db, f"{STAGE_PREFIX}old_{digest}")
+        self._run(f"DROP TABLE IF EXISTS {location}, {old}")
         self._run(statement)
-        self._change(f"RENAME TABLE {_name(target)} TO {old}, {place} TO {_name(target)}")
+        self._change(f"RENAME TABLE {_name(target)} TO {old}, {location} TO {_name(target)}")
         self._change(f"DROP TABLE {old}")
 
     def require_adoptable(self, target: TableId) -> None:
-        _, obstacle = mysql_look(self._rows, target, ())
-        if obstacle is not None:
-            raise obstacle.taken(target, str(self._database.address))
+        _, unsupported = inspect_mysql_table(self._rows, target, ())
+        if unsupported is not None:
+            raise unsupported.taken(target, str(self._database.address))
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         types = self._types(target)
@@ -137,9 +137,9 @@ class MySqlTables:
         return {name.casefold() for name in self._types(target)} <= {column.name.casefold() for column in columns}
 
     def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
-        comment, obstacle = mysql_look(self._rows, target, [column.name for column in columns])
-        if obstacle is not None:
-            raise obstacle.touched(target, str(self._database.address))
+        comment, unsupported = inspect_mysql_table(self._rows, target, [column.name for column in columns])
+        if unsupported is not None:
+            raise unsupported.modified_error(target, str(self._database.address))
         return _identity(comment)
 
     def alter(self, target: TableId, present: Made, plan: ColumnsPlan, key: Sequence[str], marker: str) -> None:

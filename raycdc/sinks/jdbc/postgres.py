@@ -31,7 +31,7 @@ from raycdc.sinks.jdbc.postgres_tables import PostgresTables
 from raycdc.sinks.jdbc.refusals import advised, postgres_grant, postgres_refusal, postgres_unreached, without_quoted
 from raycdc.sinks.jdbc.staging import Staging, Upsert, names, values
 from raycdc.sinks.jdbc.types import postgres_type
-from raycdc.sinks.jdbc.unrepresentable_values import postgres_misfits
+from raycdc.sinks.jdbc.unrepresentable_values import postgres_unrepresentable
 from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.targets import check_names
 
@@ -126,10 +126,10 @@ class PostgresDatabase:
             session.commit()
         return count
 
-    def misfits(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:
+    def unrepresentable(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:
         with self.session() as session:
             ((encoding,),) = session.rows("SELECT getdatabaseencoding()::text")
-        return postgres_misfits(rows, columns, encoding)
+        return postgres_unrepresentable(rows, columns, encoding)
 
     def drop_stages(self, prefix: str, *, up_to: str) -> None:
         # Another task may be writing to one; it is removed by the next commit.
@@ -140,9 +140,9 @@ class PostgresDatabase:
                 STAGE_SCHEMA,
                 prefix,
             )
-            gone = [name for (name,) in names if name[: len(up_to)] <= up_to]
-            if gone:
-                session.run(f"DROP TABLE {', '.join(map(_stage, gone))}")
+            dropped_columns = [name for (name,) in names if name[: len(up_to)] <= up_to]
+            if dropped_columns:
+                session.run(f"DROP TABLE {', '.join(map(_stage, dropped_columns))}")
             session.commit()
 
     def _connect(self) -> Any:
@@ -172,7 +172,7 @@ class PostgresDatabase:
             if fault := certificate_words(address, str(cause), section="sink"):
                 words = f"{words}. {fault}"
             raise postgres_unreached(str(cause))(f"{address} cannot be reached: {words}") from cause
-        LOGINS.let_in(server, address.user)
+        LOGINS.accepted(server, address.user)
         return connection
 
 
@@ -203,7 +203,7 @@ class PostgresDialect:
 
     def upsert(self, rows: Upsert) -> Sequence[str]:
         sets = [f"{quote(c.name)} = EXCLUDED.{quote(c.name)}" for c in rows.columns if c.name not in rows.key]
-        sets += [f"{quote(name)} = NULL" for name in rows.gone]
+        sets += [f"{quote(name)} = NULL" for name in rows.dropped_columns]
         action = f"UPDATE SET {', '.join(sets)}" if sets else "NOTHING"
         insert = f"INSERT INTO {rows.table} ({names(self, rows.columns)}) SELECT {values(self, rows.columns)}"
         conflict = f"ON CONFLICT ({', '.join(map(quote, rows.key))}) DO {action}"

@@ -12,7 +12,7 @@ from raycdc.sinks.jdbc.database import Made
 from raycdc.sinks.jdbc.plugin import Address
 from raycdc.sinks.jdbc.staging import StatementExecutor
 from raycdc.sinks.jdbc.types import postgres_type
-from raycdc.sinks.jdbc.unsupported_features import check_postgres, postgres_look
+from raycdc.sinks.jdbc.unsupported_features import check_postgres, inspect_postgres_table
 
 #: How long a change of a table's shape waits for those who use the table.
 CHANGE_LOCK_TIMEOUT_S = 2
@@ -64,9 +64,9 @@ class PostgresTables:
         self._run(f"CREATE TABLE {quote(target.db, target.table)} ({', '.join(parts)})")
 
     def require_adoptable(self, target: TableId) -> None:
-        _, obstacle = postgres_look(self._rows, quote(target.db, target.table), ())
-        if obstacle is not None:
-            raise obstacle.taken(target, str(self._address))
+        _, unsupported = inspect_postgres_table(self._rows, quote(target.db, target.table), ())
+        if unsupported is not None:
+            raise unsupported.taken(target, str(self._address))
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         types = dict(
@@ -101,9 +101,9 @@ class PostgresTables:
 
     def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
         names = [column.name for column in columns]
-        identity, obstacle = postgres_look(self._rows, quote(target.db, target.table), names)
-        if obstacle is not None:
-            raise obstacle.touched(target, str(self._address))
+        identity, unsupported = inspect_postgres_table(self._rows, quote(target.db, target.table), names)
+        if unsupported is not None:
+            raise unsupported.modified_error(target, str(self._address))
         return identity or None
 
     def alter(self, target: TableId, present: Made, plan: ColumnsPlan, key: Sequence[str], marker: str) -> None:

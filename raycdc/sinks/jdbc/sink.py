@@ -53,7 +53,7 @@ from raycdc.sinks.rows import DELETED, target_columns
 from raycdc.sinks.source_tables import CLAIMED, MergedTarget
 from raycdc.sinks.steps import ExactlyOnceSink, StageBatch
 from raycdc.sinks.targets import quoted
-from raycdc.sinks.task_plan import TASK_BYTES_MAX, Input, share_out, split
+from raycdc.sinks.task_plan import TASK_BYTES_MAX, Input, split, task_inputs
 from raycdc.state.files.folder import private_file
 
 
@@ -95,7 +95,7 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
     kind: ClassVar[str] = "jdbc"
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
     #: Rows of several source tables may go to one target: the same key of two of them is found and refused.
-    merges_origins: ClassVar[bool] = True
+    merges_sources: ClassVar[bool] = True
 
     def __init__(self, config: JdbcSinkConfig) -> None:
         super().__init__()
@@ -119,13 +119,13 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
             self._written = as_private(self._address.password)
             self._password_file = private_file(Path(context.private or tempfile.gettempdir()), self._written)
 
-    def look(self, context: SinkContext) -> None:
+    def inspect(self, context: SinkContext) -> None:
         self._connect(context)
         with self._database.session() as session:
             self._prepared = session.is_prepared()
 
     def _connect(self, context: SinkContext) -> None:
-        super().look(context)
+        super().inspect(context)
         try:
             self._database = open_database(self._address)
         except SinkError as cause:
@@ -157,7 +157,7 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         with self._database.session() as session:
             for target in targets:
                 try:
-                    JdbcSteps(target, session, self._database, self._context, writes=False, prepared=True).look()
+                    JdbcSteps(target, session, self._database, self._context, writes=False, prepared=True).inspect()
                 except TableRefusedError as error:
                     refused[target] = error
                     session.rollback()
@@ -212,15 +212,15 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         staged = StagedJdbc()
         may_append = self._upsert and not work.merged and self._may_append(work.target)
         appended, merged = split(work.segments, upsert=self._upsert, may_append=may_append)
-        for inputs in share_out(appended, parallelism=self._context.parallelism, task_bytes_max=TASK_BYTES_MAX):
+        for inputs in task_inputs(appended, parallelism=self._context.parallelism, task_bytes_max=TASK_BYTES_MAX):
             task = self._task(work, inputs, "append" if self._upsert else "changelog")
             batch.add(task, staged.append.append)
         for inputs in merged:
             batch.add(self._task(work, inputs, "merge"), staged.merge.append)
         return staged
 
-    def misfits(self, work: Work, rows: pa.RecordBatch) -> pa.Array:
-        return self._database.misfits(rows, work.schema.columns, target_key(work, self._context))
+    def unrepresentable(self, work: Work, rows: pa.RecordBatch) -> pa.Array:
+        return self._database.unrepresentable(rows, work.schema.columns, target_key(work, self._context))
 
     def after_commit(self, work: Work, staged: StagedJdbc) -> None:
         prefix = stage_prefix(work.target, self._context.app_id)
@@ -242,12 +242,12 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
             self._context.table_input(work, inputs),
             target=str(work.target),
             prefix=f"{stage_prefix(work.target, self._context.app_id)}{work.epoch:010d}_",
-            address=self._address.for_tasks(self._told()),
+            address=self._address.for_tasks(self._secret_file()),
             mode=mode,
-            origins=MergedTarget.of(work) if mode == "merge" else None,
+            merged=MergedTarget.of(work) if mode == "merge" else None,
         )
 
-    def _told(self) -> str:
+    def _secret_file(self) -> str:
         """The file with the password as it is now, which tasks on other machines cannot read for themselves."""
         if (file := self._password_file) is None:
             return ""

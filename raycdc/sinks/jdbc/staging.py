@@ -30,14 +30,14 @@ class StatementExecutor(Protocol):
 @dataclass(frozen=True, slots=True)
 class Upsert:
     """Rows of a staging table ``s`` that are to be in a table ``t``: those for which `wanted` is true, with `columns`,
-    of which some are the `key`. In a row that is there already columns `gone` become null.
+    of which some are the `key`. In a row that is there already columns `dropped_columns` become null.
     """
 
     table: str
     stage: str
     columns: Sequence[Column]
     key: Sequence[str]
-    gone: Sequence[str]
+    dropped_columns: Sequence[str]
     wanted: str
 
 
@@ -106,13 +106,13 @@ class StagedTable:
 @dataclass(frozen=True, slots=True)
 class Incoming:
     """The rows of an epoch on their way into `target`, with `columns`, of which some are the `key`: those of `append`
-    are new, those of `merge` change what is there, where columns `gone` at the source become null.
+    are new, those of `merge` change what is there, where columns `dropped_columns` at the source become null.
     """
 
     target: TableId
     columns: Sequence[Column]
     key: Sequence[str]
-    gone: Sequence[str]
+    dropped_columns: Sequence[str]
     append: Sequence[StagedTable]
     merge: Sequence[StagedTable]
 
@@ -158,7 +158,7 @@ class Staging:
                 self._stage(table.name),
                 rows.columns,
                 rows.key,
-                rows.gone,
+                rows.dropped_columns,
                 f"NOT {deleted}",
             )
             statements = dialect.upsert(upsert)

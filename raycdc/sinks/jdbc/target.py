@@ -50,7 +50,7 @@ from raycdc.sinks.steps import (
     fenced,
     has_only,
 )
-from raycdc.sinks.targets import is_of_pipeline, taken_by_others
+from raycdc.sinks.targets import is_of_pipeline, occupied_error
 
 
 def wished(work: TableCommit, *, upsert: bool) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ def wished(work: TableCommit, *, upsert: bool) -> tuple[str, ...]:
     return demanded(work.schema.columns, work.schema.primary_key) if upsert else ()
 
 
-def demands_after(
+def required_after(
     held: TargetRecord, planned: ColumnsPlan, work: TableCommit, session: DatabaseSession, *, upsert: bool
 ) -> tuple[str, ...]:
     """The columns that take no NULL once `planned` was done: those that took none before, and still do at the source,
@@ -127,7 +127,7 @@ class JdbcSteps(Target):
         #: The record as it was read or last written.
         self._held: TargetRecord | None = None
 
-    def standing(self, epoch: int | None = None) -> TargetState:
+    def read_state(self, epoch: int | None = None) -> TargetState:
         session, tables, app_id = self._session, self._session.tables, self._context.app_id
         held = session.held(app_id, self.name, lock=self._writes) if self._prepared else None
         self._held = held
@@ -159,33 +159,33 @@ class JdbcSteps(Target):
         # Made by an earlier start of this pipeline, with another state, that wrote no row.
         return UnfinishedTarget(vector) if ours and tables.is_empty(self.name) else ForeignTarget(vector)
 
-    def look(self) -> None:
+    def inspect(self) -> None:
         """`TargetModifiedError` where a target of this pipeline has got what a commit refuses."""
-        if isinstance(self.standing(), OwnTarget) and self._held is not None:
+        if isinstance(self.read_state(), OwnTarget) and self._held is not None:
             self._session.tables.untouched(self.name, self._held.columns)
 
-    def create(self, work: Work, stamp: CommitMetadata) -> None:
-        self._make(work, stamp, instead=False)
+    def create(self, work: Work, commit_metadata: CommitMetadata) -> None:
+        self._make(work, commit_metadata, instead=False)
 
-    def begin(self, work: Work, stamp: CommitMetadata) -> None:
+    def begin(self, work: Work, commit_metadata: CommitMetadata) -> None:
         if self._is_of(self._session.tables.marker(self.name) or "", work.epoch):
-            self._hold(self._new(work, stamp, created=True), stamp)
+            self._hold(self._new(work, commit_metadata, created=True), commit_metadata)
         else:
-            self.replace(work, stamp)
+            self.replace(work, commit_metadata)
 
-    def replace(self, work: Work, stamp: CommitMetadata) -> None:
-        self._make(work, stamp, instead=True)
-        self._session.commits.forget_others(self._context.app_id, self.name)
+    def replace(self, work: Work, commit_metadata: CommitMetadata) -> None:
+        self._make(work, commit_metadata, instead=True)
+        self._session.commits.forget_other_writers(self._context.app_id, self.name)
 
     def require_adoptable(self) -> None:
         self._session.tables.require_adoptable(self.name)
 
-    def adopt(self, work: Work, stamp: CommitMetadata) -> None:
+    def adopt(self, work: Work, commit_metadata: CommitMetadata) -> None:
         columns = target_columns(work.schema, changelog=not self._context.upsert)
         self._session.tables.adopt(self.name, columns, target_key(work, self._context))
-        self._hold(self._new(work, stamp, created=False), stamp)
+        self._hold(self._new(work, commit_metadata, created=False), commit_metadata)
 
-    def evolve(self, work: Work, stamp: CommitMetadata) -> None:
+    def evolve(self, work: Work, commit_metadata: CommitMetadata) -> None:
         held, context = self._held, self._context
         assert held is not None
         shape = held.shape()
@@ -206,7 +206,7 @@ class JdbcSteps(Target):
         self._database.check_columns(self.name, columns, target_key(work, context))
         if planned.emptied:
             held = self._emptied(held)
-        planned = replace(planned, demands=demands_after(held, planned, work, self._session, upsert=context.upsert))
+        planned = replace(planned, demands=required_after(held, planned, work, self._session, upsert=context.upsert))
         keyed = key if context.upsert else ()
         values = planned.emptied or planned.filled or planned.copied
         if values or planned.rekeyed or not is_same(held, planned, keyed, self._database):
@@ -214,13 +214,13 @@ class JdbcSteps(Target):
             if not self._session.transactional_ddl:
                 vector = replace(held.vector, generation=work.generation)
                 intent = Intent(marker, columns, key, before, planned.demands)
-                self._hold(replace(held, vector=vector, intent=intent), stamp)
+                self._hold(replace(held, vector=vector, intent=intent), commit_metadata)
             present = Made(held.columns, held.key, held.demands)
             self._session.tables.alter(self.name, present, planned, target_key(work, context), marker)
-        after = replace(held, vector=stamp.vector, columns=columns, key=key, before=before, intent=None)
-        self._hold(replace(after, demands=planned.demands), stamp)
+        after = replace(held, vector=commit_metadata.vector, columns=columns, key=key, before=before, intent=None)
+        self._hold(replace(after, demands=planned.demands), commit_metadata)
 
-    def write(self, work: Work, staged: StagedJdbc, step: int, stamp: CommitMetadata) -> None:
+    def write(self, work: Work, staged: StagedJdbc, step: int, commit_metadata: CommitMetadata) -> None:
         held, session = self._held, self._session
         assert held is not None
         work = fitted_to(work, self._context, {column.name for column in held.columns})
@@ -232,16 +232,16 @@ class JdbcSteps(Target):
                     f"{table.rows}: the server restarted, or somebody changed it. Start again."
                 )
         written = {column.name for column in work.schema.columns}
-        gone = tuple(column.name for column in held.columns if column.name not in written)
-        nulls = frozenset(gone).union(*(table.nulls for table in (*staged.append, *staged.merge)))
+        dropped_columns = tuple(column.name for column in held.columns if column.name not in written)
+        nulls = frozenset(dropped_columns).union(*(table.nulls for table in (*staged.append, *staged.merge)))
         if not nulls.isdisjoint(held.demands):
             before, held = held, replace(held, demands=tuple(name for name in held.demands if name not in nulls))
             loosen(session, self.name, before, held)
-            if not session.transactional_ddl and not self._begin_anew(held):
-                raise fenced(self.name, stamp.vector.generation)
+            if not session.transactional_ddl and not self._restart_transaction(held):
+                raise fenced(self.name, commit_metadata.vector.generation)
         emptied = any(table.truncated for table in staged.merge)
         appended = () if emptied else staged.append
-        rows = Incoming(work.target, columns, work.schema.primary_key, gone, appended, staged.merge)
+        rows = Incoming(work.target, columns, work.schema.primary_key, dropped_columns, appended, staged.merge)
         if emptied:
             held = self._emptied(held)
             session.tables.empty(work.target)
@@ -253,7 +253,7 @@ class JdbcSteps(Target):
         identity = session.tables.untouched(work.target, columns)
         if identity is None or (held.identity and held.identity != identity):
             raise self.disappeared()
-        self._hold(replace(held.written(stamp.vector), identity=identity), stamp)
+        self._hold(replace(held.written(commit_metadata.vector), identity=identity), commit_metadata)
         reach("in_commit")
 
     def _put(self, rows: Incoming, held: TargetRecord, *, emptied: bool) -> None:
@@ -264,28 +264,28 @@ class JdbcSteps(Target):
         try:
             staging.put(rows)
         except KeyRefusedError:
-            if emptied or not self._begin_anew(held) or not tables.is_ours_alone(rows.target, held.columns):
+            if emptied or not self._restart_transaction(held) or not tables.is_ours_alone(rows.target, held.columns):
                 raise
             staging.take_out(rows)
             staging.put(rows)
         except ReferenceRefusedError:
-            if emptied or not self._begin_anew(held):
+            if emptied or not self._restart_transaction(held):
                 raise
             staging.put(rows, deletes_last=True)
 
-    def bar(self, work: Work, stamp: CommitMetadata) -> None:
+    def bar(self, work: Work, commit_metadata: CommitMetadata) -> None:
         held = self._held
         if held is None and self._session.tables.there(self.name) is not None:
             # Somebody else's table, which the epoch never touched: only the record says that it never will.
             held = TargetRecord(CommitVector(0, 0), (), (), created=False)
         if held is None:
-            self.create(work, stamp)
+            self.create(work, commit_metadata)
         else:
-            self._hold(replace(held, vector=stamp.vector), stamp)
+            self._hold(replace(held, vector=commit_metadata.vector), commit_metadata)
 
     def taken(self) -> TargetExistsError:
-        place, elsewhere = f"The table {self.name} in {self._address}", "choose another database in sink.url"
-        return taken_by_others(place, elsewhere, replaced="to make it anew")
+        location, elsewhere = f"The table {self.name} in {self._address}", "choose another database in sink.url"
+        return occupied_error(location, elsewhere, replaced="to make it anew")
 
     def went_back(self, reached: int, record: CommitVector | None) -> TargetDroppedError:
         return TargetDroppedError(
@@ -297,24 +297,26 @@ class JdbcSteps(Target):
 
     # -- the record
 
-    def _make(self, work: Work, stamp: CommitMetadata, *, instead: bool) -> None:
+    def _make(self, work: Work, commit_metadata: CommitMetadata, *, instead: bool) -> None:
         columns = target_columns(work.schema, changelog=not self._context.upsert)
         key = target_key(work, self._context)
         made = Made(columns, key, wished(work, upsert=self._context.upsert))
         marker = marker_of(self._context.app_id, self.name, work.epoch)
         self._session.tables.create(self.name, made, marker, replace=instead)
-        self._hold(self._new(work, stamp, created=True), stamp)
+        self._hold(self._new(work, commit_metadata, created=True), commit_metadata)
 
-    def _new(self, work: Work, stamp: CommitMetadata, *, created: bool) -> TargetRecord:
+    def _new(self, work: Work, commit_metadata: CommitMetadata, *, created: bool) -> TargetRecord:
         identity = self._session.tables.there(self.name) or ""
-        held = TargetRecord(stamp.vector, work.schema.columns, work.schema.primary_key, created, identity=identity)
+        held = TargetRecord(
+            commit_metadata.vector, work.schema.columns, work.schema.primary_key, created, identity=identity
+        )
         return replace(held, demands=wished(work, upsert=self._context.upsert)) if created else held
 
-    def _hold(self, held: TargetRecord, stamp: CommitMetadata) -> None:
-        self._session.commits.hold(self._context.app_id, self.name, held, stamp.positions)
+    def _hold(self, held: TargetRecord, commit_metadata: CommitMetadata) -> None:
+        self._session.commits.hold(self._context.app_id, self.name, held, commit_metadata.positions)
         self._held = held
 
-    def _begin_anew(self, held: TargetRecord) -> bool:
+    def _restart_transaction(self, held: TargetRecord) -> bool:
         """Undo the transaction but for the demands that `held` took back; whether the target is still in its hands."""
         session, before = self._session, self._held
         session.rollback()
@@ -330,7 +332,7 @@ class JdbcSteps(Target):
         alone = held.created and all(is_of_pipeline(owner, app_id) for owner in commits.owners(self.name))
         self.require_own(alone=alone, on_existing=self._context.on_existing)
         if not alone:
-            commits.forget_others(app_id, self.name)
+            commits.forget_other_writers(app_id, self.name)
         return replace(held, created=True)
 
     def _is_of(self, marker: str, epoch: int) -> bool:

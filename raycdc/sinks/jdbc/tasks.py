@@ -21,7 +21,7 @@ from raycdc.sinks.jdbc.staging import StagedTable
 from raycdc.sinks.rows import DELETED, target_columns
 from raycdc.sinks.source_tables import CLAIMED, MergedTarget
 from raycdc.sinks.table_input import TableTask
-from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows
+from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_merged, compacted_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class LoadStagingTable(TableTask[StagedTable]):
     """Rows as they are (`mode` ``"append"``), as events (``"changelog"``), or the last of each key (``"merge"``), in a
     staging table whose name begins with `prefix`.
 
-    `target` is for errors alone. `origins` is for rows to merge that come from several tables, or from one under
+    `target` is for errors alone. `merged` is for rows to merge that come from several tables, or from one under
     another key.
     """
 
@@ -37,7 +37,7 @@ class LoadStagingTable(TableTask[StagedTable]):
     prefix: str
     address: TaskAddress
     mode: Literal["append", "changelog", "merge"]
-    origins: MergedTarget | None = None
+    merged: MergedTarget | None = None
 
     def run(self) -> StagedTable:
         try:
@@ -61,10 +61,10 @@ class LoadStagingTable(TableTask[StagedTable]):
         return StagedTable(name, count, nulls=frozenset(nulls))
 
     def _merged(self, database: JdbcDatabase, name: str) -> StagedTable:
-        if self.origins is None:
+        if self.merged is None:
             flags, compacted = [DELETED], compacted_rows(self.table)
         else:
-            flags, compacted = [DELETED, CLAIMED], compacted_origins(self.table, self.origins)
+            flags, compacted = [DELETED, CLAIMED], compacted_merged(self.table, self.merged)
         batches: Iterator[pa.RecordBatch] = iter(compacted.rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
         schema = self.table.schema
         rows = database.load(name, schema.columns, schema.primary_key, batches, flags=flags)

@@ -25,7 +25,7 @@ _MYSQL_FIRST_S, _MYSQL_LAST_S = -62_167_219_200, 253_402_300_799
 _FIRST_S = {"timestamp(6)": 1}
 
 
-def postgres_misfits(rows: pa.RecordBatch, columns: Sequence[Column], encoding: str) -> pa.Array:
+def postgres_unrepresentable(rows: pa.RecordBatch, columns: Sequence[Column], encoding: str) -> pa.Array:
     """The misfits of `rows` for a PostgreSQL database in this `encoding`."""
     foreign = _foreign_characters(encoding)
 
@@ -44,7 +44,9 @@ def postgres_misfits(rows: pa.RecordBatch, columns: Sequence[Column], encoding: 
     return reasons(rows.num_rows, bad())
 
 
-def mysql_misfits(rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str], *, bytes_max: int) -> pa.Array:
+def mysql_unrepresentable(
+    rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str], *, bytes_max: int
+) -> pa.Array:
     """The misfits of `rows` for a MySQL or MariaDB server that takes statements of values up to `bytes_max`."""
 
     def bad() -> Iterator[tuple[pa.Array, str]]:
@@ -52,9 +54,9 @@ def mysql_misfits(rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence
         for column in columns:
             values = plain[column.name] = rows.column(column.name)
             if pa.types.is_floating(values.type):
-                odd = pc.fill_null(pc.invert(pc.is_finite(values)), fill_value=False)
-                yield odd, f"column {column.name} is NaN or infinite, which no number of MySQL is"
-                plain[column.name] = pc.if_else(odd, None, values)
+                invalid = pc.fill_null(pc.invert(pc.is_finite(values)), fill_value=False)
+                yield invalid, f"column {column.name} is NaN or infinite, which no number of MySQL is"
+                plain[column.name] = pc.if_else(invalid, None, values)
             elif pa.types.is_temporal(values.type):
                 kind = mysql_type(column.type, key=column.name in key)
                 outside = _outside(values, _FIRST_S.get(kind, _MYSQL_FIRST_S), _MYSQL_LAST_S)

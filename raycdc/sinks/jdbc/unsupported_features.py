@@ -33,12 +33,14 @@ class UnsupportedFeature:
         """The error about somebody's table that cannot be taken over."""
         return TargetExistsError(f"{target} exists in {where} and {self.does}. {self.way}, or choose another target.")
 
-    def touched(self, target: TableId, where: str) -> TargetModifiedError:
+    def modified_error(self, target: TableId, where: str) -> TargetModifiedError:
         """The error about a table that was written to before."""
         return TargetModifiedError(f"{target} in {where} {self.does}. Nothing was written. {self.way}.")
 
 
-def postgres_look(rows: Rows, relation: str, columns: Collection[str]) -> tuple[str, UnsupportedFeature | None]:
+def inspect_postgres_table(
+    rows: Rows, relation: str, columns: Collection[str]
+) -> tuple[str, UnsupportedFeature | None]:
     """Which table `relation` is (its oid; empty: it is gone), and its first obstacle for rows with these `columns`.
 
     Asked in each commit, so it looks at what the catalog notes of a table (its manual, "pg_class": that it has, or once
@@ -53,10 +55,10 @@ def postgres_look(rows: Rows, relation: str, columns: Collection[str]) -> tuple[
     if not found:
         return "", None
     ((identity, maybe),) = found
-    return identity, postgres_obstacle(rows, relation, columns) if maybe else None
+    return identity, postgres_unsupported(rows, relation, columns) if maybe else None
 
 
-def postgres_obstacle(rows: Rows, relation: str, columns: Collection[str]) -> UnsupportedFeature | None:
+def postgres_unsupported(rows: Rows, relation: str, columns: Collection[str]) -> UnsupportedFeature | None:
     """The first obstacle of a table, which `relation` names in SQL, for rows with these `columns`."""
     ((persistence, hidden, rule, child, trigger, made),) = rows(
         "SELECT relpersistence::text, row_security_active(oid), "
@@ -88,13 +90,15 @@ def postgres_obstacle(rows: Rows, relation: str, columns: Collection[str]) -> Un
     return _generated((made or "").split(chr(31)), columns)
 
 
-def mysql_look(rows: Rows, target: TableId, columns: Collection[str]) -> tuple[str | None, UnsupportedFeature | None]:
+def inspect_mysql_table(
+    rows: Rows, target: TableId, columns: Collection[str]
+) -> tuple[str | None, UnsupportedFeature | None]:
     """The comment of a table (None: it is gone), and its first obstacle for rows with these `columns`. One question, as
     it is asked in each commit; more only where there is something.
 
     An account sees triggers with the privilege TRIGGER only, which ``raycdc check`` therefore asks for.
     """
-    place = (target.db, target.table)
+    location = (target.db, target.table)
     found = rows(
         "SELECT TABLE_COMMENT, ENGINE, "
         "(SELECT MIN(TRIGGER_NAME) FROM information_schema.TRIGGERS "
@@ -102,7 +106,7 @@ def mysql_look(rows: Rows, target: TableId, columns: Collection[str]) -> tuple[s
         "(SELECT COUNT(*) FROM information_schema.COLUMNS "
         f"WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND {_COMPUTED}) "
         "FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE = 'BASE TABLE'",
-        *place * 3,
+        *location * 3,
     )
     if not found:
         return None, None
@@ -121,7 +125,7 @@ def mysql_look(rows: Rows, target: TableId, columns: Collection[str]) -> tuple[s
     made = rows(
         "SELECT COLUMN_NAME FROM information_schema.COLUMNS "
         f"WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND {_COMPUTED}",
-        *place,
+        *location,
     )
     return comment, _generated([str(name) for (name,) in made], columns)
 
@@ -155,8 +159,8 @@ def check_postgres(
 
     `relation` is the table as SQL writes it, `where` the server for people.
     """
-    if (obstacle := postgres_obstacle(rows, relation, [column.name for column in columns])) is not None:
-        raise obstacle.taken(target, where)
+    if (unsupported := postgres_unsupported(rows, relation, [column.name for column in columns])) is not None:
+        raise unsupported.taken(target, where)
     if not key:
         return
     loose = rows(
@@ -200,9 +204,9 @@ def check_mysql(
 
     `exact` are the collations that tell apart all texts, the best that the server has first.
     """
-    _, obstacle = mysql_look(rows, target, [column.name for column in columns])
-    if obstacle is not None:
-        raise obstacle.taken(target, where)
+    _, unsupported = inspect_mysql_table(rows, target, [column.name for column in columns])
+    if unsupported is not None:
+        raise unsupported.taken(target, where)
     found = rows(
         "SELECT COLUMN_NAME, DATA_TYPE, COLLATION_NAME, EXTRA, IS_NULLABLE FROM information_schema.COLUMNS "
         "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",

@@ -62,7 +62,7 @@ class KafkaSinkConfig(SinkConfig):
     def _known_format(cls, value: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
         try:
             options = {name: option for name, option in value.items() if name != "type"}
-            load_format(str(value.get("type", "")), place="sink.format", **options)
+            load_format(str(value.get("type", "")), key_path="sink.format", **options)
         except ConfigError as cause:
             raise ValueError("; ".join(cause.problems)) from cause
         return value

@@ -73,13 +73,13 @@ from raycdc.sinks.kafka.tasks import (
     renew,
     seen,
 )
-from raycdc.sinks.kafka.transactions import TIMEOUT_S, KafkaTarget, identity_of, is_away, topic_error
+from raycdc.sinks.kafka.transactions import TIMEOUT_S, KafkaTarget, identity_of, is_unreachable, topic_error
 from raycdc.sinks.task_plan import by_partition
 
 #: Records older than this are written anew; what a cluster keeps for a shorter time is not meant to be kept.
 RENEW_AFTER_S = 6 * 3600.0
 #: How often it is looked for such records.
-LOOK_EVERY_S = 300.0
+POLL_EVERY_S = 300.0
 
 
 class OffsetRecordRenewer:
@@ -114,7 +114,7 @@ class OffsetRecordRenewer:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closed.wait(LOOK_EVERY_S):
+        while not self._closed.wait(POLL_EVERY_S):
             with self._changing:
                 due_s = time.monotonic() - RENEW_AFTER_S
                 due = [table for table, written_s in self._written_s.items() if written_s <= due_s]
@@ -148,7 +148,7 @@ class Topics:
             list_topics(self._admin, servers, timeout_s=TIMEOUT_S)
         except KafkaException as cause:
             text = f"Kafka at {servers} cannot be reached: {cause.args[0].str()} ({cause.args[0].name()})"
-            if is_away(cause.args[0]):
+            if is_unreachable(cause.args[0]):
                 raise SinkUnavailableError(text) from cause
             raise SinkError(text) from cause
 
@@ -164,7 +164,7 @@ class Topics:
         try:
             topics = list_topics(self._admin, self._config.bootstrap_servers, timeout_s=TIMEOUT_S).topics
         except KafkaException as cause:
-            refusal = SinkUnavailableError if is_away(cause.args[0]) else SinkError
+            refusal = SinkUnavailableError if is_unreachable(cause.args[0]) else SinkError
             raise refusal(f"Kafka at {self._config.bootstrap_servers}: {cause.args[0]}") from cause
         return {name: list(topic.partitions) for name, topic in topics.items()}
 
@@ -174,7 +174,7 @@ class Topics:
             (asked,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()
             found = str(answer_of(asked, TIMEOUT_S, self._admin).topic_id)
         except KafkaException as cause:
-            if is_away(error := cause.args[0]):
+            if is_unreachable(error := cause.args[0]):
                 raise topic_error(KafkaTarget(self._properties, topic, ""), error) from cause
             return ""
         return "" if found == _NO_ID else found
@@ -239,10 +239,10 @@ class KafkaSink(Sink):
         return f"topic {topic_name(options.topic, target.name)} (made with {partitions}, where there is none)"
 
     def open(self, context: SinkContext) -> None:
-        self.look(context)
+        self.inspect(context)
         self._keeper = OffsetRecordRenewer()
 
-    def look(self, context: SinkContext) -> None:
+    def inspect(self, context: SinkContext) -> None:
         self._context = context
         open_format(self._format)
         self._topics = Topics(self._config, self._properties)
@@ -283,11 +283,11 @@ class KafkaSink(Sink):
             if ddl_topic not in self._topics:
                 self._topics.create(ddl_topic, 1, is_tables=False)
             wanted = [event for event in work.changes if event.type not in self._context.left_out]
-            told = self._no_changes(work, _goal(work, STEP_SCHEMA))
-            self._run(replace(told, ddl_topic=ddl_topic, changes=tuple(wanted), ts_ms=time.time_ns() // 1_000_000))
+            reported = self._no_changes(work, _goal(work, STEP_SCHEMA))
+            self._run(replace(reported, ddl_topic=ddl_topic, changes=tuple(wanted), ts_ms=time.time_ns() // 1_000_000))
 
-    def stage(self, works: Sequence[TableCommit]) -> Mapping[TableId, Any]:
-        return {work.target: None for work in works}
+    def stage(self, commits: Sequence[TableCommit]) -> Mapping[TableId, Any]:
+        return {work.target: None for work in commits}
 
     def commit(self, work: TableCommit, staged: Any) -> None:
         with self._using(work.target, writes=True):

@@ -32,7 +32,14 @@ from raycdc.model.evolution import SchemaChangeEvent, TruncateTableEvent
 from raycdc.segments.bad_rows import whole_updates
 from raycdc.segments.partitions import partition_numbers
 from raycdc.segments.tasks import ResultT_co, StageTask
-from raycdc.sinks.kafka.transactions import Cut, KafkaTarget, Message, TransactionalProducer, TransactionRecord, look
+from raycdc.sinks.kafka.transactions import (
+    Cut,
+    KafkaTarget,
+    Message,
+    TransactionalProducer,
+    TransactionRecord,
+    read_record,
+)
 from raycdc.sinks.steps import half_written, holds
 from raycdc.sinks.table_input import TableInput
 from raycdc.state.manifests.manifest import Segment
@@ -151,8 +158,8 @@ class WritePart(TopicTask[int]):
         with TransactionalProducer(self.target.part(self.number)) as transactions:
             ours = transactions.held()
             # The table's record is read last: see the module's docstring. A tombstone counts once the table has it too.
-            barred = ours is not None and ours.place == (goal.epoch, STEP_TOMBSTONE)
-            if (holds(ours, goal, table) and not barred) or holds(look(self.target).vector, goal, table):
+            barred = ours is not None and ours.progress == (goal.epoch, STEP_TOMBSTONE)
+            if (holds(ours, goal, table) and not barred) or holds(read_record(self.target).vector, goal, table):
                 return 0
             part = (self.number, self.parts)
             return transactions.write(goal, _rows_of(self, self.messages, transactions.partitions, part=part))
@@ -176,8 +183,8 @@ class WriteChanges(TopicTask[int]):
             if holds(record.vector, self.goal, self.table):
                 return 0
             encoder = open_format(self.section).encoder(self.table, self.schema)
-            told = [encoder.encode_change(change, ts_ms=self.ts_ms) for change in self.changes]
-            messages = [(self.ddl_topic, None, text) for text in told if text]
+            reported = [encoder.encode_change(change, ts_ms=self.ts_ms) for change in self.changes]
+            messages = [(self.ddl_topic, None, text) for text in reported if text]
             return transactions.write(self.goal, messages, cut=record.cut)
 
 
@@ -225,7 +232,7 @@ def held(target: KafkaTarget) -> CommitVector | None:
 
 def seen(target: KafkaTarget) -> CommitVector | None:
     """The answer of `held` now, without fencing anybody: it may change the next moment."""
-    return _held(target, lambda one: one.check(look(one)))
+    return _held(target, lambda one: one.check(read_record(one)))
 
 
 def _fenced(target: KafkaTarget) -> TransactionRecord:
@@ -238,7 +245,7 @@ def _held(target: KafkaTarget, record_of: Callable[[KafkaTarget], TransactionRec
     ahead: list[CommitVector] = []
     for number in range(record.cut.most):
         part = record_of(target.part(number)).vector
-        if part is not None and (record.vector is None or part.place > record.vector.place):
+        if part is not None and (record.vector is None or part.progress > record.vector.progress):
             ahead.append(replace(part, step=STEP_APPEND) if part.step == STEP_LAST else part)
     return min(ahead, key=lambda part: part.step, default=record.vector)
 
@@ -246,7 +253,7 @@ def _held(target: KafkaTarget, record_of: Callable[[KafkaTarget], TransactionRec
 def open_format(section: FormatSection) -> Any:
     """The format of ``sink.format``."""
     options = {name: value for name, value in section.items() if name != "type"}
-    return load_format(str(section["type"]), place="sink.format", **options)
+    return load_format(str(section["type"]), key_path="sink.format", **options)
 
 
 def _rows_of(
@@ -291,18 +298,18 @@ class _Truncation:
         """None where nobody wants to be told of it."""
         if self.left_out:
             return None
-        told: bytes | None = self.encoder.encode_change(
+        reported: bytes | None = self.encoder.encode_change(
             TruncateTableEvent(self.table), ts_ms=row.column("_ts_ms")[0].as_py() or 0
         )
-        why = "the format has no message for that" if told is None else ""
+        why = "the format has no message for that" if reported is None else ""
         if not why and self.partitions() != 1:
             why = "its topic has several partitions, whose messages have no order between them"
-        if told is None or why:
+        if reported is None or why:
             raise ChangeRefusedError(
                 f"All rows of {self.table} are gone, and {why}. Leave it out with pipeline.exclude_schema_changes = "
                 '["truncate_table", "drop_table"], or use canal-json or debezium-json with sink.partitions = 1.'
             )
-        return told
+        return reported
 
     def cut(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bytes | None]]:
         """`batch` in pieces, each with the message of the truncation that follows it, if one does."""

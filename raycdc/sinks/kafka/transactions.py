@@ -27,7 +27,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from raycdc.clients.kafka import (
     REFUSED_ACCOUNT,
     consumer_client,
-    let_in,
+    login_accepted,
     producer_client,
     refused_account,
     renew_account,
@@ -69,7 +69,7 @@ _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.
 _SOON = frozenset(
     {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
 )
-_AWAY = _SOON | {
+_UNREACHABLE = _SOON | {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TIMED_OUT,
@@ -198,12 +198,12 @@ class TransactionalProducer:
         # librdkafka asks for the coordinator at once where a connection is up, and otherwise half a second later: one
         # answer comes over the bootstrap connection, which ends with it, and the next over one that stays.
         for seconds in (REFUSAL_S, TIMEOUT_S):
-            self._look(seconds)
-        let_in(self._target.properties)
+            self._probe_topic(seconds)
+        login_accepted(self._target.properties)
         self._ask(lambda: self._producer.init_transactions(TIMEOUT_S))
         return self
 
-    def _look(self, seconds: float) -> None:
+    def _probe_topic(self, seconds: float) -> None:
         """Ask for the topic. A broker that does not answer within `seconds` is asked once more unless it refuses us."""
         try:
             self._producer.list_topics(self._target.topic, seconds)
@@ -314,7 +314,7 @@ class TransactionalProducer:
     def _error(self, cause: KafkaException) -> SinkError:
         """The named error of a refusal; a broker that ends an open transaction fences its producer, too."""
         error, target = cause.args[0], self._target
-        if is_away(error) and error.code() not in _OF_A_TOPIC and (refusal := self._heard_of()) is not None:
+        if is_unreachable(error) and error.code() not in _OF_A_TOPIC and (refusal := self._heard_of()) is not None:
             text = refused_account(target.properties, refusal).str()
             return SinkUnavailableError(f"Topic {target.topic} at {target.properties.get('bootstrap.servers')}: {text}")
         open_ms = 0.0 if self._begun_s is None else (time.monotonic() - self._begun_s) * 1000
@@ -327,7 +327,7 @@ class TransactionalProducer:
         return topic_error(target, error)
 
 
-def look(target: KafkaTarget) -> TransactionRecord:
+def read_record(target: KafkaTarget) -> TransactionRecord:
     """The record of `target`, without fencing anybody: it may change the next moment."""
     consumer = _consumer(target)
     try:
@@ -367,7 +367,7 @@ def _read_record(target: KafkaTarget, consumer: Consumer) -> TransactionRecord:
 
 def _committed(target: KafkaTarget, consumer: Consumer) -> TopicPartition | None:
     """The group's offset; None where there is no such topic. Raises `SinkError`."""
-    pauses = Backoff(RetryPolicy(longest_s=2.0, patience_s=TIMEOUT_S))
+    pauses = Backoff(RetryPolicy(longest_s=2.0, retry_s=TIMEOUT_S))
     while True:
         try:
             (answer,) = consumer.committed([TopicPartition(target.topic, 0)], timeout=TIMEOUT_S)
@@ -398,9 +398,9 @@ _OF_A_TOPIC: dict[int, type[SinkError]] = {
 }
 
 
-def is_away(error: KafkaError) -> bool:
+def is_unreachable(error: KafkaError) -> bool:
     """Whether brokers cannot be reached now, or say "later"."""
-    return error.retriable() or error.code() in _AWAY
+    return error.retriable() or error.code() in _UNREACHABLE
 
 
 def topic_error(target: KafkaTarget, error: KafkaError) -> SinkError:
@@ -408,5 +408,5 @@ def topic_error(target: KafkaTarget, error: KafkaError) -> SinkError:
     if error.code() in _FENCED:
         return SinkError(f"Topic {target.topic}: another process took over its transactions.")
     servers = target.properties.get("bootstrap.servers")
-    refusal = _OF_A_TOPIC.get(error.code()) or (SinkUnavailableError if is_away(error) else SinkError)
+    refusal = _OF_A_TOPIC.get(error.code()) or (SinkUnavailableError if is_unreachable(error) else SinkError)
     return refusal(f"Topic {target.topic} at {servers}: {error.str()} ({error.name()})")

@@ -45,7 +45,7 @@ from raycdc.model.evolution.events import (
 from raycdc.sinks.api import TableCommit
 from raycdc.sinks.change_rules import ChangeRules
 from raycdc.sinks.changes import check_constant, fitted
-from raycdc.sinks.columns import beside
+from raycdc.sinks.columns import added_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _after(
         case AddColumnEvent(_, column, position) if not ignored:
             new = LakeColumn(pa.field(column.name, lake.stored(column.type.arrow())), None, column, event.values_of)
             kept = _without(columns, column.name, wanted)
-            return _placed(kept, new, position) if in_place else [*kept, new]
+            return _ordered(kept, new, position) if in_place else [*kept, new]
         case DropColumnEvent(_, name) if not ignored:
             return [c for c in columns if c.field.name != name]
         case RenameColumnEvent(_, name, new_name) if not ignored or _same(name, new_name):
@@ -155,7 +155,7 @@ def _after(
             return [_retyped(lake, _added_as(c, new_type), want, work) if c.field.name == name else c for c in columns]
         case AlterColumnPositionEvent(_, name, position) if in_place:
             moved = next((c for c in columns if c.field.name == name), None)
-            return columns if moved is None else _placed([c for c in columns if c is not moved], moved, position)
+            return columns if moved is None else _ordered([c for c in columns if c is not moved], moved, position)
         case _:
             return columns
 
@@ -176,10 +176,10 @@ def _with_those_that_stay(
 ) -> list[LakeColumn]:
     """The columns of a table that lets go of none, where those of its source are `columns`."""
     after = {c.field.name: c.origin for c in columns}
-    told = beside(present.names, after, work.target, work.schema.primary_key, fold=str.lower)
+    reported = added_columns(present.names, after, work.target, work.schema.primary_key, fold=str.lower)
     by_name = {c.field.name: c for c in columns}
-    found = (by_name.get(name) or LakeColumn(present.field(name), name) for name in told.names)
-    return [c if upsert or c.field.name not in told.copied else replace(c, origin=None) for c in found]
+    found = (by_name.get(name) or LakeColumn(present.field(name), name) for name in reported.names)
+    return [c if upsert or c.field.name not in reported.copied else replace(c, origin=None) for c in found]
 
 
 def _same(name: str, other: str) -> bool:
@@ -245,11 +245,11 @@ def _with_all(
     kept += [LakeColumn(field, None) for field in wanted if field.name not in here]
     if not rules.in_place:
         return kept
-    places = {name: place for place, name in enumerate(wanted.names)}
-    return sorted(kept, key=lambda column: places.get(column.field.name, len(places)))
+    indexes = {name: index for index, name in enumerate(wanted.names)}
+    return sorted(kept, key=lambda column: indexes.get(column.field.name, len(indexes)))
 
 
-def _placed(columns: list[LakeColumn], column: LakeColumn, position: ColumnPosition) -> list[LakeColumn]:
+def _ordered(columns: list[LakeColumn], column: LakeColumn, position: ColumnPosition) -> list[LakeColumn]:
     match position:
         case First():
             at = 0

@@ -23,7 +23,7 @@ from enum import Enum, auto
 from typing import Protocol, TypeVar
 
 from raycdc.model import TableId
-from raycdc.sinks.api import CommitVector, told_nobody
+from raycdc.sinks.api import CommitVector, ignore_text
 from raycdc.storage.files import AnyPath, modified, touch
 
 #: A file of more than this share of the wanted size is large enough.
@@ -37,7 +37,7 @@ WAIT_FACTOR = 10.0
 _TOOK_MIN_S = 1.0
 
 #: People are told when other writers were faster so many times on end.
-OVERTAKEN_TOLD = 3
+OVERTAKEN_REPORTED = 3
 
 #: The file whose time says when it was last done, in a folder beside the table's files.
 MARK = "optimized"
@@ -88,7 +88,7 @@ class MaintenanceSchedule:
         self,
         every: timedelta,
         clock: Callable[[], float] = time.time,
-        warn: Callable[[str], None] = told_nobody,
+        warn: Callable[[str], None] = ignore_text,
     ) -> None:
         self._every_s = every.total_seconds()
         self._clock = clock
@@ -96,7 +96,7 @@ class MaintenanceSchedule:
         #: Of a mark when it is due at the earliest, so that a store is not asked after every commit.
         self._due_s: dict[str, float] = {}
         self._failures: dict[str, _Failures] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def run(
         self, table: LakeTable, mark: AnyPath, generation: int, optimize: Callable[[int], MaintenanceOutcome]
@@ -140,8 +140,8 @@ class MaintenanceSchedule:
             return
         failures.overtaken += 1
         failures.halved += 1
-        if failures.overtaken >= OVERTAKEN_TOLD and str(mark) not in self._told:
-            self._told.add(str(mark))
+        if failures.overtaken >= OVERTAKEN_REPORTED and str(mark) not in self._reported:
+            self._reported.add(str(mark))
             self._warn(
                 f"sink.optimize: the small files of {name} stay as they are for now, and rows are written as before: "
                 f"another writer of the table was faster {failures.overtaken} times on end. It is tried again, now and "

@@ -34,7 +34,7 @@ _IN_TEXT = [
 #: The client of stores inside delta-rs (object_store): it failed for as long as it tries, or an answer never came.
 _IN_TEXT += [f"Generic {store} error: Error performing" for store in ("S3", "GCS", "MicrosoftAzure")]
 #: It was refused.
-_NOT_LET_IN = (
+_UNAUTHORIZED = (
     "The operation lacked the necessary privileges to complete",
     "The operation lacked valid authentication credentials",
     "<Code>NoSuchBucket</Code>",
@@ -65,7 +65,7 @@ def is_refused(cause: BaseException | None) -> bool:
             return True
         if _is_of_store(cause) and any(word in str(cause) for word in _LASTING):
             return True
-        if any(form in str(cause) for form in _NOT_LET_IN):
+        if any(form in str(cause) for form in _UNAUTHORIZED):
             return True
         cause = cause.__cause__
     return False
@@ -89,7 +89,7 @@ def is_absent(cause: BaseException | None) -> bool:
             return True
         if isinstance(cause, StoreError) or _is_of_store(cause):
             return not is_refused(cause)
-        if any(form in str(cause) for form in _NOT_LET_IN):
+        if any(form in str(cause) for form in _UNAUTHORIZED):
             return False
         if any(form in str(cause) for form in _IN_TEXT):
             return True

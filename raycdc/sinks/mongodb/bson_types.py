@@ -31,13 +31,13 @@ _WHY = {
 
 
 class UnencodableRowError(DataError):
-    """A row (the one at `place`) has something that no document can have."""
+    """A row (the one at `index`) has something that no document can have."""
 
     cure = "Rename the field at the source or leave it out; then take a new snapshot of the table."
 
-    def __init__(self, place: int, column: str, why: str) -> None:
+    def __init__(self, index: int, column: str, why: str) -> None:
         super().__init__(f"Column {column} has {why}.")
-        self.place = place
+        self.index = index
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,9 @@ def bytes_of(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Offsets and bytes of a text or binary column, without a copy of the bytes."""
     large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
     _, offsets, data = values.buffers()
-    places = np.frombuffer(offsets, np.int64 if large else np.int32)[values.offset : values.offset + len(values) + 1]
+    indexes = np.frombuffer(offsets, np.int64 if large else np.int32)[values.offset : values.offset + len(values) + 1]
     found = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
-    return places.astype(np.int64), found
+    return indexes.astype(np.int64), found
 
 
 def _names(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -203,7 +203,7 @@ class CommitCollection:
         if result.matched_count == 0:
             raise FencedError(f"{target}: a task wrote for an epoch that is over, or for a driver that was replaced.")
 
-    def others(self, target: TableId) -> bool:
+    def has_other_writers(self, target: TableId) -> bool:
         """Whether another pipeline writes to `target`."""
         mine = self._id(target)
         records = self._server.own(COMMITS).find({"_id.target": str(target)}, {"_id": 1, "columns": 1})

@@ -166,8 +166,8 @@ def encode(document: Group, rows: int) -> Iterator[tuple[bytes, int, int]]:
     """
     sizes = np.ascontiguousarray(np.broadcast_to(np.asarray(document.sizes(), np.int64), (rows,)))
     if rows and int(sizes.max()) > DOCUMENT_BYTES_MAX:
-        place = int(sizes.argmax())
-        raise TooLargeError(place, int(sizes[place]))
+        index = int(sizes.argmax())
+        raise TooLargeError(index, int(sizes[index]))
     ends = np.cumsum(sizes)
     out = np.empty(int(ends[-1]) if rows else 0, np.uint8)
     document.write(out, ends - sizes)
@@ -180,13 +180,13 @@ def encode(document: Group, rows: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 class TooLargeError(DataError):
-    """The document of a row (the one at `place`, of `size` bytes) is larger than MongoDB takes."""
+    """The document of a row (the one at `index`, of `size` bytes) is larger than MongoDB takes."""
 
     cure = "Leave the large column out with a `[[transform]]`, or choose a target that has no such limit."
 
-    def __init__(self, place: int, size: int) -> None:
+    def __init__(self, index: int, size: int) -> None:
         super().__init__(f"A row makes a document of {size} bytes, and MongoDB takes {DOCUMENT_BYTES_MAX}.")
-        self.place = place
+        self.index = index
         self.size = size
 
 

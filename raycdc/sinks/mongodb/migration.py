@@ -35,7 +35,7 @@ from raycdc.state.opaque import Positions
 BATCH_DOCUMENTS = 5000
 #: Their keys' bytes: half of what a command may have.
 _BATCH_BYTES_MAX = 8 << 20
-_PLACE = "raycdc_renamed_"
+_RENAMED = "raycdc_renamed_"
 
 
 def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: ColumnsPlan) -> Operations:
@@ -168,7 +168,7 @@ def _updates(operations: Operations) -> list[Document]:
     if operations.unset:
         first["$unset"] = dict.fromkeys(operations.unset, "")
     if renamed:
-        first["$rename"] = {old: f"{_PLACE}{number}" for number, (old, _) in enumerate(renamed)}
-    second = {"$rename": {f"{_PLACE}{number}": new for number, (_, new) in enumerate(renamed)}} if renamed else {}
+        first["$rename"] = {old: f"{_RENAMED}{number}" for number, (old, _) in enumerate(renamed)}
+    second = {"$rename": {f"{_RENAMED}{number}": new for number, (_, new) in enumerate(renamed)}} if renamed else {}
     third = {"$set": RawBSONDocument(operations.values)} if operations.values else {}
     return [dict(update) for update in (first, second, third) if update]

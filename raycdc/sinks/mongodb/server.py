@@ -34,10 +34,10 @@ from raycdc.clients.logins import LOGINS, READ_AGAIN
 from raycdc.clients.mongodb import (
     SELECTION_TIMEOUT_MS,
     denied_database,
+    redacted,
     refused_certificates,
     renew_account,
     spaced,
-    untold,
 )
 from raycdc.config.mongodb import parse_mongodb_uri
 from raycdc.core.secrets import newest
@@ -191,18 +191,18 @@ class Server:
         """The driver's errors as `SinkError` about `what`, without any secret."""
         try:
             yield
-            LOGINS.let_in(self.where, "sink.uri")
+            LOGINS.accepted(self.where, "sink.uri")
         except PyMongoError as cause:
             if isinstance(cause, ConnectionFailure) and (refused := self.refused(cause)):
                 raise SinkError(f"{what}: {refused}") from None
-            if self._was_let_in(cause):
+            if self._was_authorized(cause):
                 text = f"{what}: MongoDB at {self.where}: {self.text_of(cause)}. {READ_AGAIN}."
                 # Not another client: other threads are in the middle of something with this one.
                 renew_account(self.client, newest(self.uri))
                 raise SinkUnavailableError(text) from None
             raise _refusal(cause)(f"{what}: MongoDB at {self.where}: {self.text_of(cause)}") from None
 
-    def _was_let_in(self, cause: PyMongoError) -> bool:
+    def _was_authorized(self, cause: PyMongoError) -> bool:
         """Whether the account is refused that was let in before, and the address may name another password now."""
         if getattr(cause, "code", None) != _AUTHENTICATION_FAILED:
             return False
@@ -210,12 +210,12 @@ class Server:
 
     def refused(self, cause: PyMongoError) -> str:
         """The certificate that the driver refuses, and the cure; empty for any other error."""
-        words = refused_certificates(self.client, newest(self.uri), cause, place="sink.uri")
+        words = refused_certificates(self.client, newest(self.uri), cause, key_path="sink.uri")
         return words and f"No TLS connection to {words}"
 
     def text_of(self, cause: BaseException) -> str:
         """The text of an error, without any secret and any value of a row."""
-        text = untold(str(cause))
+        text = redacted(str(cause))
         if denied := denied_database(str(cause)):
             text = f"{text}. {_GRANT.format(denied)}"
         for secret in self._secrets():
@@ -293,8 +293,8 @@ def _refusal(cause: PyMongoError) -> type[SinkError]:
     """The error that one of the driver is: of the one collection, of servers that are away, or of the sink."""
     if isinstance(cause, OperationFailure) and cause.code in _OF_A_COLLECTION:
         return _OF_A_COLLECTION[cause.code]
-    away = isinstance(cause, ConnectionFailure | ExecutionTimeout | WaitQueueTimeoutError)
-    return SinkUnavailableError if away or any(map(cause.has_error_label, _LATER)) else SinkError
+    unreachable = isinstance(cause, ConnectionFailure | ExecutionTimeout | WaitQueueTimeoutError)
+    return SinkUnavailableError if unreachable or any(map(cause.has_error_label, _LATER)) else SinkError
 
 
 _EXISTS = 48

@@ -95,8 +95,8 @@ def _user(server: Server, config: MongoDbSinkConfig, tables: Sequence[TableId]) 
     except OperationFailure as cause:
         return [CheckResult("sink", f"MongoDB at {server.where}: {server.text_of(cause)}.", _FIX_URI)]
     except PyMongoError as cause:
-        told = server.refused(cause) or server.text_of(cause).partition(", Timeout: ")[0][:300]
-        text = f"MongoDB at {server.where} cannot be reached: {told.rstrip('.')}."
+        message = server.refused(cause) or server.text_of(cause).partition(", Timeout: ")[0][:300]
+        text = f"MongoDB at {server.where} cannot be reached: {message.rstrip('.')}."
         return [CheckResult("sink", text, _FIX_URI)]
     finally:
         server.close()
@@ -155,7 +155,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
     kind: ClassVar[str] = "mongodb"
     writes: ClassVar[tuple[str, ...]] = (UPSERT, CHANGELOG)
     #: Rows of several source tables may go to one target: the same key of two of them is found and refused.
-    merges_origins: ClassVar[bool] = True
+    merges_sources: ClassVar[bool] = True
 
     def __init__(self, config: MongoDbSinkConfig) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         return f"MongoDbSink({self._server.where})"
 
     def open(self, context: SinkContext) -> None:
-        self.look(context)
+        self.inspect(context)
         with self._server.named("sink.uri"):
             self._commits.prepare()
         if self._server.secret:
@@ -191,8 +191,8 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
             self._uri_file = private_file(Path(context.private or tempfile.gettempdir()), self._written)
             self._address = replace(self._address, uri="", uri_file=str(self._uri_file))
 
-    def look(self, context: SinkContext) -> None:
-        super().look(context)
+    def inspect(self, context: SinkContext) -> None:
+        super().inspect(context)
         self._commits = CommitCollection(self._server, context.app_id)
         with self._server.named("sink.uri"):
             hello = self._server.client.admin.command("hello")
@@ -205,7 +205,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[MongoDbSteps]:
         # No lock: whoever writes the record changes its version, and who comes second finds that.
-        self._tell_tasks()
+        self._write_task_secrets()
         with self._server.named(target):
             yield MongoDbSteps(
                 target,
@@ -216,14 +216,14 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
                 address=self._address,
             )
 
-    def _tell_tasks(self) -> None:
+    def _write_task_secrets(self) -> None:
         """Let the file say the address as it is now, which tasks on other machines cannot read for themselves."""
         if (file := self._uri_file) is None:
             return
-        told = as_private(self._server.uri)
-        if told != self._written:
-            private_file(file.parent, told).replace(file)
-            self._written = told
+        message = as_private(self._server.uri)
+        if message != self._written:
+            private_file(file.parent, message).replace(file)
+            self._written = message
 
     def check_work(self, work: Work) -> None:
         check_name(work.target)
@@ -242,7 +242,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         # Of several tables each one's own rows go; where that cannot be, it is refused when they are merged.
         return self._upsert and len(work.merged) < 2 and self._truncates(work.segments)
 
-    def misfits(self, work: Work, rows: pa.RecordBatch) -> pa.Array:
+    def unrepresentable(self, work: Work, rows: pa.RecordBatch) -> pa.Array:
         return halved(rows, DocumentLayout(work.target, work.schema, "", made=work.made).refusal)
 
     def tombstone(self, work: Work) -> None:

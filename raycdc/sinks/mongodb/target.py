@@ -60,8 +60,8 @@ from raycdc.sinks.steps import (
     UnfinishedTarget,
     has_only,
 )
-from raycdc.sinks.targets import taken_by_others
-from raycdc.sinks.task_plan import Input, share_out, split
+from raycdc.sinks.targets import occupied_error
+from raycdc.sinks.task_plan import Input, split, task_inputs
 
 #: Options of a collection that change what a key is, or what becomes of documents.
 _OPTIONS = {
@@ -155,7 +155,7 @@ class MongoDbSteps(Target):
         self._kept: Kept | None = None
         self._described: Described | None = None
 
-    def standing(self, epoch: int | None = None) -> TargetState:
+    def read_state(self, epoch: int | None = None) -> TargetState:
         record, described = self._commits.read(self.name), self._server.described(self.name)
         self._kept, self._described = record, described
         vector = None if record is None else record.held.vector
@@ -166,46 +166,46 @@ class MongoDbSteps(Target):
             return OwnTarget(vector)
         try:
             check_collection(self.name, described, self._server.where)
-        except SinkError as odd:
-            return ForeignTarget(vector, unusable=odd)
+        except SinkError as invalid:
+            return ForeignTarget(vector, unusable=invalid)
         collection = self._server.collection(self.name)
-        if collection.find_one({}, {"_id": 1}) is None and not self._commits.others(self.name):
+        if collection.find_one({}, {"_id": 1}) is None and not self._commits.has_other_writers(self.name):
             # Ours, made before the process died, or somebody's who has nothing to lose.
             return UnfinishedTarget(vector)
         return ForeignTarget(vector)
 
-    def recover(self, stamp: CommitMetadata) -> bool:
+    def recover(self, commit_metadata: CommitMetadata) -> bool:
         record = self._kept
         if record is None or record.operations is None:
             return False
         record = self._same(record)
-        vector = replace(record.held.vector, generation=stamp.vector.generation)
+        vector = replace(record.held.vector, generation=commit_metadata.vector.generation)
         held = replace(record.held, vector=vector)
-        record = self._write(record, held, stamp, operations=record.operations, progress=record.progress)
-        self._migrate(record, stamp)
+        record = self._write(record, held, commit_metadata, operations=record.operations, progress=record.progress)
+        self._migrate(record, commit_metadata)
         return True
 
-    def create(self, work: Work, stamp: CommitMetadata) -> None:
+    def create(self, work: Work, commit_metadata: CommitMetadata) -> None:
         self._server.create(self.name)
         self._described = self._server.described(self.name)
-        self._write(self._kept, _new(work, stamp, created=True), stamp, uuid=_uuid(self._described))
+        self._write(self._kept, _new(work, commit_metadata, created=True), commit_metadata, uuid=_uuid(self._described))
 
-    def begin(self, work: Work, stamp: CommitMetadata) -> None:
-        self._write(self._kept, _new(work, stamp, created=True), stamp, uuid=_uuid(self._described))
+    def begin(self, work: Work, commit_metadata: CommitMetadata) -> None:
+        self._write(self._kept, _new(work, commit_metadata, created=True), commit_metadata, uuid=_uuid(self._described))
 
-    def replace(self, work: Work, stamp: CommitMetadata) -> None:
+    def replace(self, work: Work, commit_metadata: CommitMetadata) -> None:
         record = self._kept
-        new = _new(work, stamp, created=True)
+        new = _new(work, commit_metadata, created=True)
         shape = Before(new.columns, new.key, tuple(column.name for column in new.columns))
         intent = Intent(str(work.epoch), new.columns, new.key, shape)
         before = record.held.vector if record else CommitVector(0, 0)
         begun = TargetRecord(replace(before, generation=work.generation), (), (), created=True, intent=intent)
         record = self._write(
-            record, begun, stamp, operations=Operations(empty=True), uuid=_uuid(self._described), alone=True
+            record, begun, commit_metadata, operations=Operations(empty=True), uuid=_uuid(self._described), alone=True
         )
-        self._write(self._migrate(record, stamp), new, stamp)
+        self._write(self._migrate(record, commit_metadata), new, commit_metadata)
 
-    def adopt(self, work: Work, stamp: CommitMetadata) -> None:
+    def adopt(self, work: Work, commit_metadata: CommitMetadata) -> None:
         if self._context.upsert and spread(work.schema.columns):
             raise TargetExistsError(
                 f"The collection {self.name} exists in {self._server.where}, and documents are copied as a whole, "
@@ -214,9 +214,11 @@ class MongoDbSteps(Target):
             )
         if self._context.upsert:
             check_keys(self._server.collection(self.name), self.name, work.schema, self._server.where)
-        self._write(self._kept, _new(work, stamp, created=False), stamp, uuid=_uuid(self._described))
+        self._write(
+            self._kept, _new(work, commit_metadata, created=False), commit_metadata, uuid=_uuid(self._described)
+        )
 
-    def evolve(self, work: Work, stamp: CommitMetadata) -> None:
+    def evolve(self, work: Work, commit_metadata: CommitMetadata) -> None:
         record, context = self._same(self._recorded), self._context
         held = record.held
         shape = held.shape()
@@ -229,48 +231,48 @@ class MongoDbSteps(Target):
         self._check_forms(work, held.columns, held.key, planned)
         alone = True
         if planned.emptied:
-            alone = held.created and not self._commits.others(self.name)
+            alone = held.created and not self._commits.has_other_writers(self.name)
             self.require_own(alone=alone, on_existing=context.on_existing)
             held = replace(held, created=True)
         operations = operations_of(self.name, held.columns, held.key if context.upsert else (), planned)
         if operations or planned.copied:
             intent = Intent(str(work.epoch), columns, key, before, copies=planned.copied)
             begun = replace(held, vector=replace(held.vector, generation=work.generation), intent=intent)
-            begun_again = self._write(record, begun, stamp, operations=operations, alone=not alone)
-            record = self._migrate(begun_again, stamp)
-        self._write(record, TargetRecord(stamp.vector, columns, key, held.created, before), stamp)
+            begun_again = self._write(record, begun, commit_metadata, operations=operations, alone=not alone)
+            record = self._migrate(begun_again, commit_metadata)
+        self._write(record, TargetRecord(commit_metadata.vector, columns, key, held.created, before), commit_metadata)
 
     def steps(self, work: Work, staged: bool) -> Sequence[int]:
         self._kept = self._same(self._recorded)
         return ()
 
-    def write(self, work: Work, staged: bool, step: int, stamp: CommitMetadata) -> None:
+    def write(self, work: Work, staged: bool, step: int, commit_metadata: CommitMetadata) -> None:
         record = self._recorded
-        if staged and not (record.held.created and not self._commits.others(self.name)):
+        if staged and not (record.held.created and not self._commits.has_other_writers(self.name)):
             self.require_own(alone=False, on_existing=self._context.on_existing)
-            record = self._write(record, replace(record.held, created=True), stamp, alone=True)
+            record = self._write(record, replace(record.held, created=True), commit_metadata, alone=True)
         work = fitted_to(work, self._context, {column.name for column in record.held.columns})
         may_insert = self._context.upsert and not work.merged and record.held.created
         appended, merged = split(work.segments, upsert=self._context.upsert, may_append=may_insert)
         small = self._context.without_tasks(work.input_bytes, self._small_bytes_max)
         if not staged and small and not _in_part(record, work):
-            self._write_at_once(work, [Input(segment) for segment in appended], merged, stamp)
+            self._write_at_once(work, [Input(segment) for segment in appended], merged, commit_metadata)
             return
-        inserted = [] if staged else share_out(appended, parallelism=self._context.parallelism)
+        inserted = [] if staged else task_inputs(appended, parallelism=self._context.parallelism)
         rounds: list[tuple[Mode, Sequence[Sequence[Input]]]] = [] if staged else [("insert", inserted)]
         if self._context.upsert and any_key(work.schema):
             # A key of one task may be, for the server, one that another task's row has.
             rounds.append(("delete", merged))
-        self._write_in_parts(work, [*rounds, ("merge", merged)], stamp, emptied=staged)
+        self._write_in_parts(work, [*rounds, ("merge", merged)], commit_metadata, emptied=staged)
 
-    def bar(self, work: Work, stamp: CommitMetadata) -> None:
+    def bar(self, work: Work, commit_metadata: CommitMetadata) -> None:
         # Where nothing was touched only the record says that it never will be.
         held = self._kept.held if self._kept is not None else TargetRecord(CommitVector(0, 0), (), (), created=False)
-        self._write(self._kept, replace(held, vector=stamp.vector), stamp)
+        self._write(self._kept, replace(held, vector=commit_metadata.vector), commit_metadata)
 
     def taken(self) -> TargetExistsError:
-        place = f"The collection {self.name} in {self._server.where}"
-        return taken_by_others(place, "choose another server in sink.uri", replaced="to empty it")
+        index = f"The collection {self.name} in {self._server.where}"
+        return occupied_error(index, "choose another server in sink.uri", replaced="to empty it")
 
     def went_back(self, reached: int, record: CommitVector | None) -> TargetDroppedError:
         return TargetDroppedError(
@@ -305,19 +307,19 @@ class MongoDbSteps(Target):
     # -- rows
 
     def _write_at_once(
-        self, work: Work, inserted: Sequence[Input], merged: Sequence[Sequence[Input]], stamp: CommitMetadata
+        self, work: Work, inserted: Sequence[Input], merged: Sequence[Sequence[Input]], commit_metadata: CommitMetadata
     ) -> None:
         record = self._recorded
-        written = record.held.written(stamp.vector)
-        layout, origins = self._tasks.layout(work, record.held), self._tasks.origins(work)
+        written = record.held.written(commit_metadata.vector)
+        layout, merged_target = self._tasks.layout(work, record.held), self._tasks.merged_target(work)
         changes = list(statements(layout, self._context.table_input(work, inserted)))
-        groups = [merged_rows(self._context.table_input(work, inputs), origins) for inputs in merged]
+        groups = [merged_rows(self._context.table_input(work, inputs), merged_target) for inputs in merged]
         for writes in (deletions, merges):
             changes += [statement for rows in groups for statement in writes(layout, rows)]
 
         def run(session: Session, chosen: Sequence[Statement]) -> Kept:
-            now = self._commits.write(session, work.target, record, RecordChange(written), stamp.positions)
-            for rows in groups if origins else ():
+            now = self._commits.write(session, work.target, record, RecordChange(written), commit_metadata.positions)
+            for rows in groups if merged_target else ():
                 check_claims(self._server, layout, rows, alone=len(work.merged) == 1, session=session)
             for statement in chosen:
                 self._server.run(session, work.target, statement.command, statement.documents)
@@ -342,26 +344,26 @@ class MongoDbSteps(Target):
         self,
         work: Work,
         rounds: Sequence[tuple[Mode, Sequence[Sequence[Input]]]],
-        stamp: CommitMetadata,
+        commit_metadata: CommitMetadata,
         *,
         emptied: bool,
     ) -> None:
         """Rounds of tasks, each behind fences of its own: none begins before the one before it can write no more."""
         record = self._recorded
-        written = record.held.written(stamp.vector)
-        begun = replace(record.held, vector=replace(stamp.vector, step=STEP_APPEND))
+        written = record.held.written(commit_metadata.vector)
+        begun = replace(record.held, vector=replace(commit_metadata.vector, step=STEP_APPEND))
         layout = self._tasks.layout(work, begun)
         if work.merged and self._context.upsert and not emptied and not _in_part(record, work):
             # Before the first row: what is found later may be this epoch's own.
             self._tasks.run(work, layout, "check", [inputs for _, groups in rounds for inputs in groups])
-        record = self._write(record, begun, stamp)
+        record = self._write(record, begun, commit_metadata)
         if emptied:
-            record = empty(self._server, self._commits, work.target, record, stamp.positions)
+            record = empty(self._server, self._commits, work.target, record, commit_metadata.positions)
         pending = list(rounds)
         while pending:
             mode, groups = pending.pop(0)
             fences = [uuid4().hex for _ in groups]
-            record = self._write(record, begun, stamp, fences=fences)
+            record = self._write(record, begun, commit_metadata, fences=fences)
             try:
                 self._tasks.run(work, layout, mode, groups, fences)
             except KeyRefusedError:
@@ -373,7 +375,7 @@ class MongoDbSteps(Target):
         self._described = self._server.described(self.name)
         record = self._same(record)
         reach("in_commit")
-        self._write(record, written, stamp)
+        self._write(record, written, commit_metadata)
 
     # -- the record
 
@@ -382,12 +384,12 @@ class MongoDbSteps(Target):
         assert self._kept is not None, f"{self.name} has no record"
         return self._kept
 
-    def _write(self, record: Kept | None, held: TargetRecord, stamp: CommitMetadata, **more: Any) -> Kept:
-        self._kept = self._commits.write(None, self.name, record, RecordChange(held, **more), stamp.positions)
+    def _write(self, record: Kept | None, held: TargetRecord, commit_metadata: CommitMetadata, **more: Any) -> Kept:
+        self._kept = self._commits.write(None, self.name, record, RecordChange(held, **more), commit_metadata.positions)
         return self._kept
 
-    def _migrate(self, record: Kept, stamp: CommitMetadata) -> Kept:
-        self._kept = migrate(self._server, self._commits, self.name, record, stamp.positions)
+    def _migrate(self, record: Kept, commit_metadata: CommitMetadata) -> Kept:
+        self._kept = migrate(self._server, self._commits, self.name, record, commit_metadata.positions)
         return self._kept
 
     def _same(self, record: Kept) -> Kept:
@@ -405,8 +407,8 @@ class MongoDbSteps(Target):
         return replace(record, uuid=record.uuid or uuid)
 
 
-def _new(work: Work, stamp: CommitMetadata, *, created: bool) -> TargetRecord:
-    return TargetRecord(stamp.vector, work.schema.columns, work.schema.primary_key, created)
+def _new(work: Work, commit_metadata: CommitMetadata, *, created: bool) -> TargetRecord:
+    return TargetRecord(commit_metadata.vector, work.schema.columns, work.schema.primary_key, created)
 
 
 def _uuid(described: Described | None) -> str:
@@ -416,4 +418,4 @@ def _uuid(described: Described | None) -> str:
 
 def _in_part(record: Kept, work: Work) -> bool:
     """Whether rows of the epoch may be there already."""
-    return record.held.vector.place == (work.epoch, STEP_APPEND)
+    return record.held.vector.progress == (work.epoch, STEP_APPEND)

@@ -31,7 +31,7 @@ from raycdc.sinks.record import TargetRecord
 from raycdc.sinks.source_tables import CLAIMED, MergedTarget, same_key
 from raycdc.sinks.table_input import TableInput, TableTask
 from raycdc.sinks.task_plan import Input
-from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_origins, compacted_rows
+from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_merged, compacted_rows
 
 Mode = Literal["insert", "merge", "delete", "remove", "check"]
 
@@ -43,9 +43,9 @@ def statements(layout: DocumentLayout, table: TableInput) -> Iterator[Statement]
         yield from layout.inserts(batches, split=entry.segment.split_id)
 
 
-def merged_rows(table: TableInput, origins: MergedTarget | None) -> pa.Table:
-    """The last row of each key with `DELETED`; of several `origins` with `CLAIMED`, too."""
-    compacted = compacted_rows(table) if origins is None else compacted_origins(table, origins)
+def merged_rows(table: TableInput, merged: MergedTarget | None) -> pa.Table:
+    """The last row of each key with `DELETED`; of several `merged` with `CLAIMED`, too."""
+    compacted = compacted_rows(table) if merged is None else compacted_merged(table, merged)
     return compacted.rows
 
 
@@ -98,7 +98,7 @@ class LoadDocuments(TableTask[None]):
 
     layout: DocumentLayout
     mode: Mode
-    origins: MergedTarget | None
+    merged: MergedTarget | None
     address: ServerAddress
     app_id: str
     fence: str = ""
@@ -109,10 +109,10 @@ class LoadDocuments(TableTask[None]):
             if self.mode == "insert":
                 writes = statements(layout, self.table)
             else:
-                rows = merged_rows(self.table, self.origins)
+                rows = merged_rows(self.table, self.merged)
                 if self.mode == "check":
-                    assert self.origins is not None
-                    check_claims(server, layout, rows, alone=self.origins.alone)
+                    assert self.merged is not None
+                    check_claims(server, layout, rows, alone=self.merged.alone)
                     return
                 writes = removals(layout, rows) if self.mode == "remove" else deletions(layout, rows)
                 if self.mode == "merge":
@@ -154,7 +154,7 @@ class LoadTasks:
                 self._context.table_input(work, inputs),
                 layout=layout,
                 mode=mode,
-                origins=self.origins(work),
+                merged=self.merged_target(work),
                 address=self._address,
                 app_id=self._context.app_id,
                 fence=fences[number] if fences else "",
@@ -164,14 +164,14 @@ class LoadTasks:
         if tasks:
             self._context.run_tasks(tasks)
 
-    def origins(self, work: Work) -> MergedTarget | None:
+    def merged_target(self, work: Work) -> MergedTarget | None:
         """The tables whose rows are merged, and their keys; None where rows come from one table under its own key."""
         return MergedTarget.of(work) if self._context.upsert else None
 
     def layout(self, work: Work, held: TargetRecord) -> DocumentLayout:
         """The documents of `work` in a collection with the record `held`."""
         written = {column.name for column in work.schema.columns}
-        gone = tuple(column.name for column in held.columns if column.name not in written)
+        dropped_columns = tuple(column.name for column in held.columns if column.name not in written)
         upsert = self._context.upsert
         return DocumentLayout(
             work.target,
@@ -179,6 +179,6 @@ class LoadTasks:
             short(self._context.app_id),
             changelog=not upsert,
             adopted=upsert and not held.created,
-            gone=gone,
+            dropped_columns=dropped_columns,
             made=work.made,
         )

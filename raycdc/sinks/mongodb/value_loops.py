@@ -214,13 +214,13 @@ def put_fields(out: Any, at: Any, starts: Any, data: Any, valid: Any, left: Any,
         if not valid[i]:
             continue
         p = at[i]
-        place = starts[i] + 4
+        index = starts[i] + 4
         last = starts[i + 1] - 1
-        while place < last:
-            stop = _text_end(data, place + 1, last)
-            over = _value_end(data, data[place], stop, last)
-            if not _is_id(data, place + 1, stop) and _named(data, place + 1, stop, left, left_spans) < 0:
-                copy(data, place, out, p, over - place)
-                p += over - place
-            place = over
+        while index < last:
+            stop = _text_end(data, index + 1, last)
+            over = _value_end(data, data[index], stop, last)
+            if not _is_id(data, index + 1, stop) and _named(data, index + 1, stop, left, left_spans) < 0:
+                copy(data, index, out, p, over - index)
+                p += over - index
+            index = over
         at[i] = p

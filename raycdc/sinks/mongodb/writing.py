@@ -62,8 +62,9 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class DocumentLayout:
-    """See the module's table. `gone` are fields that the table has no more, and are null in what is written; `by` is
-    the pipeline's `short`. A document's own field of the name of a column that was `made` (`TableCommit`) is left out.
+    """See the module's table. `dropped_columns` are fields that the table has no more, and are null in what is written;
+    `by` is the pipeline's `short`. A document's own field of the name of a column that was `made` (`TableCommit`) is
+    left out.
     """
 
     target: TableId
@@ -71,7 +72,7 @@ class DocumentLayout:
     by: str
     changelog: bool = False
     adopted: bool = False
-    gone: Sequence[str] = ()
+    dropped_columns: Sequence[str] = ()
     made: Sequence[str] = ()
 
     def inserts(self, batches: Iterable[pa.RecordBatch], *, split: str = "") -> Iterator[Statement]:
@@ -134,7 +135,7 @@ class DocumentLayout:
         columns = [column for column in self.columns() if column.name != ID]
         if self.changelog or not spread(columns):
             fields = [self._field(column, batch) for column in columns]
-            return [*fields, *map(nulls, self.gone)], self._id(batch, split)
+            return [*fields, *map(nulls, self.dropped_columns)], self._id(batch, split)
         plain = [column for column in columns if form_of(column.type) is not BsonForm.FIELDS]
         there = {column.name: batch.column(column.name) for column in plain}
         fields = [self._field(column, batch, missing=True) for column in plain]
@@ -166,24 +167,24 @@ class DocumentLayout:
             raise
         except UnencodableRowError as cause:
             raise ValueRefusedError(
-                f"{self.target}: {self._shown(batch, cause.place)} cannot be written. {cause} Leave the "
+                f"{self.target}: {self._shown(batch, cause.index)} cannot be written. {cause} Leave the "
                 "column out by a [[transform]], or correct the source and take a new snapshot."
             ) from cause
         except DataError as cause:
             raise ValueRefusedError(f"{self.target}: {cause}") from cause
 
-    def _shown(self, batch: pa.RecordBatch, place: int) -> str:
+    def _shown(self, batch: pa.RecordBatch, index: int) -> str:
         """A row, for people."""
         if self.changelog:
-            return f"the row of _seq = {batch.column('_seq')[place].as_py()}"
-        return row_named(batch, place, self.schema)
+            return f"the row of _seq = {batch.column('_seq')[index].as_py()}"
+        return row_named(batch, index, self.schema)
 
     def _encoded(self, document: Group, batch: pa.RecordBatch) -> Iterator[tuple[bytes, int, int]]:
         try:
             yield from encode(document, batch.num_rows)
         except TooLargeError as cause:
             raise ValueRefusedError(
-                f"{self.target}: {self._shown(batch, cause.place)} makes a document of {cause.size} "
+                f"{self.target}: {self._shown(batch, cause.index)} makes a document of {cause.size} "
                 "bytes, and MongoDB takes 16 MB. Leave a column out by a [[transform]], or the table."
             ) from cause
 

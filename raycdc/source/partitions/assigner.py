@@ -40,7 +40,7 @@ EACH = 0.02
 GAIN = 0.1
 #: How often loads are checked, in seconds: a few of the windows over which readers report them, whatever the epoch
 #: interval is.
-LOOK_EVERY_S = 10.0
+POLL_EVERY_S = 10.0
 #: Most moves of one round; each costs a seal and a new fetch.
 MOVES_MAX = 64
 
@@ -84,16 +84,16 @@ def moves_by_load(
         for name in reversed(splits[giver][:]):
             while takers[0][0] != load[takers[0][1]]:
                 heapreplace(takers, (load[takers[0][1]], takers[0][1]))
-            least, taker = takers[0]
+            least, output_mode = takers[0]
             alone = len(splits[giver]) < 2 or load[giver] <= mean or len(moved) >= MOVES_MAX
-            if alone or taker == giver:
+            if alone or output_mode == giver:
                 break
             if least + weight.get(name, 0.0) > (1 - GAIN) * load[giver]:
                 continue
             splits[giver].remove(name)
             load[giver] -= weight.get(name, 0.0)
-            load[taker] += weight.get(name, 0.0)
-            moved[name] = (giver, taker)
+            load[output_mode] += weight.get(name, 0.0)
+            moved[name] = (giver, output_mode)
     return moved
 
 
@@ -101,23 +101,23 @@ class LoadPoll:
     """The times of load checks, and the readers that were overloaded at the last one. For an assigner."""
 
     def __init__(self) -> None:
-        self._looked_s: float | None = None
+        self._polled_s: float | None = None
         self._before: set[int] = set()
         #: True if the partitions had any load at the last check.
         self.known = False
 
     def is_due(self, now_s: float) -> bool:
         """Now and then, because a look asks every reader. True says that it is made now."""
-        if self._looked_s is None:
-            self._looked_s = now_s
-        if now_s - self._looked_s < LOOK_EVERY_S:
+        if self._polled_s is None:
+            self._polled_s = now_s
+        if now_s - self._polled_s < POLL_EVERY_S:
             return False
-        self._looked_s = now_s
+        self._polled_s = now_s
         return True
 
-    def lasting(self, now: set[int], *, looks: bool) -> set[int]:
+    def lasting(self, now: set[int], *, polls: bool) -> set[int]:
         """Return the readers of `now` that were also overloaded at the last check; all if this is no regular check."""
-        if not looks:
+        if not polls:
             return now
         still, self._before = now & self._before, now
         return still
@@ -173,7 +173,7 @@ class PartitionAssigner:
         self._balanced = None
         there = set(readers)
         aimed = {s: self._moving[s] for s in self._waiting if self._moving.get(s) in there}
-        given = place(self._waiting - set(aimed), self._load(readers, aimed))
+        given = distribute(self._waiting - set(aimed), self._load(readers, aimed))
         for split_id, reader in aimed.items():
             given.setdefault(reader, []).append(split_id)
         for reader, split_ids in given.items():
@@ -193,15 +193,15 @@ class PartitionAssigner:
             return
         self._moving.clear()
         readers = self._context.registered_readers()
-        looks = self._loads.is_due(self._context.now_s)
-        if readers == self._balanced and not looks:
+        polls = self._loads.is_due(self._context.now_s)
+        if readers == self._balanced and not polls:
             return
         # Only a new reader, or an uneven number of splits, is balanced with the last known loads.
-        weight = weights(self._context.split_loads()) if looks or self._loads.known else {}
+        weight = weights(self._context.split_loads()) if polls or self._loads.known else {}
         self._loads.known = bool(weight)
         load = self._load(readers, {})
         if weight:
-            found = moves_by_load(load, weight, self._loads.lasting(overloaded(load, weight), looks=looks))
+            found = moves_by_load(load, weight, self._loads.lasting(overloaded(load, weight), polls=polls))
         else:
             found = moves(load) if readers != self._balanced else {}
         self._balanced = readers
@@ -217,7 +217,7 @@ class PartitionAssigner:
         return load
 
 
-def place(splits: Iterable[str], load: Mapping[int, Collection[str]]) -> dict[int, list[str]]:
+def distribute(splits: Iterable[str], load: Mapping[int, Collection[str]]) -> dict[int, list[str]]:
     """Return `splits` distributed to the readers of `load` (reader → its splits), each to the one with the fewest."""
     counts = [(len(owned), reader) for reader, owned in load.items()]
     heapify(counts)
@@ -243,12 +243,12 @@ def moves(load: Mapping[int, Collection[str]]) -> dict[str, tuple[int, int]]:
     moved: dict[str, tuple[int, int]] = {}
     while givers and -givers[0][0] - takers[0][0] >= 2:
         most, giver = -givers[0][0], givers[0][1]
-        fewest, taker = takers[0]
+        fewest, output_mode = takers[0]
         if giver not in left:
             left[giver] = sorted(load[giver])
-        moved[left[giver].pop()] = (giver, taker)
+        moved[left[giver].pop()] = (giver, output_mode)
         heapreplace(givers, (1 - most, giver))
-        heapreplace(takers, (fewest + 1, taker))
+        heapreplace(takers, (fewest + 1, output_mode))
     return moved
 
 
@@ -273,7 +273,7 @@ class SplitRates:
         self._began_s = now_s()
         self._counts: dict[str, _Count] = {}
         #: The splits whose loads were reported last.
-        self._told: set[str] | None = None
+        self._reported: set[str] | None = None
 
     def fetched(self, split_id: str, *, size: int, records: int) -> None:
         """Count a fetch of the split."""
@@ -298,9 +298,9 @@ class SplitRates:
                 if count.records:
                     count.bytes_per_record = count.bytes / count.records
                 count.bytes = count.records = 0
-        elif set(pending) == self._told:
+        elif set(pending) == self._reported:
             return None
-        self._told = set(pending)
+        self._reported = set(pending)
         loads = {}
         for split_id, records in pending.items():
             count = self._counts.get(split_id, _Count())

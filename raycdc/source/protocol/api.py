@@ -204,7 +204,7 @@ class EnumeratorStatistics:
     """An enumerator's progress, for choosing the number of readers, and for people.
 
     `chunks_waiting` is a lower bound of the bounded splits without a reader, positive while there are any. `problems`
-    are harmless errors by place, kept until they are resolved; `standing` is what waits for a user. `owing` are the
+    are harmless errors by place, kept until they are resolved; `stalled` is what waits for a user. `owing` are the
     names of spools with segments of bounded splits that no report has named yet. `chunks_out` bounded splits were given
     to readers and are in no manifest yet.
     """
@@ -213,7 +213,7 @@ class EnumeratorStatistics:
     chunks_waiting: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)
     owing: frozenset[str] = frozenset()
-    standing: Sequence[Stalled] = ()
+    stalled: Sequence[Stalled] = ()
     chunks_out: int = 0
 
 
@@ -261,8 +261,8 @@ class ChunkSegments:
 
     See `raycdc.source.snapshot.handoff.hand_off`. `high` bounds the rows that its SELECT saw. `log_end` is the end of
     the log, queried after the SELECT; it bounds which tables the name may have meant. A chunk has no segments if one of
-    these reasons is set: `misfit`, the table differs from the chunk's schema document; `locked`, another session has
-    the table locked; `refused`, the chunk can never be read.
+    these reasons is set: `schema_mismatch`, the table differs from the chunk's schema document; `locked`, another
+    session has the table locked; `refused`, the chunk can never be read.
     """
 
     split: SnapshotSplit
@@ -270,7 +270,7 @@ class ChunkSegments:
     exact: bool
     segments: tuple[Segment, ...]
     log_end: int = field(kw_only=True)
-    misfit: str = ""
+    schema_mismatch: str = ""
     locked: bool = False
     refused: str = ""
 

@@ -52,14 +52,14 @@ class Acknowledgements:
         positions = positions_in(splits)
         if positions:
             self._positions = positions
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._under_way or self._positions is None:
             return
         positions, self._positions = self._positions, None
         self._under_way = True
-        self._call_async(lambda: self._problem_of(positions), self._told, 0.0)
+        self._call_async(lambda: self._problem_of(positions), self._acknowledged, 0.0)
 
     def _problem_of(self, positions: Mapping[str, Position]) -> str:
         try:
@@ -68,13 +68,13 @@ class Acknowledgements:
             return str(error)
         return ""
 
-    def _told(self, problem: str) -> None:
+    def _acknowledged(self, problem: str) -> None:
         self._under_way = False
         self.problems = {"acknowledge": problem} if problem else {}
-        self._tell()
+        self._notify()
 
 
-def told_nobody() -> Acknowledgements:
+def no_acknowledgements() -> Acknowledgements:
     """Those of a source that has no use for them."""
     return Acknowledgements(lambda _: None, lambda call, handler, _: handler(call()))
 
@@ -98,7 +98,7 @@ class CoordinatorSettings:
 
     A reader whose process is silent for `reader_timeout_s` is dead. A reader whose process answers while its main
     thread makes no progress for `progress_timeout_s` hangs, and would delay a seal forever. Syncing files is progress,
-    file by file. If the source is `paced`, readers share one budget.
+    file by file. If the source is `is_rate_limited`, readers share one budget.
 
     While the sink is idle, changes need not wait for `epoch_interval_s`, as long as there are at most `epochs_per_hour`
     on average (0: they wait) and no chunk is being read: rows of a snapshot are grouped.
@@ -110,7 +110,7 @@ class CoordinatorSettings:
     in_flight_max: int = 2
     reader_timeout_s: float = 10.0
     progress_timeout_s: float = 60.0
-    paced: bool = False
+    is_rate_limited: bool = False
     epochs_per_hour: int = 0
     hand_taken: bool = False
 
@@ -133,7 +133,7 @@ class CoordinatorEnvironment:
     writer: ManifestWriter
     call_async: CallAsync
     wall_ms: Callable[[], int]
-    acknowledgements: Acknowledgements = field(default_factory=told_nobody)
+    acknowledgements: Acknowledgements = field(default_factory=no_acknowledgements)
 
 
 class SealTimer:
@@ -204,8 +204,8 @@ class EnumeratorContext:
         return reader is not None and reader.registered and not reader.leaving
 
     def split_loads(self) -> Mapping[str, SplitLoad]:
-        told = (reader.heartbeat.metrics.partitions for _, reader in self._readers)
-        loads = (partitions.loads or {} for partitions in told if partitions is not None)
+        reported = (reader.heartbeat.metrics.partitions for _, reader in self._readers)
+        loads = (partitions.loads or {} for partitions in reported if partitions is not None)
         return {split: load for each in loads for split, load in each.items()}
 
     def assign_splits(self, assignment: Mapping[int, Sequence[SourceSplit]]) -> None:

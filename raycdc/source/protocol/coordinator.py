@@ -75,7 +75,7 @@ class RateLimitedReaders:
         """The reader has registered."""
         if self._keeper is not None:
             holder = self._readers[subtask_id].holder(subtask_id)
-            self._tell({holder: self._keeper.join(holder)})
+            self._notify({holder: self._keeper.join(holder)})
 
     def heard(self, subtask_id: int, demand: RateDemand | None) -> None:
         """Take the demand of a reader's heartbeat."""
@@ -87,13 +87,13 @@ class RateLimitedReaders:
         if self._keeper is not None:
             self._keeper.lost(reader.holder(subtask_id), heard_s=reader.last_heard_s)
 
-    def look(self, *, now_s: float) -> bool:
+    def poll(self, *, now_s: float) -> bool:
         """Send the quotas that are due; return True if there were any."""
-        return self._keeper is not None and self._tell(self._keeper.look(now_s=now_s))
+        return self._keeper is not None and self._notify(self._keeper.poll(now_s=now_s))
 
-    def _tell(self, grants: Mapping[Holder, Grant]) -> bool:
+    def _notify(self, grants: Mapping[Holder, Grant]) -> bool:
         for (subtask_id, _), grant in grants.items():
-            self._readers[subtask_id].link.send(RateQuotas(grant.number, grant.shares, LEASE_S))
+            self._readers[subtask_id].link.send(RateQuotas(grant.number, grant.quotas, LEASE_S))
         return bool(grants)
 
 
@@ -120,8 +120,8 @@ class SourceCoordinator:
         self.readers = LiveReaders(recovered.generation)
         self.epochs = PendingEpochs(recovered)
         self._timer = SealTimer(settings)
-        keeper = RateLimiter(after_another=recovered.generation > 1) if settings.paced else None
-        self._pace = RateLimitedReaders(self.readers, keeper)
+        keeper = RateLimiter(after_another=recovered.generation > 1) if settings.is_rate_limited else None
+        self._rate_limit = RateLimitedReaders(self.readers, keeper)
         self._stopping = False
         #: The error that ends the job, if one was reported.
         self.failure: RaycdcError | None = None
@@ -165,7 +165,7 @@ class SourceCoordinator:
         )
         for subtask_id, reason in silent.items():
             self._lose(subtask_id, reason)
-        paced = self._pace.look(now_s=now_s)
+        is_rate_limited = self._rate_limit.poll(now_s=now_s)
         registered = self.readers.registered
         may_seal = self.epochs.sealing is None and self.epochs.final is None
         asked = self._stopping or self._enumerator.wants_seal or log_on_its_way(self.readers) is not None
@@ -178,7 +178,7 @@ class SourceCoordinator:
         )
         if seal:
             self._begin_seal(now_s)
-        return seal or paced or bool(silent)
+        return seal or is_rate_limited or bool(silent)
 
     def reader_lost(self, subtask_id: int, incarnation: int, reason: str) -> None:
         """The shell saw the process end. A newer incarnation is not affected."""
@@ -211,13 +211,13 @@ class SourceCoordinator:
         """
         reader = self.readers.get(subtask_id)
         if reader is None:
-            return subtask_id in self.readers.gone
+            return subtask_id in self.readers.ended
         if not reader.leaving:
             reader.leaving = True
             reader.ask_back([s.split_id for s in reader.splits.values() if isinstance(s, PartitionSplit)])
         if reader.splits or self.epochs.sealing is not None:
             return False
-        self._pace.ended(subtask_id, reader)
+        self._rate_limit.ended(subtask_id, reader)
         self.readers.let_go(subtask_id)
         self._enumerator.add_splits_back([], subtask_id)
         return True
@@ -245,7 +245,7 @@ class SourceCoordinator:
             seals=Seals(
                 None if sealing is None else SealStatus(sealing.epoch, tuple(sealing.waiting)), (*epochs.seals,)
             ),
-            standing=tuple(enumerator.standing),
+            stalled=tuple(enumerator.stalled),
             owing=epochs.owing | enumerator.owing,
         )
 
@@ -259,7 +259,7 @@ class SourceCoordinator:
             case ReaderRegistration(node, pid, _):
                 reader.node, reader.pid, reader.registered = node, pid, True
                 reader.link.send(Registered(self.epochs.open))
-                self._pace.joined(subtask_id)
+                self._rate_limit.joined(subtask_id)
                 self._enumerator.add_reader(subtask_id)
             case RequestSplit():
                 self._enumerator.handle_split_request(subtask_id)
@@ -271,12 +271,12 @@ class SourceCoordinator:
                 reader.asked_back.difference_update(states)
                 splits = [reader.splits.pop(split_id) for split_id in states if split_id in reader.splits]
                 self._give_up(subtask_id, splits)
-            case Heartbeat(pace=demand):
+            case Heartbeat(rate_demand=demand):
                 # It was sent before the cut: the open bytes that it reports belong to the epoch being sealed.
                 is_early = sealing is not None and subtask_id in sealing.waiting
                 heard = message.after(reader.heartbeat)
                 reader.heartbeat = heard.without_epoch() if is_early else heard
-                self._pace.heard(subtask_id, demand)
+                self._rate_limit.heard(subtask_id, demand)
             case EpochSealed():
                 self._on_sealed(subtask_id, message)
             case ReaderFailed(error, text):
@@ -286,7 +286,7 @@ class SourceCoordinator:
 
     def _lose(self, subtask_id: int, reason: str) -> None:
         reader = self.readers.lose(subtask_id, reason)
-        self._pace.ended(subtask_id, reader)
+        self._rate_limit.ended(subtask_id, reader)
         chunks = [split for split in reader.splits.values() if isinstance(split, SnapshotSplit)]
         self._enumerator.add_splits_back(chunks, subtask_id)
         self._give_up(subtask_id, list(reader.splits.values()))
@@ -361,7 +361,7 @@ class SourceCoordinator:
         moving = log_on_its_way(self.readers)
         if moving is not None and moving in sealing.reported:
             # Treated as if it had died right after its report: rows read since then are in no manifest.
-            self._pace.ended(moving, self.readers[moving])
+            self._rate_limit.ended(moving, self.readers[moving])
             self.readers.let_go(moving)
             self._take_stream_back(moving)
 
@@ -371,8 +371,8 @@ class SourceCoordinator:
             self._enumerator.handle_splits_finished(report.finished)
         # The enumerator may ask for what readers are the first to name.
         self._put_documents(sealing.schemas)
-        share = self._enumerator.epoch_sealed(sealing.epoch, to_splits)
-        self._put_documents(share.schemas)
+        part = self._enumerator.epoch_sealed(sealing.epoch, to_splits)
+        self._put_documents(part.schemas)
         return Manifest(
             epoch=sealing.epoch,
             generation=self.readers.generation,
@@ -381,9 +381,9 @@ class SourceCoordinator:
             to_splits=to_splits,
             enumerator=self._enumerator.snapshot_state(sealing.epoch),
             segments=sealing.segments,
-            tables={**sealing.tables, **share.tables},
+            tables={**sealing.tables, **part.tables},
             watermark_ms=sealing.watermark_ms,
-            final=self._stopping or (sealing.read_to_end if share.final is None else share.final),
+            final=self._stopping or (sealing.read_to_end if part.final is None else part.final),
             lost=self.epochs.lost_with(sealing.segments),
         )
 

@@ -14,7 +14,7 @@ from raycdc.source.protocol.rate_budget import RateDemand, holds_back
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
-    """One live reader; `metrics`, `process` and `pace` are from its last heartbeat."""
+    """One live reader; `metrics`, `process` and `rate_demand` are from its last heartbeat."""
 
     subtask: int
     incarnation: int
@@ -27,7 +27,7 @@ class ReaderStatus:
     open_bytes: int = 0
     metrics: ReaderMetrics = NO_METRICS
     process: ProcessMetrics = NO_PROCESS_METRICS
-    pace: RateDemand | None = None
+    rate_demand: RateDemand | None = None
 
     @property
     def pending_records(self) -> int:
@@ -86,7 +86,7 @@ class JobStatus:
     """The status of a job.
 
     `sealed` and `committed` are the newest epochs of each kind. `tables` is empty unless requested; frequent callers
-    use `counts`. `standing` are unanswered queries to the source, and tables locked there. `owing` are the names of
+    use `counts`. `stalled` are unanswered queries to the source, and tables locked there. `owing` are the names of
     spools with segments that the sink does not hold yet.
     """
 
@@ -98,9 +98,9 @@ class JobStatus:
     chunks_waiting: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)
     readers: tuple[ReaderStatus, ...] = ()
-    troubles: SourceOutages = SourceOutages()
+    outages: SourceOutages = SourceOutages()
     seals: Seals = Seals()
-    standing: tuple[Stalled, ...] = ()
+    stalled: tuple[Stalled, ...] = ()
     owing: frozenset[str] = frozenset()
 
     @property
@@ -109,6 +109,6 @@ class JobStatus:
         return self.seals.under_way
 
     @property
-    def is_paced(self) -> bool:
+    def is_rate_limited(self) -> bool:
         """Return True if a rate limit keeps readers from reading more."""
-        return holds_back(reader.pace for reader in self.readers)
+        return holds_back(reader.rate_demand for reader in self.readers)

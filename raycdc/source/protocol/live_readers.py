@@ -63,7 +63,7 @@ class LiveReader:
             open_bytes=self.heartbeat.open_bytes,
             metrics=self.heartbeat.metrics,
             process=self.heartbeat.process,
-            pace=self.heartbeat.pace,
+            rate_demand=self.heartbeat.rate_demand,
         )
 
 
@@ -108,10 +108,10 @@ class LiveReaders:
         self._live: dict[int, LiveReader] = {}
         self._incarnations: dict[int, int] = {}
         self._lost: list[tuple[int, int, str]] = []
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self.chunks = ChunkOwners()
         #: Those whose last incarnation left as it should.
-        self.gone: set[int] = set()
+        self.ended: set[int] = set()
 
     def __repr__(self) -> str:
         return f"LiveReaders(generation={self.generation}, live={sorted(self._live)})"
@@ -153,14 +153,14 @@ class LiveReaders:
     def add(self, subtask_id: int, identity: SenderIdentity, *, now_s: float) -> None:
         """A newer incarnation speaks, and the one before is lost."""
         self._incarnations[subtask_id] = identity.incarnation
-        self.gone.discard(subtask_id)
-        link = Link(identity, on_send=partial(self._told.add, subtask_id))
+        self.ended.discard(subtask_id)
+        link = Link(identity, on_send=partial(self._reported.add, subtask_id))
         self._live[subtask_id] = LiveReader(link, node="", pid=0, last_heard_s=now_s, last_spoke_s=now_s)
 
     def lose(self, subtask_id: int, reason: str) -> LiveReader:
         """The reader is fenced: whatever its process says from here on is refused."""
         reader = self._live.pop(subtask_id)
-        self._told.add(subtask_id)
+        self._reported.add(subtask_id)
         self.chunks.lose(reader.splits.values())
         self._lost.append((subtask_id, reader.link.identity.incarnation, reason))
         return reader
@@ -168,14 +168,14 @@ class LiveReaders:
     def let_go(self, subtask_id: int) -> None:
         """Remove a reader that is not needed any more. Later messages of its process are refused."""
         del self._live[subtask_id]
-        self.gone.add(subtask_id)
-        self._told.add(subtask_id)
+        self.ended.add(subtask_id)
+        self._reported.add(subtask_id)
 
-    def take_told(self) -> set[int]:
+    def take_changed(self) -> set[int]:
         """Readers for which there is something to say, or that are no more, since the last call."""
-        told = set(self._told)
-        self._told.clear()
-        return told
+        reported = set(self._reported)
+        self._reported.clear()
+        return reported
 
     def take_lost(self) -> list[tuple[int, int, str]]:
         """(subtask, incarnation, reason) fenced or lost since the last call: the shell must end and replace them."""

@@ -86,7 +86,7 @@ class ReaderMetrics:
     log: LogMetrics | None = None
     partitions: PartitionMetrics | None = None
     waits: tuple[HandOffWait, ...] = ()
-    beside: CatchUpOutage | None = None
+    catch_up_outage: CatchUpOutage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +104,14 @@ class ProcessMetrics:
     """The figures of a reader's process since it began.
 
     `seconds` says how its time was spent; `source` are the source's own counts by table
-    (`raycdc.source.connector.Source.statistics`). `sealing` is a cut that takes long. `standing` is stalled work, and
+    (`raycdc.source.connector.Source.statistics`). `sealing` is a cut that takes long. `stalled` is stalled work, and
     `moves` counts how often any of it resumed.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     source: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     sealing: CutProgress | None = None
-    standing: tuple[Stalled, ...] = ()
+    stalled: tuple[Stalled, ...] = ()
     moves: int = 0
 
 

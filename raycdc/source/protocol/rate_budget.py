@@ -37,7 +37,7 @@ WHOLE = 1_000_000
 #: readers. After a reader's death, its part of the budget is unused for this long.
 LEASE_S = 5.0
 #: The shortest time between two distributions of quotas; the readers' figures cover about a second.
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 #: A quota is sent again when it changes by more than this part of it.
 WORTH_TELLING = 0.1
 #: The part of the budget that chunks keep while logs would take everything.
@@ -82,7 +82,7 @@ class Grant:
     """A reader's shares, by lane; it has no other ones."""
 
     number: int
-    shares: Mapping[str, int] = field(default_factory=dict)
+    quotas: Mapping[str, int] = field(default_factory=dict)
 
 
 #: A reader's incarnation: subtask and number.
@@ -98,11 +98,11 @@ class _UsableGrants:
 
     def at_most(self, lane: str) -> int:
         """No more than this is kept to now."""
-        return max((grant.shares.get(lane, 0) for grant in self.grants), default=0)
+        return max((grant.quotas.get(lane, 0) for grant in self.grants), default=0)
 
     @property
     def lanes(self) -> set[str]:
-        return {lane for grant in self.grants for lane in grant.shares}
+        return {lane for grant in self.grants for lane in grant.quotas}
 
     @property
     def all(self) -> int:
@@ -117,7 +117,7 @@ class RateLimiter:
         #: Parts of the budget of lost readers, each with the time until which it stays unused.
         self._owed: list[tuple[float, int]] = []
         self._after_another = after_another
-        self._looked_s: float | None = None
+        self._polled_s: float | None = None
 
     def __repr__(self) -> str:
         return f"RateLimiter({self._readers}, owed={self._owed})"
@@ -133,7 +133,7 @@ class RateLimiter:
         held = self._readers[reader]
         while held.grants[0].number < demand.number:
             held.grants.popleft()
-        held.wanted = {lane: told.wanted for lane, told in demand.lanes.items()}
+        held.wanted = {lane: reported.wanted for lane, reported in demand.lanes.items()}
 
     def lost(self, reader: Holder, *, heard_s: float) -> None:
         """Remove a reader that is gone or given up; its last message came at `heard_s`."""
@@ -141,41 +141,43 @@ class RateLimiter:
         if held is not None and held.all:
             self._owed.append((heard_s + LEASE_S, held.all))
 
-    def look(self, *, now_s: float) -> Mapping[Holder, Grant]:
+    def poll(self, *, now_s: float) -> Mapping[Holder, Grant]:
         """The shares to tell now."""
-        if self._looked_s is None and self._after_another:
+        if self._polled_s is None and self._after_another:
             self._owed.append((now_s + LEASE_S, WHOLE))
-        if self._looked_s is not None and now_s < self._looked_s + LOOK_EVERY_S:
+        if self._polled_s is not None and now_s < self._polled_s + POLL_EVERY_S:
             return {}
-        self._looked_s = now_s
+        self._polled_s = now_s
         self._owed = [(until_s, part) for until_s, part in self._owed if now_s < until_s]
-        told: dict[Holder, Grant] = {}
+        reported: dict[Holder, Grant] = {}
         targets = self._targets()
         # Smaller ones first: they wait for no room.
         for reader, held in self._readers.items():
             last = held.grants[-1]
-            shares = {lane: min(share, targets.get((reader, lane), 0)) for lane, share in last.shares.items()}
-            self._tell(reader, held, shares, told)
+            quotas = {lane: min(quota, targets.get((reader, lane), 0)) for lane, quota in last.quotas.items()}
+            self._notify(reader, held, quotas, reported)
         room = WHOLE - sum(held.all for held in self._readers.values()) - sum(part for _, part in self._owed)
         for (reader, lane), target in sorted(targets.items(), key=lambda entry: entry[1]):
             held = self._readers[reader]
             # A quota that the reader may already use is counted, whatever was sent since.
-            share = min(target, held.at_most(lane) + max(0, room))
-            before = held.grants[-1].shares
-            if share > before.get(lane, 0):
+            quota = min(target, held.at_most(lane) + max(0, room))
+            before = held.grants[-1].quotas
+            if quota > before.get(lane, 0):
                 taken = held.at_most(lane)
-                if self._tell(reader, held, {**before, lane: share}, told):
-                    room -= max(0, share - taken)
-        return told
+                if self._notify(reader, held, {**before, lane: quota}, reported):
+                    room -= max(0, quota - taken)
+        return reported
 
-    def _tell(self, reader: Holder, held: _UsableGrants, shares: Mapping[str, int], told: dict[Holder, Grant]) -> bool:
-        shares = {lane: share for lane, share in shares.items() if share}
+    def _notify(
+        self, reader: Holder, held: _UsableGrants, quotas: Mapping[str, int], reported: dict[Holder, Grant]
+    ) -> bool:
+        quotas = {lane: quota for lane, quota in quotas.items() if quota}
         last = held.grants[-1]
-        if not any(_is_worth(last.shares.get(lane, 0), shares.get(lane, 0)) for lane in {*last.shares, *shares}):
+        if not any(_is_worth(last.quotas.get(lane, 0), quotas.get(lane, 0)) for lane in {*last.quotas, *quotas}):
             return False
-        grant = Grant(last.number + 1, shares)
+        grant = Grant(last.number + 1, quotas)
         held.grants.append(grant)
-        told[reader] = grant
+        reported[reader] = grant
         return True
 
     def _targets(self) -> dict[tuple[Holder, str], int]:

@@ -183,7 +183,7 @@ class RateQuotas:
     """
 
     number: int
-    shares: Mapping[str, int]
+    quotas: Mapping[str, int]
     lease_s: float
 
 
@@ -191,8 +191,8 @@ class RateQuotas:
 class Heartbeat:
     """Alive, with the bytes of the open epoch, whether that must end early, and figures.
 
-    `dirty`: the reader's place moved since the last cut, with rows or without. `pace` is its demand of the source's
-    budget, where there is one.
+    `dirty`: the reader's place moved since the last cut, with rows or without. `rate_demand` is its demand of the
+    source's budget, where there is one.
     """
 
     open_bytes: int = 0
@@ -200,7 +200,7 @@ class Heartbeat:
     dirty: bool = False
     metrics: ReaderMetrics = NO_METRICS
     process: ProcessMetrics = NO_PROCESS_METRICS
-    pace: RateDemand | None = None
+    rate_demand: RateDemand | None = None
 
     def without_epoch(self) -> Heartbeat:
         """Return the heartbeat for an empty open epoch, because the previous one is being sealed."""

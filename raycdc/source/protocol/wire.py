@@ -64,7 +64,7 @@ class _Fields:
 _KNOWN: dict[type[Any], _Fields] = {}
 
 #: Errors that a wrong value raises in any form.
-_MISFITS = (ProtocolError, KeyError, TypeError, ValueError, AttributeError)
+_DECODE_ERRORS = (ProtocolError, KeyError, TypeError, ValueError, AttributeError)
 
 
 def write(value: Any) -> list[Any]:
@@ -88,11 +88,11 @@ def read(cls: type[Any], values: Sequence[Any]) -> Any:
                 found[index] = fields.forms[index][1].read(found[index])
         for index, form in fields.others:
             found[index] = form.read(found[index])
-    except _MISFITS:
+    except _DECODE_ERRORS:
         for (name, form), value in zip(fields.forms, values, strict=True):
             try:
                 form.read(value)
-            except _MISFITS as cause:
+            except _DECODE_ERRORS as cause:
                 raise ProtocolError(f"{cls.__name__}.{name}: {cause}") from cause
         raise
     return cls(*found)

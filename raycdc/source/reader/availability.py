@@ -13,11 +13,11 @@ class Availability:
     """
 
     def __init__(self) -> None:
-        self._news = threading.Event()
+        self._available = threading.Event()
         self._due_s: float | None = None
 
     def __repr__(self) -> str:
-        return f"Availability({self._news.is_set()}, due_s={self._due_s})"
+        return f"Availability({self._available.is_set()}, due_s={self._due_s})"
 
     @property
     def due_s(self) -> float | None:
@@ -26,7 +26,7 @@ class Availability:
 
     def notify(self) -> None:
         """There is news. Callable from any thread; never blocks."""
-        self._news.set()
+        self._available.set()
 
     def at(self, due_s: float) -> None:
         """The passing of time will be news at `due_s`, a monotonic time. Called by the waiting thread."""
@@ -34,10 +34,10 @@ class Availability:
 
     def begin(self) -> None:
         """The waiting thread is about to look at everything."""
-        self._news.clear()
+        self._available.clear()
         self._due_s = None
 
     def wait(self, *, now_s: float, until_s: float) -> bool:
         """Block until notified, or until a time given to `at`, or until `until_s`. Returns True if notified."""
         due_s = until_s if self._due_s is None else min(self._due_s, until_s)
-        return self._news.wait(max(0.0, due_s - now_s))
+        return self._available.wait(max(0.0, due_s - now_s))

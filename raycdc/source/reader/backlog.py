@@ -58,29 +58,29 @@ class SplitBacklog(Generic[SplitT]):
         self._at_once = at_once
         self._condition = threading.Condition()
         self._waiting: deque[tuple[SplitT, int]] = deque()
-        self._shares: list[FetcherSplits[SplitT]] = []
+        self._fetchers: list[FetcherSplits[SplitT]] = []
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"SplitBacklog({len(self._waiting)} wait, {self._shares})"
+        return f"SplitBacklog({len(self._waiting)} wait, {self._fetchers})"
 
     def __len__(self) -> int:
         """The number of splits that could be read at the same time."""
         with self._condition:
             waiting = {split.split_id for split, _ in self._waiting}
-            return len(waiting.union(*(share.split_ids for share in self._shares)))
+            return len(waiting.union(*(fetcher_splits.split_ids for fetcher_splits in self._fetchers)))
 
     @property
     def closed(self) -> bool:
         with self._condition:
             return self._closed
 
-    def share(self, wake_up: Callable[[], None]) -> FetcherSplits[SplitT]:
+    def add_fetcher(self, wake_up: Callable[[], None]) -> FetcherSplits[SplitT]:
         """Return the splits of another fetcher; `wake_up` ends its reader's blocked fetch."""
         with self._condition:
-            share = FetcherSplits(self, wake_up)
-            self._shares.append(share)
-            return share
+            fetcher_splits = FetcherSplits(self, wake_up)
+            self._fetchers.append(fetcher_splits)
+            return fetcher_splits
 
     # -- the reader's thread
 
@@ -89,90 +89,96 @@ class SplitBacklog(Generic[SplitT]):
             self._waiting.extend((split, addition) for split in splits)
             self._condition.notify_all()
             # A fetcher without a split waits here, so its reader need not be woken.
-            woken = [share for share in self._shares if share.split_ids and self._has_room(share)]
-        for share in woken:
-            share.wake_up()
+            woken = [
+                fetcher_splits
+                for fetcher_splits in self._fetchers
+                if fetcher_splits.split_ids and self._has_room(fetcher_splits)
+            ]
+        for fetcher_splits in woken:
+            fetcher_splits.wake_up()
 
     def remove(self, split_ids: Sequence[str]) -> None:
         """Remove splits: waiting ones are forgotten, and the fetcher of a running one is notified."""
         with self._condition:
             self._waiting = deque(entry for entry in self._waiting if entry[0].split_id not in split_ids)
-        self._tell(split_ids, SplitsRemoval)
+        self._notify(split_ids, SplitsRemoval)
 
     def pause(self, split_ids: Sequence[str]) -> None:
-        self._tell(split_ids, lambda own: SplitsPause(paused=own))
+        self._notify(split_ids, lambda own: SplitsPause(paused=own))
 
     def resume(self, split_ids: Sequence[str]) -> None:
-        self._tell(split_ids, lambda own: SplitsPause(resumed=own))
+        self._notify(split_ids, lambda own: SplitsPause(resumed=own))
 
     def close(self) -> None:
         with self._condition:
             self._closed = True
             self._condition.notify_all()
 
-    def _tell(self, split_ids: Sequence[str], change: Callable[[tuple[str, ...]], SplitsRemoval | SplitsPause]) -> None:
+    def _notify(
+        self, split_ids: Sequence[str], change: Callable[[tuple[str, ...]], SplitsRemoval | SplitsPause]
+    ) -> None:
         woken = []
         with self._condition:
-            for share in self._shares:
+            for fetcher_splits in self._fetchers:
                 if self._at_once is None:
                     # The fetcher gets a waiting split before a pause of it. A fetcher that reads one split at a time
                     # takes the split itself once its current one ends.
-                    self._give(share)
-                if own := tuple(split_id for split_id in split_ids if split_id in share.split_ids):
-                    told = change(own)
-                    share.changes.append((told, 0))
-                    if isinstance(told, SplitsRemoval):
-                        share.split_ids -= set(own)
-                    woken.append(share)
+                    self._give(fetcher_splits)
+                if own := tuple(split_id for split_id in split_ids if split_id in fetcher_splits.split_ids):
+                    reported = change(own)
+                    fetcher_splits.changes.append((reported, 0))
+                    if isinstance(reported, SplitsRemoval):
+                        fetcher_splits.split_ids -= set(own)
+                    woken.append(fetcher_splits)
             self._condition.notify_all()
-        for share in woken:
-            share.wake_up()
+        for fetcher_splits in woken:
+            fetcher_splits.wake_up()
 
     # -- the fetchers' threads
 
-    def take(self, share: FetcherSplits[SplitT]) -> Sequence[tuple[SplitsChange[SplitT], int]] | None:
+    def take(self, fetcher_splits: FetcherSplits[SplitT]) -> Sequence[tuple[SplitsChange[SplitT], int]] | None:
         with self._condition:
             while True:
-                self._give(share)
+                self._give(fetcher_splits)
                 if self._closed:
                     return None
-                if share.changes or share.split_ids:
+                if fetcher_splits.changes or fetcher_splits.split_ids:
                     break
                 self._condition.wait()
             changes = []
             removed: set[str] = set()
-            while share.changes and removed.isdisjoint(_added(share.changes[0][0])):
-                change, addition = share.changes.popleft()
+            while fetcher_splits.changes and removed.isdisjoint(_added(fetcher_splits.changes[0][0])):
+                change, addition = fetcher_splits.changes.popleft()
                 removed |= _removed(change)
                 changes.append((change, addition))
             if removed:
                 self._condition.notify_all()  # Other fetchers may read them now.
             return changes
 
-    def finished(self, share: FetcherSplits[SplitT], split_ids: Sequence[str]) -> None:
+    def finished(self, fetcher_splits: FetcherSplits[SplitT], split_ids: Sequence[str]) -> None:
         with self._condition:
             # A split that the fetcher has not taken yet was not read: the ended one is an earlier split of that name.
-            share.split_ids -= set(split_ids) - _all_of(share, _added)
+            fetcher_splits.split_ids -= set(split_ids) - _all_of(fetcher_splits, _added)
             self._condition.notify_all()
 
-    def _give(self, share: FetcherSplits[SplitT]) -> None:
-        if not self._waiting or not self._has_room(share):
+    def _give(self, fetcher_splits: FetcherSplits[SplitT]) -> None:
+        if not self._waiting or not self._has_room(fetcher_splits):
             return
-        others = [other for other in self._shares if other is not share]
-        taken = share.split_ids.union(*(other.split_ids | _all_of(other, _removed) for other in others))
+        others = [other for other in self._fetchers if other is not fetcher_splits]
+        taken = fetcher_splits.split_ids.union(*(other.split_ids | _all_of(other, _removed) for other in others))
         passed_over: deque[tuple[SplitT, int]] = deque()
-        while self._waiting and self._has_room(share):
+        while self._waiting and self._has_room(fetcher_splits):
             split, addition = self._waiting.popleft()
             if split.split_id in taken:
                 passed_over.append((split, addition))
                 continue
             taken.add(split.split_id)
-            share.split_ids.add(split.split_id)
-            share.changes.append((SplitsAddition((split,)), addition))
+            fetcher_splits.split_ids.add(split.split_id)
+            fetcher_splits.changes.append((SplitsAddition((split,)), addition))
         self._waiting = passed_over + self._waiting
 
-    def _has_room(self, share: FetcherSplits[SplitT]) -> bool:
-        return self._at_once is None or len(share.split_ids) < self._at_once
+    def _has_room(self, fetcher_splits: FetcherSplits[SplitT]) -> bool:
+        return self._at_once is None or len(fetcher_splits.split_ids) < self._at_once
 
 
 def _added(change: SplitsChange[SplitT]) -> set[str]:
@@ -183,6 +189,6 @@ def _removed(change: SplitsChange[SplitT]) -> set[str]:
     return set(change.split_ids) if isinstance(change, SplitsRemoval) else set()
 
 
-def _all_of(share: FetcherSplits[SplitT], part: Callable[[SplitsChange[SplitT]], set[str]]) -> set[str]:
+def _all_of(fetcher_splits: FetcherSplits[SplitT], part: Callable[[SplitsChange[SplitT]], set[str]]) -> set[str]:
     """The splits that `part` says of the changes that the fetcher has not taken yet."""
-    return set().union(*(part(change) for change, _ in share.changes))
+    return set().union(*(part(change) for change, _ in fetcher_splits.changes))

@@ -97,14 +97,14 @@ class SplitFetcher(Generic[SplitT, ItemT]):
         name: str,
     ) -> None:
         self._open_reader = open_reader
-        self._share = backlog.share(self.wake_up)
+        self._splits = backlog.add_fetcher(self.wake_up)
         self._queue = queue
         self._reader: SplitReader[SplitT, ItemT] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"SplitFetcher({self._thread.name}, {self._share!r})"
+        return f"SplitFetcher({self._thread.name}, {self._splits!r})"
 
     def join(self, *, until_s: float) -> None:
         """Wait for the thread to end, as it closes its connection itself, until the monotonic time `until_s`.
@@ -132,7 +132,7 @@ class SplitFetcher(Generic[SplitT, ItemT]):
         # The splits that the reader has, each with the number of its addition.
         additions: dict[str, int] = {}
         while self._queue.wait_for_room():
-            changes = self._share.take()
+            changes = self._splits.take()
             if changes is None:
                 return
             for change, addition in changes:
@@ -142,11 +142,11 @@ class SplitFetcher(Generic[SplitT, ItemT]):
                         additions.update({split.split_id: addition for split in splits})
                     case SplitsRemoval(split_ids):
                         _forget(additions, split_ids)
-            if not additions or self._share.closed:
+            if not additions or self._splits.closed:
                 continue
             element = reader.fetch()
             if element is not None:
-                self._share.finished(element.finished_splits)
+                self._splits.finished(element.finished_splits)
                 self._queue.put(element.for_additions(additions))
                 _forget(additions, element.finished_splits)
 

@@ -29,16 +29,16 @@ _NOTHING = LaneDemand(0, 0)
 
 @dataclass(slots=True)
 class _Lane:
-    """Debts and costs are seconds of the whole budget; `share` is a part of it."""
+    """Debts and costs are seconds of the whole budget; `quota` is a part of it."""
 
-    share: float = 0.0
+    quota: float = 0.0
     rows_s: float = 0.0
     bytes_s: float = 0.0
     # The costs of the open window.
     cost_rows_s: float = 0.0
     cost_bytes_s: float = 0.0
     held_s: float = 0.0
-    told: LaneDemand = _NOTHING
+    reported: LaneDemand = _NOTHING
 
     @property
     def debt_s(self) -> float:
@@ -51,8 +51,8 @@ class ReaderRateLimiter:
     Nothing may be read before the first `grant`.
     """
 
-    def __init__(self, pace: RateLimit, now_s: Callable[[], float]) -> None:
-        self._pace = pace
+    def __init__(self, rate_limit: RateLimit, now_s: Callable[[], float]) -> None:
+        self._rate_limit = rate_limit
         self._now_s = now_s
         self._lanes: dict[str, _Lane] = {}
         self._number = 0
@@ -61,21 +61,21 @@ class ReaderRateLimiter:
         self._paid_s = self._window_s = now_s()
 
     def __repr__(self) -> str:
-        return f"ReaderRateLimiter({self._pace}, number={self._number}, {self._lanes})"
+        return f"ReaderRateLimiter({self._rate_limit}, number={self._number}, {self._lanes})"
 
     @property
-    def shares(self) -> dict[str, int]:
+    def quotas(self) -> dict[str, int]:
         """The shares that it keeps to now; none when its lease is over."""
         if self._now_s() > self._lease_ends_s:
             return {}
-        return {name: round(lane.share * WHOLE) for name, lane in self._lanes.items()}
+        return {name: round(lane.quota * WHOLE) for name, lane in self._lanes.items()}
 
-    def grant(self, number: int, shares: Mapping[str, int], lease_s: float) -> None:
+    def grant(self, number: int, quotas: Mapping[str, int], lease_s: float) -> None:
         """The coordinator's newest word: these shares, and no other ones."""
         self._pay()
         self._number, self._lease_s = number, lease_s
-        for name in {*self._lanes, *shares}:
-            self._lane(name).share = shares.get(name, 0) / WHOLE
+        for name in {*self._lanes, *quotas}:
+            self._lane(name).quota = quotas.get(name, 0) / WHOLE
 
     def reached(self, began_s: float) -> None:
         """The coordinator answered a call that began then."""
@@ -91,13 +91,13 @@ class ReaderRateLimiter:
         excess_s = owner.debt_s - SLACK_S
         if excess_s <= 0:
             return 0.0
-        return excess_s / owner.share if owner.share else math.inf
+        return excess_s / owner.quota if owner.quota else math.inf
 
     def fetched(self, lane: str, *, rows: int, size: int) -> None:
         """Record a fetch of this many rows and bytes."""
         self._pay()
         owner = self._lane(lane)
-        rows_s, bytes_s = self._pace.seconds_of_rows(rows), self._pace.seconds_of_bytes(size)
+        rows_s, bytes_s = self._rate_limit.seconds_of_rows(rows), self._rate_limit.seconds_of_bytes(size)
         owner.rows_s += rows_s
         owner.bytes_s += bytes_s
         owner.cost_rows_s += rows_s
@@ -115,9 +115,9 @@ class ReaderRateLimiter:
             for lane in self._lanes.values():
                 used = max(lane.cost_rows_s, lane.cost_bytes_s) / passed_s
                 held = min(1.0, lane.held_s / passed_s)
-                lane.told = LaneDemand(math.ceil(used * WHOLE), round(held * WHOLE))
+                lane.reported = LaneDemand(math.ceil(used * WHOLE), round(held * WHOLE))
                 lane.cost_rows_s = lane.cost_bytes_s = lane.held_s = 0.0
-        return RateDemand(self._number, {name: lane.told for name, lane in self._lanes.items()})
+        return RateDemand(self._number, {name: lane.reported for name, lane in self._lanes.items()})
 
     @property
     def _lease_ends_s(self) -> float:
@@ -132,5 +132,5 @@ class ReaderRateLimiter:
         self._paid_s = now_s
         if passed_s > 0:
             for lane in self._lanes.values():
-                lane.rows_s = max(0.0, lane.rows_s - passed_s * lane.share)
-                lane.bytes_s = max(0.0, lane.bytes_s - passed_s * lane.share)
+                lane.rows_s = max(0.0, lane.rows_s - passed_s * lane.quota)
+                lane.bytes_s = max(0.0, lane.bytes_s - passed_s * lane.quota)

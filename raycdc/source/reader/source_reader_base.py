@@ -113,7 +113,7 @@ class SourceReaderBase(ABC):
     """The base of readers; see the module's docstring. All methods are called by one thread, and none blocks."""
 
     #: True if `work` continues while a seal waits, because it leads to a point where the reader can cut.
-    works_towards_cut: ClassVar[bool] = True
+    advances_cut: ClassVar[bool] = True
 
     def __init__(self, context: ReaderContext) -> None:
         self.context = context
@@ -199,7 +199,7 @@ class SourceReaderBase(ABC):
             if self.can_cut():
                 self._cut(self._seal)
                 return InputStatus.MORE_AVAILABLE
-            if not self.works_towards_cut:
+            if not self.advances_cut:
                 return InputStatus.NOTHING_AVAILABLE
         if self.work():
             return InputStatus.MORE_AVAILABLE

@@ -110,7 +110,7 @@ class Fate(Enum):
 
     READ_AGAIN = "read_again"
     #: The table was dropped: no chunk of it is left to read.
-    TABLE_GONE = "table_gone"
+    TABLE_DROPPED = "table_gone"
     #: The table is parked or begins again; the next manifest says which, and until then its chunks are left alone.
     NEXT_MANIFEST = "next_manifest"
     #: The backfill that the chunk is of is over; nothing becomes of its table.

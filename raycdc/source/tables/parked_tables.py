@@ -37,15 +37,15 @@ from raycdc.transform.target_rules import TargetRules
 class ParkedKind(Enum):
     """The event that a parked table waits for: a probe, a decision, or another table that takes its name."""
 
-    BEGINS_AGAIN = auto()
+    RESNAPSHOTS = auto()
     UNDECIDED = auto()
     ENDED = auto()
 
 
-def standing_of(parked: Parked | ParkingCause) -> ParkedKind:
+def parked_kind(parked: Parked | ParkingCause) -> ParkedKind:
     """The event that a table which is `parked` so waits for."""
     if parked.again:
-        return ParkedKind.BEGINS_AGAIN
+        return ParkedKind.RESNAPSHOTS
     return ParkedKind.ENDED if parked.phase is ParkedPhase.ENDED else ParkedKind.UNDECIDED
 
 
@@ -61,7 +61,7 @@ class ParkingSetup(Generic[DescribedT]):
     """
 
     parked: Mapping[TableId, Parked] | None = None
-    look: ProbeTable[DescribedT] = _nowhere
+    probe: ProbeTable[DescribedT] = _nowhere
     rules: TargetRules = field(default_factory=TargetRules)
 
 
@@ -79,7 +79,7 @@ class ParkedTables(Generic[DescribedT]):
         self.rules = terms.rules
         #: True if tables may be parked at all.
         self.parks = terms.parked is not None
-        self._standing = {table: standing_of(state) for table, state in parked.items()}
+        self._kinds = {table: parked_kind(state) for table, state in parked.items()}
         #: New tables: never followed and announced to no target. Then those of them that did not exist where the log
         #: began, and those that the present statement creates.
         self._new = {table for table, state in parked.items() if state.schema is None and not state.announced}
@@ -89,8 +89,8 @@ class ParkedTables(Generic[DescribedT]):
         #: Tables that wait for a decision, without those that a user paused or removed.
         self._refused = {t for t, state in parked.items() if state.phase is ParkedPhase.PARKED and not state.again}
         self._awaited = {table for table, state in parked.items() if state.awaited}
-        self._looks: TableProbes[FollowableTable[DescribedT] | UnfollowableTable] = TableProbes(
-            terms.look, self.waiting
+        self._probes: TableProbes[FollowableTable[DescribedT] | UnfollowableTable] = TableProbes(
+            terms.probe, self.waiting
         )
         #: Tables of which targets have, or may have, rows. A truncated or dropped table stays here, because a merged
         #: target remembers its sources and is not emptied for one of them.
@@ -98,28 +98,28 @@ class ParkedTables(Generic[DescribedT]):
         self._noun = noun
 
     def __repr__(self) -> str:
-        return f"ParkedTables({self._looks})"
+        return f"ParkedTables({self._probes})"
 
     def __contains__(self, table: object) -> bool:
-        return table in self._standing
+        return table in self._kinds
 
     def __iter__(self) -> Iterator[TableId]:
-        return iter(self._standing)
+        return iter(self._kinds)
 
     def __getitem__(self, table: TableId) -> ParkedKind | None:
         """The event that the table waits for; None where it is not parked."""
-        return self._standing.get(table)
+        return self._kinds.get(table)
 
     @property
     def waiting(self) -> list[TableId]:
         """Tables that are to begin again."""
-        return [table for table, standing in self._standing.items() if standing is ParkedKind.BEGINS_AGAIN]
+        return [table for table, kind in self._kinds.items() if kind is ParkedKind.RESNAPSHOTS]
 
     def park(
         self,
         table: TableId,
         reason: str,
-        place: StatementPosition,
+        position: StatementPosition,
         *,
         again: bool = False,
         phase: ParkedPhase = ParkedPhase.PARKED,
@@ -128,24 +128,24 @@ class ParkedTables(Generic[DescribedT]):
         self._met.discard(table)
         if again and (shared := self.shared(table)):
             reason, again, phase = f"{reason}\nIt cannot begin again by itself: {shared}.", False, ParkedPhase.PARKED
-        parking = ParkingCause(reason, place.position, place.ts_ms, again=again, phase=phase)
-        self._standing[table] = standing_of(parking)
+        parking = ParkingCause(reason, position.position, position.ts_ms, again=again, phase=phase)
+        self._kinds[table] = parked_kind(parking)
         (self._refused.add if phase is ParkedPhase.PARKED and not again else self._refused.discard)(table)
         self._made.discard(table)
         if table not in self._with_rows:
             self._new.add(table)
         if again:
-            self._looks.want(table)
+            self._probes.want(table)
         else:
-            self._looks.forget(table)
+            self._probes.forget(table)
         return ParkTableUpdate(table, parking)
 
-    def met(self, table: TableId, reason: str, place: StatementPosition) -> ParkTableUpdate:
+    def met(self, table: TableId, reason: str, position: StatementPosition) -> ParkTableUpdate:
         """Park an unknown table of which the log has rows.
 
         It is probed; if it is not visible, the message says which permission is missing.
         """
-        update = self.park(table, reason, place, again=True)
+        update = self.park(table, reason, position, again=True)
         self._met.add(table)
         return update
 
@@ -155,7 +155,7 @@ class ParkedTables(Generic[DescribedT]):
         This holds for a parked table that was never followed and did not exist before. The statement is `certain` proof
         of that, or else the state must know it.
         """
-        waits = self._standing.get(table) in (ParkedKind.BEGINS_AGAIN, ParkedKind.ENDED)
+        waits = self._kinds.get(table) in (ParkedKind.RESNAPSHOTS, ParkedKind.ENDED)
         return waits and table in self._new and (certain or table in self._awaited)
 
     def is_over(self, table: TableId) -> bool:
@@ -164,25 +164,25 @@ class ParkedTables(Generic[DescribedT]):
 
     def made(self, table: TableId) -> None:
         """Note that the log has the statement that creates the table: it is not parked any more and needs no probe."""
-        self._standing.pop(table, None)
+        self._kinds.pop(table, None)
         self._refused.discard(table)
-        self._looks.forget(table)
+        self._probes.forget(table)
         self._made.add(table)
 
     def is_made(self, table: TableId) -> bool:
         """Return True if the present statement is one that `made` was called for."""
         return table in self._made
 
-    def end(self, table: TableId, place: StatementPosition) -> ParkTableUpdate:
+    def end(self, table: TableId, position: StatementPosition) -> ParkTableUpdate:
         """End a table that was to be resnapshotted, but no longer exists or is not visible."""
         if table in self._met and table not in self._with_rows:
             reason = (
                 f"the log has rows of {self._noun} {table}, and this account sees none of that name. Grant SELECT on "
                 f"it, or leave it out (source.exclude); then: raycdc tables resnapshot CONFIG {table}"
             )
-            return self.park(table, reason, place)
+            return self.park(table, reason, position)
         reason = ended(table, self._noun, had_rows=table in self._with_rows)
-        return self.park(table, reason, place, phase=ParkedPhase.ENDED)
+        return self.park(table, reason, position, phase=ParkedPhase.ENDED)
 
     def follow(self, table: TableId) -> bool:
         """Follow the table from here on, for the first time or again. Returns True if the log had its creation."""
@@ -190,15 +190,15 @@ class ParkedTables(Generic[DescribedT]):
         self._made.discard(table)
         self._new.discard(table)
         self._refused.discard(table)
-        self._standing.pop(table, None)
+        self._kinds.pop(table, None)
         self._with_rows.add(table)
         return is_made
 
     def shared(self, table: TableId) -> str:
         """The reason why the table cannot begin again without others; empty where it can."""
-        return self.rules.shared(table, self._beside(table))
+        return self.rules.shared(table, self._sharing_targets(table))
 
-    def touched(self, table: TableId, ordinal: int, *, stays_absent: bool = False, leaves: bool = False) -> None:
+    def invalidate(self, table: TableId, ordinal: int, *, stays_absent: bool = False, leaves: bool = False) -> None:
         """Note a statement about the table that ends at `ordinal`.
 
         `stays_absent` is set for a statement that drops the table and creates none of its name, `leaves` for one after
@@ -206,22 +206,24 @@ class ParkedTables(Generic[DescribedT]):
         """
         if leaves:
             self._met.discard(table)
-        self._looks.touched(table, ordinal)
+        self._probes.invalidate(table, ordinal)
         if not stays_absent:
             self._awaited.discard(table)
 
-    def looked_at(
-        self, place: StatementPosition
+    def take_probed(
+        self, position: StatementPosition
     ) -> Iterator[tuple[TableId, FollowableTable[DescribedT] | ParkTableUpdate]]:
-        """Between two transactions, at `place`: tables whose look holds here, each once; they begin, or stay parked."""
-        for table, look in self._looks.ready(place.ordinal):
-            match look:
+        """Between two transactions, at `position`: tables whose look holds here, each once; they begin, or stay
+        parked.
+        """
+        for table, probe in self._probes.ready(position.ordinal):
+            match probe:
                 case None:
-                    yield table, self.end(table, place)
+                    yield table, self.end(table, position)
                 case UnfollowableTable(reason):
-                    yield table, self.park(table, reason, place)
+                    yield table, self.park(table, reason, position)
                 case FollowableTable():
-                    yield table, look
+                    yield table, probe
 
     def objection(
         self,
@@ -232,10 +234,10 @@ class ParkedTables(Generic[DescribedT]):
     ) -> str:
         """Why targets cannot follow what `events` make of a table, or hold a new one; empty where they can."""
         if before is not None:
-            return self.rules.objection(table, before, after, events, self._beside(table))
+            return self.rules.objection(table, before, after, events, self._sharing_targets(table))
         return "" if after is None else self.rules.refusal(table, after)
 
-    def _beside(self, table: TableId) -> Collection[TableId]:
+    def _sharing_targets(self, table: TableId) -> Collection[TableId]:
         """The tables whose rows may be in targets where the table's own are."""
         return self._with_rows if table in self._with_rows else ()
 

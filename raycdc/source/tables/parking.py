@@ -160,10 +160,10 @@ class LogStart:
 class CommandDecision:
     """A judged command of the user: refused, or turned into a request about `tables`.
 
-    `text` says what it does, or why it was refused. `anew`: the tables are resnapshotted; this is for the caller, and
-    not stored. `begins` are the resnapshotted tables of which no target has rows yet. `replaces`: their first epoch
-    replaces the target, whatever it contains. `parked`: the command was carried out, but one of its tables was parked
-    again, as `text` says.
+    `text` says what it does, or why it was refused. `resnapshots`: the tables are resnapshotted; this is for the
+    caller, and not stored. `begins` are the resnapshotted tables of which no target has rows yet. `replaces`: their
+    first epoch replaces the target, whatever it contains. `parked`: the command was carried out, but one of its tables
+    was parked again, as `text` says.
     """
 
     command: str
@@ -172,7 +172,7 @@ class CommandDecision:
     tables: tuple[str, ...]
     text: str
     refused: bool = False
-    anew: bool = False
+    resnapshots: bool = False
     begins: tuple[str, ...] = ()
     replaces: bool = False
     parked: bool = False
@@ -259,7 +259,7 @@ class Requests:
         """The state's ``changes`` when the table's request was made."""
         return self.numbers.get(name, self.number)
 
-    def beside(self, asked: Mapping[str, TableRequest], number: int) -> Requests:
+    def merged_with(self, asked: Mapping[str, TableRequest], number: int) -> Requests:
         """Return these requests together with those of `asked`, made at a state's ``changes`` `number`."""
         kept = {name: self.number_of(name) for name in self.tables if name not in asked}
         return replace(
@@ -328,11 +328,11 @@ def with_requests(state: StreamState, requests: Requests, *, refused: Container[
     start = requests.start if state.changes <= requests.number else None
     if not due and start is None:
         return state
-    number, place = state.changes, state.position
+    number, position = state.changes, state.position
     for name in due:
         number = max(number, requests.number) + 1
         table = TableId.parse(name)
-        state = _carried_out(state, table, requests.tables[name], number, place, announced=table in refused)
+        state = _carried_out(state, table, requests.tables[name], number, position, announced=table in refused)
     state = replace(state, changes=max(number, requests.number + 1))
     if start is not None:
         # The source's notes about the log before a gap do not apply after it.
@@ -341,13 +341,13 @@ def with_requests(state: StreamState, requests: Requests, *, refused: Container[
 
 
 def _carried_out(
-    state: StreamState, table: TableId, request: TableRequest, number: int, place: Position, *, announced: bool
+    state: StreamState, table: TableId, request: TableRequest, number: int, position: Position, *, announced: bool
 ) -> StreamState:
     parked = state.parked.get(table)
     if request is TableRequest.RESUME and parked is not None and parked.left is not None and parked.schema is not None:
         return state.catch_up(table, number=number)
     awaited = request is TableRequest.FOLLOW and isinstance(state[table], Unknown)
-    parking = ParkingCause(request.reason, place, 0, again=not request.leaves, phase=request.phase, awaited=awaited)
+    parking = ParkingCause(request.reason, position, 0, again=not request.leaves, phase=request.phase, awaited=awaited)
     if request is TableRequest.PAUSE:
         return state.pause(table, parking, number=number)
     return state.park(table, parking, number=number, announced=announced)

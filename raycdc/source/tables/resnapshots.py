@@ -92,25 +92,25 @@ class TableVersion:
 
 
 def begin(
-    table: TableId, version: TableVersion, snapshot: SnapshotState, place: StatementPosition, *, seq: int
+    table: TableId, version: TableVersion, snapshot: SnapshotState, position: StatementPosition, *, seq: int
 ) -> TableChange:
-    """The table begins at `place`, every chunk of it unread, and its target is emptied by a row numbered `seq`."""
+    """The table begins at `position`, every chunk of it unread, and its target is emptied by a row numbered `seq`."""
     events = (TruncateTableEvent(table), CreateTableEvent(table, version.schema))
     update = BeginTableUpdate(table, events, version.document, snapshot)
-    return TableChange(update, (truncation(table, version.schema, place, seq=seq),))
+    return TableChange(update, (truncation(table, version.schema, position, seq=seq),))
 
 
 def truncation(
-    table: TableId, schema: TableSchema, place: StatementPosition, *, seq: int, statement: str | None = None
+    table: TableId, schema: TableSchema, position: StatementPosition, *, seq: int, statement: str | None = None
 ) -> LogRows:
     """Return the changelog row that says that all rows of the table are gone; all its columns are null.
 
     `statement` is the position of the truncating statement; None if the log has no such statement.
     """
-    meta = {"_op": int(RowKind.TRUNCATE), "_seq": seq, "_ts_ms": place.ts_ms, "_pos": statement}
+    meta = {"_op": int(RowKind.TRUNCATE), "_seq": seq, "_ts_ms": position.ts_ms, "_pos": statement}
     changelog = changelog_schema(schema)
     arrays = [pa.array([meta.get(field.name)], field.type) for field in changelog]
-    return LogRows(table, pa.RecordBatch.from_arrays(arrays, schema=changelog), np.array([place.ordinal], np.int64))
+    return LogRows(table, pa.RecordBatch.from_arrays(arrays, schema=changelog), np.array([position.ordinal], np.int64))
 
 
 def unread(key: str) -> SnapshotState:
@@ -142,8 +142,8 @@ L = TypeVar("L", bound=ProbedTable)
 class TableProbes(Generic[L]):
     """Probes the tables that wait for a resnapshot, and says which may begin now.
 
-    `look` queries the source; None if it has no such table. A probe is made only when the log was read up to everything
-    known about the table, so a missed statement about it must come later.
+    `probe` queries the source; None if it has no such table. A probe is made only when the log was read up to
+    everything known about the table, so a missed statement about it must come later.
 
     All locked tables share one pause, because each probe stops the log: after a table was found locked, no other is
     probed for a while, and locked ones not until the pause is over. The pause restarts with each table that is newly
@@ -152,57 +152,57 @@ class TableProbes(Generic[L]):
 
     def __init__(
         self,
-        look: Callable[[TableId], L | None],
+        probe: Callable[[TableId], L | None],
         wanted: Iterable[TableId] = (),
         *,
         now_s: Callable[[], float] = THREADS.now_s,
     ) -> None:
-        self._look, self._now_s = look, now_s
+        self._look, self._now_s = probe, now_s
         #: In the order in which they are probed.
-        self._looks: dict[TableId, L | None] = dict.fromkeys(wanted)
+        self._probes: dict[TableId, L | None] = dict.fromkeys(wanted)
         self._locked: set[TableId] = set()
         self._pause_s = _FIRST_PAUSE_S
         #: The times from which locked tables, and all others, are probed again.
-        self._again_s = self._others_s = 0.0
+        self._again_s = self._next_all_s = 0.0
 
     def __repr__(self) -> str:
-        return f"TableProbes({self._looks})"
+        return f"TableProbes({self._probes})"
 
     def want(self, table: TableId) -> None:
         """Probe `table` from now on, to resnapshot it."""
-        self._looks[table] = None
+        self._probes[table] = None
 
     def forget(self, table: TableId) -> None:
         """Stop probing `table`."""
-        self._looks.pop(table, None)
+        self._probes.pop(table, None)
         self._locked.discard(table)
 
-    def touched(self, table: TableId, ordinal: int) -> None:
+    def invalidate(self, table: TableId, ordinal: int) -> None:
         """The log has a statement about the table that ends at `ordinal`: a look from before it is out of date."""
-        look = self._looks.get(table)
-        if look is not None and ordinal > look.ordinal:
-            self._looks[table] = None
+        probe = self._probes.get(table)
+        if probe is not None and ordinal > probe.ordinal:
+            self._probes[table] = None
 
     def ready(self, ordinal: int) -> list[tuple[TableId, L | None]]:
         """Tables whose look holds at `ordinal`, between two transactions, each once; None: the source has none such."""
         ready: list[tuple[TableId, L | None]] = []
-        for table, known in list(self._looks.items()):
+        for table, known in list(self._probes.items()):
             if known is None and not self._is_due(table):
                 continue
             try:
-                look = known or self._look(table)
+                probe = known or self._look(table)
             except TableLockedError:
                 self._note_locked(table)
                 continue
             self._locked.discard(table)
-            self._looks[table] = look
-            if look is None or look.ordinal <= ordinal:
-                del self._looks[table]
-                ready.append((table, look))
+            self._probes[table] = probe
+            if probe is None or probe.ordinal <= ordinal:
+                del self._probes[table]
+                ready.append((table, probe))
         return ready
 
     def _is_due(self, table: TableId) -> bool:
-        return self._now_s() >= (self._again_s if table in self._locked else self._others_s)
+        return self._now_s() >= (self._again_s if table in self._locked else self._next_all_s)
 
     def _note_locked(self, table: TableId) -> None:
         if table in self._locked:
@@ -212,7 +212,7 @@ class TableProbes(Generic[L]):
             self._locked.add(table)
             self._pause_s = _FIRST_PAUSE_S
         now_s = self._now_s()
-        self._again_s, self._others_s = now_s + self._pause_s, now_s + _FIRST_PAUSE_S
+        self._again_s, self._next_all_s = now_s + self._pause_s, now_s + _FIRST_PAUSE_S
         # Moved to the end, because other tables may not be locked.
-        self._looks.pop(table)
-        self._looks[table] = None
+        self._probes.pop(table)
+        self._probes[table] = None

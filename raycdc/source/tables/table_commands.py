@@ -61,25 +61,25 @@ class RowsByKey:
 
     def why_not(self, table: TableId, tables: Iterable[TableId], record: CommitRecord | None) -> str:
         """Why not, with the way out; empty where they can. `tables` are the pipeline's."""
-        anew = f"For all of its rows: raycdc tables resnapshot CONFIG {table}"
+        hint = f"For all of its rows: raycdc tables resnapshot CONFIG {table}"
         for target, other in self._shared(table, tables, record):
             return (
                 f"The rows of {table} in {target} cannot be told from those of {other}, which go there too, so none "
-                f"of them is read again by itself. {anew}"
+                f"of them is read again by itself. {hint}"
             )
         found = self.transforms.of(table)
         if found is None:
             return ""
         if found.primary_keys:
             return (
-                f"{self.transforms.place(table)}.primary_keys gives the rows of {table} a key of its own, so none of "
-                f"them is read again by itself: another one may have the same. {anew}"
+                f"{self.transforms.key_path(table)}.primary_keys gives the rows of {table} a key of its own, so none "
+                f"of them is read again by itself: another one may have the same. {hint}"
             )
         drops = found.filter or any(lookup.drop for lookup in found.lookups)
         if drops:
             return (
-                f"{self.transforms.place(table)} leaves rows of {table} out (filter, or a lookup that drops), and such "
-                f"a row would stay in the target as it was. {anew}"
+                f"{self.transforms.key_path(table)} leaves rows of {table} out (filter, or a lookup that drops), and "
+                f"such a row would stay in the target as it was. {hint}"
             )
         return ""
 
@@ -217,7 +217,7 @@ class TableCommand:
 
     def requests(self, asked: CommandDecision) -> dict[str, TableRequest]:
         """The requests that come of the command, which was judged as `asked`."""
-        request = TableRequest.RESNAPSHOT if asked.anew else self.action.request
+        request = TableRequest.RESNAPSHOT if asked.resnapshots else self.action.request
         return {} if asked.refused else dict.fromkeys(asked.tables, request)
 
     def refused(self, why: str) -> CommandDecision:
@@ -286,28 +286,28 @@ def judged(
     if command.is_of_rows:
         return _judged_rows(command, TableId.parse(table), state, record, rules, document)
     _require_sense(action, table, state, rules)
-    why = _why_anew(table, state, record, rules) if action is TableAction.RESUME else ""
+    why = _why_resnapshot(table, state, record, rules) if action is TableAction.RESUME else ""
     if action is TableAction.RESUME and not why and (once := rules.why_read_once()):
         raise ConfigError(
             f"{table} cannot go on from where it was left, because {once} Or read it anew with: raycdc tables "
             f"resnapshot CONFIG {table}"
         )
-    anew = bool(why) or action.request is TableRequest.RESNAPSHOT
-    shared = record if anew and rules.updates_rows else None
+    hint = bool(why) or action.request is TableRequest.RESNAPSHOT
+    shared = record if hint and rules.updates_rows else None
     together = read_together(shared, [table], state)
     done = f"goes on, and is read anew, because {why}" if why else action.done
     if command.replaces:
         _require_replaceable(table, action, record)
         done += ", and its target is replaced, with all that is in it"
     text = f"{table} {done}" + _said_of(together, left_behind(shared, together))
-    begins = tuple(sorted(together)) if anew else ()
+    begins = tuple(sorted(together)) if hint else ()
     return CommandDecision(
         command.id,
         str(action),
         table,
         tuple(sorted(together)),
         text,
-        anew=anew,
+        resnapshots=hint,
         begins=begins,
         replaces=command.replaces,
     )
@@ -348,7 +348,7 @@ def taken_back(
     return CommandDecision(command.id, str(command.action), table, (table,), text)
 
 
-def _why_anew(table: str, state: StreamState, record: CommitRecord | None, rules: CommandRules) -> str:
+def _why_resnapshot(table: str, state: StreamState, record: CommitRecord | None, rules: CommandRules) -> str:
     """Why the paused table cannot go on from where it was left; empty where it can."""
     paused = state.named(table)
     if not isinstance(paused, Parked) or paused.left is None:

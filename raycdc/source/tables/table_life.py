@@ -445,7 +445,7 @@ class ChangedTableStates:
         #: Tables that are read, or were, as of one place.
         self.as_of: set[TableId] = set()
         #: Tables that are dropped in the open epoch.
-        self.gone: dict[TableId, None] = {}
+        self.dropped: dict[TableId, None] = {}
         for table, state in states.items():
             self.note(table, state)
         self._changed.clear()
@@ -462,9 +462,9 @@ class ChangedTableStates:
         else:
             self.as_of.discard(table)
         if isinstance(state, Dropped):
-            self.gone[table] = None
+            self.dropped[table] = None
         else:
-            self.gone.pop(table, None)
+            self.dropped.pop(table, None)
 
     def take_changed(self) -> list[TableId]:
         """Return the tables whose state changed since the previous call."""
@@ -482,7 +482,7 @@ class TableStates:
     def __init__(self, states: Mapping[TableId, TableState], *, changes: int = 0) -> None:
         self._states = dict(states)
         self.changes = changes
-        self.news = ChangedTableStates(self._states)
+        self.changed = ChangedTableStates(self._states)
 
     def __repr__(self) -> str:
         states = ", ".join(f"{table}: {type(state).__name__}" for table, state in self._states.items())
@@ -589,7 +589,7 @@ class TableStates:
         self.changes += 1
         self._move(table, TableTransition.JOINED, followed_from(state))
 
-    def begun_again(self, table: TableId, schema: str, snapshot: SnapshotState) -> None:
+    def resnapshot(self, table: TableId, schema: str, snapshot: SnapshotState) -> None:
         """All chunks of the table are unopened, and its target is emptied; `changes` counts it."""
         announced = is_announced(self[table])
         self.changes += 1
@@ -616,7 +616,7 @@ class TableStates:
 
     def cut(self) -> None:
         """Start a new epoch: tables dropped in the old one become unknown."""
-        for table in list(self.news.gone):
+        for table in list(self.changed.dropped):
             self._move(table, TableTransition.CUT, _UNKNOWN)
 
     def _move(self, table: TableId, step: TableTransition, state: TableState) -> None:
@@ -627,7 +627,7 @@ class TableStates:
             self._states.pop(table, None)
         else:
             self._states[table] = state
-        self.news.note(table, state)
+        self.changed.note(table, state)
 
 
 def first_state(schema: str, snapshot: SnapshotState | None) -> Followed:

@@ -37,7 +37,7 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 COMMANDS_KEPT = 50
 #: If a run ends with parked tables, the message names at most the first number of them, and gives the reasons of the
 #: second: a few screens at most.
-PARKED_NAMED, PARKED_TOLD = 100, 20
+PARKED_NAMED, PARKED_SHOWN = 100, 20
 
 
 def stream_state(manifest: Manifest | None) -> StreamState:
@@ -68,7 +68,7 @@ def each_table(state: StreamState, requests: Requests) -> Iterator[tuple[str, Ta
             yield name, table, requests.tables[name] if acts else None
 
 
-def settle(store: CheckpointStore, epoch: int) -> None:
+def complete_requests(store: CheckpointStore, epoch: int) -> None:
     """Forget the requests that are done as of `epoch`, which is committed."""
     with store.documents.changing:
         asked = requests_of(store)
@@ -81,11 +81,11 @@ def settle(store: CheckpointStore, epoch: int) -> None:
             return
         over = backfills_over(manifest)
         left = asked.left(stream, over)
-        told = [_with_result(one, over[one.command]) if one.command in over else one for one in left.commands]
+        reported = [_with_result(one, over[one.command]) if one.command in over else one for one in left.commands]
         if awaited:
             record = store.last_commit()
-            told = [_with_first_epochs(one, left, stream, record) if one.begins else one for one in told]
-        left = replace(left, commands=tuple(told))
+            reported = [_with_first_epochs(one, left, stream, record) if one.begins else one for one in reported]
+        left = replace(left, commands=tuple(reported))
         if left != asked:
             store.documents.write(REQUESTS, left.to_json())
 
@@ -194,7 +194,7 @@ def ask_all(
             record, newest = store.last_commit(), stream_state(store.last_manifest())
             committed = None if record is None else stream_of(store.manifest(record.epoch))
             requests = asked if committed is None else asked.left(committed)
-            asked = requests.beside(wanted, newest.changes)
+            asked = requests.merged_with(wanted, newest.changes)
         if rows is not None:
             asked = replace(asked, rows={**asked.rows, rows.backfill: rows})
         store.documents.write(REQUESTS, with_commands(asked, commands).to_json())
@@ -223,13 +223,13 @@ def acting(asked: CommandDecision, requests: Requests) -> bool:
     return not asked.refused and bool(waiting)
 
 
-def ask_to_begin_again(store: CheckpointStore, last: Manifest, start: LogStart, tables: Sequence[str]) -> None:
+def request_resnapshots(store: CheckpointStore, last: Manifest, start: LogStart, tables: Sequence[str]) -> None:
     """Request new snapshots of all `tables`, and of all known ones, with the log read from another position."""
     store.documents.write(REQUESTS, all_again(requests_of(store), last, start, tables).to_json())
 
 
 def all_again(before: Requests, last: Manifest, start: LogStart, tables: Sequence[str]) -> Requests:
-    """The requests `before`, with those of `ask_to_begin_again`."""
+    """The requests `before`, with those of `request_resnapshots`."""
     state = stream_state(last)
     # Paused and ended tables stay as they are.
     staying = {str(table) for table, parked in state.parked.items() if parked.phase is not ParkedPhase.PARKED}
@@ -275,7 +275,7 @@ def merged_targets(record: CommitRecord) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(sources)) for name, sources in found.items() if len(sources) > 1}
 
 
-def begins_again(name: str, requests: Requests, state: StreamState) -> bool:
+def resnapshot_requested(name: str, requests: Requests, state: StreamState) -> bool:
     """Return True if a new snapshot of the table is requested and has not begun."""
     return requests.tables.get(name) is TableRequest.RESNAPSHOT and requests.acts_on(name, state)
 
@@ -294,12 +294,12 @@ def left_behind(record: CommitRecord | None, together: Mapping[str, str]) -> lis
 
 def refusals_of(parked: Mapping[str, ParkedTarget]) -> list[Refusal]:
     """Return the refusals to send to the source, for the parked targets of a commit record."""
-    told = []
+    reported = []
     for _, entry in sorted(parked.items()):
         position = entry.positions.get(STREAM_SPLIT_ID) or Position.unknown()
         for name, number in sorted(entry.sources.items()):
-            told.append(Refusal(TableId.parse(name), number, entry.text, position, entry.since_ms))
-    return told
+            reported.append(Refusal(TableId.parse(name), number, entry.text, position, entry.since_ms))
+    return reported
 
 
 def parked_at_sink(manifest: Manifest | None, record: CommitRecord | None) -> dict[str, ParkedTarget]:
@@ -337,14 +337,14 @@ def complain_of_parked(
     if not left:
         return
     every = sorted(left)
-    reasons = "\n".join(f"{name}: {left[name]}" for name in every[:PARKED_TOLD])
-    if len(every) > PARKED_TOLD:
-        reasons += f"\n… `raycdc tables list CONFIG` has the reasons of the other {len(every) - PARKED_TOLD}, too."
+    reasons = "\n".join(f"{name}: {left[name]}" for name in every[:PARKED_SHOWN])
+    if len(every) > PARKED_SHOWN:
+        reasons += f"\n… `raycdc tables list CONFIG` has the reasons of the other {len(every) - PARKED_SHOWN}, too."
     names = ", ".join(every[:PARKED_NAMED])
     if len(every) > PARKED_NAMED:
         names += f" and {len(every) - PARKED_NAMED} more"
     it, each = ("it", every[0]) if len(every) == 1 else ("them", "TABLE, once for each")
-    anew = (
+    hint = (
         f" Do what is said above, or take a new snapshot of {it} at the next start with: raycdc tables resnapshot "
         f"CONFIG {each}; or leave {it} out (source.exclude)."
         if stream is not None
@@ -352,5 +352,5 @@ def complain_of_parked(
     )
     raise SchemaError(
         f"Everything is committed except {names}: parked, because of changes that cannot be followed or written.\n"
-        f"{reasons}\nNothing of {it} after that place was passed on.{anew}"
+        f"{reasons}\nNothing of {it} after that place was passed on.{hint}"
     )

@@ -15,7 +15,7 @@ bases/record-EPOCH-GENERATION-SHA.json  {"version": 2, "epoch", "generation", "t
 | a base is written | because |
 |---|---|
 | with the first record of a process | it relies on no document of others, who may still be about to write |
-| when a record tells of more than `Compaction.record_share_max` of the targets | the next ones would be as long |
+| when a record tells of more than `Compaction.record_fraction_max` of the targets | the next ones would be as long |
 
 *What if the process dies here?* A base is there durably before the record that names it, and is never written over:
 its name has its checksum. Without its record nobody reads it. It is deleted `KEEP_COMMITTED` epochs later (`sweep`), if
@@ -208,8 +208,8 @@ class RecordBases:
             if entries < self._compaction.whole_below:
                 return EncodedRecord(codec.encode(record.to_json()))
             if self._own is not None:
-                document, told = _change(record, self._own)
-                if told <= entries * self._compaction.record_share_max:
+                document, reported = _change(record, self._own)
+                if reported <= entries * self._compaction.record_fraction_max:
                     return EncodedRecord(codec.encode(document), self._own)
             base, data = _base_of(record)
             return EncodedRecord(codec.encode(_change(record, base)[0]), base, data)
@@ -275,9 +275,9 @@ def _change(record: CommitRecord, base: Base) -> tuple[ChangedRecordJson, int]:
     """The document of `record` as a change of `base`, and of how many targets it tells."""
     short = replace(
         record,
-        tables=_news(base.tables, record.tables),
-        routes=_news(base.routes, record.routes),
-        known=_news(base.known, record.known),
+        tables=_changed_values(base.tables, record.tables),
+        routes=_changed_values(base.routes, record.routes),
+        known=_changed_values(base.known, record.known),
     )
     gone = {
         "tables": _missing(base.tables, record.tables),
@@ -290,11 +290,11 @@ def _change(record: CommitRecord, base: Base) -> tuple[ChangedRecordJson, int]:
     document: ChangedRecordJson = {**whole, "base": base.reference.to_json()}  # type: ignore[typeddict-item]
     if any(gone.values()):
         document["gone"] = {part: names for part, names in gone.items() if names}
-    told = len(short.tables) + len(short.routes) + len(short.known)
-    return document, told + sum(map(len, gone.values()))
+    reported = len(short.tables) + len(short.routes) + len(short.known)
+    return document, reported + sum(map(len, gone.values()))
 
 
-def _news(before: Mapping[str, _Value], after: Mapping[str, _Value]) -> dict[str, _Value]:
+def _changed_values(before: Mapping[str, _Value], after: Mapping[str, _Value]) -> dict[str, _Value]:
     """What `before` does not have, or has as another one. Most are the very same values."""
     return {name: value for name, value in after.items() if (was := before.get(name)) is not value and was != value}
 
@@ -303,8 +303,8 @@ def _missing(before: Mapping[str, _Value], after: Mapping[str, _Value]) -> list[
     return sorted(before.keys() - after.keys())
 
 
-def _onto(before: Mapping[str, _Value], news: Mapping[str, _Value], gone: Iterable[str]) -> dict[str, _Value]:
-    after = {**before, **news}
+def _onto(before: Mapping[str, _Value], changed: Mapping[str, _Value], gone: Iterable[str]) -> dict[str, _Value]:
+    after = {**before, **changed}
     for name in gone:
         del after[name]
     return after

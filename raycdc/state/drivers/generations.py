@@ -21,7 +21,7 @@ OwnGeneration = NewType("OwnGeneration", int)
 
 _GENERATION_FILE = re.compile(r"(\d{10})\.json$")
 #: The signs of life of a generation's driver, beside its claim.
-_PULSE = "generations/{:010d}.pulse.json"
+_HEARTBEAT = "generations/{:010d}.pulse.json"
 
 
 class Generations:
@@ -108,7 +108,7 @@ class Generations:
 
     def holder(self, generation: int) -> Holder | None:
         """The driver of `generation`, as it said last; None for one of a raycdc that gave no signs of life."""
-        document = codec.read_current(self._folder, _PULSE.format(generation))
+        document = codec.read_current(self._folder, _HEARTBEAT.format(generation))
         if document is None:
             document = codec.read_current(self._folder, f"generations/{generation:010d}.json") or {}
         said = document.get("holder")
@@ -128,7 +128,7 @@ class Generations:
     def show(self, generation: OwnGeneration, holder: Holder) -> None:
         """Say that the driver of `generation` is there. Nobody reads it once there is a newer one."""
         document = {"version": codec.DOCUMENT_VERSION, "holder": holder.to_json()}
-        self._folder.write(_PULSE.format(generation), codec.encode(document))
+        self._folder.write(_HEARTBEAT.format(generation), codec.encode(document))
 
     def _claim(self, generation: int) -> bool:
         name = f"generations/{generation:010d}.json"
@@ -157,7 +157,7 @@ class Generations:
 
         replaced = self._folder.atomically(act)
         for one in replaced or ():
-            self._folder.delete(_PULSE.format(one))
+            self._folder.delete(_HEARTBEAT.format(one))
         return replaced is not None
 
     def _claims(self) -> list[int]:

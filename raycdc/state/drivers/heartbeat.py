@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 RENEW_S = 3.0
 SILENT_S = 15.0
 #: How often one that waits looks at the state.
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 class DriverHeartbeat:
@@ -162,7 +162,7 @@ class DriverWatch:
         self._seen: tuple[int, Holder | None] | None = None
         self._since_s = clock()
 
-    def look(self) -> Vacancy | str:
+    def poll(self) -> Vacancy | str:
         """A vacancy, or who has the state. One look at the folder."""
         (newest, holder), now_s = self._generations.newest_holder(), self._clock()
         if newest == 0:
@@ -175,8 +175,8 @@ class DriverWatch:
             return f"process {locked_by}" if locked_by else Vacancy(newest, "nobody has it")
         if holder.ended:
             return Vacancy(newest, f"{holder} has ended")
-        gone = not self._locked_by() if holder.shares(self._lock) else holder.has_let_go()
-        if holder.locked and gone:
+        is_unlocked = not self._locked_by() if holder.meets_lock(self._lock) else holder.has_let_go()
+        if holder.locked and is_unlocked:
             return Vacancy(newest, f"{holder} is gone")
         if now_s - self._since_s >= SILENT_S:
             return Vacancy(newest, f"{holder} gave no sign of life for {now_s - self._since_s:.0f} s")
@@ -196,10 +196,10 @@ def require_vacant(
     gave a sign is gone with its lock. `wait` is called between two looks, with the driver that may have the state.
     """
     _, holder = generations.newest_holder()
-    if holder is not None and not holder.beat and holder.shares(lock):
+    if holder is not None and not holder.beat and holder.meets_lock(lock):
         return
     watch = DriverWatch(generations, lambda: "", threads.now_s, lock=lock)
-    while not isinstance(found := watch.look(), Vacancy):
+    while not isinstance(found := watch.poll(), Vacancy):
         if watch.changes > 1:
             raise StateError(
                 f"The state in {where} is in use by {found}. Stop that one first (two drivers on one state would "
@@ -208,4 +208,4 @@ def require_vacant(
         if wait is not None:
             wait(found)
         else:
-            threads.wait(threading.Event(), LOOK_S)
+            threads.wait(threading.Event(), POLL_S)

@@ -143,7 +143,7 @@ class Holder:
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
-    def shares(self, lock: str) -> bool:
+    def meets_lock(self, lock: str) -> bool:
         """Whether it runs, or ran, where our lock (`lock`, as `Holder.lock`) would meet its own."""
         if self.lock or lock:
             return self.lock == lock

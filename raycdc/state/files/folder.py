@@ -189,21 +189,21 @@ class LocalFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Replace `name` by `data` so that after a crash either the old or the new content is there, whole."""
-        self._place(name, data, self._disk.rename)
+        self._write(name, data, self._disk.rename)
 
     def write_all(self, documents: Mapping[str, bytes]) -> None:
         """`write` for each. The disk is waited for together: hundreds of tables have a schema each."""
-        places = {_beside(target): target for target in (self.path / name for name in documents)}
+        locations = {_temporary(target): target for target in (self.path / name for name in documents)}
         try:
-            for temporary, data in zip(places, documents.values(), strict=True):
+            for temporary, data in zip(locations, documents.values(), strict=True):
                 self._disk.create(temporary, _halves(data))
-            self._disk.sync_all(list(places))
-            for temporary, target in places.items():
+            self._disk.sync_all(list(locations))
+            for temporary, target in locations.items():
                 self._disk.rename(temporary, target)
-            for folder in {target.parent for target in places.values()}:
+            for folder in {target.parent for target in locations.values()}:
                 self._disk.sync_folder(folder)
         except OSError as cause:
-            for temporary in places:
+            for temporary in locations:
                 with suppress(OSError):
                     self._disk.delete(temporary)
             raise StateError(f"{self.path / next(iter(documents))} cannot be written: {cause}.") from cause
@@ -216,15 +216,15 @@ class LocalFolder:
                 self._disk.link(temporary, target)
             self._disk.delete(temporary)
 
-        self._place(name, data, link)
+        self._write(name, data, link)
 
-    def _place(self, name: str, data: bytes, place: Callable[[Path, Path], object]) -> None:
+    def _write(self, name: str, data: bytes, rename: Callable[[Path, Path], object]) -> None:
         target = self.path / name
-        temporary = _beside(target)
+        temporary = _temporary(target)
         try:
             self._disk.create(temporary, _halves(data))
             self._disk.sync(temporary)
-            place(temporary, target)
+            rename(temporary, target)
             self._disk.sync_folder(target.parent)
         except OSError as cause:
             with suppress(OSError):
@@ -297,7 +297,7 @@ class LocalFolder:
         return Lease(path, descriptor)
 
 
-def _beside(target: Path) -> Path:
+def _temporary(target: Path) -> Path:
     """A name of its own for what becomes `target` when it is whole."""
     return target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
 

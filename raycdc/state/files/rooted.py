@@ -136,7 +136,7 @@ class Roots:
             stored = self._store.read(ROOT)
         if stored is None:
             return RootUpdate(None, {})
-        origin = f"{self._store.place}/{ROOT}"
+        origin = f"{self._store.location}/{ROOT}"
         document = codec.upgrade(
             codec.decode(stored.data, origin=origin), origin=origin, current=ROOT_VERSION, upgrades={}
         )
@@ -158,7 +158,7 @@ class Roots:
                     raise ObjectMissingError(key)
                 return stored.data
 
-    def placed(self, step: RootUpdate) -> bool:
+    def swapped(self, step: RootUpdate) -> bool:
         """Replace the root by what the step made of it; False where another root is there."""
         with as_state_errors():
             for name, data in step.pending.items():
@@ -255,7 +255,7 @@ class RootedFolder:
 
     @property
     def where(self) -> str:
-        return str(self._store.place)
+        return str(self._store.location)
 
     def origin(self, name: str) -> str:
         return f"{self.where}/{name}"
@@ -351,7 +351,7 @@ class RootedFolder:
                 continue
             finally:
                 self._steps.own = None
-            if not step.changed or self._roots.placed(step):
+            if not step.changed or self._roots.swapped(step):
                 return result
         raise StateError(
             f"{self.origin(ROOT)} was changed by others at each of {TRIES} tries. Is this pipeline.state used twice?"

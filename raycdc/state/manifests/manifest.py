@@ -131,7 +131,7 @@ class Segment:
             crc32=self.crc32,
         )
 
-    def placed(self, folder: PurePath | None, *, flight: str = "") -> Segment:
+    def located(self, folder: PurePath | None, *, flight: str = "") -> Segment:
         """The segment where its node has it now: in `folder` (None: the node knows), served by `flight`."""
         return replace(self, path=str(folder / self.name) if folder else self.name, flight=flight)
 

@@ -163,15 +163,16 @@ class ManifestCompaction:
     """When a manifest or a commit record is written whole, and when a base is due.
 
     A state of less than `whole_below` entries has some hundred kilobytes at most, and is written in milliseconds. A
-    change that tells more than `share_max` of the entries would save little. `chain_max` bounds the small files that a
-    start reads beside a base: twice as many, if the base is late. A record tells of at most `record_share_max` of its
-    targets: a base, written while the sink waits, is then once in 32 records where each has 0.1 % of them, all others.
+    change that tells more than `fraction_max` of the entries would save little. `chain_max` bounds the small files that
+    a start reads beside a base: twice as many, if the base is late. A record tells of at most `record_fraction_max` of
+    its targets: a base, written while the sink waits, is then once in 32 records where each has 0.1 % of them, all
+    others.
     """
 
     whole_below: int = 1000
-    share_max: float = 0.5
+    fraction_max: float = 0.5
     chain_max: int = 32
-    record_share_max: float = 1 / 32
+    record_fraction_max: float = 1 / 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +319,7 @@ class ManifestFiles:
         if before is not None:
             base, length = self._way_to(before)
             change = ChangedManifest.between(before.state, manifest, after=before.reference, base=base)
-            if change.is_written and change.entries <= state.entries * self.compaction.share_max:
+            if change.is_written and change.entries <= state.entries * self.compaction.fraction_max:
                 data, sha = codec.encode_signed(change.to_json())
                 return EncodedManifest(
                     data, KnownManifest(ManifestReference(manifest.epoch, sha), state, base, length + 1)

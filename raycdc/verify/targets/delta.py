@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from raycdc.model import TableId
 from raycdc.storage.settings import StorageSettings, delta_options
-from raycdc.storage.url import FolderLocation, place_of
+from raycdc.storage.url import FolderLocation, parse_location
 from raycdc.verify.targets.api import NotComparedError, RowFilter
 from raycdc.verify.targets.spans import arrow_condition
 
@@ -24,10 +24,10 @@ class DeltaRows:
     one_zero = False
 
     def __init__(self, path: str, target: TableId, settings: StorageSettings) -> None:
-        place = place_of(path).below(f"{target.db}/{target.table}")
+        location = parse_location(path).below(f"{target.db}/{target.table}")
         self._target = target
-        self._where = str(place.path if isinstance(place, FolderLocation) else place)
-        self._options = None if isinstance(place, FolderLocation) else delta_options(place, settings)
+        self._where = str(location.path if isinstance(location, FolderLocation) else location)
+        self._options = None if isinstance(location, FolderLocation) else delta_options(location, settings)
 
     def __repr__(self) -> str:
         return f"DeltaRows({self._where!r})"

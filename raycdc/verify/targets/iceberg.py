@@ -21,7 +21,7 @@ from pyiceberg.types import IntegerType, LongType, StringType
 from raycdc.errors import SinkError
 from raycdc.model import TableId
 from raycdc.storage.settings import StorageSettings, iceberg_properties, with_tls
-from raycdc.storage.url import FolderLocation, place_of
+from raycdc.storage.url import FolderLocation, parse_location
 from raycdc.verify.changelog import EMPTIED, KIND
 from raycdc.verify.targets.api import NotComparedError, RowFilter
 from raycdc.verify.targets.spans import spans
@@ -47,10 +47,10 @@ class Warehouse:
         """`NotComparedError` where there is none, or where nothing here reads it."""
         absent = NotComparedError(f"there is no Iceberg table {target} in the catalog")
         if self.type == "hadoop":
-            place = place_of(self.warehouse)
-            if not isinstance(place, FolderLocation):
+            location = parse_location(self.warehouse)
+            if not isinstance(location, FolderLocation):
                 raise NotComparedError("a warehouse of type hadoop on an object store is not read by verify")
-            folder = Path(place.path).absolute() / target.db / target.table / "metadata"
+            folder = Path(location.path).absolute() / target.db / target.table / "metadata"
             names = [name.name for name in folder.glob("v*.metadata.json")] if folder.is_dir() else []
             versions = {int(match[1]): name for name in names if (match := _METADATA.fullmatch(name))}
             if not versions:
@@ -72,11 +72,11 @@ class Warehouse:
         if self.type == "rest":
             properties |= {"warehouse": self.warehouse} if self.warehouse else {}
         elif self.warehouse:
-            place = place_of(self.warehouse)
-            if isinstance(place, FolderLocation):
-                properties["warehouse"] = f"file://{Path(place.path).absolute()}"
+            location = parse_location(self.warehouse)
+            if isinstance(location, FolderLocation):
+                properties["warehouse"] = f"file://{Path(location.path).absolute()}"
             else:
-                properties |= {"warehouse": str(place), **iceberg_properties(place, self.storage)}
+                properties |= {"warehouse": str(location), **iceberg_properties(location, self.storage)}
         return {**properties, **self.properties}
 
 

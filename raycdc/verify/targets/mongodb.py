@@ -36,8 +36,10 @@ class MongoDbRows:
     one_zero = False
 
     def __init__(self, uri: Secret, target: TableId, schema: TableSchema) -> None:
-        if odd := next((c.name for c in schema.columns if c.type.native.startswith("bson")), ""):
-            raise NotComparedError(f"its column {odd} holds BSON of any type, which verify does not compare in MongoDB")
+        if invalid := next((c.name for c in schema.columns if c.type.native.startswith("bson")), ""):
+            raise NotComparedError(
+                f"its column {invalid} holds BSON of any type, which verify does not compare in MongoDB"
+            )
         self._uri = uri
         self._target = target
         self._types = {column.name: _stored(column.type) for column in schema.columns}
@@ -47,7 +49,7 @@ class MongoDbRows:
 
     def columns(self) -> Sequence[str]:
         """Those of the schema: a field that a document lacks is NULL."""
-        with connect(self._uri, place="sink.uri") as client:
+        with connect(self._uri, key_path="sink.uri") as client:
             try:
                 there = self._target.table in client[self._target.db].list_collection_names()
             except PyMongoError as cause:
@@ -57,7 +59,7 @@ class MongoDbRows:
         return list(self._types)
 
     def rows_about(self) -> int:
-        with connect(self._uri, place="sink.uri") as client:
+        with connect(self._uri, key_path="sink.uri") as client:
             try:
                 return int(client[self._target.db][self._target.table].estimated_document_count())
             except PyMongoError as cause:
@@ -69,7 +71,7 @@ class MongoDbRows:
         decoder = DocumentDecoder(
             CollectionLayout((Column(ID, parse_type("json")), *fields)), collection=str(self._target)
         )
-        with connect(self._uri, place="sink.uri") as client:
+        with connect(self._uri, key_path="sink.uri") as client:
             collection = client[self._target.db][self._target.table]
             found = RawFind(collection, self._query(wanted), [ID, *columns], batch_size=_BATCH_DOCUMENTS)
             # By the index, as a scan meets a document twice that goes and comes again behind it.

@@ -25,9 +25,9 @@ def open_target(config: PipelineConfig, target: TableId, schema: TableSchema) ->
         case "iceberg":
             from raycdc.verify.targets.iceberg import IcebergRows, Warehouse
 
-            place = section.place()
-            given = (place.uri.reveal(), place.properties, settings)
-            return IcebergRows(Warehouse(place.type, place.name, place.warehouse, *given), target)
+            options = section.catalog_options()
+            given = (options.uri.reveal(), options.properties, settings)
+            return IcebergRows(Warehouse(options.type, options.name, options.warehouse, *given), target)
         case "parquet":
             from raycdc.verify.targets.parquet import ParquetRows
 

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from raycdc.model import META_COLUMNS, TableId
-from raycdc.storage.url import FolderLocation, place_of
+from raycdc.storage.url import FolderLocation, parse_location
 from raycdc.verify.targets.api import NotComparedError, RowFilter
 from raycdc.verify.targets.spans import arrow_condition
 
@@ -23,10 +23,10 @@ class ParquetRows:
     one_zero = False
 
     def __init__(self, path: str, target: TableId) -> None:
-        place = place_of(path)
-        if not isinstance(place, FolderLocation):
+        location = parse_location(path)
+        if not isinstance(location, FolderLocation):
             raise NotComparedError("Parquet files on an object store are not read by verify")
-        self._folder = Path(place.path) / target.db / target.table
+        self._folder = Path(location.path) / target.db / target.table
         self._target = target
 
     def __repr__(self) -> str:

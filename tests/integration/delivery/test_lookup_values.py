@@ -67,7 +67,7 @@ def test_an_unsigned_number_is_a_key_as_far_as_documents_can_have_it(mongodb: Mo
     lookup = options(mongodb, users).lookup(0)
     column = ResolvedColumn("qty", LogicalType(TypeKind.UINT64), stored="qty")
     (found,) = resolved_lookups("here", [lookup], [column])
-    keys = canonical(pa.array([1, 2**63 - 1, 2**63, 2**64 - 1, None], pa.uint64()), found.key_type, place="here")
+    keys = canonical(pa.array([1, 2**63 - 1, 2**63, 2**64 - 1, None], pa.uint64()), found.key_type, key_path="here")
     assert keys.equals(pa.array([1, 2**63 - 1, None, None, None], pa.int64()))
 
 

@@ -29,7 +29,7 @@ READERS = 2
 def launcher(tmp_path: Path) -> Iterator[RayLauncher]:
     config = DatagenSourceConfig(type="datagen", tables=("shop.orders",))
     store = CheckpointStore(tmp_path / "state", pipeline="names")
-    spec = JobSpec(store.place, partial(DatagenSource, config), CoordinatorSettings(), until=None)
+    spec = JobSpec(store.location, partial(DatagenSource, config), CoordinatorSettings(), until=None)
     listeners = RayListeners(warn=lambda _: None, lost=lambda _: None, stuck=lambda _: None)
     with closing(RayLauncher(spec, address="local", readers=READERS, spools=None, listeners=listeners)) as made:
         yield made

@@ -41,7 +41,7 @@ processes = [me, *me.children(recursive=True)]
 listening = {c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
 settings = SpoolSettings(Path(sys.argv[1]), "c", "t", str(Path(sys.argv[1], "s")), JobAuthority.new())
 nodes = RayNodes(ReaderNeeds(), own=ray.get_runtime_context().get_node_id(), network=True, warn=print)
-spools = RaySpools(settings, nodes, warn=print, look=lambda: None)
+spools = RaySpools(settings, nodes, warn=print, poll=lambda: None)
 stranger = "import ray; ray.init(address=%r, log_to_driver=False)" % ray.get_runtime_context().gcs_address
 environment = {name: value for name, value in os.environ.items() if name != TOKEN}
 joined = subprocess.run([sys.executable, "-c", stranger], env=environment, capture_output=True, timeout=900)
@@ -124,9 +124,9 @@ def test_a_folder_that_somebody_else_made_is_not_used(tmp_path: Path, monkeypatc
 def test_a_token_of_ours_is_not_shown_to_a_cluster_that_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ray_private.TOKEN, raising=False)
     ray_private.set_token()
-    ray_private.take_token_away()
+    ray_private.forget_token()
     assert ray_private.TOKEN not in os.environ
     monkeypatch.setenv(ray_private.TOKEN, "the user's own")
     ray_private.set_token()
-    ray_private.take_token_away()
+    ray_private.forget_token()
     assert os.environ[ray_private.TOKEN] == "the user's own"

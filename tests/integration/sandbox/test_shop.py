@@ -75,7 +75,7 @@ def test_the_hot_range_gets_its_share(mariadb: MariaDbServer) -> None:
         mariadb.execute(f"DROP DATABASE {name}")
         create_shop(connection, name, SMALL)
         hot = HotRange(100, 110)
-        workload = ShopWorkload(mariadb.connect, seed=1, database=name, size=SMALL, hot=lambda: hot, hot_share=1.0)
+        workload = ShopWorkload(mariadb.connect, seed=1, database=name, size=SMALL, hot=lambda: hot, hot_fraction=1.0)
         before = read_source(connection, name, "orders", like=KEYS)
         while workload.counts["change_order"] < 20:
             workload.step()

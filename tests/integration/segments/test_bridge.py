@@ -213,7 +213,7 @@ def test_large_batches_are_cut_to_the_limits(tmp_path: Path) -> None:
 
 
 def test_a_segment_is_found_by_its_name_alone_and_deleted_on_its_node(segment: Segment, server: FlightServer) -> None:
-    named = segment.placed(None, flight=server.endpoint)
+    named = segment.located(None, flight=server.endpoint)
     assert named.path == "1.arrow"
     assert table(named, ELSEWHERE).equals(table(segment, HERE))
     delete_there(named, SegmentAccess(HERE, TOKEN))
@@ -243,6 +243,6 @@ def test_how_segments_are_reached_travels_between_processes_and_shows_no_token(s
     access = SegmentAccess(ELSEWHERE, TOKEN).as_of({HERE: segment.flight})
     assert pickle.loads(pickle.dumps(access)) == access
     assert TOKEN not in repr(access)
-    assert access.placed([replace(segment, flight="")]) == (segment,)
-    assert access.as_of({}).placed([segment]) == (replace(segment, flight=""),)
+    assert access.located([replace(segment, flight="")]) == (segment,)
+    assert access.as_of({}).located([segment]) == (replace(segment, flight=""),)
     assert (access.is_own(segment), SegmentAccess(HERE).is_own(segment)) == (False, True)

@@ -19,7 +19,7 @@ from tests.support.servers.store_proxy import Fault, Rule, StoreProxy
 IN_STORES = {
     "rename": "Objects cannot be renamed.",
     "revoke": "The servers of the tests know one key, which may do everything.",
-    "away": "The story of a store that fails for a while is played instead.",
+    "unreachable": "The story of a store that fails for a while is played instead.",
 }
 
 

@@ -34,7 +34,7 @@ class OnAzure(SinkConformance):
 
     impossible: ClassVar[Mapping[str, str]] = {
         **IN_STORES,
-        "away": "The suite on S3 plays a store that fails for a while.",
+        "unreachable": "The suite on S3 plays a store that fails for a while.",
     }
 
     @pytest.fixture(autouse=True)

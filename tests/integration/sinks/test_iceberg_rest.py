@@ -48,7 +48,7 @@ def test_all_epochs_reach_the_tables_of_a_server_once(tmp_path: Path, server: Se
 def run(world: World, sink: IcebergSink) -> list[str]:
     """A run to its end, in which no table may be parked; what it told of waiting."""
     told: list[str] = []
-    world.loop(sink, parking=ParkingPolicy(waiting=SinkOutagePolicy(tell=told.append))).run()
+    world.loop(sink, parking=ParkingPolicy(waiting=SinkOutagePolicy(notify=told.append))).run()
     record = world.store.last_commit()
     assert record is not None
     assert record.parked == {}
@@ -97,7 +97,7 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path, server: Server, sta
         told.append(text)
         server.guard.away = 0
 
-    world.loop(opened, parking=ParkingPolicy(waiting=SinkOutagePolicy(tell=tell))).run()
+    world.loop(opened, parking=ParkingPolicy(waiting=SinkOutagePolicy(notify=tell))).run()
     world.check()
     assert server.uri.removeprefix("http://") in told[0]
 
@@ -114,7 +114,7 @@ def test_a_server_that_lacks_is_waited_for(tmp_path: Path, server: Server) -> No
             server.start()
         told.append(text)
 
-    world.loop(opened, parking=ParkingPolicy(waiting=SinkOutagePolicy(tell=tell))).run()
+    world.loop(opened, parking=ParkingPolicy(waiting=SinkOutagePolicy(notify=tell))).run()
     world.check()
     assert f"at {server.uri.removeprefix('http://')} is away: ConnectionError" in told[0]
 
@@ -137,7 +137,7 @@ def test_a_compaction_whose_answer_is_lost_keeps_its_files(tmp_path: Path, serve
 
     server.loses = is_first_replace
     made = sink(world, server)
-    made._upkeep = IcebergLake().upkeep(world)
+    made._maintenance = IcebergLake().upkeep(world)
     assert run(world, made) == []
     assert lost
     world.check()

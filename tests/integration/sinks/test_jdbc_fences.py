@@ -156,7 +156,7 @@ def test_a_driver_paused_before_the_first_record_is_fenced(
         schema = "SCHEMA" if isinstance(world.server, PostgresServer) else "DATABASE"
         execute(world, f"CREATE {schema} shop", "CREATE TABLE shop.t (id BIGINT PRIMARY KEY, a BIGINT, b BIGINT)")
     old, late = sink_of(world, on_existing=on_existing), work_of(world, 1)
-    standing = JdbcSteps.standing
+    standing = JdbcSteps.read_state
 
     def paused(target: JdbcSteps, epoch: int | None = None) -> TargetState:
         found = standing(target, epoch)
@@ -169,7 +169,7 @@ def test_a_driver_paused_before_the_first_record_is_fenced(
         assert errors == []
         return found
 
-    monkeypatch.setattr(JdbcSteps, "standing", paused)
+    monkeypatch.setattr(JdbcSteps, "read_state", paused)
     with pytest.raises(SinkError):
         old.apply_schema(late)
     world.check()

@@ -15,7 +15,7 @@ from raycdc.errors import SinkError, TargetDroppedError
 from raycdc.sandbox.servers import KafkaServer
 from raycdc.sinks.api import Sink
 from raycdc.sinks.kafka.sink import KafkaSink
-from raycdc.sinks.kafka.transactions import KafkaTarget, look
+from raycdc.sinks.kafka.transactions import KafkaTarget, read_record
 from raycdc.testing.epochs import ScriptedTable
 from tests.epochs.sink_world import TOPICS, World, new_world
 
@@ -103,17 +103,17 @@ def test_a_record_that_an_older_version_wrote_is_read(world: World) -> None:
     epoch(world, 1, final=True)
     world.loop(sink).run()
     target = target_of(sink, world)
-    record = look(target)
+    record = read_record(target)
     assert record.topic_id == target.topic_id != ""
     assert record.vector is not None
     older = {"generation": record.vector.generation, "epoch": record.cut.epoch, "parts": record.cut.parts,
              "most": record.cut.most}  # fmt: skip
     committed_by_hand(world, target, record.vector.epoch * 8 + record.vector.step, older)
-    assert look(target) == replace(record, topic_id="")
+    assert read_record(target) == replace(record, topic_id="")
     epoch(world, 100, final=True)
     world.restart()
     world.check()
-    assert look(target_of(sink, world)).topic_id == target.topic_id
+    assert read_record(target_of(sink, world)).topic_id == target.topic_id
 
 
 def test_a_record_of_a_newer_version_is_refused(world: World) -> None:

@@ -20,7 +20,7 @@ from raycdc.segments import StageTask, run_in_process
 from raycdc.sinks.api import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, CommitVector, TableCommit
 from raycdc.sinks.kafka.sink import KafkaSink
 from raycdc.sinks.kafka.tasks import WritePart
-from raycdc.sinks.kafka.transactions import Cut, KafkaTarget, TransactionalProducer, look
+from raycdc.sinks.kafka.transactions import Cut, KafkaTarget, TransactionalProducer, read_record
 from raycdc.state.manifests.manifest import Manifest
 from tests.epochs.sink_world import World, as_messages, new_world, works_of
 
@@ -109,8 +109,8 @@ def test_each_part_is_a_transaction_under_its_own_name_and_the_tables_record_com
     assert dying.done == ["PlanParts", *["WritePart"] * PARTS, "WriteChanges"]
     target = target_of(world)
     whole = CommitVector(manifest.epoch, STEP_LAST, 1)
-    assert [look(target.part(n)).vector for n in range(PARTS)] == [whole] * PARTS
-    assert (look(target).vector, look(target).cut) == (whole, Cut(manifest.epoch, PARTS, PARTS))
+    assert [read_record(target.part(n)).vector for n in range(PARTS)] == [whole] * PARTS
+    assert (read_record(target).vector, read_record(target).cut) == (whole, Cut(manifest.epoch, PARTS, PARTS))
     world.check()
 
 
@@ -139,7 +139,7 @@ def test_the_plan_holds_for_whoever_goes_on_with_the_epoch(world: World, monkeyp
     world.check()
     epoch(world)
     world.restart()
-    assert look(target_of(world)).cut == Cut(1, PARTS, PARTS)
+    assert read_record(target_of(world)).cut == Cut(1, PARTS, PARTS)
     world.check()
 
 
@@ -153,7 +153,7 @@ def test_rows_of_a_part_that_are_gone_make_the_table_begin_again(world: World) -
     for segment in manifest.segments:
         Path(segment.path).unlink()
     asked: list[Any] = []
-    recovery = world.restart(begin_again=lambda *told: asked.append(told[1]))
+    recovery = world.restart(request_resnapshot=lambda *told: asked.append(told[1]))
     assert recovery == Recovery(1, frozen=(1,))
     assert [list(tables) for tables in asked] == [[TableId.parse("shop.orders")]]
     assert world.sink().committed(work.target) == CommitVector(1, STEP_LAST, 2)
@@ -224,7 +224,7 @@ def test_a_topic_with_one_partition_is_written_by_one_task_in_the_order_of_the_l
     kafka.create_topic(topic, partitions=1)
     epoch(world)
     world.restart()
-    assert look(target_of(world)).cut == Cut()
+    assert read_record(target_of(world)).cut == Cut()
     table = world.script.table("shop.orders")
     changes = [(row["_op"], row["id"]) for row in world.rows(table)]
     assert changes == [(op, row["id"]) for op, row in as_messages(table)]

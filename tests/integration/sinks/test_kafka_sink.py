@@ -24,7 +24,7 @@ from raycdc.sinks.kafka import tasks as kafka_tasks
 from raycdc.sinks.kafka.checks import check_sink
 from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.sink import KafkaSink
-from raycdc.sinks.kafka.transactions import TransactionalProducer, look
+from raycdc.sinks.kafka.transactions import TransactionalProducer, read_record
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, ScriptedTable
@@ -232,7 +232,7 @@ def test_the_record_of_a_quiet_table_is_kept_beyond_what_brokers_keep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_keeper, "RENEW_AFTER_S", 10.0)
-    monkeypatch.setattr(kafka_keeper, "LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr(kafka_keeper, "POLL_EVERY_S", 1.0)
     short = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
     with KafkaServer(short) as kafka:
         topic = kafka.create_topic("quiet")
@@ -247,7 +247,7 @@ def test_the_record_of_a_quiet_table_is_kept_beyond_what_brokers_keep(
         with TransactionalProducer(forgotten) as transactions:
             transactions.write(CommitVector(1, STEP_LAST, 1), ())
         # Both groups have no member, and one has no keeper.
-        wait_until(lambda: look(forgotten).vector is None, timeout_s=150, what="the broker to forget a record")
-        assert look(kept).vector == CommitVector(manifest.epoch, STEP_LAST, 1)
+        wait_until(lambda: read_record(forgotten).vector is None, timeout_s=150, what="the broker to forget a record")
+        assert read_record(kept).vector == CommitVector(manifest.epoch, STEP_LAST, 1)
         sink.close()
         assert len(read(kafka, topic)) == len(world.table().changelog)

@@ -35,16 +35,16 @@ Client = MongoClient[dict[str, Any]]
 
 #: Of the suite: what others do to a target.
 TOUCHED = (
-    "test_a_column_of_others_keeps_its_values",
-    "test_a_target_that_was_lost_is_made_anew_while_the_run_goes_on",
+    "test_a_foreign_column_keeps_its_values",
+    "test_a_lost_target_is_recreated_during_the_run",
     "test_a_target_that_was_restored_from_an_older_copy_is_parked_alone",
-    "test_a_target_that_was_restored_from_an_older_copy_begins_anew_while_the_run_goes_on",
-    "test_a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone",
-    "test_a_target_that_somebody_renamed_is_parked_alone",
-    "test_rows_that_somebody_deleted_are_noticed_or_later_changes_arrive",
+    "test_a_target_restored_from_an_older_copy_is_resnapshotted_during_the_run",
+    "test_an_altered_target_that_rows_do_not_fit_is_parked_alone",
+    "test_a_renamed_target_is_parked_alone",
+    "test_deleted_target_rows_are_noticed_or_later_changes_arrive",
     "test_a_target_that_may_not_be_written_any_more_is_parked_alone",
     "test_what_administrators_do_now_and_then_is_harmless",
-    "test_a_store_that_is_away_for_a_moment_is_waited_for",
+    "test_a_briefly_unreachable_store_is_waited_for",
 )
 
 
@@ -69,7 +69,7 @@ class OfServer(SinkConformance):
         return self.reached()
 
     @contextmanager
-    def away(self, folder: Path) -> Iterator[None]:
+    def unreachable(self, folder: Path) -> Iterator[None]:
         self.gate.set(GateMode.SHUT)
         try:
             yield

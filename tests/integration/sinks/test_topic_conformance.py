@@ -53,7 +53,7 @@ def guarded() -> Iterator[tuple[KafkaServer, Gate]]:
     # The gate first: the broker is asked where it tells clients to go before it counts as started.
     with (
         Gate(KafkaServer.host, port, listens_on=through) as gate,
-        KafkaServer(options, port=port, port_told=through) as kafka,
+        KafkaServer(options, port=port, advertised_port=through) as kafka,
     ):
         yield kafka, gate
 
@@ -199,7 +199,7 @@ class Topics(SinkConformance):
         self.configure(topic, "retention.ms", "600000000")
 
     @contextmanager
-    def away(self, folder: Path) -> Iterator[None]:
+    def unreachable(self, folder: Path) -> Iterator[None]:
         with self.gate.being(GateMode.SHUT):
             yield
 
@@ -225,8 +225,8 @@ class TestSeveralPartitionsInEachRun(Parts):
 
 
 WORST = (
-    "test_a_target_that_was_lost_is_made_anew_while_the_run_goes_on",
-    "test_rows_that_somebody_deleted_are_noticed_or_later_changes_arrive",
+    "test_a_lost_target_is_recreated_during_the_run",
+    "test_deleted_target_rows_are_noticed_or_later_changes_arrive",
     "test_a_target_that_may_not_be_written_any_more_is_parked_alone",
 )
 play_only(TestSeveralPartitionsInEachRun, WORST)

@@ -140,12 +140,12 @@ def test_a_large_merge_is_not_made_by_spark(
     """Because Delta's Spark overwrites the commits of others there."""
     monkeypatch.setattr("raycdc.sinks.delta.target.MERGE_IN_PROCESS_BYTES_MAX", 0)
     monkeypatch.setattr("raycdc.sinks.delta.sink.SMALL_BYTES_MAX", 0)
-    look = DeltaSink.look
+    look = DeltaSink.inspect
 
     def with_spark(sink: DeltaSink, context: SinkContext) -> None:
         look(sink, replace(context, session=NoSpark))
 
-    monkeypatch.setattr(DeltaSink, "look", with_spark)
+    monkeypatch.setattr(DeltaSink, "inspect", with_spark)
     suite.test_every_change_is_there_once(tmp_path)
 
 

@@ -72,7 +72,7 @@ def test_rows_that_others_took_or_changed_are_noticed(
     act(table)
     play.epochs(1)
     sink = play.sink()
-    (work,) = [work for work in play.works(3) if work.target == target]
+    (work,) = [work for work in play.commits(3) if work.target == target]
     with pytest.raises((TargetModifiedError, TargetDroppedError), match=r"lost rows|was restored|other rows"):
         sink.commit(work, sink.stage([work])[target])
 

@@ -77,7 +77,7 @@ def with_letters(world: World, generation: int) -> dict[str, Any]:
     folder = str(world.store.path / "dead_letters")
     records = BadRecords(DEAD_LETTER, folder, upsert=True, driver=generation)
     sieve = BadRowFilter(records, world.store.path / "derived")
-    return {"routing": replace(world.routing, sieve=sieve, records=records)}
+    return {"routing": replace(world.routing, bad_row_filter=sieve, records=records)}
 
 
 def refusing(request: pytest.FixtureRequest, root: Path, store: CheckpointStore) -> World:
@@ -140,12 +140,12 @@ def test_letters_of_a_driver_that_wakes_up_behind_its_successor_are_nobodys(
     stale = DriverGeneration(world.store, OwnGeneration(world.script.generation))
     DriverGeneration(machine.store("another"))
     loop = world.loop(**with_letters(world, stale.generation()))
-    loop._writer.letters.keep(1)
+    loop._writer.dead_letters.keep(1)
     (world.store.path / "dead_letters").mkdir()
     name = f".0000000001-t.jsonl.{stale.generation():010d}.0123456789abcdef"
     (world.store.path / "dead_letters" / name).write_text("{}")
     with pytest.raises(FencedError):
-        loop._writer.letters.keep(1)
+        loop._writer.dead_letters.keep(1)
     assert not world.store.documents.folder.list("letters")
     assert letters(world.store) == []
 
@@ -169,7 +169,7 @@ def test_changes_become_an_exact_changelog_by_rows_that_are_known_to_the_store(
     def known() -> Routing:
         # Not through the proxy, which is of this process: delta-rs keeps its threads waiting while it sets a property.
         context = SinkContext(world.store.app_id, world.write, run_in_process, parallelism=2, storage=moto.settings)
-        return Routing(Router(()), upsert=False, known=RowStore.opened(world.store.place, context))
+        return Routing(Router(()), upsert=False, known=RowStore.opened(world.store.location, context))
 
     fail_at(point, 2)
     with proxy.play(*STUMBLES):
@@ -234,11 +234,11 @@ def test_what_is_of_recorded_epochs_or_was_only_begun_is_swept(drivers: Callable
         joined(answers, epoch, "kept")
     answers.forget(6)
     (answers.path / "0000000008-begun.arrow").write_bytes(b"begun")
-    if store.place.on_store:
+    if store.location.on_store:
         store.documents.folder.write("joined/0000000008-begun.arrow", b"begun")
     answers.sweep(7)
     found = {epoch: answers.note(f"{epoch:010d}-segment") is not None for epoch in (6, 7, 8)}
     assert found == {6: False, 7: False, 8: True}
     assert [path.name for path in answers.path.glob("*.arrow")] == ["0000000008-kept.arrow"]
-    if store.place.on_store:
+    if store.location.on_store:
         assert store.documents.folder.list("joined") == ["0000000008-kept.arrow"]

@@ -56,7 +56,7 @@ def test_keys_change_while_a_run_goes_on(
     for name, file in files.items():
         section = section.replace(f'{name} = "test"', f'{name} = "${{file:{file}}}"')
     give("first")
-    store.lets_in = "first-access_key_id"
+    store.is_authorized = "first-access_key_id"
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)", database=database)
     lake = f"s3://{bucket}/lake"
     job = Job(tmp_path, mariadb, database, ["t"], sink=sink, sink_keys=f'path = "{lake}"', sections=section)
@@ -65,7 +65,7 @@ def test_keys_change_while_a_run_goes_on(
     live.wait_for(lambda: any(event["event"] == "commit" and event["rows"] for event in live.events))
     for number, key in enumerate(("second", "third"), 2):
         before = len(store.seen)
-        store.lets_in = f"{key}-access_key_id"
+        store.is_authorized = f"{key}-access_key_id"
         mariadb.execute(f"INSERT INTO t VALUES ({number})", database=database)
         assert live.wait_for(lambda before=before: any(one.status == 403 for one in store.seen[before:])), live.story()  # type: ignore[misc]
         give(key)

@@ -119,7 +119,7 @@ class StoreProxy(S3Server):
         self.server = server
         self.serialised = serialised
         #: The only access key that is let in; empty: every one is.
-        self.lets_in = ""
+        self.is_authorized = ""
         self._lock = threading.Lock()
         self._rules: list[Rule] = []
         self._seen: list[StoreRequest] = []
@@ -230,7 +230,7 @@ class _Connection(BaseHTTPRequestHandler):
         proxy, target = self.server.proxy, urlsplit(self.path)
         path = unquote(target.path)
         conditional = any(self.headers.get(name) is not None for name in _CONDITIONS)
-        if proxy.lets_in and f"Credential={proxy.lets_in}/" not in self.headers.get("Authorization", ""):
+        if proxy.is_authorized and f"Credential={proxy.is_authorized}/" not in self.headers.get("Authorization", ""):
             reply: _Reply | None = _failed(403, "InvalidAccessKeyId")
         else:
             reply = self._reply(proxy.fault_for(self.command, path, conditional=conditional), path, body)

@@ -234,7 +234,7 @@ class SimChunkSource:
     def _misfit(self, task: _Task, why: str) -> ChunkSegments:
         end = self._database.end
         counted = self._database.counted(end, self._server)
-        return ChunkSegments(task.split, counted, exact=False, segments=(), log_end=counted, misfit=why)
+        return ChunkSegments(task.split, counted, exact=False, segments=(), log_end=counted, schema_mismatch=why)
 
     def _select_as_of(self, task: _Task, table: SimTable, as_of: int) -> None:
         rows = self._database.rows_at(table, as_of)
@@ -251,7 +251,7 @@ class SimChunkSource:
         ]
         gone = DeletedKeys(task.split, task.document)
         batch = changelog_batch(schema, rows)
-        gone.look(batch)
+        gone.observe(batch)
         deleted = gone.deleted(first=batch.num_rows)
         return pa.Table.from_batches([batch] if deleted is None else [batch, deleted])
 

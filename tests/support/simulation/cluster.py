@@ -55,7 +55,7 @@ SETTINGS = CoordinatorSettings(
 )
 HEARTBEAT_S = 0.3
 #: With a reading beside the log: short, so that its tables are given up in some of the runs.
-PATIENCE = RetryPolicy(longest_s=1.0, jitter=0.0, patience_s=2.0)
+PATIENCE = RetryPolicy(longest_s=1.0, jitter=0.0, retry_s=2.0)
 #: A few rows.
 HELD_BYTES_MAX = 300
 NODE = "sim"
@@ -142,7 +142,7 @@ class SimReaderProcess:
             epoch_bytes_max=SETTINGS.epoch_bytes_max,
             threads=NoThreads(),
         )
-        self.reader = CheckedReader(context, self.dialect, held_bytes_max=HELD_BYTES_MAX, patience=PATIENCE)
+        self.reader = CheckedReader(context, self.dialect, held_bytes_max=HELD_BYTES_MAX, retry_policy=PATIENCE)
         self._clock = clock
         self._next_heartbeat_s = 0.0
         self.link.send(ReaderRegistration(NODE, address[0] + 1, ""))
@@ -155,7 +155,7 @@ class SimReaderProcess:
         return not self.ended and self._clock.now_s >= self.paused_until_s
 
     @property
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
         """A reader speaks as soon as it has something to say, and when its heartbeat is due."""
         return self.link.has_unacknowledged or self._clock.now_s >= self._next_heartbeat_s
 

@@ -78,7 +78,7 @@ class SimHistory:
         self._noted = dict(self._dropped)
         return LogNotes({"dropped": dict(self._dropped)} if self._dropped else {})
 
-    def take_misfits(self) -> tuple[ParkTableUpdate, ...]:
+    def take_mismatches(self) -> tuple[ParkTableUpdate, ...]:
         """The tables that are parked as their rows did not fit, once."""
         taken, self.misfits = tuple(self.misfits), []
         return taken
@@ -102,7 +102,7 @@ class SimHistory:
         """Tables that were looked at, and begin or stay parked from here on."""
         updates: list[SchemaUpdate] = []
         rows: list[LogRows] = []
-        for table, look in self.parked.looked_at(place):
+        for table, look in self.parked.take_probed(place):
             if isinstance(look, FollowableTable):
                 begun, emptied = self._begin(table, look.described.schema, look.described.table)
                 updates += begun
@@ -201,7 +201,7 @@ class SimHistory:
 
     def _touch(self, table: TableId, statement: str, ordinal: int, place: StatementPosition) -> Effect:
         """A statement about a parked table."""
-        self.parked.touched(table, ordinal, stays_absent=statement == DropTableEvent.type)
+        self.parked.invalidate(table, ordinal, stays_absent=statement == DropTableEvent.type)
         if self.parked[table] is not ParkedKind.ENDED:
             return NOTHING
         return (self._park(table, "the name may be taken again", place, again=True),), ()

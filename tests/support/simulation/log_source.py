@@ -216,7 +216,7 @@ class SimLogSource:
         size = sum(r.batch.nbytes for r in rows)
         if in_transaction:
             return TransactionPart(place, tuple(rows), size)
-        return LogTransactions(place, tuple(rows), self.history.take_misfits(), bytes=size)
+        return LogTransactions(place, tuple(rows), self.history.take_mismatches(), bytes=size)
 
     def _schema_change(self, transaction: Transaction) -> LogUnit:
         assert self._next is not None

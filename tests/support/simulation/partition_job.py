@@ -37,7 +37,7 @@ SETTINGS = CoordinatorSettings(
     epoch_interval_s=0.7, epoch_bytes_max=3_000, in_flight_max=2, reader_timeout_s=3.0, progress_timeout_s=18.0
 )
 #: What is read at a pace must not be lost again and again.
-PACED_SETTINGS = replace(SETTINGS, paced=True, reader_timeout_s=8.0)
+PACED_SETTINGS = replace(SETTINGS, is_rate_limited=True, reader_timeout_s=8.0)
 HEARTBEAT_S = 0.3
 #: Steps of the calm end after which a job that has not read everything counts as stuck.
 CALM_STEPS_MAX = 8_000
@@ -420,7 +420,7 @@ class PartitionJob:
         """All who may still read keep to no more than the whole."""
         self._reading = [process for process in self._reading if not process.ended]
         shares = {
-            process.address: sum(process.pace.shares.values()) for process in self._reading if process.pace is not None
+            process.address: sum(process.pace.quotas.values()) for process in self._reading if process.pace is not None
         }
         used = sum(shares.values())
         self.budget_used = max(self.budget_used, used)

@@ -270,7 +270,7 @@ class PartitionReader:
         metrics = ReaderMetrics(partitions=PartitionMetrics(loads=self._loads()))
         pace = None if self.pace is None else self.pace.demand()
         size = len(self._rows) * RECORD_BYTES
-        return Heartbeat(size, wants_seal=wants, dirty=self._dirty, metrics=metrics, pace=pace)
+        return Heartbeat(size, wants_seal=wants, dirty=self._dirty, metrics=metrics, rate_demand=pace)
 
     def _loads(self) -> dict[str, SplitLoad]:
         """One partition is hot, and another one from time to time: wrong figures must do no harm."""

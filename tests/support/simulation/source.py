@@ -143,7 +143,7 @@ class SimKeyOrder:
 class SimReaderDialect:
     """`raycdc.source.snapshot.reader.incremental_reader.ReaderDialect` of one reader process."""
 
-    lost_begin_again = True
+    resnapshots_lost = True
 
     def __init__(self, database: SimDatabase, spool: MemorySpool, author: Author, chance: random.Random) -> None:
         self.ring_s = RING_S if database.visibility is Visibility.RING else 0.0
@@ -165,7 +165,7 @@ class SimReaderDialect:
         self.logs = [*(one for one in self.logs if not one.closed), log]
         return log
 
-    def open_beside(self, split: StreamSplit) -> SimLogSource:
+    def open_catch_up(self, split: StreamSplit) -> SimLogSource:
         if is_so(self._database.breaks, self._random):
             raise SourceUnavailableError("The server has no connection left.")
         if is_so(self._database.purges, self._random):
@@ -188,6 +188,6 @@ class SimReaderDialect:
     def require_as_begun(self, split: StreamSplit) -> None:
         """The tables of the simulation are always captured as they were."""
 
-    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
+    def is_complete(self, notes: LogNotes, up_to: int) -> bool:
         """Whether nothing is to be told later: so it is always."""
         return True

@@ -361,7 +361,7 @@ class Simulation:
             reader = self.random.choice(running)
             for _ in range(times):
                 self.cluster.step_reader(reader, action)
-            if action == "poll" and reader.has_news:
+            if action == "poll" and reader.has_changes:
                 self.cluster.step_reader(reader, "speak")
 
     # -- faults -----------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def _interrupted_at(line: int) -> int:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("raycdc.sandbox.trials.new_trial", lambda *_, **__: _Trial())
-        patch.setattr(trial, "_told", told)
+        patch.setattr(trial, "_instructions", told)
         patch.setattr(trial, "_PAUSE_S", 0.001)
         try:
             return trial.serve("mariadb", port=None, empty=True, live=False)

@@ -20,8 +20,8 @@ INSERT = '{"database":"d","table":"t","type":"insert","ts":7,"xid":9,"commit":tr
 UPDATE = '{"database":"d","table":"t","type":"update","ts":8,"data":{"id":1,"n":"ü","x":1.5},"old":{"n":null}}'
 
 
-def _load(name: str, *, place: str, **options: Any) -> Format:
-    assert place == "--format"
+def _load(name: str, *, key_path: str, **options: Any) -> Format:
+    assert key_path == "--format"
     return make(name, **options)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import bson
 import pytest
 
-from raycdc.cli.inspect.inspect_checkpoint import place_of_state
-from raycdc.cli.screens.positions import place_text_of
+from raycdc.cli.inspect.inspect_checkpoint import state_location_of
+from raycdc.cli.screens.positions import position_text_of
 from raycdc.connectors.mongodb.stream.resume_token import ResumeToken, StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.errors import ConfigError
@@ -25,7 +25,7 @@ def text_of(folder: Path, source: str, position: object) -> str:
     """The text of a position in a state that was made with such a source."""
     store = CheckpointStore(folder / "state", pipeline="shop")
     write_configured(store, {"source.type": source})
-    return place_text_of(store)(Position.from_json(position))
+    return position_text_of(store)(Position.from_json(position))
 
 
 def test_a_place_in_a_binlog_has_its_file(tmp_path: Path) -> None:
@@ -35,22 +35,22 @@ def test_a_place_in_a_binlog_has_its_file(tmp_path: Path) -> None:
 
 
 def test_a_place_in_a_change_stream_has_its_time_and_what_its_token_says(tmp_path: Path) -> None:
-    def place_text(position: object) -> str:
+    def position_text(position: object) -> str:
         return text_of(tmp_path, "mongodb", position)
 
     time = ordinal_of(1620126614, 30)
     begun = StreamPosition(time, replica_set="rs0").to_json()
-    assert place_text(begun) == "cluster time 2021-05-04 11:10:14+00:00 (1620126614, 30), no token yet"
+    assert position_text(begun) == "cluster time 2021-05-04 11:10:14+00:00 (1620126614, 30), no token yet"
     place = StreamPosition(time, ResumeToken.of({"_data": EVENT}), "rs0").to_json()
-    assert place_text(place) == (
+    assert position_text(place) == (
         "cluster time 2021-05-04 11:10:14+00:00 (1620126614, 30)   token of version 1: an event of the collection "
         "97f661f4018447eeae871045d76ab3e8"
     )
     binary = StreamPosition(time, ResumeToken.of({"_data": bson.Binary(bytes.fromhex(EVENT))}), "rs0").to_json()
-    assert place_text(binary) == place_text(place)
+    assert position_text(binary) == position_text(place)
     watermark = ResumeToken.of({"_data": "82612F653E000000022B0229296E04"})
     idle = StreamPosition(ordinal_of(1630496062, 2), watermark, "rs0")
-    assert place_text(idle.to_json()).endswith("token of version 1: a high watermark")
+    assert position_text(idle.to_json()).endswith("token of version 1: a high watermark")
 
 
 @pytest.mark.parametrize("source", ["mongodb", "datagen", "not-installed"])
@@ -60,4 +60,4 @@ def test_a_place_of_another_kind_is_shown_as_it_is(tmp_path: Path, source: str) 
 
 def test_a_configuration_that_is_not_there_is_not_taken_for_a_state() -> None:
     with pytest.raises(ConfigError, match=r"shop\.toml cannot be read: No such file"):
-        place_of_state(Path("nowhere/shop.toml"))
+        state_location_of(Path("nowhere/shop.toml"))

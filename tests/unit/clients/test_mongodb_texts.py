@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.clients.mongodb import denied_database, untold
+from raycdc.clients.mongodb import denied_database, redacted
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from raycdc.clients.mongodb import denied_database, untold
     ],
 )
 def test_a_text_says_what_was_refused_and_nothing_of_a_row(text: str, left: str) -> None:
-    assert untold(text) == left
+    assert redacted(text) == left
 
 
 def test_the_database_in_which_a_right_is_missing_is_known() -> None:

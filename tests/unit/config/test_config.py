@@ -539,8 +539,8 @@ def test_no_key_is_deprecated_without_a_word_in_the_changelog() -> None:
 
 
 def test_a_pace_is_more_than_nothing_and_belongs_to_every_source() -> None:
-    assert not mysql().pace
-    assert mysql(rows_per_second=5, bytes_per_second="2kB").pace == RateLimit(5, 2000)
+    assert not mysql().rate_limit
+    assert mysql(rows_per_second=5, bytes_per_second="2kB").rate_limit == RateLimit(5, 2000)
     assert str(RateLimit(20_000, 2000)) == "20,000 rows and 2,000 bytes a second"
     assert problem(source={"rows_per_second": 0}) == "source.rows_per_second: must be at least 1, got 0"
     assert problem(source={"rows_per_second": -3}) == "source.rows_per_second: must be at least 1, got -3"
@@ -551,4 +551,4 @@ def test_a_pace_is_more_than_nothing_and_belongs_to_every_source() -> None:
     for source in (topics, datagen, collections):
         paced = {**source, "rows_per_second": 7}
         text = {"pipeline": {"name": "p", "state": "s"}, "sink": {"type": "console"}, "source": paced}
-        assert config_from_dict(text, environment=ENVIRONMENT).source.pace == RateLimit(rows_per_s=7)
+        assert config_from_dict(text, environment=ENVIRONMENT).source.rate_limit == RateLimit(rows_per_s=7)

@@ -67,7 +67,7 @@ def test_what_differs_is_told_with_its_class() -> None:
     assert changed(config(), config()) == {}
     assert changed(config(), config(readers={"max": 9}, source={"user": "other", "password": "x"})) == {}
     assert changed(config(), config(sink={"write": "changelog"})) == {"sink.write": ConfigChangeClass.NEW_STATE}
-    assert changed(config(), config(sink={"path": "./other"})) == {"sink.path": ConfigChangeClass.PLACE}
+    assert changed(config(), config(sink={"path": "./other"})) == {"sink.path": ConfigChangeClass.LOCATION}
     assert changed(config(), config(source={"tables": ["shop.b"]})) == {}
     types = {"types": {"invalid_dates": "text"}, "startup": {"mode": "latest"}}
     assert changed(config(), config(source=types)) == {

@@ -19,7 +19,7 @@ from raycdc.config import MetricsOptions, Secret
 )
 def test_an_address_is_host_and_port(address: str, place: tuple[str, int], *, loopback: bool) -> None:
     options = MetricsOptions(address=address)
-    assert (options.place, options.is_loopback) == (place, loopback)
+    assert (options.host_and_port, options.is_loopback) == (place, loopback)
 
 
 @pytest.mark.parametrize(

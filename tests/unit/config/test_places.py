@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from raycdc.config import PipelineConfig, config_from_dict, option
-from raycdc.config.changes import declared_models, is_place, keys_of, leaf_types
+from raycdc.config.changes import declared_models, is_location, keys_of, leaf_types
 from raycdc.errors import ConfigError, StateError
 from raycdc.state.store import CheckpointStore
 from raycdc.storage.url import check_local_path
@@ -38,14 +38,14 @@ def missing(section: str, model: type[BaseModel]) -> list[str]:
     return [
         f"{section} {key}"
         for key, field in keys_of(model)
-        if sounds_like_a_path(section, key, field) and not is_place(field)
+        if sounds_like_a_path(section, key, field) and not is_location(field)
     ]
 
 
 def test_every_key_that_is_a_path_refuses_urls() -> None:
     found = {name for section, model in declared_models() for name in missing(section, model)}
     assert not found
-    marked = {f"{s} {key}" for s, model in declared_models() for key, field in keys_of(model) if is_place(field)}
+    marked = {f"{s} {key}" for s, model in declared_models() for key, field in keys_of(model) if is_location(field)}
     assert marked >= {"pipeline state", "ray spool", "sink:delta path", "sink:iceberg path", "source:mysql tls.ca"}
 
 

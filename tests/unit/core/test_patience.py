@@ -63,7 +63,7 @@ def test_no_policy_tries_more_often_than_twice_a_second() -> None:
 
 def test_what_is_away_for_a_while_is_waited_for_and_told_once() -> None:
     clock, told = Clock(), list[str]()
-    assert Retrier(tell=told.append, threads=clock)(failing(clock, 200.0), away) == "done"
+    assert Retrier(notify=told.append, threads=clock)(failing(clock, 200.0), away) == "done"
     assert told == [
         "The sink is waited for: db1 is away. It is tried again for 5 minutes; see that it answers.",
     ]
@@ -72,8 +72,8 @@ def test_what_is_away_for_a_while_is_waited_for_and_told_once() -> None:
 def test_what_stays_away_ends_with_its_place_and_the_advice() -> None:
     clock, told = Clock(), list[str]()
     with pytest.raises(SinkError, match=r"for: db1 is away\. See that it answers, and start again; nothing is lost\.$"):
-        Retrier(tell=told.append, threads=clock)(failing(clock, 1e9), away)
-    assert POLICY.patience_s <= clock.s <= POLICY.patience_s + 2 * POLICY.longest_s
+        Retrier(notify=told.append, threads=clock)(failing(clock, 1e9), away)
+    assert POLICY.retry_s <= clock.s <= POLICY.retry_s + 2 * POLICY.longest_s
     assert len(told) == 1
 
 
@@ -83,23 +83,23 @@ def test_work_that_was_long_under_way_when_the_server_went_is_tried_again() -> N
 
     def act() -> str:
         seen.append(clock.s)
-        clock.s += 2 * POLICY.patience_s
+        clock.s += 2 * POLICY.retry_s
         if len(seen) == 1:
             raise SinkUnavailableError("db1 went.")
         return "done"
 
-    assert Retrier(tell=lambda _: None, threads=clock)(act, away) == "done"
+    assert Retrier(notify=lambda _: None, threads=clock)(act, away) == "done"
 
 
 def test_an_error_that_waiting_does_not_end_is_raised_as_it_is() -> None:
     clock = Clock()
     with pytest.raises(SinkError, match=r"^db1 is away"):
-        Retrier(tell=lambda _: None, threads=clock)(failing(clock, 1e9, SinkError), away)
+        Retrier(notify=lambda _: None, threads=clock)(failing(clock, 1e9, SinkError), away)
     assert not clock.pauses
 
 
 def test_a_stop_ends_the_waiting() -> None:
     clock, stopping = Clock(), threading.Event()
     with pytest.raises(SinkError, match="start again"):
-        Retrier(tell=lambda _: stopping.set(), stopping=stopping, threads=clock)(failing(clock, 1e9), away)
+        Retrier(notify=lambda _: stopping.set(), stopping=stopping, threads=clock)(failing(clock, 1e9), away)
     assert len(clock.pauses) == 1

@@ -14,7 +14,7 @@ from raycdc.clients.kafka import answer_of
 from raycdc.core.connection_attempts import Tries
 from raycdc.core.retry import SPACING_S
 from raycdc.errors import SourceError, SourceUnavailableError
-from raycdc.sinks.kafka.transactions import is_away
+from raycdc.sinks.kafka.transactions import is_unreachable
 
 SERVER = "db1:3306"
 
@@ -100,4 +100,4 @@ def test_drivers_that_connect_by_themselves_wait_for_their_time_until_somebody_i
 def test_a_question_to_a_broker_that_is_not_answered_says_that_the_broker_is_away() -> None:
     with pytest.raises(KafkaException) as raised:
         answer_of(Future[str](), 0.0)
-    assert is_away(raised.value.args[0])
+    assert is_unreachable(raised.value.args[0])

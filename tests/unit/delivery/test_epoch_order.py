@@ -111,7 +111,7 @@ def test_an_epoch_that_was_barred_from_one_target_and_written_to_another_is_kept
     sink.tombstone(TableCommit(1, generation, barred, barred, tables[str(barred)].schema, (), (), {}))
     asked: list[TableId] = []
     world.script.generation = world.store.generations.next()
-    recovery = world.loop(begin_again=lambda _, again, __: asked.extend(again)).recover()
+    recovery = world.loop(request_resnapshot=lambda _, again, __: asked.extend(again)).recover()
     assert (recovery.epoch, recovery.frozen, asked) == (1, (1,), [barred])
     # Nothing is left for another start.
     assert world.loop().recover().frozen == ()
@@ -143,7 +143,7 @@ def test_a_damaged_segment_of_a_half_committed_epoch_is_found_and_asked_for_befo
 
     monkeypatch.setattr(CheckpointStore, "drop_after", dropped)
     world.script.generation = world.store.generations.next()
-    recovery = world.loop(begin_again=asked).recover()
+    recovery = world.loop(request_resnapshot=asked).recover()
     assert recovery.frozen == (1,)
     assert order == ["asked", "dropped"]
     assert world.store.sealed_epochs() == [1]

@@ -20,7 +20,7 @@ def status(seen_ms: int, *, sealed: int, committed: int, open_bytes: int = 0, se
 def test_an_idle_pipeline_is_as_far_as_its_source_was_seen() -> None:
     lag = Lag()
     assert lag.behind_ms(1000) is None
-    lag.look(status(900, sealed=3, committed=3), 1000)
+    lag.poll(status(900, sealed=3, committed=3), 1000)
     assert lag.behind_ms(1000) == 100
     # Nobody hears of the source any more: it may have changes.
     assert lag.behind_ms(5000) == 4100
@@ -28,12 +28,12 @@ def test_an_idle_pipeline_is_as_far_as_its_source_was_seen() -> None:
 
 def test_rows_that_were_read_count_once_their_epoch_is_committed() -> None:
     lag = Lag()
-    lag.look(status(900, sealed=3, committed=3), 1000)
-    lag.look(status(1900, sealed=3, committed=3, open_bytes=10), 2000)
+    lag.poll(status(900, sealed=3, committed=3), 1000)
+    lag.poll(status(1900, sealed=3, committed=3, open_bytes=10), 2000)
     assert lag.behind_ms(2000) == 1100
     # What is seen while epoch 4 is sealed may be in the next one.
-    lag.look(status(2400, sealed=3, committed=3, sealing=True), 2500)
-    lag.look(status(2900, sealed=4, committed=3), 3000)
+    lag.poll(status(2400, sealed=3, committed=3, sealing=True), 2500)
+    lag.poll(status(2900, sealed=4, committed=3), 3000)
     lag.committed(4)
     assert lag.behind_ms(3000) == 1100
     lag.committed(5)
@@ -43,8 +43,8 @@ def test_rows_that_were_read_count_once_their_epoch_is_committed() -> None:
 def test_a_status_that_comes_in_the_middle_of_a_commit_waits_for_it() -> None:
     """Statuses are looked at in one thread, and epochs are committed in another."""
     lag = Lag()
-    lag.look(status(900, sealed=3, committed=3, open_bytes=10), 1000)
-    looking = threading.Thread(target=lag.look, args=(status(1900, sealed=4, committed=3, open_bytes=10), 2000))
+    lag.poll(status(900, sealed=3, committed=3, open_bytes=10), 1000)
+    looking = threading.Thread(target=lag.poll, args=(status(1900, sealed=4, committed=3, open_bytes=10), 2000))
 
     class Met(dict[int, int]):
         def __iter__(self) -> Iterator[int]:
@@ -64,9 +64,9 @@ def test_a_status_that_comes_in_the_middle_of_a_commit_waits_for_it() -> None:
 
 def test_a_new_coordinator_reads_again_what_was_not_sealed() -> None:
     lag = Lag()
-    lag.look(status(900, sealed=3, committed=3, open_bytes=10), 1000)
+    lag.poll(status(900, sealed=3, committed=3, open_bytes=10), 1000)
     other = status(500, sealed=3, committed=3, open_bytes=10)
-    lag.look(JobStatus(2, 3, 3, readers=other.readers), 1000)
+    lag.poll(JobStatus(2, 3, 3, readers=other.readers), 1000)
     lag.committed(4)
     assert lag.behind_ms(1000) == 500
 
@@ -77,7 +77,7 @@ def test_topics_are_seen_up_to_now_where_no_message_is_unread() -> None:
         return JobStatus(1, 3, 3, readers=(ReaderStatus(0, 1, 10, "state", partitions=2, metrics=metrics),))
 
     lag = Lag()
-    lag.look(topics(5), 1000)
+    lag.poll(topics(5), 1000)
     assert lag.behind_ms(1000) == 700
-    lag.look(topics(0), 1500)
+    lag.poll(topics(0), 1500)
     assert lag.behind_ms(1500) == 0

@@ -65,7 +65,7 @@ class Patient:
     def __init__(self, server: Server, records: Records | None = None) -> None:
         self.stopping = threading.Event()
         self.tried = 0
-        waiting = SinkRetry(SinkOutagePolicy(policy=RetryPolicy(patience_s=0.0)), self.stopping, THREADS)
+        waiting = SinkRetry(SinkOutagePolicy(policy=RetryPolicy(retry_s=0.0)), self.stopping, THREADS)
         parked, keeper = NobodyIsParked(), cast("CommitRecordWriter", records or Records())
         self.patience = TargetRetry(cast("Sink", server), waiting, cast("ParkedTargets", parked), keeper, self.stopping)
 
@@ -210,5 +210,5 @@ def test_where_nobody_is_there_for_two_targets_the_rest_are_not_asked_for() -> N
 def patient_tells(patient: Patient) -> Callable[[], int]:
     """How often the patience has begun to wait since."""
     told: list[str] = []
-    patient.patience._patience._patience._tell = told.append
+    patient.patience._sink_retry._retrier._notify = told.append
     return lambda: len(told)

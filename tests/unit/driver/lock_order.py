@@ -144,7 +144,7 @@ def main(config: str) -> int:
 
     def launcher(_config: object, spec: JobSpec, _store: object, reporter: ProgressReporter, *_: object) -> Any:
         class Warns(LocalLauncher):
-            def look(self, owing: Collection[str] | None = None) -> None:
+            def poll(self, owing: Collection[str] | None = None) -> None:
                 if owing is not None and not warned:
                     reporter.warning("something of a node")
 

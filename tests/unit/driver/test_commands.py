@@ -29,7 +29,14 @@ from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.tables.parking import CommandDecision, TableRequest, with_requests
 from raycdc.source.tables.table_commands import CommandRules, TableAction, TableCommand
 from raycdc.source.tables.table_life import InSnapshot, Live, SnapshotState
-from raycdc.source.tables.table_requests import COMMANDS_KEPT, ask_all, replaced, requests_of, settle, stream_state
+from raycdc.source.tables.table_requests import (
+    COMMANDS_KEPT,
+    ask_all,
+    complete_requests,
+    replaced,
+    requests_of,
+    stream_state,
+)
 from raycdc.state.configured import write_configured
 from raycdc.state.documents import REQUESTS
 from raycdc.state.drivers.driver_generation import DriverGeneration
@@ -107,7 +114,7 @@ def test_a_raycdc_that_knows_no_backfills_refuses_them_by_the_version(store: Che
 def commit(store: CheckpointStore) -> None:
     epoch = store.next_epoch() - 1
     store.write_commit(CommitRecord(epoch, store.generations.newest(), 0, {}))
-    settle(store, epoch)
+    complete_requests(store, epoch)
 
 
 def command(number: int, action: TableAction, table: str) -> TableCommand:
@@ -148,9 +155,9 @@ def begun(store: CheckpointStore, *, closed: bool) -> None:
 def parked_in(store: CheckpointStore, incarnation: int) -> None:
     """Commit the newest epoch, in which the target of the table in its beginning `incarnation` is parked."""
     epoch = store.next_epoch() - 1
-    entry = ParkedTarget(epoch, None, ParkReason.TOUCHED, "It has a trigger.", 0, {A: incarnation})
+    entry = ParkedTarget(epoch, None, ParkReason.MODIFIED, "It has a trigger.", 0, {A: incarnation})
     store.write_commit(CommitRecord(epoch, store.generations.newest(), 0, {}, parked={A: entry}))
-    settle(store, epoch)
+    complete_requests(store, epoch)
 
 
 def test_a_table_that_is_read_anew_is_done_once_the_sink_has_rows_of_it(store: CheckpointStore) -> None:
@@ -182,7 +189,7 @@ def test_a_table_that_is_read_anew_and_parked_again_is_told_with_the_reason(stor
 def test_only_a_parked_target_of_one_table_is_replaced_and_only_by_its_first_epoch(store: CheckpointStore) -> None:
     desk, one = CommandQueue(store), replace(command(1, TableAction.RESNAPSHOT, A), replaces=True)
     assert TableCommand.from_json(one.to_json()) == one
-    assert "is not parked" in desk.looked_at(one, RULES).text
+    assert "is not parked" in desk.preview(one, RULES).text
     parked_in(store, 0)
     (answer,) = desk.take([one], RULES)
     assert answer.text == f"{A} is read again, and its target is replaced, with all that is in it"
@@ -340,7 +347,7 @@ class Side:
 
 def test_commands_that_come_together_cost_one_generation_and_refused_ones_none(store: CheckpointStore) -> None:
     desk, side, told = CommandQueue(store), Side(), list[CommandDecision]()
-    live = LiveCommands(desk, RULES, side, tell=told.append, every_s=3600)
+    live = LiveCommands(desk, RULES, side, notify=told.append, every_s=3600)
     desk.submit(PAUSE_A)
     desk.submit(command(2, TableAction.RESNAPSHOT, B))
     assert not live.step()

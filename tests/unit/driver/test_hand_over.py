@@ -85,7 +85,7 @@ def test_an_engine_that_dies_before_the_hand_over_is_started_again(tmp_path: Pat
         def close(self) -> None:
             closed.append(self)
 
-        def look(self, owing: Collection[str] | None = None) -> None:
+        def poll(self, owing: Collection[str] | None = None) -> None:
             if engine == "Ray" and dead:
                 dead.clear()
                 raise ClusterLostError("Ray's head is gone: its process raylet (7) ended.", "Run the pipeline again.")
@@ -142,7 +142,7 @@ def test_a_listener_may_stop_the_run_while_another_thread_waits_to_be_heard(tmp_
 
     def launcher(_config: object, spec: JobSpec, _store: object, reporter: ProgressReporter, *_: object) -> Launcher:
         class Tells(LocalLauncher):
-            def look(self, owing: Collection[str] | None = None) -> None:
+            def poll(self, owing: Collection[str] | None = None) -> None:
                 if owing is not None and listens.is_set() and not tells.is_set():
                     tells.set()
                     reporter.warning("something of a node")

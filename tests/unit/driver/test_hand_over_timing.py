@@ -25,8 +25,8 @@ from tests.unit.driver.handed_run import threads_for_engines
 def test_without_a_manifest_there_is_nothing_to_hand_over(tmp_path: Path) -> None:
     """A source that is to begin at its end would begin at another one."""
     launcher: Any = SimpleNamespace(close=lambda: None)
-    engine: Any = SimpleNamespace(begin=_up, warm_up=lambda: None, look=lambda: None)
-    other: Any = SimpleNamespace(close=lambda: None, look=lambda: None)
+    engine: Any = SimpleNamespace(begin=_up, warm_up=lambda: None, poll=lambda: None)
+    other: Any = SimpleNamespace(close=lambda: None, poll=lambda: None)
     handed = PromotableLauncher(launcher, lambda _: other, engine)
     side = _Side()
     asked: list[bool] = []
@@ -44,7 +44,7 @@ def test_without_a_manifest_there_is_nothing_to_hand_over(tmp_path: Path) -> Non
     with threads_for_engines(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("raycdc.driver.engine_promotion.EPOCH_S", 0.0)
         state = PromotionState(has_manifest, has_commit=lambda: True, sweep=sweep)
-        over = EnginePromotion(handed, side, state, tell=lambda _: None)
+        over = EnginePromotion(handed, side, state, notify=lambda _: None)
         assert side.looked.wait(RUN_TIMEOUT_S)
         assert not side.over.is_set()
         side.sealed = 1
@@ -59,7 +59,7 @@ def test_nothing_is_handed_over_once_the_run_ends() -> None:
     """Whoever waits for an epoch's end meanwhile leaves the source side alone."""
     side, watched = _Side(), _WatchedThreads()
     state = PromotionState(has_manifest=lambda: False, has_commit=lambda: True, sweep=lambda: None)
-    over = EnginePromotion(_up_and_ready(), side, state, tell=lambda _: None, due=EnginesDue(0.0), threads=watched)
+    over = EnginePromotion(_up_and_ready(), side, state, notify=lambda _: None, due=EnginesDue(0.0), threads=watched)
     assert side.looked.wait(RUN_TIMEOUT_S)
     over.close()
     for thread in watched.started:
@@ -99,18 +99,18 @@ def test_a_run_that_is_about_to_end_starts_no_engine_for_a_while(
         begun_s.append(clock.now_s())
         return _up()
 
-    nothing: Any = SimpleNamespace(close=lambda: None, look=lambda: None)
-    engine: Any = SimpleNamespace(begin=begin, warm_up=lambda: None, look=lambda: None)
+    nothing: Any = SimpleNamespace(close=lambda: None, poll=lambda: None)
+    engine: Any = SimpleNamespace(begin=begin, warm_up=lambda: None, poll=lambda: None)
     state = PromotionState(has_manifest=lambda: True, has_commit=lambda: True, sweep=lambda: None)
     handed = PromotableLauncher(nothing, lambda _: nothing, engine)
     over = EnginePromotion(
-        handed, side, state, tell=lambda _: None, due=EnginesDue(5.0, ends_by_itself=ends_by_itself), threads=clock
+        handed, side, state, notify=lambda _: None, due=EnginesDue(5.0, ends_by_itself=ends_by_itself), threads=clock
     )
     assert side.over.wait(RUN_TIMEOUT_S)
     over.close()
     handed.close()
     assert side.errors == []
-    assert begun_s == [pytest.approx(5.0 + waits_s, abs=2 * engine_promotion.LOOK_S)]
+    assert begun_s == [pytest.approx(5.0 + waits_s, abs=2 * engine_promotion.POLL_S)]
 
 
 def test_whoever_ends_the_run_waits_for_a_hand_over_under_way() -> None:
@@ -130,7 +130,7 @@ def test_whoever_ends_the_run_waits_for_a_hand_over_under_way() -> None:
             meanwhile.set()
 
     state = PromotionState(has_manifest=lambda: True, has_commit=lambda: True, sweep=sweep)
-    over = EnginePromotion(_up_and_ready(), side, state, tell=lambda _: None, due=EnginesDue(0.0), threads=watched)
+    over = EnginePromotion(_up_and_ready(), side, state, notify=lambda _: None, due=EnginesDue(0.0), threads=watched)
     assert ended.wait(RUN_TIMEOUT_S)
     assert meanwhile.is_set()
     assert side.over.is_set()
@@ -139,15 +139,15 @@ def test_whoever_ends_the_run_waits_for_a_hand_over_under_way() -> None:
 def test_ray_may_die_while_spark_comes_up() -> None:
     """It is not waited for: what is left of the other says nothing of it."""
 
-    def look() -> None:
+    def poll() -> None:
         raise ClusterLostError("Ray's head is gone.")
 
     class Impatient(Threads):
         def wait(self, event: threading.Event, timeout_s: float) -> bool:
             raise AssertionError("nobody looked whether Ray is there")
 
-    ray: Any = SimpleNamespace(close=lambda: None, look=look)
-    spark: Any = SimpleNamespace(begin=Future, warm_up=lambda: None, look=lambda: None)
+    ray: Any = SimpleNamespace(close=lambda: None, poll=poll)
+    spark: Any = SimpleNamespace(begin=Future, warm_up=lambda: None, poll=lambda: None)
     local: Any = SimpleNamespace(close=lambda: None)
     handed = PromotableLauncher(local, lambda _: ray, spark, threads=Impatient())
     with pytest.raises(ClusterLostError):
@@ -197,7 +197,7 @@ class _WatchedThreads(Threads):
         self.closing = threading.Event()
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        if timeout_s == engine_promotion.CLOSING_LOOK_S:
+        if timeout_s == engine_promotion.CLOSING_POLL_S:
             self.closing.set()
         return super().wait(event, timeout_s)
 
@@ -222,8 +222,8 @@ class _Clock(Threads):
 
 def _up_and_ready() -> PromotableLauncher:
     """A launcher whose engines come up at once."""
-    nothing: Any = SimpleNamespace(close=lambda: None, look=lambda: None)
-    engine: Any = SimpleNamespace(begin=_up, warm_up=lambda: None, look=lambda: None)
+    nothing: Any = SimpleNamespace(close=lambda: None, poll=lambda: None)
+    engine: Any = SimpleNamespace(begin=_up, warm_up=lambda: None, poll=lambda: None)
     return PromotableLauncher(nothing, lambda _: nothing, engine)
 
 

@@ -43,8 +43,8 @@ path = "lake"
 enabled = false
 """
 #: The questions that a start may ask of a source, and those that the commands ask of a sink.
-QUESTIONS = ("selection", "check", "preflight", "restart", "tables", "tells_before", "unfollowable")
-OF_SINKS = ("check", "look", "open")
+QUESTIONS = ("selection", "check", "preflight", "restart", "tables", "has_before_images", "unfollowable")
+OF_SINKS = ("check", "inspect", "open")
 
 
 class Asked:
@@ -93,15 +93,15 @@ def check(path: Path) -> int:
 def test_no_question_is_asked_twice_of_source_or_sink(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch)
     of_start = {"source.selection": 1, "source.preflight": 1}
-    looked = {"source.check": 1, "source.tables": 1, "sink.check": 1, "sink.look": 1}
+    looked = {"source.check": 1, "source.tables": 1, "sink.check": 1, "sink.inspect": 1}
     assert asked.by(lambda: check(path)) == {**of_start, **looked}
     assert asked.by(lambda: plan_config(path, as_json=False)) == {"source.tables": 1}
     # What opens a sink looks at it.
-    assert asked.by(lambda: run(path)) == {**of_start, "sink.open": 1, "sink.look": 1}
+    assert asked.by(lambda: run(path)) == {**of_start, "sink.open": 1, "sink.inspect": 1}
     of_start["source.unfollowable"] = 1
     assert asked.by(lambda: check(path)) == {**of_start, **looked}
     assert asked.by(lambda: plan_config(path, as_json=False)) == {"source.tables": 1}
-    assert asked.by(lambda: run(path)) == {**of_start, "sink.open": 1, "sink.look": 1}
+    assert asked.by(lambda: run(path)) == {**of_start, "sink.open": 1, "sink.inspect": 1}
 
 
 def test_a_run_is_resolved_once_for_each_command(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

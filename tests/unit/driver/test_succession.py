@@ -45,10 +45,10 @@ def heard(store: CheckpointStore, *, standby: bool) -> list[RunEvent]:
 
 def test_a_start_tells_whom_it_looks_for_and_leaves_the_state_when_it_is_stopped(store: CheckpointStore) -> None:
     events = heard(store, standby=False)
-    assert events == [StandbyWaiting("process 42 on db7", str(store.place), SILENT_S)]
+    assert events == [StandbyWaiting("process 42 on db7", str(store.location), SILENT_S)]
     assert str(events[0]) == (
-        f"looking for up to 15 s whether process 42 on db7, which had the state in {store.place} last and did not say "
-        "that it ended, gives a sign of life"
+        f"looking for up to 15 s whether process 42 on db7, which had the state in {store.location} last and did not "
+        "say that it ended, gives a sign of life"
     )
     assert event_to_json(events[0])["at_most_s"] == SILENT_S
     assert store.lock.holder() == ""
@@ -67,5 +67,5 @@ def test_a_standby_waits_for_a_store_that_is_away(store: CheckpointStore, monkey
             "The state is waited for: s3://shop/state cannot be read: timed out. It is tried again for 5 minutes; see "
             "that it answers."
         ),
-        StandbyWaiting("process 42 on db7", str(store.place)),
+        StandbyWaiting("process 42 on db7", str(store.location)),
     ]

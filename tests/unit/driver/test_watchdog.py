@@ -43,7 +43,7 @@ def told(
 ) -> list[str]:
     """What a look tells: ``standing`` or ``moving`` with the seconds."""
     said = []
-    for event in stand_stills.look(clock.s, board, status):
+    for event in stand_stills.poll(clock.s, board, status):
         if isinstance(event, StageStalled):
             said.append(f"standing {event.seconds:.0f}")
         elif isinstance(event, StageResumed):
@@ -74,7 +74,7 @@ def test_whoever_moves_or_rests_stands_nowhere() -> None:
             board.came()
         with activity.resting():
             clock.s += 500
-            assert board.standing() == ()
+            assert board.stalled() == ()
         clock.s += 50
         assert told(stand_stills, clock, board) == []
     assert board.moves == 10
@@ -86,11 +86,11 @@ def test_a_note_says_what_is_waited_for_up_to_where_values_may_begin() -> None:
     with board.doing(Stage.CHUNK, "waits for the server's answer", table="shop.orders"):
         activity.note_statement("SELECT `id`, `v`\n FROM `shop`.`orders` WHERE `id` > 'secret' ORDER BY id")
         clock.s = 73.0
-        assert board.standing()[0].note == "SELECT `id`, `v` FROM `shop`.`orders` …"
+        assert board.stalled()[0].note == "SELECT `id`, `v` FROM `shop`.`orders` …"
         activity.note_statement("INSERT INTO `t` VALUES ('secret')")
-        assert board.standing() == ()
+        assert board.stalled() == ()
         clock.s += 5
-        assert "secret" not in board.standing()[0].note
+        assert "secret" not in board.stalled()[0].note
     activity.note("nobody has a board here")
 
 
@@ -100,7 +100,7 @@ def test_work_that_is_tried_again_stands_until_it_succeeds() -> None:
 
     def act() -> None:
         activity.note_statement("BEGIN")  # A try that begins is no movement.
-        stood.extend(f"{one.note} {one.seconds}" for one in board.standing())
+        stood.extend(f"{one.note} {one.seconds}" for one in board.stalled())
         if clock.s < 20:
             raise SinkUnavailableError("db1 is away.")
 
@@ -108,8 +108,8 @@ def test_work_that_is_tried_again_stands_until_it_succeeds() -> None:
         return Outage(f"The sink is waited for: {cause}", "see that it answers", SinkError)
 
     with board.doing(Stage.COMMIT, "commits epoch 3"):
-        Retrier(tell=lambda _: None, threads=clock)(act, away)
-        assert board.standing() == ()
+        Retrier(notify=lambda _: None, threads=clock)(act, away)
+        assert board.stalled() == ()
     assert stood[-1] == "The sink is waited for: db1 is away. 25.5"
 
 
@@ -122,7 +122,7 @@ def test_a_commit_that_fails_and_is_tried_again_has_not_gone_on_whatever_others_
         for second in range(0, 601, 10):
             clock.s = float(second)
             if second == 60:
-                activity.trouble("It is locked.")
+                activity.failing("It is locked.")
             if news := told(stand_stills, clock, board):
                 said[second] = news
     assert said == {60: ["standing 60"], 120: ["standing 120"], 240: ["standing 240"], 480: ["standing 480"]}
@@ -136,10 +136,10 @@ def test_jobs_of_an_engine_that_go_on_move_what_waits_for_them() -> None:
     with board.doing(Stage.STAGE, "writes an epoch's rows"):
         for second in range(1, 100):
             clock.s = float(second)
-            assert all(one.seconds <= 31 for one in board.standing())
+            assert all(one.seconds <= 31 for one in board.stalled())
         clock.s = 119.0
-        board.standing()
-        assert board.standing()[0].note == "Spark: 3 of 8 tasks"
+        board.stalled()
+        assert board.stalled()[0].note == "Spark: 3 of 8 tasks"
 
 
 def status(**changes: object) -> JobStatus:
@@ -174,7 +174,7 @@ def test_a_chunk_and_a_seal_that_wait_for_the_pace_of_the_source_stand_nowhere()
     said = {}
     for held in (0, WHOLE):
         pace = RateDemand(1, {Lane.LOG: LaneDemand(used=WHOLE, held=held)})
-        reader = ReaderStatus(1, 1, 12, "n", metrics=ReaderMetrics(LogMetrics(0), waits=(wait,)), pace=pace)
+        reader = ReaderStatus(1, 1, 12, "n", metrics=ReaderMetrics(LogMetrics(0), waits=(wait,)), rate_demand=pace)
         found = []
         for _ in range(10):
             clock.s += 10
@@ -189,7 +189,7 @@ def test_a_seal_that_waits_for_a_reader_names_it() -> None:
     sealing = status(seals=Seals(SealStatus(7, (1, 2))))
     assert told(stand_stills, clock, board, sealing) == []
     clock.s = 5.0
-    (event,) = stand_stills.look(clock.s, board, sealing)
+    (event,) = stand_stills.poll(clock.s, board, sealing)
     assert str(event) == "epoch 7 waits for reader 1, 2 to seal its part since 5 s"
     assert told(stand_stills, clock, board, status()) == ["moving 5"]
 
@@ -221,7 +221,7 @@ def test_an_enumerator_that_is_silent_is_told_of_and_nothing_of_what_it_said_bef
 
     def told_at(second: float) -> list[str]:
         clock.s, before = second, len(events)
-        watchdog.look()
+        watchdog.poll()
         return [f"{type(event).__name__} {event}" for event in events[before:]]
 
     where = "shop.orders, chunk shop.orders:12 on reader 1"
@@ -259,7 +259,7 @@ def test_what_stood_before_the_enumerator_was_silent_neither_goes_on_nor_grows_m
     said = {}
     for second in range(70, 1000, 10):
         clock.s = float(second)
-        events = list(stand_stills.look(clock.s, board, waits(0), heard_s=60.0))
+        events = list(stand_stills.poll(clock.s, board, waits(0), heard_s=60.0))
         if events:
             said[second] = [str(event).partition(":")[0] for event in events]
     assert said == {120: ["the enumerator"], 180: ["the enumerator"], 300: ["the enumerator"], 540: ["the enumerator"]}
@@ -279,20 +279,20 @@ def test_a_work_that_is_done_again_and_again_stands_in_a_turn_or_for_a_trouble_t
     board = ActivityTracker(clock)
     work = board.lasting(Stage.LOG, "fetches and decodes")
     clock.s = 100.0
-    assert board.standing() == ()
+    assert board.stalled() == ()
     with work.turn():
         clock.s += 5
-        assert [one.seconds for one in board.standing()] == [5.0]
+        assert [one.seconds for one in board.stalled()] == [5.0]
     clock.s += 100
-    assert board.standing() == ()
+    assert board.stalled() == ()
     for _ in range(3):
         with work.turn():
-            activity.trouble("all brokers are down")
+            activity.failing("all brokers are down")
             clock.s += 1
         clock.s += 10
-    assert [(one.note, one.seconds) for one in board.standing()] == [("all brokers are down", 33.0)]
+    assert [(one.note, one.seconds) for one in board.stalled()] == [("all brokers are down", 33.0)]
     with work.turn():
         activity.over()
     clock.s += 100
-    assert board.standing() == ()
+    assert board.stalled() == ()
     work.close()

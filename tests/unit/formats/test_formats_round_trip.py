@@ -42,7 +42,7 @@ def changelog(schema: TableSchema, *rows: tuple[str, dict[str, Any]]) -> pa.Reco
 
 
 def encoded(name: str, columns: str, *rows: tuple[str, dict[str, Any]], **options: Any) -> EncodedBatch:
-    schema = parse_columns(columns, place="test")
+    schema = parse_columns(columns, key_path="test")
     return make(name, **options).encoder(TABLE, schema).encode(changelog(schema, *rows))
 
 
@@ -83,7 +83,7 @@ _ROW = st.fixed_dictionaries(
         "j": st.sampled_from(['{"a": [1, "\\u00e9\\"", null]}', "3", "[]"]),
     },
 )
-_NAMES = [c.name for c in parse_columns(COLUMNS, place="test").columns]
+_NAMES = [c.name for c in parse_columns(COLUMNS, key_path="test").columns]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["+I", "-D"]), _ROW), min_size=1, max_size=4), st.booleans())
@@ -158,7 +158,7 @@ def test_the_bytes_are_these() -> None:
 
 @pytest.mark.parametrize("name", ["canal-json", "debezium-json"])
 def test_a_truncation_is_told_where_the_format_can(name: str) -> None:
-    schema = parse_columns("id BIGINT", place="test")
+    schema = parse_columns("id BIGINT", key_path="test")
     encoder = make(name).encoder(TABLE, schema)
     message = encoder.encode_change(TruncateTableEvent(TABLE), ts_ms=5)
     batch = MessageBatch(Origin("t"), pa.array([message], pa.binary()), np.zeros(1, np.int64))

@@ -13,7 +13,7 @@ from raycdc.config import load_config
 from raycdc.model import TableId
 from raycdc.observe.events import Lags, PartitionLags, RunEvent, RunProgress, TableParked, Warned
 from raycdc.observe.status import progress
-from raycdc.observe.status.progress import TABLES_PER_LOOK, ProgressReporter
+from raycdc.observe.status.progress import TABLES_PER_POLL, ProgressReporter
 from raycdc.pipeline import Pipeline
 from raycdc.source.protocol.api import TableProgress
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStatus
@@ -37,7 +37,7 @@ def told(*statuses: JobStatus) -> list[RunEvent]:
     events: list[RunEvent] = []
     reporter = ProgressReporter({"test": events.append})
     for each in statuses:
-        reporter._look(lambda *, tables, each=each: each)
+        reporter._poll(lambda *, tables, each=each: each)
     return events
 
 
@@ -64,8 +64,8 @@ def test_tables_that_changed_are_told() -> None:
 
 def test_lag_is_told_at_once_however_long_a_look_at_all_tables_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     # However quick it is here, the next one is due in an hour.
-    monkeypatch.setattr(progress, "TABLES_SHARE", 1e-12)
-    many = {TableId("m", f"t{n:04}"): TableStatus(TableProgress("stream"), 0) for n in range(TABLES_PER_LOOK + 1)}
+    monkeypatch.setattr(progress, "TABLES_FRACTION", 1e-12)
+    many = {TableId("m", f"t{n:04}"): TableStatus(TableProgress("stream"), 0) for n in range(TABLES_PER_POLL + 1)}
     asked: list[bool] = []
     looked = threading.Event()
 
@@ -90,7 +90,7 @@ def test_the_last_look_of_a_run_tells_all_of_a_few_tables() -> None:
     events: list[RunEvent] = []
     reporter = ProgressReporter({"test": events.append})
     with reporter.watching(lambda *, tables: now, every_s=3600):
-        reporter._look(lambda *, tables: now)
+        reporter._poll(lambda *, tables: now)
     assert [[table.table for table in e.tables] for e in events if isinstance(e, RunProgress)] == [["m.a", "m.b"]] * 2
 
 

@@ -41,7 +41,7 @@ class ToldSource(Source[SourceConfig]):
             raise self.failures.pop(0)
         self.told.append(dict(positions))
 
-    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
+    def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         return SourceFindings((), ())
 
     def preflight(self, last: Manifest | None) -> None:
@@ -147,7 +147,7 @@ def test_a_call_for_later_is_made_then_and_its_handler_may_ask_again(tmp_path: P
 def test_a_coordinator_that_has_nothing_to_seal_hears_of_its_successor_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator_host, "SUCCESSOR_LOOK_S", 0.01)
+    monkeypatch.setattr(coordinator_host, "SUCCESSOR_POLL_S", 0.01)
     with hosted(tmp_path, Dialect()) as host:
         host.status()
         CheckpointStore(tmp_path).generations.next()

@@ -11,7 +11,7 @@ import pytest
 
 from raycdc.core.threads import Joinable, Threads
 from raycdc.errors import ClusterLostError, ExitCode
-from raycdc.runtime.ray.ray_head import AWAY_MAX_S, LOOK_EVERY_S, STUCK_S, RayHead, Raylet
+from raycdc.runtime.ray.ray_head import POLL_EVERY_S, STUCK_S, UNREACHABLE_MAX_S, RayHead, Raylet
 
 
 class Clock:
@@ -38,7 +38,7 @@ class Waits(Threads):
 
 def looked(head: RayHead) -> None:
     head.step()
-    head.look()
+    head.poll()
 
 
 def test_a_private_head_is_gone_when_its_process_is() -> None:
@@ -59,16 +59,16 @@ def test_the_head_of_a_cluster_may_be_away_for_a_moment() -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         head = RayHead(address, private=False, ended=str, clock=clock)
         for _ in range(3):
-            clock.now_s += LOOK_EVERY_S
+            clock.now_s += POLL_EVERY_S
             looked(head)
-    clock.now_s += AWAY_MAX_S - LOOK_EVERY_S
+    clock.now_s += UNREACHABLE_MAX_S - POLL_EVERY_S
     looked(head)
     assert not head.answering
-    clock.now_s += LOOK_EVERY_S
+    clock.now_s += POLL_EVERY_S
     with pytest.raises(ClusterLostError, match=rf"{address} is gone: it has not answered for 8 s. Start the cluster"):
         looked(head)
     with pytest.raises(ClusterLostError):
-        head.look()
+        head.poll()
 
 
 def test_the_end_of_this_nodes_raylet_is_seen_at_once(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_run_that_does_not_leave_a_lost_cluster_is_ended() -> None:
     head = RayHead("127.0.0.1:1", private=True, ended=lambda: "raylet (7)")
     head.watch(lost.append, stuck.append, waits)
     assert (waits.waited_s, [error.what for error in stuck]) == (
-        [LOOK_EVERY_S, STUCK_S],
+        [POLL_EVERY_S, STUCK_S],
         ["Ray's head at 127.0.0.1:1 is gone: its process raylet (7) ended."],
     )
     head.close()

@@ -38,12 +38,12 @@ def test_a_coordinator_that_cannot_be_made_ends_the_run() -> None:
 
 def test_a_spool_server_that_does_not_come_up_is_no_bug(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ray has no process for it, and says nothing."""
-    monkeypatch.setattr(ray_spools.RaySpools, "look", lambda _: None)
+    monkeypatch.setattr(ray_spools.RaySpools, "poll", lambda _: None)
     here = SimpleNamespace(get_node_id=lambda: "4711")
     monkeypatch.setattr(ray, "get_runtime_context", lambda: here)
     nodes = RayNodes(ReaderNeeds(), own="4711", network=False, warn=pytest.fail, nodes=list)
     with pytest.raises(ClusterNotStartedError, match=r"within 60 s \(Ray's node 4711\)\. See with `ray status`") as end:
-        ray_spools.RaySpools(SpoolSettings(tmp_path, "c", "t"), nodes, warn=pytest.fail, look=lambda: None)
+        ray_spools.RaySpools(SpoolSettings(tmp_path, "c", "t"), nodes, warn=pytest.fail, poll=lambda: None)
     assert end.value.exit_code is ExitCode.CLUSTER
 
 

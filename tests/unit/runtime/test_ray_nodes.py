@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raycdc.runtime.ray.ray_nodes import LOOK_S, SILENT_S, RayNode, RayNodes, ReaderNeeds
+from raycdc.runtime.ray.ray_nodes import POLL_S, SILENT_S, RayNode, RayNodes, ReaderNeeds
 from raycdc.runtime.scaling import SeenNode
 
 OWN = RayNode("own", "10.0.0.1", {"pool": "cdc"}, {"CPU": 4.0}, {"CPU": 3.0}, 9001)
@@ -27,9 +27,9 @@ class Cluster:
             clock=lambda: self.now_s,
         )
 
-    def later(self, seconds: float = LOOK_S) -> RayNodes:
+    def later(self, seconds: float = POLL_S) -> RayNodes:
         self.now_s += seconds
-        self.nodes.look()
+        self.nodes.poll()
         return self.nodes
 
 

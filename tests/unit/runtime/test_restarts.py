@@ -20,7 +20,7 @@ from raycdc.runtime.unexpected import unexpected
 
 AWAY = ProcessEnd("db1:3306 refused the connection.", "SourceUnavailableError")
 CRASH = ProcessEnd("its process ended")
-OUTAGE_MAX_S = POLICY.patience_s
+OUTAGE_MAX_S = POLICY.retry_s
 PAUSE_MAX_S = POLICY.longest_s * (1 + POLICY.jitter)
 
 
@@ -120,6 +120,6 @@ def test_a_server_that_is_away_is_not_tried_at_once() -> None:
 
 
 def test_an_error_of_a_plug_in_or_none_counts_as_a_crash() -> None:
-    assert not ProcessEnd("SourceUnavailableError: it says so itself").away
-    assert not ProcessEnd("words", "SomeoneElsesError").away
-    assert AWAY.away
+    assert not ProcessEnd("SourceUnavailableError: it says so itself").is_unreachable
+    assert not ProcessEnd("words", "SomeoneElsesError").is_unreachable
+    assert AWAY.is_unreachable

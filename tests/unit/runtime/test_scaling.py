@@ -42,14 +42,14 @@ def seen(phase: ReadPhase, readers: int = 0, **figures: object) -> Observation:
 
 def lasting(policy: ScalingPolicy, told: Observation, *, seconds: float, start_s: float = 0.0) -> list[int]:
     """Decisions while the observation stays as it is, one per second."""
-    return [policy.look(told, now_s=start_s + second).readers for second in range(int(seconds) + 1)]
+    return [policy.poll(told, now_s=start_s + second).readers for second in range(int(seconds) + 1)]
 
 
 def test_a_snapshot_begins_with_all_readers_and_the_log_needs_the_fewest() -> None:
     policy = ScalingPolicy(ReaderLimits(1, 4))
     assert policy.restart(seen(ReadPhase.UNKNOWN)).readers == 4
-    assert policy.look(seen(ReadPhase.CHUNKS, 4, chunks_waiting=7), now_s=1).readers == 4
-    last = policy.look(seen(ReadPhase.LOG, 4, logs=(SeenLog(seconds=42.0),)), now_s=2)
+    assert policy.poll(seen(ReadPhase.CHUNKS, 4, chunks_waiting=7), now_s=1).readers == 4
+    last = policy.poll(seen(ReadPhase.LOG, 4, logs=(SeenLog(seconds=42.0),)), now_s=2)
     assert last == Decision(1, "one log is left, which one reader reads (42 s behind)", leave=(3, 2, 1))
 
 
@@ -77,7 +77,7 @@ def test_nobody_is_started_for_the_last_chunks() -> None:
     policy.restart(seen(ReadPhase.LOG))
     few = seen(ReadPhase.CHUNKS, 1, chunks_waiting=9, chunk_seconds=4.0)
     assert lasting(policy, few, seconds=20)[-1] == 1
-    assert policy.look(few, now_s=30).reason == "the last chunks take 4 s"
+    assert policy.poll(few, now_s=30).reason == "the last chunks take 4 s"
 
 
 def test_a_backlog_that_lasts_brings_more_readers_but_no_more_than_there_are_partitions() -> None:
@@ -95,19 +95,19 @@ def test_readers_that_wait_for_the_source_or_the_sink_get_no_help() -> None:
         readers=(SeenReader(0, "own", partitions=5, busy=0.05),),
     )
     assert lasting(policy, idle, seconds=60)[-1] == 1
-    assert "they wait for the source or the sink" in policy.look(idle, now_s=61).reason
+    assert "they wait for the source or the sink" in policy.poll(idle, now_s=61).reason
 
 
 @pytest.mark.parametrize("phase", [ReadPhase.CHUNKS, ReadPhase.PARTITIONS])
 def test_a_source_whose_pace_is_used_up_gets_no_more_readers(phase: ReadPhase) -> None:
     policy = ScalingPolicy(ReaderLimits(1, 4))
     policy.restart(seen(ReadPhase.LOG))
-    waiting = seen(phase, 1, chunks_waiting=9, partitions=9, logs=(BEHIND,), paced=True)
+    waiting = seen(phase, 1, chunks_waiting=9, partitions=9, logs=(BEHIND,), is_rate_limited=True)
     assert set(lasting(policy, waiting, seconds=20)) == {1}
-    assert policy.look(waiting, now_s=21).reason.endswith(
+    assert policy.poll(waiting, now_s=21).reason.endswith(
         "the source's pace is used up, and another reader would read no more"
     )
-    assert lasting(policy, replace(waiting, paced=False), seconds=6, start_s=22)[-1] == 4
+    assert lasting(policy, replace(waiting, is_rate_limited=False), seconds=6, start_s=22)[-1] == 4
 
 
 @pytest.mark.parametrize(
@@ -122,25 +122,25 @@ def test_a_source_whose_pace_is_used_up_gets_no_more_readers(phase: ReadPhase) -
     ],
 )
 def test_a_source_that_has_a_pace_begins_with_the_readers_that_it_feeds(pace: RateLimit, first: int) -> None:
-    policy = ScalingPolicy(ReaderLimits(1, 4, pace=pace))
+    policy = ScalingPolicy(ReaderLimits(1, 4, rate_limit=pace))
     for phase in (ReadPhase.UNKNOWN, ReadPhase.CHUNKS, ReadPhase.PARTITIONS):
         begun = policy.restart(seen(phase, chunks_waiting=9, partitions=9, logs=(BEHIND,)))
         assert begun.readers == first
         assert begun.reason.endswith(f"feeds {first}") == (first < 4)
-    assert ScalingPolicy(ReaderLimits(2, 4, pace=pace)).restart(seen(ReadPhase.UNKNOWN)).readers == max(2, first)
+    assert ScalingPolicy(ReaderLimits(2, 4, rate_limit=pace)).restart(seen(ReadPhase.UNKNOWN)).readers == max(2, first)
 
 
 def test_readers_that_do_not_use_the_pace_up_get_help_once_they_are_seen_to_read() -> None:
-    policy = ScalingPolicy(ReaderLimits(1, 4, pace=RateLimit(rows_per_s=1_000)))
+    policy = ScalingPolicy(ReaderLimits(1, 4, rate_limit=RateLimit(rows_per_s=1_000)))
     policy.restart(seen(ReadPhase.UNKNOWN))
     begun = seen(ReadPhase.CHUNKS, 1, chunks_waiting=9)
     assert set(lasting(policy, begun, seconds=60)) == {1}
-    assert policy.look(begun, now_s=61).reason == (
+    assert policy.poll(begun, now_s=61).reason == (
         "chunks wait (9 at least); the source's pace (1,000 rows a second) feeds 1"
     )
     assert lasting(policy, replace(begun, chunk_seconds=99.0), seconds=6, start_s=62)[-1] == 4
 
-    topics = ScalingPolicy(ReaderLimits(1, 4, pace=RateLimit(bytes_per_s=1_000)))
+    topics = ScalingPolicy(ReaderLimits(1, 4, rate_limit=RateLimit(bytes_per_s=1_000)))
     topics.restart(seen(ReadPhase.UNKNOWN))
     behind = seen(ReadPhase.PARTITIONS, partitions=9, logs=(BEHIND,))
     new = replace(behind, readers=(SeenReader(0, "own", partitions=9),))
@@ -156,7 +156,7 @@ def test_a_backlog_that_does_not_last_changes_nothing() -> None:
     fine = seen(ReadPhase.PARTITIONS, 1, partitions=5, logs=(replace(BEHIND, records=1),))
     for round_s in range(0, 100, 4):
         lasting(policy, behind, seconds=2, start_s=round_s)
-        assert policy.look(fine, now_s=round_s + 3).readers == 1
+        assert policy.poll(fine, now_s=round_s + 3).readers == 1
 
 
 def test_readers_without_a_backlog_leave_one_at_a_time_and_late_unless_those_that_stay_would_be_too_busy() -> None:
@@ -181,10 +181,10 @@ def test_who_leaves_first_waits_or_is_on_a_node_that_can_be_given_back_and_the_l
         SeenReader(1, "a", log=True),
         SeenReader(2, "b"),
         SeenReader(3, "b"),
-        SeenReader(4, "", placed=False),
+        SeenReader(4, "", has_process=False),
     )
     nodes = (OWN, SeenNode("a", 1, 0), SeenNode("b", 2, 0))
-    decision = policy.look(Observation(ReadPhase.LOG, readers, nodes), now_s=0)
+    decision = policy.poll(Observation(ReadPhase.LOG, readers, nodes), now_s=0)
     assert decision.leave == (4, 1, 3, 2)
 
 
@@ -193,38 +193,38 @@ def test_a_node_that_came_gets_one_of_the_readers_of_a_fuller_one() -> None:
     policy.restart(seen(ReadPhase.UNKNOWN))
     four = tuple(SeenReader(subtask, "own", partitions=2, log=subtask == 3) for subtask in range(4))
     at_work = Observation(ReadPhase.PARTITIONS, four, (OWN, SeenNode("new", 2, 2)), (BEHIND,), partitions=8)
-    began = policy.look(at_work, now_s=0)
+    began = policy.poll(at_work, now_s=0)
     # No more than four are allowed: one goes before another one comes.
-    assert (began.readers, began.leave, began.place) == (4, (2,), "new")
+    assert (began.readers, began.leave, began.node) == (4, (2,), "new")
     going = replace(at_work, readers=(*four[:2], replace(four[2], leaving=True), four[3]))
-    assert policy.look(going, now_s=1).place == "new"
+    assert policy.poll(going, now_s=1).node == "new"
     moved = replace(at_work, readers=(*four[:2], SeenReader(2, "new", partitions=2), four[3]))
-    assert policy.look(moved, now_s=2) == Decision(4, policy._why)
+    assert policy.poll(moved, now_s=2) == Decision(4, policy._why)
     # The next move waits a while, so that the first one shows.
-    assert policy.look(moved, now_s=3).leave == ()
-    assert policy.look(moved, now_s=100).leave == (1,)
+    assert policy.poll(moved, now_s=3).leave == ()
+    assert policy.poll(moved, now_s=100).leave == (1,)
 
 
 def test_a_log_alone_comes_back_to_the_drivers_node() -> None:
     policy = ScalingPolicy(ReaderLimits(1, 4))
     away = Observation(ReadPhase.LOG, (SeenReader(1, "far", log=True),), (OWN, SeenNode("far", 2, 1)))
     policy.restart(away)
-    began = policy.look(away, now_s=0)
-    assert (began.readers, began.leave, began.place) == (2, (), "own")
+    began = policy.poll(away, now_s=0)
+    assert (began.readers, began.leave, began.node) == (2, (), "own")
     there = replace(away, readers=(SeenReader(0, "own"), *away.readers))
-    assert policy.look(there, now_s=1).leave == (1,)
-    assert policy.look(replace(away, readers=there.readers[:1]), now_s=2).readers == 1
+    assert policy.poll(there, now_s=1).leave == (1,)
+    assert policy.poll(replace(away, readers=there.readers[:1]), now_s=2).readers == 1
 
 
 def test_a_move_that_finds_no_place_is_given_up() -> None:
     policy = ScalingPolicy(ReaderLimits(1, 4))
     away = Observation(ReadPhase.LOG, (SeenReader(1, "far", log=True),), (OWN, SeenNode("far", 2, 1)))
     policy.restart(away)
-    policy.look(away, now_s=0)
-    waiting = replace(away, readers=(SeenReader(0, "", placed=False), *away.readers))
-    assert policy.look(waiting, now_s=MOVE_S).leave == ()
-    assert policy.look(waiting, now_s=MOVE_S + 1) == Decision(1, policy._why, leave=(0,))
-    assert policy.look(away, now_s=MOVE_S + 2).place == ""
+    policy.poll(away, now_s=0)
+    waiting = replace(away, readers=(SeenReader(0, "", has_process=False), *away.readers))
+    assert policy.poll(waiting, now_s=MOVE_S).leave == ()
+    assert policy.poll(waiting, now_s=MOVE_S + 1) == Decision(1, policy._why, leave=(0,))
+    assert policy.poll(away, now_s=MOVE_S + 2).node == ""
 
 
 def test_a_silent_node_gets_no_reader_by_a_move() -> None:
@@ -232,11 +232,11 @@ def test_a_silent_node_gets_no_reader_by_a_move() -> None:
     policy.restart(seen(ReadPhase.UNKNOWN))
     two = tuple(SeenReader(subtask, "own", partitions=1) for subtask in range(2))
     cut = SeenNode("cut", 4, 4, silent=True)
-    assert policy.look(Observation(ReadPhase.PARTITIONS, two, (OWN, cut), partitions=2), now_s=0).place == ""
+    assert policy.poll(Observation(ReadPhase.PARTITIONS, two, (OWN, cut), partitions=2), now_s=0).node == ""
 
 
 def test_a_decision_is_told_with_its_places_and_with_who_waits() -> None:
-    readers = (SeenReader(0, "own"), SeenReader(1, "far"), SeenReader(2, "", placed=False))
+    readers = (SeenReader(0, "own"), SeenReader(1, "far"), SeenReader(2, "", has_process=False))
     told = Scaled.of(Decision(3, "why"), Observation(ReadPhase.CHUNKS, readers, (replace(OWN, label="10.0.0.1/a"),)))
     assert told == Scaled(3, 1, {"10.0.0.1/a": 1, "far": 1}, "why")
 
@@ -274,41 +274,41 @@ class SimCluster:
         return Observation(self.phase, readers, nodes, logs, chunks_waiting=waiting, partitions=partitions)
 
     def step(self, policy: ScalingPolicy, *, now_s: float) -> None:
-        decision = policy.look(self.observation(), now_s=now_s)
+        decision = policy.poll(self.observation(), now_s=now_s)
         for subtask in decision.leave:
             self.readers[subtask] = replace(self.readers[subtask], leaving=True)
         for subtask, reader in list(self.readers.items()):
-            if reader.leaving and (not reader.placed or self.chance.random() < 0.4):
+            if reader.leaving and (not reader.has_process or self.chance.random() < 0.4):
                 del self.readers[subtask]
         for _ in range(decision.readers - len(self.readers)):
             subtask = next(n for n in range(100) if n not in self.readers)
-            self.readers[subtask] = SeenReader(subtask, "", placed=False)
-            self.places[subtask] = decision.place
+            self.readers[subtask] = SeenReader(subtask, "", has_process=False)
+            self.places[subtask] = decision.node
             self.starts += 1
         self._schedule()
         self._autoscale(now_s)
-        if self.readers and not any(reader.log for reader in self.readers.values() if reader.placed):
-            first = next((s for s, r in self.readers.items() if r.placed and not r.leaving), None)
+        if self.readers and not any(reader.log for reader in self.readers.values() if reader.has_process):
+            first = next((s for s, r in self.readers.items() if r.has_process and not r.leaving), None)
             if first is not None:
                 self.readers[first] = replace(self.readers[first], log=True)
         self.counts.append(len(self.readers))
 
     def _schedule(self) -> None:
         for subtask, reader in self.readers.items():
-            if reader.placed or self.chance.random() < 0.3:
+            if reader.has_process or self.chance.random() < 0.3:
                 continue
             used = Counter(r.node for r in self.readers.values())
             free = [n for n, cpus in self.nodes.items() if cpus - used[n] >= 1]
-            place = self.places[subtask]
-            target = place if place in free else self.chance.choice(free) if free and not place else None
+            node = self.places[subtask]
+            target = node if node in free else self.chance.choice(free) if free and not node else None
             if target is not None:
-                self.readers[subtask] = replace(reader, node=target, placed=True)
-            elif place not in self.nodes:
+                self.readers[subtask] = replace(reader, node=target, has_process=True)
+            elif node not in self.nodes:
                 self.places[subtask] = ""
 
     def _autoscale(self, now_s: float) -> None:
         used = {reader.node for reader in self.readers.values()}
-        some_wait = any(not r.placed for r in self.readers.values())
+        some_wait = any(not r.has_process for r in self.readers.values())
         if some_wait and len(self.nodes) < self.nodes_max and self.chance.random() < 0.1:
             self.named += 1
             self.nodes[f"n{self.named}"] = 1
@@ -360,7 +360,7 @@ def test_readers_follow_nodes_that_come_and_go_never_above_the_limits_and_never_
     assert cluster.starts == began, "nothing changed, and readers were started"
     assert len({*cluster.counts[-200:]}) == 1
     spread = Counter({node: 0 for node, cpus in cluster.nodes.items() if cpus})
-    spread.update(r.node for r in cluster.readers.values() if r.placed)
+    spread.update(r.node for r in cluster.readers.values() if r.has_process)
     full = {node for node, cpus in cluster.nodes.items() if spread[node] >= cpus}
     assert all(max(spread.values()) - n < 2 for node, n in spread.items() if node not in full)
 

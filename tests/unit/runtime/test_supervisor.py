@@ -83,7 +83,7 @@ class Coordinator:
 
 
 class Reader:
-    placed = True
+    has_process = True
     node = ""
 
     def __init__(self, identity: ReaderIdentity) -> None:
@@ -112,9 +112,7 @@ class Processes:
         self.coordinators.append(Coordinator(start.generation, self.errors.get(start.generation)))
         return self.coordinators[-1]
 
-    def start_reader(
-        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
-    ) -> ReaderHandle:
+    def start_reader(self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, node: str = "") -> ReaderHandle:
         self.readers.append(Reader(identity))
         return self.readers[-1]
 
@@ -126,7 +124,7 @@ class Processes:
 
     def avoid(self, node: str) -> None: ...
 
-    def look(self, owing: Collection[str] | None = None) -> None: ...
+    def poll(self, owing: Collection[str] | None = None) -> None: ...
 
     def flights(self) -> Mapping[str, str]:
         return {}
@@ -186,7 +184,7 @@ def test_a_start_that_fails_leaves_nothing_running() -> None:
     processes = Processes({1: SourceUnavailableError("away")})
     failing = processes.start_reader
 
-    def start_reader(identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = "") -> ReaderHandle:
+    def start_reader(identity: ReaderIdentity, coordinator: CoordinatorHandle, *, node: str = "") -> ReaderHandle:
         if identity.subtask_id == 1:
             raise SourceUnavailableError("away")
         return failing(identity, coordinator)

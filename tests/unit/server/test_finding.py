@@ -43,7 +43,7 @@ def test_nobody_runs_it(store: CheckpointStore) -> None:
 
 def test_a_run_that_has_opened_no_door_yet(store: CheckpointStore) -> None:
     taken(store, ELSEWHERE)
-    found = find(store, patience_s=0.0)
+    found = find(store, timeout_s=0.0)
     assert isinstance(found, NoRun)
     assert found.runs
     assert "process 7 on db9, which has the state, has opened no door yet" in found.why
@@ -52,7 +52,7 @@ def test_a_run_that_has_opened_no_door_yet(store: CheckpointStore) -> None:
 def test_a_run_that_has_opened_no_door_has_no_web_ui_yet(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raycdc.cli.ui.find_run", lambda config, store, wait: find(store, patience_s=0.0))
+    monkeypatch.setattr("raycdc.cli.ui.find_run", lambda config, store, wait: find(store, timeout_s=0.0))
     taken(store, ELSEWHERE)
     config = Path(store.path).parent / "shop.toml"
     config.write_text(f'[pipeline]\nname = "shop"\nstate = "{store.path}"\n')
@@ -84,7 +84,7 @@ ELSEWHERE = Holder("db9", "another kernel", 7, beat=3)
 def test_a_run_that_cannot_be_asked(holder: Holder, says: str, store: CheckpointStore) -> None:
     taken(store, holder)
     with pytest.raises(StateError, match=says):
-        find(store, patience_s=0.0)
+        find(store, timeout_s=0.0)
 
 
 def test_a_run_that_does_not_answer(store: CheckpointStore) -> None:

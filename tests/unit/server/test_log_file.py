@@ -122,7 +122,7 @@ def test_a_run_goes_on_where_standard_error_is_gone_too(tmp_path: Path, monkeypa
     monkeypatch.setattr(sys, "stderr", gone)
     heard: list[RunEvent] = []
     log = LogFile(LoggingOptions(file=str(tmp_path / "gone" / "log")), "shop")
-    Listeners({"log file": log.listen, "test": heard.append}).tell(CaughtUp())
+    Listeners({"log file": log.listen, "test": heard.append}).notify(CaughtUp())
     assert heard == [CaughtUp()]
 
 

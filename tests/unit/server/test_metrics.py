@@ -206,17 +206,17 @@ def test_a_recovery_is_alive_as_long_as_it_moves() -> None:
 
     def healthy(after_s: float) -> bool:
         scene.now_s += after_s
-        watchdog.look()
+        watchdog.poll()
         return scene.get("/healthz").code == 200
 
     scene.keeper.listen(Started(1, 1, (1,)))
-    with watchdog.board.doing(Stage.STAGE, "writes an epoch's rows", table="shop.a"):
+    with watchdog.tracker.doing(Stage.STAGE, "writes an epoch's rows", table="shop.a"):
         assert healthy(SILENT_MAX_S - 1)
         activity.moved()
         assert healthy(2)
         assert healthy(SILENT_MAX_S - 1)
         assert not healthy(2), "nothing moved"
-        watchdog.board.around = lambda: "Spark: 3 of 4 tasks of 1 stages are done"
+        watchdog.tracker.around = lambda: "Spark: 3 of 4 tasks of 1 stages are done"
         assert healthy(0), "Spark's jobs are its work"
         assert not healthy(SILENT_MAX_S + 1)
     assert healthy(0), "a work that ended moved"
@@ -225,7 +225,7 @@ def test_a_recovery_is_alive_as_long_as_it_moves() -> None:
 def test_a_run_tells_its_probes_that_its_work_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = threading.Event()
     monkeypatch.setattr(StatusKeeper, "moved", lambda _: moved.set())
-    monkeypatch.setattr(watchdog_module, "LOOK_S", 0.01)
+    monkeypatch.setattr(watchdog_module, "POLL_S", 0.01)
     pipeline = Pipeline.from_config(load_config(configured(tmp_path, events=None)))
     runs = threading.Thread(target=lambda: pipeline.run(local=True))
     runs.start()

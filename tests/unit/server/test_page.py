@@ -85,7 +85,7 @@ class Door:
         answers = ApiBackend(self.documents.status, self.desk, self.events)
         self.application = application(answers, Guarding(ApiToken(self.token), frozenset({HOST})), self.page)
 
-    def tell(self, *events: RunEvent) -> None:
+    def notify(self, *events: RunEvent) -> None:
         for event in events:
             self.keeper.listen(event)
             self.history.listen(event)
@@ -160,7 +160,7 @@ class Door:
         cookie = answer.headers["set-cookie"].partition(";")[0]
         return OWN | {"cookie": cookie, "x-raycdc-key": answer.document["key"]}
 
-    def look(self, headers: Mapping[str, str], query: str = "") -> Any:
+    def snapshot(self, headers: Mapping[str, str], query: str = "") -> Any:
         answer = self.ask(f"/v1/look?{query}", None, headers)
         assert answer.code == 200, answer.body
         return json.loads(answer.body.partition(b"data: ")[2])
@@ -177,7 +177,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 def test_a_link_lets_one_browser_in_once(door: Door) -> None:
     code = door.ask("/v1/links", {}, BEARER).document["code"]
     browser = door.log_in(code)
-    assert door.look(browser)["status"]["pipeline"] == "shop"
+    assert door.snapshot(browser)["status"]["pipeline"] == "shop"
     again = door.ask("/page/login", {"code": code}, OWN)
     assert (again.code, "set-cookie" in again.headers) == (401, False)
     late = door.sessions.new_code()
@@ -186,7 +186,7 @@ def test_a_link_lets_one_browser_in_once(door: Door) -> None:
 
 
 def test_the_token_lets_a_browser_in_and_nothing_else_does(door: Door) -> None:
-    assert door.look(door.log_in(TOKEN))["may"] == {"act": True, "verify": False}
+    assert door.snapshot(door.log_in(TOKEN))["may"] == {"act": True, "verify": False}
     wrong: list[object] = [TOKEN[:-1], "", None, 7, [TOKEN], "ä", {"code": TOKEN}]
     for given in wrong:
         assert door.ask("/page/login", {"code": given}, OWN).code == 401, given
@@ -213,7 +213,7 @@ def test_a_command_about_a_name_that_no_table_can_have_is_refused(door: Door) ->
 
 def test_both_the_cookie_and_the_key_are_needed(door: Door) -> None:
     browser, other = door.log_in(TOKEN), door.log_in(TOKEN)
-    assert door.look(browser)
+    assert door.snapshot(browser)
     for lacking in (
         {name: value for name, value in browser.items() if name != "cookie"},
         {name: value for name, value in browser.items() if name != "x-raycdc-key"},
@@ -228,7 +228,7 @@ def test_both_the_cookie_and_the_key_are_needed(door: Door) -> None:
         assert refused.code in {401, 403, 421}
         assert b"shop" not in refused.body
     # What was refused has not ended the session.
-    assert door.look(browser)
+    assert door.snapshot(browser)
 
 
 def test_the_cookie_is_for_no_script_and_no_other_site(door: Door) -> None:
@@ -253,14 +253,14 @@ def test_a_token_that_is_changed_counts_at_once_and_whoever_came_in_before_is_ou
     for no_token in ("", "short", "not in ASCII: äöüäöüäöü"):
         file.write_text(no_token)
         assert door.ask("/v1/status", None, BEARER).code == 200
-        assert door.look(browser)
+        assert door.snapshot(browser)
     file.write_text("the-token-of-today\n")
     for before in (BEARER, browser):
         assert door.ask("/v1/status", None, before).code == 401
     for given in (TOKEN, link):
         assert door.ask("/page/login", {"code": given}, OWN).code == 401
     assert door.ask("/v1/status", None, OWN | {"authorization": "Bearer the-token-of-today"}).code == 200
-    assert door.look(door.log_in("the-token-of-today"))
+    assert door.snapshot(door.log_in("the-token-of-today"))
     assert "the-token" not in repr(ApiToken(TOKEN))
 
 
@@ -300,7 +300,7 @@ def test_a_stream_ends_when_the_token_has_become_another_one_and_never_waits_for
 
     monkeypatch.setattr(door_token, "newest", said)
     door = Door(tmp_path, token=Renewed(TOKEN, "${command:slow}"))
-    session = door.sessions.let_in(TOKEN)
+    session = door.sessions.authorize(TOKEN)
     assert session is not None
 
     def came(count: int) -> None:
@@ -322,7 +322,7 @@ def test_a_session_ends_when_it_is_left_or_long_unused_or_many_others_came(door:
     door.now_s += SESSION_GOOD_FOR_S - 1
     assert door.ask("/v1/status", None, second).code == 200
     for _ in range(SESSIONS_MAX):
-        door.sessions.let_in(TOKEN)
+        door.sessions.authorize(TOKEN)
     assert door.ask("/v1/status", None, second).code == 401
 
 
@@ -330,7 +330,7 @@ def test_whoever_looks_stays_let_in_and_a_look_ends_with_its_session(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_feed, "EVERY_S", 0.0)
-    session = door.sessions.let_in(TOKEN)
+    session = door.sessions.authorize(TOKEN)
     assert session is not None
 
     def looked_for_days(count: int) -> None:
@@ -354,11 +354,11 @@ def test_a_look_ends_with_a_session_that_is_forgotten(door: Door, monkeypatch: p
 
     def crowded(count: int) -> None:
         for _ in range(SESSIONS_MAX if count == 2 else 1):
-            door.sessions.let_in(TOKEN)
+            door.sessions.authorize(TOKEN)
 
     looks = {}
     for what in (slept, crowded):
-        session = door.sessions.let_in(TOKEN)
+        session = door.sessions.authorize(TOKEN)
         assert session is not None
         looks[what] = door.stream("/v1/look", door.headers_of(session), what)[1]
         assert door.ask("/v1/status", None, door.headers_of(session)).code == 401
@@ -370,7 +370,7 @@ def test_a_look_is_followed_by_another_one_so_that_the_cookie_lives_on(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_feed, "STREAM_S", 0.0)
-    session = door.sessions.let_in(TOKEN, secure=True)
+    session = door.sessions.authorize(TOKEN, secure=True)
     assert session is not None
     cookie, looks = door.stream("/v1/look", door.headers_of(session), lambda _: None)
     assert looks == [page_feed.AGAIN]
@@ -382,13 +382,13 @@ def test_a_look_is_followed_by_another_one_so_that_the_cookie_lives_on(
 
 
 def test_events_are_followed_for_as_long_as_the_session_lasts(door: Door) -> None:
-    session = door.sessions.let_in(TOKEN)
+    session = door.sessions.authorize(TOKEN)
     assert session is not None
 
     def told(count: int) -> None:
         if count == 3:
             door.sessions.end(session)
-        door.events.tell(Warned("news"))
+        door.events.notify(Warned("news"))
 
     _, lines = door.stream("/v1/events", door.headers_of(session), told)
     assert [line.partition(b"\n")[0] for line in lines] == [b": raycdc", b"event: warning", b"event: warning"]
@@ -413,7 +413,7 @@ def test_a_browser_acts_through_the_commands_of_the_command_line_and_from_its_ow
 def test_who_may_look_alone_does_not_act(tmp_path: Path) -> None:
     door = Door(tmp_path)
     guest = door.log_in(door.ask("/v1/links", {"read_only": True}, BEARER).document["code"])
-    assert door.look(guest)["may"]["act"] is False
+    assert door.snapshot(guest)["may"]["act"] is False
     assert door.ask("/v1/commands", PAUSE, guest).code == 403
     # Nor is a link to be had that lets somebody act.
     assert door.ask("/v1/links", {}, guest).code == 403
@@ -422,7 +422,7 @@ def test_who_may_look_alone_does_not_act(tmp_path: Path) -> None:
     # control.ui = "read-only": for everybody, but the command line.
     strict = Door(tmp_path, reads_only=True)
     browser = strict.log_in(TOKEN)
-    assert (strict.look(browser)["may"]["act"], strict.ask("/v1/commands", PAUSE, browser).code) == (False, 403)
+    assert (strict.snapshot(browser)["may"]["act"], strict.ask("/v1/commands", PAUSE, browser).code) == (False, 403)
     assert strict.ask("/v1/commands", PAUSE, BEARER).code == 202
     assert strict.ask("/page/logout", {}, browser).code == 200
 
@@ -437,7 +437,7 @@ print(json.dumps(line | dict.fromkeys(["missing", "extra", "changed", "behind", 
 def test_verify_is_the_command_in_a_process_of_its_own_and_a_name_is_no_option(tmp_path: Path) -> None:
     door = Door(tmp_path, verifications=Verifications((sys.executable, "-c", ECHO)))
     browser = door.log_in(TOKEN)
-    assert door.look(browser)["may"] == {"act": True, "verify": True}
+    assert door.snapshot(browser)["may"] == {"act": True, "verify": True}
     guest = door.log_in(door.sessions.new_code(reads_only=True))
     assert door.ask("/v1/verifications", {"table": "shop.orders"}, guest).code == 403
     assert door.ask("/v1/verifications", {"table": ""}, browser).code == 400
@@ -521,11 +521,11 @@ def progress(*tables: TableFigures, behind_ms: int = 40) -> RunProgress:
 def test_a_look_has_the_tables_that_are_wanted_in_their_order(door: Door) -> None:
     tables = [figures(f"shop.t{n}", rows=n) for n in range(12)]
     tables += [figures("shop.Big", "snapshot", rows=99, chunks_done=1, chunks_total=4), figures("shop.x", "parked")]
-    door.tell(Started(1, 1, (1,)), progress(*tables))
+    door.notify(Started(1, 1, (1,)), progress(*tables))
     browser = door.log_in(TOKEN)
 
     def names(query: str) -> list[str]:
-        return [table["table"].removeprefix("shop.") for table in door.look(browser, query)["status"]["tables"]]
+        return [table["table"].removeprefix("shop.") for table in door.snapshot(browser, query)["status"]["tables"]]
 
     # What wants attention comes first.
     assert names("limit=3") == ["x", "Big", "t0"]
@@ -536,19 +536,19 @@ def test_a_look_has_the_tables_that_are_wanted_in_their_order(door: Door) -> Non
     assert names("phase=parked") == ["x"]
     assert names("contains=nothing") == []
     # One more is looked at closely, whatever is on the page.
-    assert door.look(browser, "limit=1&table=shop.t3")["table"]["rows"] == 3
-    assert door.look(browser, "table=shop.none")["table"] is None
-    look = door.look(browser, "sort=table&limit=5&offset=10")
+    assert door.snapshot(browser, "limit=1&table=shop.t3")["table"]["rows"] == 3
+    assert door.snapshot(browser, "table=shop.none")["table"] is None
+    look = door.snapshot(browser, "sort=table&limit=5&offset=10")
     assert [look["matching"], look["offset"], len(look["status"]["tables"])] == [14, 10, 4]
     # Behind the last page there is the last one; what makes no sense is as if it were not said.
-    assert door.look(browser, "sort=table&limit=5&offset=999")["offset"] == 10
+    assert door.snapshot(browser, "sort=table&limit=5&offset=999")["offset"] == 10
     assert len(names("sort=%00&limit=-1&offset=a")) == 14
-    assert [table["table"] for table in door.look(browser)["parked"]] == ["shop.x"]
+    assert [table["table"] for table in door.snapshot(browser)["parked"]] == ["shop.x"]
 
 
 def test_a_page_of_twenty_thousand_tables_is_what_the_status_says(door: Door) -> None:
-    door.tell(Started(1, 1, (1,)), progress(*(figures(f"db.t{n:06}", rows=n % 1000) for n in range(20_000))))
-    look = door.look(BEARER, "sort=rows&descending=1&limit=50&offset=100")
+    door.notify(Started(1, 1, (1,)), progress(*(figures(f"db.t{n:06}", rows=n % 1000) for n in range(20_000))))
+    look = door.snapshot(BEARER, "sort=rows&descending=1&limit=50&offset=100")
     assert (look["matching"], look["status"]["tables"][0]["rows"]) == (20_000, 994)
     told = {table.table: table for table in door.documents.status().tables}
     for table in look["status"]["tables"]:
@@ -556,18 +556,18 @@ def test_a_page_of_twenty_thousand_tables_is_what_the_status_says(door: Door) ->
 
 
 def test_history_is_bounded_and_a_look_has_what_is_new(door: Door) -> None:
-    door.tell(Started(1, 1, (1,)))
+    door.notify(Started(1, 1, (1,)))
     for second in range(4000):
         door.now_s += 1
-        door.tell(progress(figures("shop.a", rows=second * 10), behind_ms=second))
+        door.notify(progress(figures("shop.a", rows=second * 10), behind_ms=second))
         if second % 10 == 0:
-            door.tell(Committed(second, {"shop.a": 100}, 100, staging_s=0.5, commit_s=0.25))
+            door.notify(Committed(second, {"shop.a": 100}, 100, staging_s=0.5, commit_s=0.25))
     feed = door.page._feed
     from raycdc.observe.status.table_order import TableQuery
     from raycdc.server.ui.feed import _Seen
 
     seen = _Seen()
-    first = feed.look(TableQuery(), MAY, seen)
+    first = feed.snapshot(TableQuery(), MAY, seen)
     assert [series.step_seconds for series in first.series] == [step for step, _ in STEPS]
     assert [len(series.at_ms) for series in first.series] == [300, 360, 33]
     minutes = first.series[1]
@@ -576,26 +576,26 @@ def test_history_is_bounded_and_a_look_has_what_is_new(door: Door) -> None:
     # The longest of each step.
     assert minutes.lag_ms[-1] - minutes.lag_ms[-2] == 10  # type: ignore[operator]
     assert (len(first.epochs), first.epochs[-1].epoch, first.epochs[-1].largest) == (300, 3990, (("shop.a", 100),))
-    assert sum(len(series.at_ms) for series in feed.look(TableQuery(), MAY, seen).series) == 0
+    assert sum(len(series.at_ms) for series in feed.snapshot(TableQuery(), MAY, seen).series) == 0
     door.now_s += 1
-    door.tell(progress(figures("shop.a", rows=50_000)), Committed(4000, {}, 0, staging_s=0, commit_s=0))
-    later = feed.look(TableQuery(), MAY, seen)
+    door.notify(progress(figures("shop.a", rows=50_000)), Committed(4000, {}, 0, staging_s=0, commit_s=0))
+    later = feed.snapshot(TableQuery(), MAY, seen)
     assert [len(series.at_ms) for series in later.series] == [1, 0, 0]
     assert [epoch.epoch for epoch in later.epochs] == [4000]
-    door.tell(*(SchemaChanged("shop.a", "shop.a", number, ("column v added",)) for number in range(500)))
-    changes = feed.look(TableQuery(), MAY).changes
+    door.notify(*(SchemaChanged("shop.a", "shop.a", number, ("column v added",)) for number in range(500)))
+    changes = feed.snapshot(TableQuery(), MAY).changes
     assert (len(changes), changes[-1].epoch, changes[-1].changes) == (30, 499, ("column v added",))
 
 
 def test_rows_committed_a_second_are_none_when_no_epoch_has_come_for_long(door: Door) -> None:
     for _ in range(10):
         door.now_s += 4
-        door.tell(Committed(1, {"shop.a": 400}, 400, staging_s=0, commit_s=0))
+        door.notify(Committed(1, {"shop.a": 400}, 400, staging_s=0, commit_s=0))
 
     def rate() -> float | None:
-        door.tell(progress(figures("shop.a")))
+        door.notify(progress(figures("shop.a")))
         door.now_s += 1
-        door.tell(progress(figures("shop.a")))
+        door.notify(progress(figures("shop.a")))
         return door.history.series((0, 0, 0))[0].committed_per_second[-1]
 
     assert rate() == 100
@@ -613,20 +613,20 @@ def test_a_table_of_which_the_state_knows_nothing_has_no_columns(door: Door) -> 
 def test_nothing_is_made_while_nobody_looks(door: Door) -> None:
     asked = 0
 
-    def log_room() -> None:
+    def log_retention() -> None:
         nonlocal asked
         asked += 1
 
     keeper = StatusKeeper(RunProcess.here("shop", "delta lake", local=True))
     history = History(keeper)
-    feed = Feed(StatusDocuments(keeper, lambda table: (table,), log_room), history)
+    feed = Feed(StatusDocuments(keeper, lambda table: (table,), log_retention), history)
     for number in range(1000):
         history.listen(progress(figures("shop.a", rows=number)))
     assert asked == 0
     from raycdc.observe.status.table_order import TableQuery
 
     # Several who look at once have one status made.
-    looks = [feed.look(TableQuery(), MAY) for _ in range(5)]
+    looks = [feed.snapshot(TableQuery(), MAY) for _ in range(5)]
     assert asked == 1
     assert len({look.status.at_ms for look in looks}) == 1
 

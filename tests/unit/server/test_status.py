@@ -15,7 +15,7 @@ from rich.console import Console
 from raycdc.cli.screens.progress import LiveView
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.server.client import MySqlServerInfo
-from raycdc.connectors.mysql.source import log_room
+from raycdc.connectors.mysql.source import log_retention
 from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.observe.events import (
@@ -72,7 +72,7 @@ def test_the_busiest_stage_is_the_bottleneck() -> None:
     for second in range(20):
         seconds = {"chunk_read": second * 0.9, "chunk_read_cpu": second * 0.2, "chunk_write": second * 0.1}
         reader = ReaderStatus(0, 1, 10, "state", process=ProcessMetrics(seconds))
-        stages = stages.looked(JobStatus(1, 0, 0, readers=(reader,)), now_s=float(second))
+        stages = stages.observed(JobStatus(1, 0, 0, readers=(reader,)), now_s=float(second))
         stages = stages.committed(staging_s=0.3, commit_s=0.05)
     found = stages.bottleneck()
     assert found is not None
@@ -87,7 +87,7 @@ def test_readers_that_keep_to_a_pace_do_not_wait_for_the_source() -> None:
     for second in range(20):
         seconds = {"chunk_read": second * 0.9, "chunk_read_cpu": second * 0.1, "paced": second * 0.7}
         reader = ReaderStatus(0, 1, 10, "state", process=ProcessMetrics(seconds))
-        stages = stages.looked(JobStatus(1, 0, 0, readers=(reader,)), now_s=float(second))
+        stages = stages.observed(JobStatus(1, 0, 0, readers=(reader,)), now_s=float(second))
     found = stages.bottleneck()
     assert found is not None
     assert found.stage == "pace"
@@ -107,7 +107,7 @@ def test_readers_that_keep_to_a_pace_do_not_wait_for_the_source() -> None:
 )
 def test_the_room_of_a_binlog(place: BinlogOffset, expires_s: float, room: LogRetention | None) -> None:
     info = cast("MySqlServerInfo", SimpleNamespace(expire_logs_s=expires_s))
-    assert log_room(place, info, [("b.1", 200), ("b.2", 100)], 1_000) == room
+    assert log_retention(place, info, [("b.1", 200), ("b.2", 100)], 1_000) == room
 
 
 def test_a_status_is_made_of_events_and_bounded_in_what_it_remembers() -> None:
@@ -160,7 +160,7 @@ def test_a_table_that_goes_on_says_what_holds_up_the_second_reading_of_its_log()
     keeper.listen(RunProgress((TableFigures("shop.a", "resuming"), TableFigures("shop.b", "stream")), Lags(), ()))
 
     def heard(beside: CatchUpOutage | None) -> list[ResumingReport | None]:
-        reader = ReaderStatus(0, 1, 10, "state", metrics=ReaderMetrics(beside=beside))
+        reader = ReaderStatus(0, 1, 10, "state", metrics=ReaderMetrics(catch_up_outage=beside))
         keeper.listen(RunProgress((), Lags(), (), job=JobStatus(1, 0, 0, readers=(reader,))))
         return [table.resuming for table in documents_of(keeper).status().tables]
 
@@ -301,7 +301,7 @@ def test_a_source_that_does_not_say_how_much_of_its_log_it_has_is_asked_by_one_t
     room = LogRetentionMonitor(ask)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(control_room, "GOOD_FOR_S", 0.0)
-        patched.setattr(control_room, "PATIENCE_S", 0.0)
+        patched.setattr(control_room, "TIMEOUT_S", 0.0)
         assert [room() for _ in range(3)] == [None] * 3
         assert asked.acquire(timeout=600)
         assert not asked.acquire(blocking=False), "while one question is under way there is no other"

@@ -52,7 +52,7 @@ def test_a_table_that_was_opened_while_its_key_changed_is_opened_anew(
 
     monkeypatch.setattr(delta_table, "is_table", lambda _: True)
     monkeypatch.setattr(location, "DeltaTable", table)
-    monkeypatch.setattr(LogWatch, "look", lambda *_: None)
+    monkeypatch.setattr(LogWatch, "inspect", lambda *_: None)
     monkeypatch.setattr(LogWatch, "is_another", lambda _: False)
     monkeypatch.setattr(LogWatch, "is_newest", lambda *_: False)
     monkeypatch.setattr(DeltaTarget, "_check_same", lambda _: None)

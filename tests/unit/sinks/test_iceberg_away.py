@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from raycdc.config import Secret
 from raycdc.sinks.iceberg.catalog import where_is
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
-from raycdc.sinks.iceberg.refusals import is_away
+from raycdc.sinks.iceberg.refusals import is_unreachable
 
 
 class PostgresError(Exception):
@@ -71,7 +71,7 @@ def of_glue(code: str, status: int = 400) -> ClientError:
     ids=repr,
 )
 def test_who_gives_no_answer_or_none_for_now_is_away(error: Exception) -> None:
-    assert is_away(error)
+    assert is_unreachable(error)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_who_gives_no_answer_or_none_for_now_is_away(error: Exception) -> None:
     ids=repr,
 )
 def test_who_answers_is_not_away(error: Exception) -> None:
-    assert not is_away(error)
+    assert not is_unreachable(error)
 
 
 @pytest.mark.parametrize(

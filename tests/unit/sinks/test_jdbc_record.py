@@ -10,7 +10,7 @@ from raycdc.errors import SinkError
 from raycdc.model import Column, LogicalType, TableId, TypeKind
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.columns import ColumnsPlan, TargetColumnPlan
-from raycdc.sinks.record import PLACE, Before, Intent, TargetRecord, again, renamed
+from raycdc.sinks.record import NO_COMMITS, Before, Intent, TargetRecord, again, renamed
 
 T = TableId("shop", "t")
 INT = LogicalType(TypeKind.INT64)
@@ -26,7 +26,7 @@ def test_a_record_of_the_first_version_is_read_and_a_plain_one_written_so() -> N
 
 
 def test_a_row_that_keeps_a_place_is_no_record() -> None:
-    assert TargetRecord.from_row(PLACE) is None
+    assert TargetRecord.from_row(NO_COMMITS) is None
 
 
 def test_what_waits_for_rows_survives_the_table() -> None:

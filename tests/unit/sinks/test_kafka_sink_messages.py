@@ -58,7 +58,7 @@ class Target:
 
 def write_truncation(monkeypatch: pytest.MonkeyPatch, *, left_out: Collection[str]) -> list[Any]:
     target = Target()
-    row: pa.RecordBatch = emptied_row(SCHEMA, ts_ms=1, place="m:0:0:0")
+    row: pa.RecordBatch = emptied_row(SCHEMA, ts_ms=1, at="m:0:0:0")
     monkeypatch.setattr(kafka_tasks, "TransactionalProducer", lambda _: target)
     monkeypatch.setattr(TableInput, "batches", lambda *_, **__: iter([row]))
     into = kafka_transactions.KafkaTarget({}, "t", "i")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
-from raycdc.sinks.jdbc.unrepresentable_values import mysql_misfits, postgres_misfits
+from raycdc.sinks.jdbc.unrepresentable_values import mysql_unrepresentable, postgres_unrepresentable
 from raycdc.sinks.mongodb.types import DOCUMENT_BYTES_MAX
 from raycdc.sinks.mongodb.writing import DocumentLayout
 from raycdc.sinks.unrepresentable_rows import halved, reasons
@@ -25,12 +25,12 @@ def places(found: pa.Array) -> list[int]:
 
 def postgres(kind: LogicalType, *values: object, encoding: str = "UTF8") -> list[int]:
     rows = pa.RecordBatch.from_pydict({"c": pa.array(values, kind.arrow())})
-    return places(postgres_misfits(rows, [Column("c", kind)], encoding))
+    return places(postgres_unrepresentable(rows, [Column("c", kind)], encoding))
 
 
 def mysql(kind: LogicalType, *values: object, bytes_max: int = 1 << 20) -> list[int]:
     rows = pa.RecordBatch.from_pydict({"c": pa.array(values, kind.arrow())})
-    return places(mysql_misfits(rows, [Column("c", kind)], (), bytes_max=bytes_max))
+    return places(mysql_unrepresentable(rows, [Column("c", kind)], (), bytes_max=bytes_max))
 
 
 def test_the_first_reason_of_a_row_counts() -> None:

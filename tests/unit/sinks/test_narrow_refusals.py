@@ -43,7 +43,7 @@ from raycdc.spark.derive import _is_a_values
 
 ORDERS = TableId("shop", "orders")
 TARGET: Any = SimpleNamespace(
-    path=Path("/lake/shop/orders"), name=ORDERS, place="The Delta table /lake/shop/orders", refresh=lambda: True
+    path=Path("/lake/shop/orders"), name=ORDERS, location="The Delta table /lake/shop/orders", refresh=lambda: True
 )
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from raycdc.model import Column, LogicalType, RowKind, TableId, TableSchema, TypeKind
 from raycdc.sinks.lakes.statistics import delta_statistics, for_table, properties
 from raycdc.sinks.rows import DELETED, alive, last_per_key
-from raycdc.sinks.task_plan import TASK_BYTES_MIN, by_partition, share_out
+from raycdc.sinks.task_plan import TASK_BYTES_MIN, by_partition, task_inputs
 from raycdc.sinks.tasks import json_lines
 from raycdc.state.manifests.manifest import Segment
 
@@ -172,7 +172,7 @@ def segment(name: str, size: int, *, partition: int = 0, base: int = 0) -> Segme
 
 
 def test_large_segments_are_split_and_small_ones_joined() -> None:
-    shared = share_out([segment("large", 20 * TASK_BYTES_MIN), segment("small", 10)], parallelism=4)
+    shared = task_inputs([segment("large", 20 * TASK_BYTES_MIN), segment("small", 10)], parallelism=4)
     parts = sorted((entry.segment.path, entry.part) for task in shared for entry in task)
     assert len(shared) == 4
     loads = [sum(entry.bytes for entry in task) for task in shared]
@@ -183,8 +183,8 @@ def test_large_segments_are_split_and_small_ones_joined() -> None:
 
 
 def test_little_input_is_one_task_and_none_is_none() -> None:
-    assert len(share_out([segment(str(i), 100) for i in range(50)], parallelism=8)) == 1
-    assert share_out([], parallelism=8) == []
+    assert len(task_inputs([segment(str(i), 100) for i in range(50)], parallelism=8)) == 1
+    assert task_inputs([], parallelism=8) == []
 
 
 def test_a_hash_partition_is_one_task_in_order_of_seq() -> None:

@@ -69,7 +69,7 @@ class Noted(Target):
         self._half_done = half_done
         self._steps = steps
 
-    def standing(self, epoch: int | None = None) -> TargetState:
+    def read_state(self, epoch: int | None = None) -> TargetState:
         return self.now
 
     def recover(self, stamp: CommitMetadata) -> bool:
@@ -124,14 +124,14 @@ class NotedSink(ExactlyOnceSink[Noted]):
         self, standing: TargetState, *, on_existing: str = "fail", half_done: bool = False, steps: Sequence[int] = ()
     ) -> None:
         super().__init__()
-        self.standing = standing
+        self.read_state = standing
         self.calls: list[Any] = []
         self._made: dict[str, Any] = {"half_done": half_done, "steps": steps}
         self.open(SinkContext("app", CHANGELOG, run_in_process, on_existing))
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[Noted]:
-        yield Noted(self.standing, self.calls, **self._made)
+        yield Noted(self.read_state, self.calls, **self._made)
 
     def prepare(self, work: TableCommit, batch: StageBatch) -> None:
         self.calls.append("prepare")
@@ -216,7 +216,7 @@ def test_a_target_that_is_gone_is_made_anew_where_no_row_was_to_stay(
     sink.open(SinkContext("app", write, run_in_process, left_out=frozenset(left_out), warn=told.append))
     if not noted:
         sink.committed(ORDERS)
-        sink.standing = MissingTarget()
+        sink.read_state = MissingTarget()
     begins = replace(work(), changes=changes)
     if anew:
         sink.apply_schema(begins)
@@ -299,11 +299,11 @@ def test_the_record_of_a_target_that_is_gone_fences_too() -> None:
 def test_a_target_that_went_back_is_refused() -> None:
     sink = NotedSink(OwnTarget(held(4, STEP_LAST)))
     sink.commit(work(), None)
-    sink.standing = OwnTarget(held(4, STEP_LAST))
+    sink.read_state = OwnTarget(held(4, STEP_LAST))
     for act in (sink.apply_schema, sink.tombstone):
         with pytest.raises(TargetDroppedError, match="held epoch 5 and now holds only epoch 4"):
             act(work(6))
-    sink.standing = MissingTarget()
+    sink.read_state = MissingTarget()
     with pytest.raises(TargetDroppedError, match="held epoch 5 and now holds nothing of this pipeline"):
         sink.commit(work(6), None)
 
@@ -311,7 +311,7 @@ def test_a_target_that_went_back_is_refused() -> None:
 def test_what_a_start_found_counts_when_a_target_goes_back() -> None:
     sink = NotedSink(OwnTarget(held(4, STEP_LAST)))
     assert sink.committed(ORDERS) == held(4, STEP_LAST)
-    sink.standing = OwnTarget(held(3, STEP_LAST))
+    sink.read_state = OwnTarget(held(3, STEP_LAST))
     with pytest.raises(TargetDroppedError, match="held epoch 4"):
         sink.commit(work(), None)
 

@@ -162,7 +162,7 @@ def test_a_table_that_is_another_one_is_left_to_the_log() -> None:
     reader.log.on_time(now_s=1.0)
     (voided,) = reader.said
     assert isinstance(voided, ChunkVoided)
-    assert voided.fate is Fate.TABLE_GONE
+    assert voided.fate is Fate.TABLE_DROPPED
 
 
 def test_a_table_that_the_log_says_nothing_of_is_parked() -> None:

@@ -117,7 +117,7 @@ def test_chunks_of_a_predicate_are_planned_and_given_out_one_by_one() -> None:
     last = planned(made, context)
     made.finished(last, ())
     (sealed,) = made.sealed()
-    assert (sealed.over, sealed.rows, sealed.planned, made.news) == ("", segment("s").rows, 2, False)
+    assert (sealed.over, sealed.rows, sealed.planned, made.has_changes) == ("", segment("s").rows, 2, False)
     assert made.tables() == []
 
 
@@ -127,14 +127,14 @@ def test_how_far_it_is_can_be_told_until_it_is_over_also_after_a_restart() -> No
     dialect: Any = Dialect()
     made = Backfills(context, dialect, on_planned=lambda: None, on_progress=lambda *one: told.append(one))
     made.begin([WHERE], STATE, lambda _: DOCUMENT)
-    made.tell(TABLE)
+    made.report_progress(TABLE)
     first, rows = planned(made, context), segment("s").rows
     made.finished(first, (segment(first.split_id),))
     sealed = [Backfill.from_json(each.to_json()) for each in made.sealed()]
     again = Backfills(context, dialect, on_planned=lambda: None, on_progress=lambda *one: told.append(one))
     again.restore(sealed, {"c1": WHERE})
     again.begin([], STATE, lambda _: DOCUMENT)
-    again.tell(TABLE)
+    again.report_progress(TABLE)
     again.finished(planned(again, context), ())
     half = BackfillProgress(1, 2, rows)
     so_far = [BackfillProgress(), BackfillProgress(0, 2), half, half, half, BackfillProgress(2, 2, rows), None]
@@ -145,7 +145,7 @@ def test_how_far_it_is_can_be_told_until_it_is_over_also_after_a_restart() -> No
 def test_one_that_is_refused_by_now_is_over_with_the_reason() -> None:
     refused = replace(WHERE, refused="its target is shared")
     made, context = backfills(refused)
-    assert (made.tables(), made.news, context.calls) == ([], True, [])
+    assert (made.tables(), made.has_changes, context.calls) == ([], True, [])
     (sealed,) = made.sealed()
     assert (sealed.over, sealed.rows) == ("its target is shared", 0)
     # Also one that a manifest says goes on.
@@ -179,7 +179,7 @@ def test_a_restart_reads_the_chunks_again_that_no_manifest_has() -> None:
 def test_one_that_is_over_is_remembered_while_it_is_asked_for() -> None:
     made, _ = backfills(WHERE)
     made.end(TABLE, "the table is paused: paused by the user")
-    assert made.news
+    assert made.has_changes
     sealed = made.sealed()
     kept, forgotten = backfills()[0], backfills()[0]
     assert kept.restore(sealed, {"c1": WHERE}) == []

@@ -124,7 +124,7 @@ def test_a_chunk_does_not_enter_the_epoch_that_empties_its_table() -> None:
 
 def test_a_misfit_is_read_again_once_the_log_has_said_why() -> None:
     made = opened()
-    made.misfit(SPLIT.chunk_id, high=4, reason="no column v", now_s=0)
+    made.schema_mismatch(SPLIT.chunk_id, high=4, reason="no column v", now_s=0)
     assert decided(made, 3) == []
     assert decided(made, 4) == [RetryChunkRequest(SPLIT, "no column v")]
 

@@ -66,36 +66,36 @@ def test_a_log_that_is_opened_anew_goes_on_behind_the_numbers_of_the_one_before(
     """Rows of that may still be held for a chunk, and come before those behind them."""
     numbers = RowNumbers()
     assert numbers_of(numbers.of_log(unit(3, 4, 900))) == [3, 4, 900]
-    numbers.open_anew()
+    numbers.reopen()
     assert numbers_of(numbers.of_log(unit(0, 1))) == [901, 902]
-    numbers.open_anew()
+    numbers.reopen()
     assert numbers_of(numbers.of_log(unit(5))) == [908]
 
 
 def test_rows_that_are_read_beside_the_log_are_numbered_near_the_logs_in_each_epoch() -> None:
     numbers = RowNumbers()
     numbers.of_log(unit(1 << 40))
-    first = numbers_of(numbers.of_beside(unit(7, 8)))
+    first = numbers_of(numbers.of_catch_up(unit(7, 8)))
     assert first == [(1 << 40) + 1, (1 << 40) + 2]
-    assert numbers_of(numbers.of_beside(unit(20, 21))) == [(1 << 40) + 14, (1 << 40) + 15]
+    assert numbers_of(numbers.of_catch_up(unit(20, 21))) == [(1 << 40) + 14, (1 << 40) + 15]
     numbers.begin_epoch()
     numbers.of_log(unit((1 << 40) + 5))
-    assert numbers_of(numbers.of_beside(unit(9, 10))) == [(1 << 40) + 6, (1 << 40) + 7]
+    assert numbers_of(numbers.of_catch_up(unit(9, 10))) == [(1 << 40) + 6, (1 << 40) + 7]
 
 
 def test_a_reading_beside_the_log_that_is_opened_again_is_numbered_behind_the_rows_of_its_epoch() -> None:
     numbers = RowNumbers()
     numbers.of_log(unit(100))
-    assert numbers_of(numbers.of_beside(unit(7, 20))) == [101, 114]
+    assert numbers_of(numbers.of_catch_up(unit(7, 20))) == [101, 114]
     numbers.read_again()
-    assert numbers_of(numbers.of_beside(unit(0, 1))) == [115, 116]
+    assert numbers_of(numbers.of_catch_up(unit(0, 1))) == [115, 116]
     numbers.of_log(unit(500))
     numbers.read_again()
-    assert numbers_of(numbers.of_beside(unit(3))) == [501]
+    assert numbers_of(numbers.of_catch_up(unit(3))) == [501]
     # The log's own numbers do not move.
     assert numbers_of(numbers.of_log(unit(502))) == [502]
     numbers.begin_epoch()
-    assert numbers_of(numbers.of_beside(unit(4))) == [503]
+    assert numbers_of(numbers.of_catch_up(unit(4))) == [503]
 
 
 def paused(state: InSnapshot | AsOf | Behind | Live | CatchingUp) -> Parked:
@@ -196,7 +196,7 @@ class Resumed:
             output=self.output,
             send_event=lambda _: None,
             settings=LogReaderSettings(
-                1000, parks=parks, is_settled=lambda notes, up_to: notes != WAITING or up_to < 35
+                1000, parks=parks, is_complete=lambda notes, up_to: notes != WAITING or up_to < 35
             ),
             now_s=0.0,
         )
@@ -205,7 +205,7 @@ class Resumed:
         """The reading beside the log has a unit."""
         assert self.log.at_boundary
         assert self.log.catch_up.ready
-        self.log.on_unit_beside(unit, now_s=0.0)
+        self.log.on_catch_up_unit(unit, now_s=0.0)
 
     def moved_to(self, ordinal: int, notes: LogNotes | None = None) -> None:
         """The log goes on."""
@@ -230,11 +230,11 @@ def test_tables_do_not_join_a_log_whose_ordinal_is_before_its_position() -> None
     resumed = Resumed(TABLE, notes=WAITING)
     resumed.beside(whole(30, 50))
     assert not resumed.log.catch_up.ready
-    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([], False)
+    assert (resumed.output.epoch, resumed.log.catch_up.reopens) == ([], False)
     resumed.moved_to(60, NO_NOTES)
-    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([30, 50], False)
+    assert (resumed.output.epoch, resumed.log.catch_up.reopens) == ([30, 50], False)
     resumed.beside(whole(60, 70))
-    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([30, 50, 60], True)
+    assert (resumed.output.epoch, resumed.log.catch_up.reopens) == ([30, 50, 60], True)
     assert TABLE in resumed.log.state().followed
 
 
@@ -245,19 +245,19 @@ def test_tables_do_not_join_while_the_reading_beside_the_log_has_something_to_se
     resumed.beside(whole(30, 50))
     assert resumed.output.epoch == []
     resumed.moved_to(50)
-    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([30, 50], False)
+    assert (resumed.output.epoch, resumed.log.catch_up.reopens) == ([30, 50], False)
     resumed.beside(whole(51, notes=NO_NOTES))
-    assert not resumed.log.catch_up.opens_anew
+    assert not resumed.log.catch_up.reopens
     resumed.moved_to(51)
-    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([30, 50, 51], True)
+    assert (resumed.output.epoch, resumed.log.catch_up.reopens) == ([30, 50, 51], True)
 
 
 def test_tables_do_not_join_where_the_two_readings_are_at_one_place_and_something_is_to_be_settled() -> None:
     resumed = Resumed(TABLE)
     resumed.beside(whole(40, notes=WAITING))
-    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([40], False)
+    assert (resumed.output.epoch, resumed.log.catch_up.reopens) == ([40], False)
     resumed.beside(LogProgress(LogPosition(BESIDE, 40, notes=NO_NOTES)))
-    assert resumed.log.catch_up.opens_anew
+    assert resumed.log.catch_up.reopens
 
 
 def test_input_ends_when_all_before_its_end_is_settled() -> None:
@@ -290,7 +290,7 @@ def test_a_statement_that_begins_a_transaction_before_the_logs_place_is_passed_o
     resumed = Resumed(TABLE)
     resumed.beside(filled(other, at=20))
     resumed.beside(whole(21, 50))
-    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([21], True)
+    assert (resumed.output.epoch, resumed.log.catch_up.reopens) == ([21], True)
     assert resumed.log.state().followed[TABLE].schema == "g"
 
 
@@ -298,7 +298,7 @@ def test_a_statement_that_begins_a_transaction_behind_the_logs_place_is_the_logs
     other = SchemaDocument.from_json({**DOCUMENT.to_json(), "fingerprint": "g"})
     resumed = Resumed(TABLE)
     resumed.beside(filled(other, at=41))
-    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([], True)
+    assert (resumed.output.epoch, resumed.log.catch_up.reopens) == ([], True)
     assert resumed.log.state().followed[TABLE].schema == "f"
 
 
@@ -314,7 +314,7 @@ def test_a_table_that_was_renamed_away_is_looked_at_by_the_log() -> None:
     resumed.beside(SchemaChange(LogPosition(BESIDE, 20), (ParkTableUpdate(TABLE, ended),)))
     parked = resumed.log.state().parked[TABLE]
     assert (parked.again, parked.phase, parked.reason) == (True, ParkedPhase.PARKED, "renamed")
-    assert resumed.log.catch_up.opens_anew
+    assert resumed.log.catch_up.reopens
 
 
 def test_a_table_that_its_target_refuses_is_not_read_on_and_the_others_are_to_the_end_of_their_transaction() -> None:
@@ -329,7 +329,7 @@ def test_a_table_that_its_target_refuses_is_not_read_on_and_the_others_are_to_th
     assert not resumed.log.can_cut
     resumed.beside(LogTransactions(LogPosition(BESIDE, 24), (rows_at(24, table=OTHER),)))
     assert resumed.output.epoch == [20, 21, 23, 24]
-    assert (resumed.log.can_cut, resumed.log.wants_seal, resumed.log.catch_up.opens_anew) == (True, True, True)
+    assert (resumed.log.can_cut, resumed.log.wants_seal, resumed.log.catch_up.reopens) == (True, True, True)
     resumed.log.report()
     assert resumed.log.state().catching_up[OTHER].ordinal == 24
 
@@ -357,7 +357,7 @@ def test_tables_whose_reading_is_given_up_keep_the_place_up_to_which_they_were_p
     parked = resumed.log.state().parked[TABLE]
     assert (parked.phase, parked.left, parked.incarnation) == (ParkedPhase.PARKED, LeftAt(3, 30), 8)
     assert f"Let it go on with: raycdc tables resume CONFIG {TABLE}" in parked.reason
-    assert resumed.log.catch_up.opens_anew
+    assert resumed.log.catch_up.reopens
 
 
 def test_tables_of_which_an_epoch_has_a_part_of_a_transaction_do_not_go_on_from_before_it() -> None:
@@ -380,7 +380,7 @@ def test_tables_whose_log_is_purged_begin_again_by_themselves_also_where_none_is
 def test_tables_do_not_join_by_a_unit_that_has_something_to_settle_itself() -> None:
     resumed = Resumed(TABLE)
     resumed.beside(whole(30, 50, notes=WAITING))
-    assert (resumed.output.epoch, resumed.log.catch_up.opens_anew) == ([], False)
+    assert (resumed.output.epoch, resumed.log.catch_up.reopens) == ([], False)
 
 
 def test_the_log_goes_no_further_inside_a_transaction_beside_it_nor_before_tables_that_join_are_sealed() -> None:
@@ -390,14 +390,14 @@ def test_the_log_goes_no_further_inside_a_transaction_beside_it_nor_before_table
         resumed.beside(unit)
         ready.append(resumed.log.ready)
     assert ready == [True, False, True, False]
-    assert resumed.log.catch_up.opens_anew
+    assert resumed.log.catch_up.reopens
 
 
 def test_a_transaction_that_nobody_waits_for_does_not_keep_the_epoch_open() -> None:
     resumed = Resumed(TABLE)
     resumed.beside(TransactionPart(LogPosition(BESIDE, 10), (rows_at(20),)))
     resumed.log.on_event(ParkTable(Refusal(TABLE, 3, "refused", BESIDE, 0)), now_s=0.0)
-    assert (resumed.log.can_cut, resumed.log.catch_up.opens_anew) == (True, True)
+    assert (resumed.log.can_cut, resumed.log.catch_up.reopens) == (True, True)
 
 
 def seal(resumed: Resumed) -> None:
@@ -450,7 +450,7 @@ def test_what_the_log_had_waiting_is_read_again_where_a_statement_behind_a_cut_e
     gone = ParkingCause("renamed away", BESIDE, 0, phase=ParkedPhase.ENDED)
     resumed.beside(SchemaChange(LogPosition(BESIDE, 25), (ParkTableUpdate(TABLE, gone),)))
     seal(resumed)
-    assert resumed.log.catch_up.opens_anew
+    assert resumed.log.catch_up.reopens
     resumed.log.catch_up.begin()
     assert resumed.log.ready
 
@@ -463,5 +463,5 @@ def test_a_table_is_parked_while_a_statement_of_another_one_waits_for_the_cut() 
     assert resumed.log.catch_up.awaits_cut
     resumed.log.on_event(ParkTable(Refusal(OTHER, 3, "refused", HERE, 0)), now_s=0.0)
     seal(resumed)
-    assert resumed.log.catch_up.opens_anew
+    assert resumed.log.catch_up.reopens
     assert isinstance(resumed.log.state().catching_up[TABLE], CatchingUp)

@@ -143,7 +143,7 @@ def test_a_chunk_whose_table_did_not_fit_is_read_again_where_the_log_must_have_s
     split = chunk(0, None, None)
     made.open(split, now_s=0)
     made.rows(log((INSERT, 1, None), at=2), now_s=0)
-    made.misfit(split.chunk_id, high=7, reason="no column b", now_s=0)
+    made.schema_mismatch(split.chunk_id, high=7, reason="no column b", now_s=0)
     assert made.statistics().held_bytes == 0
     assert made.rows(log((INSERT, 3, None), at=6), now_s=0) is None
     assert made.statistics() == HandOffStatistics(tables=1, open_chunks=1, held_bytes=0, dropped_bytes=0)
@@ -158,7 +158,7 @@ def test_what_a_chunk_held_that_did_not_fit_is_remembered_where_its_next_select_
     split = chunk(0, None, None)
     made.open(split, now_s=0)
     made.rows(log((INSERT, 1, None), at=2), now_s=1)
-    made.misfit(split.chunk_id, high=7, reason="no column b", now_s=2)
+    made.schema_mismatch(split.chunk_id, high=7, reason="no column b", now_s=2)
     made.rows(log((INSERT, 2, None), at=6), now_s=3)
     assert made.advance(7, now_s=4) == [RetryChunkRequest(split, "no column b")]
     again = chunk(0, None, None, attempt=1)
@@ -329,7 +329,7 @@ def test_state_is_what_is_closed_and_never_what_is_held() -> None:
     publish(made, chunk(0, None, 10))
     made.open(chunk(2, 20, None), now_s=0)
     made.rows(log((INSERT, 25, None)), now_s=0)
-    state = reading(made._lives[TABLE])
+    state = reading(made._table_states[TABLE])
     assert state is not None
     assert state.snapshot == SnapshotState("id", foldable=True, needs_null=True, closed=((None, 20),))
     restored = HandOff(Numbers(), lives(state.snapshot))
@@ -398,7 +398,7 @@ def test_rows_that_were_put_down_are_deleted_with_whatever_ends_their_chunk(how:
         case "drop_table":
             made.drop_table(TABLE)
         case _:
-            made.misfit(split.chunk_id, high=3, reason="another", now_s=0)
+            made.schema_mismatch(split.chunk_id, high=3, reason="another", now_s=0)
     assert all(rows.deleted for rows in down)
 
 
@@ -471,7 +471,7 @@ def test_only_the_attempt_that_is_open_can_be_voided_closed_or_found_misfit() ->
     made.open(split, now_s=0)
     made.rows(log((INSERT, 1, None), at=2), now_s=0)
     assert not made.void(older.chunk_id, now_s=0)
-    made.misfit(older.chunk_id, high=1, reason="another", now_s=0)
+    made.schema_mismatch(older.chunk_id, high=1, reason="another", now_s=0)
     close(made, older, high=1)
     assert made.advance(5, now_s=0) == []
     assert made.statistics().held_bytes > 0

@@ -100,7 +100,7 @@ class Output:
 
 class Dialect:
     ring_s = 0.0
-    lost_begin_again = False
+    resnapshots_lost = False
 
     def __init__(self) -> None:
         self.chunks = Chunks()
@@ -111,7 +111,7 @@ class Dialect:
     def open_log(self, split: StreamSplit) -> LogSource:
         raise AssertionError("no stream was given")
 
-    def open_beside(self, split: StreamSplit) -> LogSource:
+    def open_catch_up(self, split: StreamSplit) -> LogSource:
         return self.open_log(split)
 
     def key_order(self, split: StreamSplit) -> KeyOrder:
@@ -119,7 +119,7 @@ class Dialect:
 
     def require_as_begun(self, split: StreamSplit) -> None: ...
 
-    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
+    def is_complete(self, notes: LogNotes, up_to: int) -> bool:
         return True
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from raycdc.source.partitions.assigner import (
-    LOOK_EVERY_S,
+    POLL_EVERY_S,
     WINDOW_S,
     LoadPoll,
     SplitRates,
@@ -70,16 +70,16 @@ def test_rounds_come_to_rest_and_never_make_the_greatest_load_greater(seed: int)
 
 def test_a_burst_moves_nothing() -> None:
     look = LoadPoll()
-    assert look.lasting({1}, looks=True) == set()
-    assert look.lasting({2}, looks=True) == set()
-    assert look.lasting({2, 3}, looks=True) == {2}
-    assert look.lasting({7}, looks=False) == {7}
+    assert look.lasting({1}, polls=True) == set()
+    assert look.lasting({2}, polls=True) == set()
+    assert look.lasting({2, 3}, polls=True) == {2}
+    assert look.lasting({7}, polls=False) == {7}
 
 
 @pytest.mark.parametrize("seals_of_a_look", [1, 10, 300])
 def test_loads_are_looked_at_as_often_however_often_epochs_are_sealed(seals_of_a_look: int) -> None:
     look = LoadPoll()
-    seals_s = [number * LOOK_EVERY_S / seals_of_a_look for number in range(30 * seals_of_a_look + 1)]
+    seals_s = [number * POLL_EVERY_S / seals_of_a_look for number in range(30 * seals_of_a_look + 1)]
     assert sum(look.is_due(seal_s) for seal_s in seals_s) == 30
 
 

@@ -10,7 +10,7 @@ from raycdc.source.tables.resnapshots import TableProbes, UnfollowableTable
 
 LOCKED, FREE = TableId("shop", "locked"), TableId("shop", "free")
 #: A look at a locked table takes so long.
-LOOK_S = 1.0
+POLL_S = 1.0
 FOUND = UnfollowableTable("it is odd", 7)
 
 
@@ -26,7 +26,7 @@ class Scene:
     def _look_at(self, table: TableId) -> UnfollowableTable:
         self.looked_at.append((table, self.now_s))
         if table in self.locked:
-            self.now_s += LOOK_S
+            self.now_s += POLL_S
             raise TableLockedError(f"{table} is locked")
         return FOUND
 
@@ -45,7 +45,7 @@ def test_a_locked_table_is_looked_at_ever_less_often() -> None:
     scene = Scene([LOCKED], {LOCKED})
     scene.pass_units(300.0)
     times = [at_s for _, at_s in scene.looked_at]
-    pauses = [round(later - earlier - LOOK_S) for earlier, later in itertools.pairwise(times)]
+    pauses = [round(later - earlier - POLL_S) for earlier, later in itertools.pairwise(times)]
     assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
 
 
@@ -63,10 +63,10 @@ def test_a_locked_table_begins_again_when_it_is_free_and_others_before() -> None
 def test_many_locked_tables_stand_the_log_little_and_each_is_looked_at() -> None:
     tables = [TableId("shop", f"t{number}") for number in range(60)]
     scene = Scene(tables, set(tables))
-    assert scene.pass_units(200.0) < 1.5 * LOOK_S
+    assert scene.pass_units(200.0) < 1.5 * POLL_S
     assert {table for table, _ in scene.looked_at} == set(tables)
     begun = len(scene.looked_at)
-    assert scene.pass_units(660.0) < 1.5 * LOOK_S
+    assert scene.pass_units(660.0) < 1.5 * POLL_S
     assert begun + 60 <= len(scene.looked_at) <= begun + 66
     assert {table for table, _ in scene.looked_at[begun:]} == set(tables)
 

@@ -351,7 +351,7 @@ def test_a_chunk_of_a_table_that_was_dropped_is_gone() -> None:
     update = DropTableUpdate(TABLE)
     reader.log.on_unit(SchemaChange(place_at(120), (update,)), now_s=0.0)
     reader.open(CHUNK)
-    assert reader.said == [ChunkVoided(CHUNK.chunk_id, "the table was dropped", Fate.TABLE_GONE)]
+    assert reader.said == [ChunkVoided(CHUNK.chunk_id, "the table was dropped", Fate.TABLE_DROPPED)]
 
 
 def test_a_chunk_of_a_table_is_gone_when_another_table_has_its_name() -> None:
@@ -363,7 +363,7 @@ def test_a_chunk_of_a_table_is_gone_when_another_table_has_its_name() -> None:
     chunk = replace(CHUNK, incarnation=5)
     reader.open(chunk)
     assert reader.said == [
-        ChunkVoided(chunk.chunk_id, "the table was dropped, and another one has its name", Fate.TABLE_GONE)
+        ChunkVoided(chunk.chunk_id, "the table was dropped, and another one has its name", Fate.TABLE_DROPPED)
     ]
 
 

@@ -28,37 +28,37 @@ def tables(*followed: TableId, rules: TargetRules = MERGED, **others: Parked) ->
     return ParkedTables(ParkingSetup(state, rules=rules), followed=followed)
 
 
-def begins_again(parked_tables: ParkedTables[str], table: TableId) -> bool:
+def resnapshot_requested(parked_tables: ParkedTables[str], table: TableId) -> bool:
     """Whether the table, which must be read again, begins again by itself."""
     reason = parked_tables.park(table, "why", HERE, again=True).parking.reason
-    again = parked_tables[table] is ParkedKind.BEGINS_AGAIN
+    again = parked_tables[table] is ParkedKind.RESNAPSHOTS
     assert again is ("It cannot begin again by itself: its rows in lake.items cannot be told from" not in reason)
     return again
 
 
 def test_one_of_two_followed_tables_waits() -> None:
-    assert not begins_again(tables(ONE, TWO), ONE)
+    assert not resnapshot_requested(tables(ONE, TWO), ONE)
 
 
 def test_a_table_that_targets_were_never_told_of_begins_by_itself() -> None:
-    assert begins_again(tables(ONE, TWO), THREE)
-    assert begins_again(tables(ONE, item_3=parked(announced=False)), THREE)
+    assert resnapshot_requested(tables(ONE, TWO), THREE)
+    assert resnapshot_requested(tables(ONE, item_3=parked(announced=False)), THREE)
 
 
 def test_a_table_that_targets_were_never_told_of_is_in_nobodys_way() -> None:
-    assert begins_again(tables(ONE, item_3=parked(announced=False)), ONE)
+    assert resnapshot_requested(tables(ONE, item_3=parked(announced=False)), ONE)
 
 
 @pytest.mark.parametrize("phase", list(ParkedPhase))
 def test_rows_of_a_table_that_is_not_followed_any_more_are_in_the_way(phase: ParkedPhase) -> None:
-    assert not begins_again(tables(ONE, item_3=parked(announced=True, phase=phase)), ONE)
+    assert not resnapshot_requested(tables(ONE, item_3=parked(announced=True, phase=phase)), ONE)
 
 
 def test_a_table_that_begins_is_in_the_way_from_there_on() -> None:
     both = tables(ONE)
     both.follow(THREE)
-    assert not begins_again(both, THREE)
-    assert not begins_again(both, ONE)
+    assert not resnapshot_requested(both, THREE)
+    assert not resnapshot_requested(both, ONE)
 
 
 @pytest.mark.parametrize("event", [TruncateTableEvent(ONE), DropTableEvent(ONE)])
@@ -70,7 +70,7 @@ def test_a_table_is_emptied_where_no_other_has_rows(event: SchemaChangeEvent) ->
 
 
 def test_a_table_waits_for_nobody_where_rows_are_appended() -> None:
-    assert begins_again(tables(ONE, TWO, rules=TargetRules(router=MERGED.router)), ONE)
+    assert resnapshot_requested(tables(ONE, TWO, rules=TargetRules(router=MERGED.router)), ONE)
 
 
 def test_a_table_whose_rows_the_log_has_and_nobody_sees_is_for_somebody_to_decide_until_it_is_dropped() -> None:

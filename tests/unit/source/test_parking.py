@@ -94,9 +94,9 @@ def test_a_table_that_a_statement_changed_after_it_was_looked_at_is_looked_at_ag
     places = iter((10, 20))
     looks = TableProbes(lambda _: Look(next(places)), [ORDERS])
     assert looks.ready(5) == []
-    looks.touched(ORDERS, 15)
+    looks.invalidate(ORDERS, 15)
     assert looks.ready(15) == []
-    looks.touched(ORDERS, 18)
+    looks.invalidate(ORDERS, 18)
     assert looks.ready(20) == [(ORDERS, Look(20))]
     assert looks.ready(21) == []
 

@@ -20,7 +20,7 @@ from raycdc.source.tables.table_life import LeftAt
 from tests.support.simulation.network import NoThreads
 from tests.unit.source.test_catch_up import BESIDE, HERE, TABLE, Resumed, rows_at, whole
 
-POLICY = RetryPolicy(first_s=1.0, longest_s=4.0, jitter=0.0, patience_s=120.0)
+POLICY = RetryPolicy(first_s=1.0, longest_s=4.0, jitter=0.0, retry_s=120.0)
 LOST = SourceUnavailableError("The connection was lost. If this repeats, ask.")
 REASON = "The connection was lost."
 
@@ -47,7 +47,7 @@ class Second:
 class Beside:
     """A log at 40 with a table that goes on from 10, and `readings` of it that are opened one after the other."""
 
-    def __init__(self, *readings: list[LogUnit | RaycdcError] | RaycdcError, lost_begin_again: bool = False) -> None:
+    def __init__(self, *readings: list[LogUnit | RaycdcError] | RaycdcError, resnapshots_lost: bool = False) -> None:
         self.now_s = 0.0
         self.resumed = Resumed(TABLE)
         self.log = self.resumed.log
@@ -63,7 +63,7 @@ class Beside:
             epoch_bytes_max=1000,
             threads=NoThreads(),
         )
-        self.reading = CatchUpStream(self.log, self._open, context, policy=POLICY, lost_begin_again=lost_begin_again)
+        self.reading = CatchUpStream(self.log, self._open, context, policy=POLICY, resnapshots_lost=resnapshots_lost)
         self.reading.open(self.log.catch_up.splits(self.log.state())[1])
 
     def _open(self, split: StreamSplit) -> Second:
@@ -103,7 +103,7 @@ def test_a_reading_that_is_lost_is_closed_alone_and_opened_after_a_pause_where_i
     assert beside.opened[1].state.ordinal == 30
     assert beside.rows == [20, 30, 31, 35]
     assert beside.steps() == [True]
-    assert beside.log.catch_up.opens_anew  # It has something behind the log's place, so the tables join.
+    assert beside.log.catch_up.reopens  # It has something behind the log's place, so the tables join.
 
 
 def test_the_pauses_grow_and_begin_again_with_a_unit() -> None:
@@ -120,12 +120,12 @@ def test_the_pauses_grow_and_begin_again_with_a_unit() -> None:
 
 def test_a_reading_that_is_away_says_how_often_it_was_tried_with_what_and_for_how_long_it_still_is() -> None:
     beside = Beside(LOST, LOST, [whole(20)])
-    left_s = round(POLICY.patience_s)
-    assert beside.reading.trouble == CatchUpOutage(1, REASON, left_s)
+    left_s = round(POLICY.retry_s)
+    assert beside.reading.outage == CatchUpOutage(1, REASON, left_s)
     beside.at(1.0)
-    assert beside.reading.trouble == CatchUpOutage(2, REASON, left_s - 1)
+    assert beside.reading.outage == CatchUpOutage(2, REASON, left_s - 1)
     assert beside.at(3.0) == [True]
-    assert beside.reading.trouble is None
+    assert beside.reading.outage is None
 
 
 def test_tables_of_which_nothing_came_for_too_long_are_parked_with_their_place_and_the_log_goes_on() -> None:
@@ -189,11 +189,11 @@ def test_a_reading_that_cannot_go_on_parks_its_tables_with_a_way_out(
     parked = beside.log.state().parked[TABLE]
     assert (parked.again, parked.left is not None) == (again, goes_on)
     assert way_out in parked.reason
-    assert beside.log.catch_up.opens_anew
+    assert beside.log.catch_up.reopens
 
 
 def test_tables_whose_log_is_purged_begin_again_where_the_configuration_says_so() -> None:
-    beside = Beside(LogLostError("It is purged. Read it anew."), lost_begin_again=True)
+    beside = Beside(LogLostError("It is purged. Read it anew."), resnapshots_lost=True)
     parked = beside.log.state().parked[TABLE]
     assert (parked.again, parked.left) == (True, None)
     assert parked.reason.endswith("left: It is purged. It is read anew, as pipeline.on_log_lost says.")
@@ -202,8 +202,8 @@ def test_tables_whose_log_is_purged_begin_again_where_the_configuration_says_so(
 def test_a_reading_that_is_closed_for_a_while_still_joins_where_it_is_at_the_log() -> None:
     beside = Beside([LogTransactions(LogPosition(BESIDE, 40), (rows_at(40),)), LOST])
     beside.steps()
-    assert beside.log.catch_up.opens_anew
+    assert beside.log.catch_up.reopens
     waiting = Beside([whole(20, 30), LOST])
     waiting.steps(2)
     waiting.log.on_unit(LogProgress(LogPosition(HERE, 41)), now_s=0.0)
-    assert not waiting.log.catch_up.opens_anew
+    assert not waiting.log.catch_up.reopens

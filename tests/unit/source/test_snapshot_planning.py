@@ -63,9 +63,9 @@ def test_a_chunk_that_a_reader_had_comes_back_unless_its_table_began_again() -> 
 def test_a_table_that_was_dropped_has_ended_until_another_one_takes_its_name() -> None:
     planning = planning_of(incarnation=2)
     note_dropped(planning, [TABLE, TableId("shop", "elsewhere")].__contains__)
-    assert [one.phase for one in planning.news.counted.tables().values()] == ["ended"]
+    assert [one.phase for one in planning.changes.counted.tables().values()] == ["ended"]
     planning.know(TABLE, "f", incarnation=2)
-    assert [one.phase for one in planning.news.counted.tables().values()] == ["stream"]
+    assert [one.phase for one in planning.changes.counted.tables().values()] == ["stream"]
 
 
 def test_a_table_that_was_made_again_is_not_said_to_have_ended() -> None:
@@ -74,7 +74,7 @@ def test_a_table_that_was_made_again_is_not_said_to_have_ended() -> None:
     note_dropped(planning, [TABLE].__contains__)
     followed = StreamState(Position.unknown(), 9, {TABLE: first_state("f", None)})
     assert planning.follow(followed) == [TABLE]
-    assert [one.phase for one in planning.news.counted.tables().values()] == ["stream"]
+    assert [one.phase for one in planning.changes.counted.tables().values()] == ["stream"]
     assert planning.follow(followed) == []
     assert not planning.is_of_now(chunk(2))
 
@@ -90,21 +90,21 @@ def test_a_refusal_of_an_earlier_beginning_says_nothing_of_this_one() -> None:
 def test_a_chunk_of_an_earlier_beginning_that_found_no_table_ends_no_chunk_of_this_one() -> None:
     planning = planning_of(incarnation=2)
     planning.put_back(chunk(2))
-    planning.table_gone(chunk(1))
+    planning.table_dropped(chunk(1))
     assert planning.pending
-    planning.table_gone(chunk(2))
+    planning.table_dropped(chunk(2))
     assert not planning.pending
 
 
 def test_all_tables_together_are_counted_as_their_chunks_come_and_go() -> None:
     planning = planning_of(incarnation=2)
-    told = [planning.news.counted.counts()]
+    told = [planning.changes.counted.counts()]
     for count in (+1, -1, +2):
-        planning.news.counted.published(TABLE, count, ())
-        told.append(planning.news.counted.counts())
-    planning.news.counted.published(TABLE, -1, ())
+        planning.changes.counted.published(TABLE, count, ())
+        told.append(planning.changes.counted.counts())
+    planning.changes.counted.published(TABLE, -1, ())
     planning.finished(TABLE, ())
-    told.append(planning.news.counted.counts())
+    told.append(planning.changes.counted.counts())
     assert told == [
         TableCounts(1, 1, 0, 2),
         TableCounts(1, 1, 1, 1),
@@ -253,7 +253,7 @@ def test_a_locked_table_keeps_no_other_from_being_planned() -> None:
     assert not planning.is_done
     assert {name for together in several.together for name in together if name in several.locked} == several.locked
     assert sum(together.count(names[0]) for together in several.together) == 1
-    assert [standing.table for standing in planning.held.locked.standing] == [str(names[0]), str(names[4])]
+    assert [standing.table for standing in planning.held.locked.stalled] == [str(names[0]), str(names[4])]
     several.locked.clear()
     assert planned_to_the_end(several, planning) == [(names[0], 0), (names[4], 0)]
     assert not planning.held.locked

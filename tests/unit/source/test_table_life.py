@@ -63,7 +63,7 @@ STEPS: dict[TableTransition, Callable[[TableStates], None]] = {
     TableTransition.PASSED: lambda lives: lives.passed(TABLE),
     TableTransition.DROPPED: lambda lives: lives.dropped(TABLE),
     TableTransition.PARKED: lambda lives: lives.parked(TABLE, WHY, announced=False),
-    TableTransition.BEGUN: lambda lives: lives.begun_again(TABLE, "f2", SNAPSHOT),
+    TableTransition.BEGUN: lambda lives: lives.resnapshot(TABLE, "f2", SNAPSHOT),
     TableTransition.CUT: lambda lives: lives.cut(),
     TableTransition.MOVED: lambda lives: lives.caught_up_to(TABLE, HERE, 9, NO_NOTES),
     TableTransition.JOINED: lambda lives: lives.joined(TABLE),
@@ -93,7 +93,7 @@ def test_every_step_leads_where_the_table_says_and_no_other_is_taken(
 def test_a_parking_and_a_new_beginning_have_the_next_number_and_keep_what_targets_were_told() -> None:
     lives = TableStates({TABLE: Live("f1", announced=False, incarnation=0)}, changes=4)
     lives.parked(TABLE, WHY, announced=True)
-    lives.begun_again(TABLE, "f2", SNAPSHOT)
+    lives.resnapshot(TABLE, "f2", SNAPSHOT)
     assert lives[TABLE] == InSnapshot("f2", announced=True, incarnation=6, snapshot=SNAPSHOT)
     assert lives.changes == 6
 

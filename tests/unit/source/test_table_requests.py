@@ -16,14 +16,14 @@ from raycdc.source.tables.table_commands import TableAction
 from raycdc.source.tables.table_life import Live, Parked, ParkedPhase
 from raycdc.source.tables.table_requests import (
     PARKED_NAMED,
-    PARKED_TOLD,
+    PARKED_SHOWN,
     ask,
     ask_for_lost_rows,
-    ask_to_begin_again,
     complain_of_parked,
+    complete_requests,
     each_table,
+    request_resnapshots,
     requests_of,
-    settle,
     stream_state,
 )
 from raycdc.state.manifests.manifest import Manifest
@@ -57,7 +57,7 @@ def test_a_table_that_is_to_leave_is_not_read_again_as_its_log_was_purged(store:
     ask(store, [A], TableRequest.REMOVE)
     ask(store, [B], TableRequest.PAUSE)
     start = LogStart(Position.from_json({"place": 1}), 77)
-    ask_to_begin_again(store, last(store), start, [A, B, C])
+    request_resnapshots(store, last(store), start, [A, B, C])
     asked = requests_of(store)
     assert asked.tables == {A: TableRequest.REMOVE, B: TableRequest.PAUSE, C: TableRequest.RESNAPSHOT}
     assert asked.start == start
@@ -78,13 +78,13 @@ def test_the_user_may_change_their_mind(store: CheckpointStore) -> None:
 def test_a_request_that_is_done_does_not_act_on_a_table_that_is_dropped_and_made_again(store: CheckpointStore) -> None:
     ask(store, [A, B], TableRequest.RESNAPSHOT)
     before = stream_state(last(store))
-    settle(store, 1)
+    complete_requests(store, 1)
     assert requests_of(store).tables == {A: TableRequest.RESNAPSHOT, B: TableRequest.RESNAPSHOT}
     # The first one has begun again, the second is still to.
     stream = with_requests(before, replace(requests_of(store), tables={A: TableRequest.RESNAPSHOT}))
     seal(store, stream)
     assert requests_of(store).acts_on(B, stream)
-    settle(store, 2)
+    complete_requests(store, 2)
     assert requests_of(store).tables == {B: TableRequest.RESNAPSHOT}
     # As a source knows one of a later CREATE TABLE.
     made_again = {TableId.parse(A): Live("f", announced=False, incarnation=0)}
@@ -123,7 +123,7 @@ def test_a_name_that_no_table_was_found_under_is_listed_only_while_a_command_abo
     assert listed(Requests(commands=(asked,))) == [A, B, C]
 
 
-@pytest.mark.parametrize("count", [1, 2, PARKED_TOLD, PARKED_TOLD + 1, PARKED_NAMED + 3])
+@pytest.mark.parametrize("count", [1, 2, PARKED_SHOWN, PARKED_SHOWN + 1, PARKED_NAMED + 3])
 def test_the_end_of_a_run_names_all_parked_tables_up_to_some_screens_of_them(count: int) -> None:
     names = [f"shop.t{number:04}" for number in range(count)]
     parked = {
@@ -136,7 +136,7 @@ def test_the_end_of_a_run_names_all_parked_tables_up_to_some_screens_of_them(cou
     first, *reasons, last = str(raised.value).splitlines()
     assert [name for name in names if name in first] == names[:PARKED_NAMED]
     assert (" and 3 more: parked" in first) == (count > PARKED_NAMED)
-    told = [f"{name}: why {name}" for name in names[:PARKED_TOLD]]
-    more = [f"… `raycdc tables list CONFIG` has the reasons of the other {count - PARKED_TOLD}, too."]
-    assert reasons == told + (more if count > PARKED_TOLD else [])
+    told = [f"{name}: why {name}" for name in names[:PARKED_SHOWN]]
+    more = [f"… `raycdc tables list CONFIG` has the reasons of the other {count - PARKED_SHOWN}, too."]
+    assert reasons == told + (more if count > PARKED_SHOWN else [])
     assert f"raycdc tables resnapshot CONFIG {names[0] if count == 1 else 'TABLE, once for each'};" in last

@@ -55,7 +55,7 @@ def test_tasks_run_in_this_process_when_spark_is_lost_until_it_is_up_again(code:
         assert warnings == [f"{said} {HERE}"] * loss
         assert len(jvms) == loss, "it is not started anew at once"
         with pytest.raises(RaycdcError, match="Spark is gone"):
-            spark.look()
+            spark.poll()
         clock[0] += 2 * AGAIN_S
         assert run_tasks([_Large(4)]) == [4]
         spark.session()

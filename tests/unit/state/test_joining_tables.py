@@ -19,7 +19,7 @@ def manifest(epoch: int, **incarnations: int) -> Manifest:
 
 def parked(**sources: int) -> ParkedTarget:
     numbers = {f"shop.{name}": number for name, number in sources.items()}
-    return ParkedTarget(4, None, ParkReason.GONE, "It is gone.", 0, numbers)
+    return ParkedTarget(4, None, ParkReason.MISSING, "It is gone.", 0, numbers)
 
 
 def test_it_waits_while_the_target_holds_what_it_held() -> None:

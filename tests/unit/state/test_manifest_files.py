@@ -28,7 +28,7 @@ from raycdc.state.manifests.patch import Patch
 from raycdc.state.opaque import EnumeratorState, SealedSplit
 from raycdc.state.store import CheckpointStore, CommitRecord
 
-ALWAYS = ManifestCompaction(whole_below=0, share_max=1000.0, chain_max=3)
+ALWAYS = ManifestCompaction(whole_below=0, fraction_max=1000.0, chain_max=3)
 #: Committed epochs that are kept here: as few as make a difference.
 KEPT = 2
 TABLES = [f"shop.t{number}" for number in range(6)]
@@ -254,7 +254,7 @@ def test_a_start_reads_what_all_its_epochs_follow_once(tmp_path: Path) -> None:
             self.reads_of_first += path.name == "0000000001.json"
             return super().read(path)
 
-    _sealed(Pipeline(tmp_path, ManifestCompaction(whole_below=0, share_max=1000.0)), 3)
+    _sealed(Pipeline(tmp_path, ManifestCompaction(whole_below=0, fraction_max=1000.0)), 3)
     disk = CountingDisk()
     again = CheckpointStore(tmp_path / "state", pipeline="p", create=False, disk=disk)
     again.last_manifest()

@@ -35,21 +35,21 @@ class Waiting:
         self.locked_by = ""
         self._watch = DriverWatch(store.generations, lambda: self.locked_by, lambda: self.now_s)
 
-    def look(self, *, after_s: float = 0.0) -> Vacancy | str:
+    def poll(self, *, after_s: float = 0.0) -> Vacancy | str:
         self.now_s += after_s
-        return self._watch.look()
+        return self._watch.poll()
 
 
 def test_a_state_that_nobody_had_is_free(store: CheckpointStore) -> None:
-    assert Waiting(store).look() == Vacancy(0, "nobody had it yet")
+    assert Waiting(store).poll() == Vacancy(0, "nobody had it yet")
 
 
 def test_a_driver_elsewhere_has_its_state_as_long_as_it_says_so(store: CheckpointStore) -> None:
     own, waiting = store.generations.next(), Waiting(store)
     for beat in range(1, 4):
         store.generations.show(own, replace(ELSEWHERE, beat=beat))
-        assert waiting.look(after_s=SILENT_S - 1) == "process 42 on db7"
-    assert waiting.look(after_s=SILENT_S) == Vacancy(own, "process 42 on db7 gave no sign of life for 15 s")
+        assert waiting.poll(after_s=SILENT_S - 1) == "process 42 on db7"
+    assert waiting.poll(after_s=SILENT_S) == Vacancy(own, "process 42 on db7 gave no sign of life for 15 s")
 
 
 def test_one_that_claims_its_next_generation_within_a_look_has_the_state(
@@ -70,34 +70,34 @@ def test_one_that_claims_its_next_generation_within_a_look_has_the_state(
         return found
 
     monkeypatch.setattr(store.generations, "newest", read)
-    assert waiting.look() == "process 42 on db7"
+    assert waiting.poll() == "process 42 on db7"
     assert store.generations.newest_holder()[0] == claimed[0]
 
 
 def test_a_generation_that_a_driver_raised_is_a_sign_of_life(store: CheckpointStore) -> None:
     own, waiting = store.generations.next(), Waiting(store)
     store.generations.show(own, ELSEWHERE)
-    waiting.look()
+    waiting.poll()
     store.generations.raised(own)
-    assert not isinstance(waiting.look(after_s=SILENT_S), Vacancy)
+    assert not isinstance(waiting.poll(after_s=SILENT_S), Vacancy)
 
 
 def test_a_stopped_process_keeps_the_lock_and_not_the_state(store: CheckpointStore) -> None:
     own, waiting = store.generations.next(), Waiting(store)
     store.generations.show(own, replace(Holder.myself(), locked=True))
     waiting.locked_by = "1"
-    assert not isinstance(waiting.look(), Vacancy)
-    assert isinstance(waiting.look(after_s=SILENT_S), Vacancy)
+    assert not isinstance(waiting.poll(), Vacancy)
+    assert isinstance(waiting.poll(after_s=SILENT_S), Vacancy)
 
 
 def test_a_process_that_died_here_is_not_waited_for(store: CheckpointStore) -> None:
     own, waiting = store.generations.next(), Waiting(store)
     me = replace(Holder.myself(), locked=True)
     store.generations.show(own, me)
-    assert waiting.look() == Vacancy(own, f"{me} is gone")
+    assert waiting.poll() == Vacancy(own, f"{me} is gone")
     # One that never had the lock may be there without it.
     store.generations.show(own, replace(me, locked=False))
-    assert waiting.look() == str(me)
+    assert waiting.poll() == str(me)
 
 
 def test_one_that_died_here_with_another_work_folder_is_not_waited_for(store: CheckpointStore, tmp_path: Path) -> None:
@@ -107,29 +107,29 @@ def test_one_that_died_here_with_another_work_folder_is_not_waited_for(store: Ch
     own, waiting = store.generations.next(), Waiting(store)
     me = replace(Holder.myself(), locked=True, lock=lock_of(file), lock_file=str(file))
     store.generations.show(own, me)
-    assert waiting.look() == str(me)
+    assert waiting.poll() == str(me)
     lock.release()
-    assert waiting.look() == Vacancy(own, f"{me} is gone")
+    assert waiting.poll() == Vacancy(own, f"{me} is gone")
     # Another file that has the name now is no proof, and neither is none.
     file.rename(tmp_path / "moved")
-    assert waiting.look() == str(me)
+    assert waiting.poll() == str(me)
     file.touch()
-    assert waiting.look() == str(me)
+    assert waiting.poll() == str(me)
 
 
 def test_one_that_left_in_order_is_not_waited_for(store: CheckpointStore) -> None:
     own = store.generations.next()
     store.generations.show(own, replace(ELSEWHERE, ended=True))
-    assert Waiting(store).look() == Vacancy(own, "process 42 on db7 has ended")
+    assert Waiting(store).poll() == Vacancy(own, "process 42 on db7 has ended")
 
 
 def test_a_driver_of_an_older_version_has_its_state_as_long_as_its_lock(store: CheckpointStore) -> None:
     (store.path / "gen").write_bytes(codec.encode({"version": 1, "generation": 7}))
     waiting = Waiting(store)
     waiting.locked_by = "12"
-    assert [waiting.look(after_s=SILENT_S) for _ in range(3)] == ["process 12"] * 3
+    assert [waiting.poll(after_s=SILENT_S) for _ in range(3)] == ["process 12"] * 3
     waiting.locked_by = ""
-    assert waiting.look() == Vacancy(7, "nobody has it")
+    assert waiting.poll() == Vacancy(7, "nobody has it")
 
 
 def test_of_two_that_waited_one_takes_over(store: CheckpointStore) -> None:

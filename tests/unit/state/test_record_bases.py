@@ -27,7 +27,7 @@ from raycdc.state.parked import ParkedTarget
 from raycdc.state.store import KEEP_COMMITTED, CheckpointStore, CommitRecord, RoutedTarget
 
 #: Every record names a base, and half of the targets may be others before there is a new one.
-ALWAYS = ManifestCompaction(whole_below=0, record_share_max=0.5)
+ALWAYS = ManifestCompaction(whole_below=0, record_fraction_max=0.5)
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = [f"shop.t{number}" for number in range(5)]
 VECTORS = st.dictionaries(st.sampled_from(NAMES), st.tuples(st.integers(0, 3), st.just(3)))
@@ -79,7 +79,7 @@ def test_whatever_is_recorded_is_read_and_kept_by_whomever(
     tmp_path_factory: pytest.TempPathFactory, records: list[tuple[CommitRecord, bool, bool]], share: float
 ) -> None:
     folder = tmp_path_factory.mktemp("records")
-    compaction = ManifestCompaction(whole_below=2, record_share_max=share)
+    compaction = ManifestCompaction(whole_below=2, record_fraction_max=share)
     store = _store(folder, compaction=compaction)
     epoch, generation = 1, 0
     for made, is_new, again in records:
@@ -163,7 +163,7 @@ def test_golden_record_of_version_4_and_its_base_are_read_and_written_unchanged(
         known={"_raycdc_known_shop.a": (5, 3)},
         parked={"shop.b": PARKED},
     )
-    store = _store(tmp_path, compaction=replace(ALWAYS, record_share_max=1.0))
+    store = _store(tmp_path, compaction=replace(ALWAYS, record_fraction_max=1.0))
     assert [store.generations.next() for _ in range(2)] == [1, 2]
     store.write_commit(first)
     store.write_commit(second)

@@ -17,7 +17,7 @@ from raycdc.storage.api import (
     StoreError,
     UnconfirmedWrite,
     Version,
-    settle,
+    resolve_write,
 )
 from raycdc.storage.object_store import ObjectStore
 from raycdc.storage.settings import StorageSettings
@@ -85,7 +85,7 @@ class Object:
                 self.change(data)
             return answer
 
-        return settle(attempt, lambda: self.current, data, before=before)
+        return resolve_write(attempt, lambda: self.current, data, before=before)
 
 
 @pytest.mark.parametrize("data", [None, b"before"])

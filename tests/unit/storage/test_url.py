@@ -9,9 +9,9 @@ from raycdc.storage.url import (
     ObjectLocation,
     StoreKind,
     check_local_path,
-    check_place,
+    check_location,
     is_url,
-    place_of,
+    parse_location,
 )
 
 TAKEN = {
@@ -60,17 +60,17 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", TAKEN)
 def test_a_place_is_read_and_reads_back(text: str) -> None:
-    place = place_of(text)
+    place = parse_location(text)
     assert place == TAKEN[text]
-    assert place_of(str(place)) == place
-    assert check_place(text) == str(place)
-    assert is_url(check_place(text)) == isinstance(place, ObjectLocation)
+    assert parse_location(str(place)) == place
+    assert check_location(text) == str(place)
+    assert is_url(check_location(text)) == isinstance(place, ObjectLocation)
 
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_another_text_is_refused_with_the_way_out(text: str) -> None:
     with pytest.raises(ValueError) as refused:
-        place_of(text)
+        parse_location(text)
     assert REFUSED[text] in str(refused.value)
 
 
@@ -81,7 +81,7 @@ def test_a_key_that_is_for_files_alone_takes_no_store() -> None:
 
 
 def test_what_lies_below_a_place() -> None:
-    shop, lake = place_of("s3://lake/shop"), place_of("s3://lake")
+    shop, lake = parse_location("s3://lake/shop"), parse_location("s3://lake")
     assert isinstance(shop, ObjectLocation)
     assert isinstance(lake, ObjectLocation)
     assert str(shop.below("epochs/1.json")) == "s3://lake/shop/epochs/1.json"

@@ -50,7 +50,7 @@ class JsonTarget(Target):
     def key(self) -> str:
         return str(self.name)
 
-    def standing(self, epoch: int | None = None) -> TargetState:
+    def read_state(self, epoch: int | None = None) -> TargetState:
         entry = self.document.get(self.key)
         if entry is None:
             return MissingTarget()
@@ -58,37 +58,37 @@ class JsonTarget(Target):
             return ForeignTarget()
         return OwnTarget(CommitVector(*entry["record"]))
 
-    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def create(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         self.document[self.key] = {"rows": [], "record": None}
-        self.hold(stamp)
+        self.hold(commit_metadata)
 
     replace = create
 
-    def adopt(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self.hold(stamp)
+    def adopt(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self.hold(commit_metadata)
 
-    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         names = [column.name for column in work.schema.columns]
         rows = self.document[self.key]["rows"]
         self.document[self.key]["rows"] = [{**dict.fromkeys(names), **row} for row in rows]
-        self.hold(stamp)
+        self.hold(commit_metadata)
 
-    def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
+    def write(self, work: TableCommit, staged: list[LinesFile], step: int, commit_metadata: CommitMetadata) -> None:
         rows = self.staged_rows(staged)
         if self.document[self.key].get("forbidden"):
-            raise TargetModifiedError(f"{self.place} may not be written.")
+            raise TargetModifiedError(f"{self.location} may not be written.")
         if any((row["qty"] or 0) > self.document[self.key].get("qty_max", math.inf) for row in rows):
-            raise ValueRefusedError(f"{self.place} forbids such a qty.")
+            raise ValueRefusedError(f"{self.location} forbids such a qty.")
         self.document[self.key]["rows"] += rows
-        self.hold(stamp)
+        self.hold(commit_metadata)
         reach("in_commit")
 
-    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         self.document.setdefault(self.key, {"rows": [], "record": None})
-        self.hold(stamp)
+        self.hold(commit_metadata)
 
-    def hold(self, stamp: CommitMetadata) -> None:
-        vector = stamp.vector
+    def hold(self, commit_metadata: CommitMetadata) -> None:
+        vector = commit_metadata.vector
         self.document[self.key] |= {
             "record": [vector.epoch, vector.step, vector.generation],
             "pipeline": self.app_id,
@@ -194,7 +194,7 @@ class Conformance(SinkConformance):
         save(folder, document)
 
     @contextmanager
-    def away(self, folder: Path) -> Iterator[None]:
+    def unreachable(self, folder: Path) -> Iterator[None]:
         (folder / "away").touch()
         yield
         (folder / "away").unlink()
@@ -211,10 +211,10 @@ class WritesTheRecordLater(JsonSink):
     """Rows and record are two transactions."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, commit_metadata: CommitMetadata) -> None:
             self.document[self.key]["rows"] += self.staged_rows(staged)
             save(Path(staged[0].path).parent, self.document)
-            self.hold(stamp)
+            self.hold(commit_metadata)
             reach("in_commit")
 
 
@@ -230,8 +230,8 @@ class KnowsNoGenerations(JsonSink):
     """A replaced driver is not fenced."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def hold(self, stamp: CommitMetadata) -> None:
-            record = [stamp.vector.epoch, stamp.vector.step, 0]
+        def hold(self, commit_metadata: CommitMetadata) -> None:
+            record = [commit_metadata.vector.epoch, commit_metadata.vector.step, 0]
             self.document[self.key] |= {"record": record, "pipeline": self.app_id}
 
 
@@ -270,9 +270,9 @@ class OneRecordForAll(JsonSink):
     """The record of one target counts for all."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def standing(self, epoch: int | None = None) -> TargetState:
+        def read_state(self, epoch: int | None = None) -> TargetState:
             records = [entry["record"] for entry in self.document.values() if entry["record"]]
-            return OwnTarget(CommitVector(*max(records))) if records else super().standing(epoch)
+            return OwnTarget(CommitVector(*max(records))) if records else super().read_state(epoch)
 
 
 class ForgetsDeletions(JsonSink):
@@ -327,9 +327,9 @@ class TakesWhatIsThere(JsonSink):
     """Somebody else's target is written to without being asked for."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def standing(self, epoch: int | None = None) -> TargetState:
-            standing = super().standing(epoch)
-            return OwnTarget() if isinstance(standing, ForeignTarget) else standing
+        def read_state(self, epoch: int | None = None) -> TargetState:
+            read_state = super().read_state(epoch)
+            return OwnTarget() if isinstance(read_state, ForeignTarget) else read_state
 
 
 class MakesWhatItLooksAt(JsonSink):
@@ -346,27 +346,29 @@ class KnowsTargetsByNameAlone(JsonSink):
     """The record lies beside the target, and counts for whatever lies there."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def hold(self, stamp: CommitMetadata) -> None:
-            super().hold(stamp)
+        def hold(self, commit_metadata: CommitMetadata) -> None:
+            super().hold(commit_metadata)
             self.document.setdefault("records", {})[self.key] = self.document[self.key]["record"]
 
-        def standing(self, epoch: int | None = None) -> TargetState:
+        def read_state(self, epoch: int | None = None) -> TargetState:
             record = self.document.get("records", {}).get(self.key)
-            return OwnTarget(CommitVector(*record)) if record and self.key in self.document else super().standing(epoch)
+            return (
+                OwnTarget(CommitVector(*record)) if record and self.key in self.document else super().read_state(epoch)
+            )
 
 
 class LetsTheReplacedOneGoOn(JsonSink):
     """A pipeline finds its record in a target that another one replaced."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def hold(self, stamp: CommitMetadata) -> None:
-            super().hold(stamp)
+        def hold(self, commit_metadata: CommitMetadata) -> None:
+            super().hold(commit_metadata)
             records = self.document.setdefault("of pipelines", {})
             records[f"{self.app_id} {self.key}"] = self.document[self.key]["record"]
 
-        def standing(self, epoch: int | None = None) -> TargetState:
+        def read_state(self, epoch: int | None = None) -> TargetState:
             record = self.document.get("of pipelines", {}).get(f"{self.app_id} {self.key}")
-            return OwnTarget(CommitVector(*record)) if record else super().standing(epoch)
+            return OwnTarget(CommitVector(*record)) if record else super().read_state(epoch)
 
 
 class ForgetsHowFarItWas(JsonSink):
@@ -380,9 +382,9 @@ class EndsForOneTable(JsonSink):
     """A target that takes a row no more ends the run of all tables."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, commit_metadata: CommitMetadata) -> None:
             try:
-                super().write(work, staged, step, stamp)
+                super().write(work, staged, step, commit_metadata)
             except ValueRefusedError as error:
                 raise SinkError(str(error)) from error
 
@@ -391,55 +393,55 @@ class LosesRowsThatDoNotFit(JsonSink):
     """Rows that a target takes no more are left out in silence."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, commit_metadata: CommitMetadata) -> None:
             try:
-                super().write(work, staged, step, stamp)
+                super().write(work, staged, step, commit_metadata)
             except ValueRefusedError:
-                self.hold(stamp)
+                self.hold(commit_metadata)
 
 
 class WritesWhereItMayNot(JsonSink):
     """Rows that may not be written are left out in silence."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, commit_metadata: CommitMetadata) -> None:
             try:
-                super().write(work, staged, step, stamp)
+                super().write(work, staged, step, commit_metadata)
             except TargetModifiedError:
-                self.hold(stamp)
+                self.hold(commit_metadata)
 
 
 class WritesNothingAfterADeletion(JsonSink):
     """Changes of a target that has fewer rows than it had are left out in silence."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, commit_metadata: CommitMetadata) -> None:
             if len(self.document[self.key]["rows"]) == 3:
-                self.hold(stamp)
+                self.hold(commit_metadata)
             else:
-                super().write(work, staged, step, stamp)
+                super().write(work, staged, step, commit_metadata)
 
 
 class ParksForEveryTouch(JsonSink):
     """A target whose comment somebody changed is refused."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def write(self, work: TableCommit, staged: list[LinesFile], step: int, stamp: CommitMetadata) -> None:
+        def write(self, work: TableCommit, staged: list[LinesFile], step: int, commit_metadata: CommitMetadata) -> None:
             if self.document[self.key].get("comment"):
-                raise TargetModifiedError(f"{self.place} was touched.")
-            super().write(work, staged, step, stamp)
+                raise TargetModifiedError(f"{self.location} was touched.")
+            super().write(work, staged, step, commit_metadata)
 
 
 class MakesAgainWhatIsGone(JsonSink):
     """A target that is gone is made again, without the rows that it had."""
 
     class target_class(JsonTarget):  # noqa: N801
-        def standing(self, epoch: int | None = None) -> TargetState:
+        def read_state(self, epoch: int | None = None) -> TargetState:
             if epoch is not None and epoch > 1:
                 self.document.setdefault(
                     self.key, {"rows": [], "record": [epoch - 1, STEP_LAST, 1], "pipeline": self.app_id}
                 )
-            return super().standing(epoch)
+            return super().read_state(epoch)
 
 
 class EndsWhenItsStoreIsAway(JsonSink):
@@ -481,18 +483,18 @@ FAULTS: dict[type[JsonSink], str] = {
     LosesAddedColumns: "an_added_column_comes_with_its_values",
     SkipsEmptyEpochs: "an_epoch_without_rows_is_held",
     ShowsStagedRows: "staged_rows_are_not_seen",
-    TakesWhatIsThere: "somebody_elses_target_is_refused",
+    TakesWhatIsThere: "a_foreign_target_is_refused",
     MakesWhatItLooksAt: "looking_changes_nothing",
-    KnowsTargetsByNameAlone: "a_target_that_somebody_made_anew_is_refused",
+    KnowsTargetsByNameAlone: "a_recreated_target_is_refused",
     ForgetsHowFarItWas: "a_target_that_was_restored_from_an_older_copy_is_parked_alone",
-    EndsForOneTable: "a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone",
-    LosesRowsThatDoNotFit: "a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone",
-    MakesAgainWhatIsGone: "a_target_that_somebody_renamed_is_parked_alone",
-    EndsWhenItsStoreIsAway: "a_store_that_is_away_for_a_moment_is_waited_for",
+    EndsForOneTable: "an_altered_target_that_rows_do_not_fit_is_parked_alone",
+    LosesRowsThatDoNotFit: "an_altered_target_that_rows_do_not_fit_is_parked_alone",
+    MakesAgainWhatIsGone: "a_renamed_target_is_parked_alone",
+    EndsWhenItsStoreIsAway: "a_briefly_unreachable_store_is_waited_for",
     WritesWhereItMayNot: "a_target_that_may_not_be_written_any_more_is_parked_alone",
-    WritesNothingAfterADeletion: "rows_that_somebody_deleted_are_noticed_or_later_changes_arrive",
+    WritesNothingAfterADeletion: "deleted_target_rows_are_noticed_or_later_changes_arrive",
     ParksForEveryTouch: "what_administrators_do_now_and_then_is_harmless",
-    BlamesTheTable: "a_store_that_is_away_for_a_moment_is_waited_for",
+    BlamesTheTable: "a_briefly_unreachable_store_is_waited_for",
     LetsTheReplacedOneGoOn: "a_pipeline_whose_targets_another_one_replaced_writes_no_more",
 }
 
@@ -511,21 +513,21 @@ class OfNoHooks(Conformance):
     maintain = SinkHooks.maintain
     erase = SinkHooks.erase
     revoke = SinkHooks.revoke  # type: ignore[assignment]
-    away = SinkHooks.away  # type: ignore[assignment]
+    unreachable = SinkHooks.unreachable  # type: ignore[assignment]
 
 
 def test_a_hook_is_supplied_or_the_suite_says_why_nobody_can(tmp_path: Path) -> None:
     suite = OfNoHooks()
     with pytest.raises(SkipTest, match=r"^rename: A document has no other name\.$"):
-        suite.test_a_target_that_somebody_renamed_is_parked_alone(tmp_path)
+        suite.test_a_renamed_target_is_parked_alone(tmp_path)
     for story, hook in (
-        (suite.test_a_column_of_others_keeps_its_values, "widen"),
+        (suite.test_a_foreign_column_keeps_its_values, "widen"),
         (suite.test_a_target_that_was_restored_from_an_older_copy_is_parked_alone, "back_up"),
-        (suite.test_a_target_that_somebody_altered_so_that_rows_do_not_fit_is_parked_alone, "alter"),
-        (suite.test_rows_that_somebody_deleted_are_noticed_or_later_changes_arrive, "erase"),
+        (suite.test_an_altered_target_that_rows_do_not_fit_is_parked_alone, "alter"),
+        (suite.test_deleted_target_rows_are_noticed_or_later_changes_arrive, "erase"),
         (suite.test_a_target_that_may_not_be_written_any_more_is_parked_alone, "revoke"),
         (suite.test_what_administrators_do_now_and_then_is_harmless, "maintain"),
-        (suite.test_a_store_that_is_away_for_a_moment_is_waited_for, "away"),
+        (suite.test_a_briefly_unreachable_store_is_waited_for, "unreachable"),
     ):
         with pytest.raises(AssertionError, match=f"supply `{hook}`, or say in `impossible` why nobody can do that"):
             story(tmp_path)

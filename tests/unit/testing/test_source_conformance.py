@@ -135,7 +135,7 @@ def test_a_log_that_grows_while_it_is_asked_for_its_end_loses_no_transaction(
     ends = iter([40, 60])
     monkeypatch.setattr(Generator, "end", lambda *_: next(ends, 60))
     units = [unit for unit in (log.fetch(), log.fetch()) if unit is not None]
-    assert [(type(unit), unit.place.ordinal) for unit in units] == [(LogTransactions, 60)]
+    assert [(type(unit), unit.log_position.ordinal) for unit in units] == [(LogTransactions, 60)]
 
 
 @pytest.fixture
@@ -270,7 +270,7 @@ class GoesBack(FaultyLog):
     """Units have the place where the log was opened."""
 
     def changed(self, unit: LogUnit) -> LogUnit:
-        return replace(unit, place=replace(unit.place, ordinal=0))
+        return replace(unit, log_position=replace(unit.log_position, ordinal=0))
 
 
 class TellsRowsEarly(FaultyLog):
@@ -309,7 +309,7 @@ class AcknowledgesEarly(FaultyLog):
     """The source is told that all is safe as soon as it is read."""
 
     def changed(self, unit: LogUnit) -> LogUnit:
-        self.acknowledge({STREAM_SPLIT_ID: unit.place.position})
+        self.acknowledge({STREAM_SPLIT_ID: unit.log_position.position})
         return unit
 
 
@@ -330,8 +330,8 @@ class KeepsALostLogToItself(DatagenSource):
 class ChecksWhatItCannotDo(DatagenSource):
     """`check` finds a fault that no run has."""
 
-    def check(self, last: Manifest | None, *, names_told: bool) -> SourceFindings:
-        found = super().check(last, names_told=names_told)
+    def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
+        found = super().check(last, names_reported=names_reported)
         return SourceFindings([CheckResult("connection", "Nobody answers.")], found.tables)
 
 
@@ -455,17 +455,17 @@ class ComparesBackwards(DatagenSource):
 FAULTS: dict[type[DatagenSource], str] = {
     ForgetsTombstones: "the_target_equals_the_source_after_every_run",
     WaitsAtAPausedTable: "a_paused_table_holds_nobody_up_and_goes_on_where_it_was_left",
-    NeverBeginsAgain: "a_table_is_read_anew_when_somebody_asks_for_it",
+    NeverBeginsAgain: "a_table_is_read_again_on_request",
     MixesTwoTables: "the_target_equals_the_source_after_every_run",
     RepeatsAPosition: "a_change_of_the_log_comes_once",
-    SkipsAPosition: "the_log_goes_on_from_every_place",
-    GoesBack: "places_of_the_log_ascend",
-    TellsRowsEarly: "places_of_the_log_ascend",
+    SkipsAPosition: "the_log_resumes_from_every_position",
+    GoesBack: "log_positions_ascend",
+    TellsRowsEarly: "log_positions_ascend",
     KeepsItsOldColumns: "rows_are_as_their_schema_says",
     TellsAfterBeforeBefore: "an_update_is_a_row_before_and_a_row_after",
     AcknowledgesEarly: "nothing_is_acknowledged_before_it_is_committed",
     AcknowledgesNothing: "nothing_is_acknowledged_before_it_is_committed",
-    KeepsALostLogToItself: "a_log_that_is_lost_is_told",
+    KeepsALostLogToItself: "a_lost_log_is_reported",
     ChecksWhatItCannotDo: "check_and_plan_agree_with_a_run",
     PlansOtherColumns: "check_and_plan_agree_with_a_run",
     HoldsALock: "it_can_be_sent_to_other_processes",
@@ -480,8 +480,8 @@ FAULTS: dict[type[DatagenSource], str] = {
 
 @pytest.mark.parametrize("faulty", FAULTS, ids=lambda faulty: faulty.__name__)
 def test_a_planted_fault_is_found(faulty: type[DatagenSource], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raycdc.testing.source_conformance.PATIENCE_S", 0.5)
-    monkeypatch.setattr("raycdc.testing.source_conformance.RUN_PATIENCE_S", 5.0)
+    monkeypatch.setattr("raycdc.testing.source_conformance.TIMEOUT_S", 0.5)
+    monkeypatch.setattr("raycdc.testing.source_conformance.RUN_TIMEOUT_S", 5.0)
     suite = type("Suite", (DatagenConformance,), {"source": faulty})()
     story = getattr(suite, f"test_{FAULTS[faulty]}")
     assert fails(story, tmp_path), f"{faulty.__name__}: {faulty.__doc__}"

@@ -26,7 +26,14 @@ from raycdc.model.evolution import (
 from raycdc.model.evolution.events import AlterColumnTypeEvent, SchemaChangeEvent
 from raycdc.model.rules.mask import Mask, Masks
 from raycdc.model.statement_redaction import without_values
-from raycdc.transform.masks import hidden_changes, hidden_schema, masked, masked_changes, masked_schema, masked_values
+from raycdc.transform.masks import (
+    masked,
+    masked_changes,
+    masked_schema,
+    masked_values,
+    redacted_changes,
+    redacted_schema,
+)
 
 PEOPLE = TableId("shop", "people")
 
@@ -138,11 +145,11 @@ def test_defaults_of_added_columns_are_masked_once_as_the_rows_that_have_them() 
         AddColumnEvent(PEOPLE, Column("secret", dropped, default="5")),
         AddColumnEvent(PEOPLE, Column("shown", text, default="x")),
     ]
-    hidden = hidden_changes(PEOPLE, changes, MASKS)
+    hidden = redacted_changes(PEOPLE, changes, MASKS)
     defaults = [event.column.default for event in hidden if isinstance(event, AddColumnEvent)]
     assert defaults == [hmac.new(b"k", b"a@b", hashlib.sha256).hexdigest(), "***", "äö", None, "x"]
     there_and_back = [event_from_json(json.loads(json.dumps(event_to_json(event)))) for event in hidden]
-    assert hidden_changes(PEOPLE, there_and_back, MASKS) == hidden
+    assert redacted_changes(PEOPLE, there_and_back, MASKS) == hidden
     # What a target gets, of events that a state has had and of others.
     assert masked_changes(PEOPLE, there_and_back, MASKS) == masked_changes(PEOPLE, changes, MASKS)
     assert masked_changes(PEOPLE, changes, MASKS) == [
@@ -151,7 +158,7 @@ def test_defaults_of_added_columns_are_masked_once_as_the_rows_that_have_them() 
     ]
     wrong = AddColumnEvent(PEOPLE, Column("born", date, default="never"))
     # It is refused where targets are, which parks the table, and the state does not have it.
-    [refused] = hidden_changes(PEOPLE, [wrong], MASKS)
+    [refused] = redacted_changes(PEOPLE, [wrong], MASKS)
     assert "never" not in json.dumps(event_to_json(refused))
     for change in (wrong, refused):
         with pytest.raises(SchemaError, match="'born' was added with a default that cannot be masked"):
@@ -160,7 +167,7 @@ def test_defaults_of_added_columns_are_masked_once_as_the_rows_that_have_them() 
 
 def test_schemas_in_the_state_have_no_default_that_a_mask_hides() -> None:
     columns = tuple(replace(column, default="5") for column in SCHEMA.columns)
-    hidden = hidden_schema(PEOPLE, replace(SCHEMA, columns=columns), MASKS)
+    hidden = redacted_schema(PEOPLE, replace(SCHEMA, columns=columns), MASKS)
     assert [column.default for column in hidden.columns] == ["5", None, None, None, None]
     assert masked_schema(PEOPLE, replace(SCHEMA, columns=columns), MASKS).columns[1].default is None
 

@@ -69,7 +69,7 @@ def test_the_first_transform_that_matches_is_the_tables() -> None:
     assert transforms.of(ORDERS) is exact
     assert transforms.of(TableId("shop", "items")) is every
     assert transforms.of(TableId("other", "items")) is None
-    assert transforms.place(TableId("shop", "items")) == "transform[1]"
+    assert transforms.key_path(TableId("shop", "items")) == "transform[1]"
     assert exact.identity() != every.identity()
     assert exact.identity() == Transform(table="x.y").identity()
 
@@ -93,7 +93,7 @@ def test_a_plain_projection_keeps_types_and_the_key_under_its_new_name() -> None
         ),
         ("number",),
     )
-    assert not found.keyed_anew
+    assert not found.has_new_key
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from raycdc.errors import TableLockedError
-from raycdc.verify.table import BEGINNINGS_MAX, ComparisonTimeouts, Reading, Sides, TableComparison
+from raycdc.verify.table import ATTEMPTS_MAX, ComparisonTimeouts, Reading, Sides, TableComparison
 from raycdc.verify.targets.api import NotComparedError
 
 
@@ -45,4 +45,4 @@ def test_a_sample_of_a_locked_table_is_tried_again_and_then_not_compared() -> No
     comparison = TableComparison(cast("Any", locked), lambda _: sides, terms, Reading())
     with pytest.raises(NotComparedError, match=r"has shop\.t locked; that was so 3 times"):
         comparison.run()
-    assert locked.planned == BEGINNINGS_MAX
+    assert locked.planned == ATTEMPTS_MAX

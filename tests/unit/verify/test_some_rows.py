@@ -48,7 +48,7 @@ def log_rows(first: int, last: int) -> pa.RecordBatch:
 
 def looked(named: NamedKeys, key: Compared, wanted: np.ndarray, batch: pa.RecordBatch) -> None:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    named.look(wanted, key.key_hashes(columns, batch.num_rows), batch, columns)
+    named.observe(wanted, key.key_hashes(columns, batch.num_rows), batch, columns)
 
 
 def hashes(key: Compared, batch: pa.RecordBatch) -> np.ndarray:

@@ -83,13 +83,13 @@ def test_a_line_says_what_is_known(
 
 @pytest.mark.parametrize(("text", "share"), [("", 1.0), ("5%", 0.05), ("100", 1.0), ("0.5 %", 0.005)])
 def test_a_sample_is_a_percentage(text: str, share: float) -> None:
-    assert VerifyOptions(sample=text).share == pytest.approx(share)
+    assert VerifyOptions(sample=text).fraction == pytest.approx(share)
 
 
 @pytest.mark.parametrize("text", ["0%", "101%", "half", "-5%"])
 def test_another_sample_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no percentage"):
-        _ = VerifyOptions(sample=text).share
+        _ = VerifyOptions(sample=text).fraction
 
 
 @pytest.mark.parametrize(

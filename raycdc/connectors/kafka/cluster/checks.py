@@ -230,10 +230,10 @@ def _last_messages(
         give_up_s = time.monotonic() + TIMEOUT_S
         while waiting and time.monotonic() < give_up_s:
             messages = consumer.consume(SAMPLED_OFFSETS, timeout=FETCH_WAIT_S)
-            parts, troubles = gather(messages, fetched_ms=0, topic=topic.name)
-            for trouble in troubles:
-                if trouble.error.code() not in NO_GROUP:
-                    raise source_error(trouble.error, topic.name)
+            parts, failures = gather(messages, fetched_ms=0, topic=topic.name)
+            for failure in failures:
+                if failure.error.code() not in NO_GROUP:
+                    raise source_error(failure.error, topic.name)
             for part in parts:
                 partition = int(part.split_id.rpartition(":")[2])
                 if part.batch is not None:
@@ -279,8 +279,8 @@ def _format(config: KafkaSourceConfig, topic: str, decoded: Sequence[Decoded]) -
         "tombstone": sum(part.tombstones for part in decoded),
         "message that is no change": sum(part.ignored for part in decoded),
     }
-    told = ", ".join(_count(number, what) for what, number in others.items() if number)
-    text = f"The last messages of {topic} are {identifier}: {shown or 'no rows'}{', ' if told else ''}{told}."
+    listed = ", ".join(_count(number, what) for what, number in others.items() if number)
+    text = f"The last messages of {topic} are {identifier}: {shown or 'no rows'}{', ' if listed else ''}{listed}."
     return CheckResult("format", text, _OTHER_FORMAT, ok=bool(tables or statements), required=False)
 
 

@@ -25,8 +25,8 @@ from raycdc.clients.kafka import (
     admin_client,
     answer_of,
     consumer_client,
-    let_in,
     list_topics,
+    login_accepted,
     may_pass,
     renew_account,
 )
@@ -39,7 +39,7 @@ from raycdc.errors import SourceError, SourceUnavailableError
 TIMEOUT_S = 20.0
 
 #: Answers that trying again may change, as the cluster is (partly) away.
-_AWAY = frozenset(
+_UNREACHABLE = frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
@@ -57,7 +57,7 @@ _AWAY = frozenset(
 )
 
 #: Answers that there is no such topic, or partition of it.
-GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+DROPPED_CODES = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 
 T = TypeVar("T")
 Partition = tuple[str, int]
@@ -79,12 +79,12 @@ def client_properties(config: KafkaSourceConfig) -> dict[str, Any]:
 
 def consumer_properties(config: KafkaSourceConfig) -> dict[str, Any]:
     """A consumer that is told what to read and never commits by itself."""
-    pace = config.pace
+    rate_limit = config.rate_limit
     # What librdkafka has read ahead cannot be held back any more.
-    ahead = {"queued.min.messages": str(pace.rows_at_once(100_000))} if pace else {}
+    ahead = {"queued.min.messages": str(rate_limit.rows_at_once(100_000))} if rate_limit else {}
     return {
         "fetch.wait.max.ms": "100",
-        "queued.max.messages.kbytes": str(pace.bytes_at_once(64 << 20) >> 10),
+        "queued.max.messages.kbytes": str(rate_limit.bytes_at_once(64 << 20) >> 10),
         **ahead,
         **client_properties(config),
         "group.id": config.group_id or "raycdc",
@@ -105,15 +105,15 @@ def _retention_ms(options: Mapping[str, str | None]) -> int | None:
     return int(options.get("retention.ms") or -1)
 
 
-def is_away(error: KafkaError) -> bool:
+def is_unreachable(error: KafkaError) -> bool:
     """Whether the cluster or a broker is merely not there now."""
-    return error.code() in _AWAY or error.retriable()
+    return error.code() in _UNREACHABLE or error.retriable()
 
 
 def source_error(error: KafkaError, where: str) -> SourceError:
     """The error to raise for librdkafka's `error`."""
-    kind = SourceUnavailableError if is_away(error) else SourceError
-    fix = "Is the broker running and reachable?" if is_away(error) else "See the broker's log and ACLs."
+    kind = SourceUnavailableError if is_unreachable(error) else SourceError
+    fix = "Is the broker running and reachable?" if is_unreachable(error) else "See the broker's log and ACLs."
     if error.code() == KafkaError._SSL or error.code() in REFUSED_ACCOUNT:
         return kind(f"Kafka at {where}: {error.str()}")
     return kind(f"Kafka at {where}: {error.str()} ({error.name()}). {fix}")
@@ -229,15 +229,15 @@ class Refusals:
     and a row of refusals ends where none came for longer than one may last.
     """
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, retry_s: float) -> None:
+        self._retry_s = retry_s
         self._first_s: float | None = None
         self._last_s = 0.0
         self._text = ""
 
     def came(self, text: str, now_s: float) -> None:
         """A broker refused the account, in these words."""
-        if self._first_s is None or now_s - self._last_s > self._patience_s + REFUSAL_LASTS_S:
+        if self._first_s is None or now_s - self._last_s > self._retry_s + REFUSAL_LASTS_S:
             self._first_s = now_s
         self._last_s, self._text = now_s, text
 
@@ -254,25 +254,25 @@ class Refusals:
         """The words of the last refusal where they have lasted for too long, and still do; else nothing."""
         if self._first_s is None or now_s - self._last_s > REFUSAL_LASTS_S:
             return ""
-        return self._text if now_s - self._first_s >= self._patience_s else ""
+        return self._text if now_s - self._first_s >= self._retry_s else ""
 
 
 class ClusterOutage:
     """See the module's docstring. Used by the thread that fetches alone; `watch` comes first."""
 
-    def __init__(self, config: KafkaSourceConfig, patience: RetryPolicy) -> None:
+    def __init__(self, config: KafkaSourceConfig, retry_policy: RetryPolicy) -> None:
         self._where = config.bootstrap_servers
         self._properties = client_properties(config)
-        self._patience = patience
-        self._refusals = Refusals(patience.patience_s)
+        self._retry_policy = retry_policy
+        self._refusals = Refusals(retry_policy.retry_s)
         self._consumer: Consumer | None = None
         #: When it is looked next whether the cluster answers again; None while nobody knows of a trouble.
-        self._look_s: float | None = None
+        self._poll_s: float | None = None
         #: Whether the account is to have its password as it is now, with which librdkafka connects again.
         self._renews = False
 
     def __repr__(self) -> str:
-        return f"ClusterOutage(next look {self._look_s}, refused={self._refusals.under_way})"
+        return f"ClusterOutage(next look {self._poll_s}, refused={self._refusals.under_way})"
 
     def watch(self, consumer: Consumer) -> None:
         """The consumer whose troubles these are; it tells them to `heard`."""
@@ -298,7 +298,7 @@ class ClusterOutage:
         if self._renews:
             self._renews = False
             self._renew()
-        if self._look_s is None or (not answered and time.monotonic() < self._look_s):
+        if self._poll_s is None or (not answered and time.monotonic() < self._poll_s):
             return
         if not answered:
             assert self._consumer is not None
@@ -310,17 +310,17 @@ class ClusterOutage:
                 if self._refusals.under_way:
                     # Librdkafka tells of the same refusal half a minute later.
                     self._renew()
-                self._look_s = time.monotonic() + AGAIN_EVERY_S
+                self._poll_s = time.monotonic() + AGAIN_EVERY_S
                 return
-        self._look_s = None
+        self._poll_s = None
         self._refusals.over()
-        let_in(self._properties)
+        login_accepted(self._properties)
         activity.over()
 
     def _begins(self, words: str) -> None:
-        if self._look_s is None:
-            self._look_s = time.monotonic() + AGAIN_EVERY_S
-        activity.trouble(f"Kafka at {self._where} {words}")
+        if self._poll_s is None:
+            self._poll_s = time.monotonic() + AGAIN_EVERY_S
+        activity.failing(f"Kafka at {self._where} {words}")
 
     def _renew(self) -> None:
         assert self._consumer is not None
@@ -330,7 +330,7 @@ class ClusterOutage:
         user = self._properties.get("sasl.username", "")
         read = "was read again at each try" if may_pass(self._properties) else "is read at the start alone"
         return SourceError(
-            f"Kafka at {self._where} has refused the user {user!r} for {self._patience.patience_s / 60:.0f} minutes: "
+            f"Kafka at {self._where} has refused the user {user!r} for {self._retry_policy.retry_s / 60:.0f} minutes: "
             f"{text}. Its password (sasl.password of source.properties) {read}. Put the right one there, or give it to "
             "the user at the brokers, and start again; nothing is lost."
         )

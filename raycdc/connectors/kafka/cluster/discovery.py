@@ -40,7 +40,7 @@ class KnownPartitions:
         self._unsealed: set[str] = set()
         #: Whether the cluster was looked at in any run, and in this one.
         self.found_once = False
-        self.looked = False
+        self.discovered = False
 
     def __len__(self) -> int:
         return len(self._states)
@@ -67,11 +67,11 @@ class KnownPartitions:
         for state in states:
             self._put(state)
         self._unsealed.update(state.split_id for state in states)
-        if not self.looked:
+        if not self.discovered:
             self._ends = dict(ends)
             for state in self.states():
                 self._put(state)
-        self.found_once = self.looked = True
+        self.found_once = self.discovered = True
 
     def keep(self, sealed: PartitionState) -> None:
         """Keep the coordinator's state of a partition, unless its position is the one that was given up here."""
@@ -173,7 +173,7 @@ def discover(
         OffsetRanges.of(config, first=not known.found_once),
         now_ms=time.time_ns() // 1_000_000,
     )
-    if not known.looked:
+    if not known.discovered:
         states += _moved(cluster, config, known, identities, before & set(found))
     ends = {f"{t}:{p}": end for (t, p), end in cluster.latest(found).items()} if bounded else {}
     return Discovery(topics, states, ends)

@@ -3,7 +3,7 @@ is read on at the same offset, as if nothing had happened.
 
 So a reader asks for the topics' ids *after* it read what it seals, and seals once they are what they were: an id that
 is there shows that everything fetched before was of that topic, as none comes back. A cluster that does not answer for
-`PATIENCE_S` holds no seal up; the topics are asked for again at the next one.
+`IDENTITY_TIMEOUT_S` holds no seal up; the topics are asked for again at the next one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaException, TopicCollection
 
 from raycdc.clients.kafka import Admin, admin_client
-from raycdc.connectors.kafka.cluster.client import GONE, TIMEOUT_S, client_properties
+from raycdc.connectors.kafka.cluster.client import DROPPED_CODES, TIMEOUT_S, client_properties
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.errors import LogLostError
 
 #: Longest a seal waits for the answer: a reader that is silent for 10 s is taken for dead.
-PATIENCE_S = 3.0
+IDENTITY_TIMEOUT_S = 3.0
 
 #: A topic's id as far as the cluster said: empty where there is no such topic, None where it did not say.
 Answers = Mapping[str, str | None]
@@ -68,8 +68,8 @@ class TopicQuestions:
         error = future.exception()
         if error is None:
             return str(future.result().topic_id)
-        gone = isinstance(error, KafkaException) and error.args[0].code() in GONE
-        return "" if gone else None
+        dropped = isinstance(error, KafkaException) and error.args[0].code() in DROPPED_CODES
+        return "" if dropped else None
 
 
 class Identities:
@@ -97,7 +97,7 @@ class Identities:
             self._questions.ask(self._read)
             self._asked_s = self._now_s()
         answers = self._questions.answers()
-        late = self._now_s() >= self._asked_s + PATIENCE_S
+        late = self._now_s() >= self._asked_s + IDENTITY_TIMEOUT_S
         if answers is None and not late:
             return False
         self._asked_s = None

@@ -108,20 +108,20 @@ def in_range(
     """
     if not wanted:
         return {}
-    places = dict(wanted)
+    messages_max = dict(wanted)
     for partition, (low, high) in cluster.bounds(wanted).items():
         if low <= wanted[partition] <= high:
             continue
         if policy == "fail":
-            place = f"{_name(partition)}@{wanted[partition]}"
+            key_path = f"{_name(partition)}@{wanted[partition]}"
             since = " any more" if wanted[partition] < low else ""
-            raise LogLostError(f"{place} is not in the topic{since}: it holds {low} to {high}. {ways_out}")
-        places[partition] = low if policy == "earliest" else high
-    return places
+            raise LogLostError(f"{key_path} is not in the topic{since}: it holds {low} to {high}. {ways_out}")
+        messages_max[partition] = low if policy == "earliest" else high
+    return messages_max
 
 
 def _at_time(
-    cluster: Offsets, timestamp_ms: int, partitions: Sequence[Partition], place: str, *, now_ms: int
+    cluster: Offsets, timestamp_ms: int, partitions: Sequence[Partition], key_path: str, *, now_ms: int
 ) -> dict[Partition, int]:
     """The offset of each partition's first message at or after a time; its end where there is none.
 
@@ -133,7 +133,7 @@ def _at_time(
     missing = [p for p in partitions if p not in firsts]
     if missing and timestamp_ms > now_ms:
         raise ConfigError(
-            f"{place} lies in the future, and {_name(missing[0])} has no message of then or later, so nobody knows "
+            f"{key_path} lies in the future, and {_name(missing[0])} has no message of then or later, so nobody knows "
             'its offset yet. Give a time that has passed, or "latest".'
         )
     return {**ends, **firsts}
@@ -197,11 +197,11 @@ def _completed(
             )
 
 
-def _given(offsets: dict[str, int], partitions: Sequence[Partition], place: str) -> dict[Partition, int]:
+def _given(offsets: dict[str, int], partitions: Sequence[Partition], key_path: str) -> dict[Partition, int]:
     names = {_name(p): p for p in partitions}
     unknown = sorted(set(offsets) - set(names))
     if unknown:
-        raise ConfigError(f'{place} names "{unknown[0]}", which is no partition of the topics read')
+        raise ConfigError(f'{key_path} names "{unknown[0]}", which is no partition of the topics read')
     return {names[name]: offset for name, offset in offsets.items()}
 
 

@@ -95,11 +95,11 @@ class TablePartitions:
 
     def take(self, splits: Mapping[str, SealedSplit]) -> dict[TableId, list[SchemaChangeEvent]]:
         """The changes of the epoch that ends at `splits`; those that a lost reader had told are not among them."""
-        ends = {told.split_id: PartitionState.of(splits[told.split_id]).offset for told in self._open}
+        ends = {reported.split_id: PartitionState.of(splits[reported.split_id]).offset for reported in self._open}
         changes: dict[TableId, list[SchemaChangeEvent]] = {}
-        for told in self._open:
-            if told.offset < ends[told.split_id]:
-                changes.setdefault(told.table, []).append(told.change)
+        for reported in self._open:
+            if reported.offset < ends[reported.split_id]:
+                changes.setdefault(reported.table, []).append(reported.change)
         self._open.clear()
         return changes
 
@@ -180,7 +180,7 @@ class KafkaEnumerator:
         self._context = context
         self._config = config
         self._bounded = until is not None or config.stops
-        self._look: Callable[[KnownPartitions], Discovery] = lambda known: discover(
+        self._probe: Callable[[KnownPartitions], Discovery] = lambda known: discover(
             cluster(), config, known, bounded=until is not None
         )
         self._partitions = KnownPartitions(config)
@@ -192,7 +192,7 @@ class KafkaEnumerator:
         self._keys = KeyOwners()
         self._homes = TablePartitions()
         #: Whether the cluster was away at the last look.
-        self._away = False
+        self._is_unreachable = False
 
     def __repr__(self) -> str:
         return f"KafkaEnumerator(known={len(self._partitions)}, {self._assigner!r})"
@@ -219,14 +219,14 @@ class KafkaEnumerator:
     def _discover(self) -> Discovery | None:
         """Runs off the coordinator's thread. None: the cluster was away, and a later look will do."""
         try:
-            return self._look(self._partitions)
+            return self._probe(self._partitions)
         except SourceUnavailableError:
-            if not self._partitions.looked:
+            if not self._partitions.discovered:
                 raise
             return None
 
     def _on_discovered(self, discovery: Discovery | None) -> None:
-        self._away = discovery is None
+        self._is_unreachable = discovery is None
         if discovery is not None:
             self._take(discovery)
         again = self._config.discovery_interval
@@ -242,7 +242,7 @@ class KafkaEnumerator:
         several = len(self._partitions.selected()) > 1
         if not self._keys.asked and _keys_may_meet(self._config, several=several, bounded=self._bounded):
             self._keys.asked = True
-            self._tell_all(CheckKeys())
+            self._notify_all(CheckKeys())
         self._assigner.add(self._partitions.to_read())
 
     # -- assignment
@@ -253,11 +253,11 @@ class KafkaEnumerator:
                 self._context.send_event(subtask_id, update.to_event())
         if self._keys.asked:
             self._context.send_event(subtask_id, CheckKeys())
-        if self._alignment is not None and self._alignment.told_ms is not None:
-            self._context.send_event(subtask_id, AlignWatermarks(self._alignment.told_ms))
+        if self._alignment is not None and self._alignment.reported_ms is not None:
+            self._context.send_event(subtask_id, AlignWatermarks(self._alignment.reported_ms))
         self._assigner.give()
         self._assigner.balance()
-        if self._partitions.looked and (self._bounded or self._config.discovery_interval is None):
+        if self._partitions.discovered and (self._bounded or self._config.discovery_interval is None):
             self._context.signal_no_more_splits(subtask_id)
 
     def handle_split_request(self, subtask_id: int) -> None:
@@ -268,8 +268,8 @@ class KafkaEnumerator:
 
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
         """Partitions of a lost reader, or of one that let them go; in the state last sealed."""
-        gone = subtask_id not in self._context.registered_readers()
-        if gone and self._alignment is not None:
+        dropped = subtask_id not in self._context.registered_readers()
+        if dropped and self._alignment is not None:
             self._alignment.forget(subtask_id)
         for split in splits:
             if not isinstance(split, PartitionSplit):
@@ -288,13 +288,13 @@ class KafkaEnumerator:
             case SchemaChangeRequest(table, schema):
                 update = self._schemas.request(table, schema)
                 if update is not None:
-                    self._tell_all(update.to_event())
+                    self._notify_all(update.to_event())
             case TablePartition(table, split_id):
                 self._homes.read(table, split_id)
             case TableEmptied(table, split_id, offset, change):
                 self._homes.emptied(table, split_id, offset=offset, change=change)
-            case KeysRead(name, split_id, hashes, all_told):
-                self._keys.told(name, split_id, hashes, all_told=all_told)
+            case KeysRead(name, split_id, hashes, all_reported):
+                self._keys.add(name, split_id, hashes, all_reported=all_reported)
             case WatermarksReached(splits):
                 self._align(subtask_id, splits)
             case _:
@@ -304,11 +304,11 @@ class KafkaEnumerator:
         if self._alignment is None:
             raise ProtocolError("A reader told watermarks, which nobody asked for")
         self._alignment.report(subtask_id, splits)
-        if self._alignment.limit_ms != self._alignment.told_ms:
-            self._alignment.told_ms = self._alignment.limit_ms
-            self._tell_all(AlignWatermarks(self._alignment.told_ms))
+        if self._alignment.limit_ms != self._alignment.reported_ms:
+            self._alignment.reported_ms = self._alignment.limit_ms
+            self._notify_all(AlignWatermarks(self._alignment.reported_ms))
 
-    def _tell_all(self, event: ReaderEvent) -> None:
+    def _notify_all(self, event: ReaderEvent) -> None:
         for reader in self._context.registered_readers():
             self._context.send_event(reader, event)
 
@@ -320,7 +320,7 @@ class KafkaEnumerator:
         emptied = self._homes.take(splits)
         tables, documents = _tables(self._schemas, self._schemas.sealed(epoch), emptied)
         self._assigner.forget(ended)
-        self._finished = self._bounded and self._partitions.looked and not self._partitions.to_read()
+        self._finished = self._bounded and self._partitions.discovered and not self._partitions.to_read()
         self._assigner.balance()
         return EnumeratorPart(tables, documents, final=self._finished)
 
@@ -335,7 +335,7 @@ class KafkaEnumerator:
     @property
     def wants_seal(self) -> bool:
         """A bounded run that has nothing (more) to read still ends with an epoch."""
-        return self._bounded and self._partitions.looked and not self._finished and not self._partitions.to_read()
+        return self._bounded and self._partitions.discovered and not self._finished and not self._partitions.to_read()
 
     def park_tables(self, refusals: Sequence[Refusal]) -> None:
         """A partition is read on for its other tables; the driver drops the rows of these."""
@@ -349,11 +349,11 @@ class KafkaEnumerator:
         """Problems are what went wrong without ending the run: the last look at the cluster, keys that are not
         compared, positions that were set anew.
         """
-        away = {"discovery": "the cluster was away at the last look"} if self._away else {}
+        unreachable = {"discovery": "the cluster was away at the last look"} if self._is_unreachable else {}
         unchecked = {
             f"keys of {table}": "too many to look for all of them in two partitions" for table in self._keys.full
         }
-        problems = {**away, **unchecked, **self._partitions.problems()}
+        problems = {**unreachable, **unchecked, **self._partitions.problems()}
         return EnumeratorStatistics(Streamed(self._schemas.tables), len(self._assigner.waiting), problems)
 
 

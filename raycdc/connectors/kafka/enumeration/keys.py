@@ -34,7 +34,7 @@ class NewKeys:
         self._keys_max = keys_max
         self._all_keys_max = all_keys_max
         self._full: set[tuple[str, str]] = set()
-        self._told: dict[tuple[str, str], Hashes] = {}
+        self._reported: dict[tuple[str, str], Hashes] = {}
         self._read: dict[tuple[str, str], list[Hashes]] = {}
 
     def read(self, table: TableId, split_id: str, hashes: Hashes) -> None:
@@ -46,19 +46,19 @@ class NewKeys:
         """Events that tell what was read since the last call."""
         events = []
         for (table, split_id), parts in self._read.items():
-            told = self._told.get((table, split_id), _NONE)
-            fresh = _missing(np.unique(np.concatenate(parts)), told)
+            reported = self._reported.get((table, split_id), _NONE)
+            fresh = _missing(np.unique(np.concatenate(parts)), reported)
             if not len(fresh):
                 continue
-            others = sum(map(len, self._told.values())) - len(told)
-            room = min(self._keys_max, self._all_keys_max - others) - len(told)
+            others = sum(map(len, self._reported.values())) - len(reported)
+            room = min(self._keys_max, self._all_keys_max - others) - len(reported)
             if len(fresh) > room:
                 # Told this once more, then no longer remembered: what comes next would be told again and again.
                 self._full.add((table, split_id))
-                self._told.pop((table, split_id), None)
+                self._reported.pop((table, split_id), None)
             else:
-                self._told[table, split_id] = np.sort(np.concatenate([told, fresh]), kind="stable")
-            events.append(KeysRead(table, split_id, fresh.tobytes(), all_told=len(fresh) <= room))
+                self._reported[table, split_id] = np.sort(np.concatenate([reported, fresh]), kind="stable")
+            events.append(KeysRead(table, split_id, fresh.tobytes(), all_reported=len(fresh) <= room))
         self._read.clear()
         return events
 
@@ -76,23 +76,23 @@ class KeyOwners:
         #: Tables with more keys than are remembered: further ones are not checked.
         self.full: set[str] = set()
 
-    def told(self, table: str, split_id: str, data: bytes, *, all_told: bool = True) -> None:
+    def add(self, table: str, split_id: str, data: bytes, *, all_reported: bool = True) -> None:
         """Keys (sorted, each once) that a partition has. Raises `DataError` where another one has one of them.
 
-        Not `all_told`: its reader will tell no more of them.
+        Not `all_reported`: its reader will tell no more of them.
         """
-        if not all_told:
+        if not all_reported:
             self.full.add(table)
         hashes: Hashes = np.frombuffer(data, np.uint64)
         if split_id not in self._splits:
             self._splits.append(split_id)
         number = self._splits.index(split_id)
         keys, owners = self._known.get(table, (_NONE, np.array([], np.int32)))
-        places = np.searchsorted(keys, hashes)
+        indexes = np.searchsorted(keys, hashes)
         there = np.zeros(len(hashes), bool)
-        inside = places < len(keys)
-        there[inside] = keys[places[inside]] == hashes[inside]
-        others = owners[places[there]]
+        inside = indexes < len(keys)
+        there[inside] = keys[indexes[inside]] == hashes[inside]
+        others = owners[indexes[there]]
         if (others != number).any():
             other = self._splits[int(others[others != number][0])]
             raise DataError(
@@ -115,6 +115,6 @@ def _missing(wanted: Hashes, known: Hashes) -> Hashes:
     """Those of `wanted` that are not in `known`; both are sorted."""
     if not len(known):
         return wanted
-    places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    fresh: Hashes = wanted[known[places] != wanted]
+    indexes = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    fresh: Hashes = wanted[known[indexes] != wanted]
     return fresh

@@ -77,17 +77,17 @@ def merge(
         return other, (CreateTableEvent(table, other),)
     events: list[SchemaChangeEvent] = []
     columns = list(known.columns)
-    places = {column.name: index for index, column in enumerate(columns)}
+    indexes = {column.name: index for index, column in enumerate(columns)}
     for column in other.columns:
-        place = places.get(column.name)
-        if place is None:
+        at = indexes.get(column.name)
+        if at is None:
             added = replace(column, nullable=True)
             columns.append(added)
             events.append(AddColumnEvent(table, added, hidden=added.hidden))
             continue
-        merged = wider(columns[place].type, column.type)
-        if merged.arrow() != columns[place].type.arrow():
-            columns[place] = replace(columns[place], type=merged)
+        merged = wider(columns[at].type, column.type)
+        if merged.arrow() != columns[at].type.arrow():
+            columns[at] = replace(columns[at], type=merged)
             events.append(AlterColumnTypeEvent(table, column.name, merged))
     key = known.primary_key
     if other.primary_key and other.primary_key != key:
@@ -119,7 +119,7 @@ def conform(
 
     A column that the batch does not know has its default: at the source, adding it gave these rows that. It is null
     where the column is one of `without` (in lower case), which were dropped there, and where its default is hidden
-    (`with_hidden_defaults`).
+    (`with_redacted_defaults`).
     """
     wanted = pa.schema([*schema.arrow(), *META_FIELDS])
     if batch.schema.equals(wanted):
@@ -147,11 +147,11 @@ def conform(
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
-def with_hidden_defaults(
+def with_redacted_defaults(
     table: TableId,
     conformed: pa.RecordBatch,
     schema: TableSchema,
-    hiding: Masking,
+    masking: Masking,
     *,
     known: Collection[str],
     without: Collection[str],
@@ -166,7 +166,7 @@ def with_hidden_defaults(
     }
     if not missing:
         return conformed
-    masked = hiding.batch(table, conformed)
+    masked = masking.batch(table, conformed)
     for name, default in missing.items():
         index = masked.schema.get_field_index(name)
         assert default is not None
@@ -176,9 +176,9 @@ def with_hidden_defaults(
     return masked
 
 
-def emptied_row(schema: TableSchema, *, ts_ms: int, place: str) -> pa.RecordBatch:
+def emptied_row(schema: TableSchema, *, ts_ms: int, at: str) -> pa.RecordBatch:
     """The row that says that all rows of a table are gone: null in every column but the metadata columns."""
-    meta = {"_op": int(RowKind.TRUNCATE), "_seq": 0, "_ts_ms": ts_ms, "_pos": place}
+    meta = {"_op": int(RowKind.TRUNCATE), "_seq": 0, "_ts_ms": ts_ms, "_pos": at}
     wanted = pa.schema([*schema.arrow(), *META_FIELDS])
     arrays = [pa.array([meta.get(field.name)], field.type) for field in wanted]
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)

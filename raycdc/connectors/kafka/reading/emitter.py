@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from raycdc.connectors.kafka.decoding import dead_letters
 from raycdc.connectors.kafka.enumeration.keys import NewKeys
-from raycdc.connectors.kafka.enumeration.schemas import SchemasOfReader, conform, emptied_row, with_hidden_defaults
+from raycdc.connectors.kafka.enumeration.schemas import SchemasOfReader, conform, emptied_row, with_redacted_defaults
 from raycdc.connectors.kafka.events import TableEmptied, TablePartition
 from raycdc.connectors.kafka.reading.held_partitions import (
     ActivePartition,
@@ -47,7 +47,7 @@ class EpochReports:
     """Tables with rows, where they were met, what emptied them, and new keys. Owned by the reader's thread."""
 
     def __init__(self) -> None:
-        self._touched: set[TableId] = set()
+        self._affected: set[TableId] = set()
         #: Partitions in which each table's rows were met, and whether the enumerator was told.
         self._homes: dict[tuple[TableId, str], bool] = {}
         self._emptied: list[TableEmptied] = []
@@ -65,7 +65,7 @@ class EpochReports:
     def rows(self, table: TableId, split_id: str) -> None:
         """The open epoch has rows of `table` that come from this partition."""
         self._homes.setdefault((table, split_id), False)
-        self._touched.add(table)
+        self._affected.add(table)
 
     def keys(self, table: TableId, split_id: str, hashes: npt.NDArray[np.uint64]) -> None:
         assert self._keys is not None, "nobody asked for keys"
@@ -76,7 +76,7 @@ class EpochReports:
 
     def take(self) -> tuple[list[SourceEvent], list[TableId]]:
         """The events for the epoch that is being cut, in their order, and its tables. The next epoch has none yet."""
-        homes = [home for home, told in self._homes.items() if not told]
+        homes = [home for home, reported in self._homes.items() if not reported]
         self._homes.update(dict.fromkeys(homes, True))
         keys = self._keys.take() if self._keys is not None else []
         events: list[SourceEvent] = [
@@ -84,9 +84,9 @@ class EpochReports:
             *self._emptied,
             *keys,
         ]
-        tables = sorted(self._touched)
+        tables = sorted(self._affected)
         self._emptied.clear()
-        self._touched.clear()
+        self._affected.clear()
         return events, tables
 
 
@@ -157,7 +157,7 @@ class KafkaRecordEmitter:
         self._rows = 0
         #: Messages that could not be decoded.
         self.bad = 0
-        self.news = EpochReports()
+        self.reports = EpochReports()
 
     def emit_record(self, batch: BufferedBatch, output: ReaderOutput, state: ActivePartition) -> None:
         """Write the rows of `batch` and move the partition's position behind it."""
@@ -180,8 +180,8 @@ class KafkaRecordEmitter:
                 continue
             self._collect(output, item.table, item.batch, split_id, without=batch.judged.without[number])
         if decoded.bad and self._settings.dead_letters:
-            letters = dead_letters(decoded.bad, now_ms=self._wall_ms(), hide=self._settings.hides)
-            self._collect(output, DEAD_LETTERS, letters, split_id)
+            rejected = dead_letters(decoded.bad, now_ms=self._wall_ms(), hide=self._settings.masks_values)
+            self._collect(output, DEAD_LETTERS, rejected, split_id)
         self.bad += len(decoded.bad)
         if decoded.failure is not None:
             raise decoded.failure
@@ -200,9 +200,9 @@ class KafkaRecordEmitter:
             split_id = held.split.split_id
             schema, _ = self._schemas[event.table]
             ts_ms = self._wall_ms() if times is None else int(times[item.message])
-            row = emptied_row(schema, ts_ms=ts_ms, place=f"{split_id}:{offset}:0")
+            row = emptied_row(schema, ts_ms=ts_ms, at=f"{split_id}:{offset}:0")
             self._collect(output, event.table, row, split_id)
-            self.news.emptied(TableEmptied(event.table, split_id, offset, event))
+            self.reports.emptied(TableEmptied(event.table, split_id, offset, event))
 
     def _collect(
         self,
@@ -225,12 +225,12 @@ class KafkaRecordEmitter:
         index = conformed.schema.get_field_index("_seq")
         conformed = conformed.set_column(index, conformed.schema.field(index), numbers)
         known = batch.schema.names
-        hiding = self._settings.hiding
-        shown = with_hidden_defaults(
-            table, hiding.without_unfit(table, conformed), schema, hiding, known=known, without=without
+        masking = self._settings.masking
+        shown = with_redacted_defaults(
+            table, masking.without_unfit(table, conformed), schema, masking, known=known, without=without
         )
         # Without its key, so in one hash partition: readers would cut into different numbers of them.
         output.collect(table, fingerprint=fingerprint, batch=shown, split_id=split_id)
-        self.news.rows(table, split_id)
-        if self.news.checks_keys and schema.primary_key and table != DEAD_LETTERS and not is_truncation(batch):
-            self.news.keys(table, split_id, key_hashes(conformed, schema.primary_key))
+        self.reports.rows(table, split_id)
+        if self.reports.checks_keys and schema.primary_key and table != DEAD_LETTERS and not is_truncation(batch):
+            self.reports.keys(table, split_id, key_hashes(conformed, schema.primary_key))

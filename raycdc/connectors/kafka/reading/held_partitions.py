@@ -33,14 +33,14 @@ class KafkaReaderSettings:
     aligned: bool = False
     dead_letters: bool = False
     #: Where masks hide something, nothing of messages that cannot be decoded may be shown, or kept.
-    hiding: Masking = field(default_factory=Masking)
+    masking: Masking = field(default_factory=Masking)
     order_by: str | None = None
     #: The follower of DDL messages.
     statements: DdlMessages = field(default_factory=DdlMessages)
 
     @property
-    def hides(self) -> bool:
-        return bool(self.hiding.masks)
+    def masks_values(self) -> bool:
+        return bool(self.masking.masks)
 
 
 @dataclass(slots=True)

@@ -95,7 +95,7 @@ def gather(
     `topic` is given where all are of one, which saves asking each.
     """
     ends: dict[str, int] = {}
-    troubles: list[FetchFailure] = []
+    failures: list[FetchFailure] = []
     errors = list(map(Message.error, messages))
     if any(errors):
         for message, error in zip(messages, errors, strict=True):
@@ -105,14 +105,14 @@ def gather(
             if error.code() == KafkaError._PARTITION_EOF:
                 ends[split_id] = message.offset() or 0
             else:
-                troubles.append(FetchFailure(split_id, error))
+                failures.append(FetchFailure(split_id, error))
         messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
     fetched = _by_partition(messages, fetched_ms, topic) if messages else []
     read = {entry.split_id: entry.next_offset for entry in fetched}
     for split_id, offset in ends.items():
         if read.get(split_id, -1) < offset:
             fetched.append(Fetched(split_id, offset, None, 0, fetched_ms))
-    return fetched, troubles
+    return fetched, failures
 
 
 def _by_partition(messages: Sequence[Message], fetched_ms: int, topic: str | None) -> list[Fetched]:

@@ -17,12 +17,12 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from raycdc.clients.kafka import REFUSED_ACCOUNT, Admin, admin_client, consumer_client
 from raycdc.connectors.kafka.cluster.client import (
-    GONE,
+    DROPPED_CODES,
     TIMEOUT_S,
     ClusterOutage,
     client_properties,
     consumer_properties,
-    is_away,
+    is_unreachable,
     source_error,
 )
 from raycdc.connectors.kafka.plugin import KafkaSourceConfig
@@ -63,15 +63,15 @@ class LogEnds:
         self._consumer = consumer
         self._admin: Admin | None = None
         self._asked: dict[TopicPartition, Future[Any]] = {}
-        self._looked_s = 0.0
+        self._polled_s = 0.0
         self._asked_s = 0.0
 
-    def look(self, positions: Mapping[str, TopicPartition], *, paused: Collection[str]) -> dict[str, int]:
+    def poll(self, positions: Mapping[str, TopicPartition], *, paused: Collection[str]) -> dict[str, int]:
         """Where logs of `positions` end, as far as that was said since the last look; nobody is waited for."""
         now_s = time.monotonic()
-        if now_s < self._looked_s + ENDS_EVERY_S:
+        if now_s < self._polled_s + ENDS_EVERY_S:
             return {}
-        self._looked_s = now_s
+        self._polled_s = now_s
         ends = {split_id: end for split_id, end in self._answered().items() if split_id in positions}
         for split_id, where in positions.items():
             if split_id not in paused:
@@ -104,11 +104,11 @@ class LogEnds:
 
 
 class KafkaPartitionReader:
-    """`raycdc.source.reader.split_reader.SplitReader` of partitions. `patience`: for how long an account may be refused
-    until it has another password; brokers that are away are waited for as long as it takes.
+    """`raycdc.source.reader.split_reader.SplitReader` of partitions. `retry_policy`: for how long an account may be
+    refused until it has another password; brokers that are away are waited for as long as it takes.
     """
 
-    def __init__(self, config: KafkaSourceConfig, *, patience: RetryPolicy = POLICY) -> None:
+    def __init__(self, config: KafkaSourceConfig, *, retry_policy: RetryPolicy = POLICY) -> None:
         self._config = config
         self._positions: dict[str, TopicPartition] = {}
         #: Where reading is to go on; markers may lie between a position and it.
@@ -117,14 +117,14 @@ class KafkaPartitionReader:
         #: Ever read here: a message of a partition that was taken away may still come.
         self._topics: set[str] = set()
         self._message_bytes = 1024.0
-        self._trouble = ClusterOutage(config, patience)
+        self._outage = ClusterOutage(config, retry_policy)
         #: Times the cluster or a broker was away, and times a position was set anew by policy.
         self.interruptions = 0
         self.resets = 0
         self._consumer = consumer_client(
-            consumer_properties(config), section="source", lasting=True, on_error=self._trouble.heard
+            consumer_properties(config), section="source", lasting=True, on_error=self._outage.heard
         )
-        self._trouble.watch(self._consumer)
+        self._outage.watch(self._consumer)
         self._ends = LogEnds(config, self._consumer)
 
     def __repr__(self) -> str:
@@ -179,19 +179,19 @@ class KafkaPartitionReader:
             raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
 
     def _fetch(self) -> RecordsWithSplitIds[PartitionRecords] | None:
-        pace = self._config.pace
-        size_max = pace.bytes_at_once(FETCH_BYTES)
-        wanted = pace.rows_at_once(int(min(MESSAGES_MAX, max(MESSAGES_MIN, size_max / self._message_bytes))))
+        rate_limit = self._config.rate_limit
+        size_max = rate_limit.bytes_at_once(FETCH_BYTES)
+        wanted = rate_limit.rows_at_once(int(min(MESSAGES_MAX, max(MESSAGES_MIN, size_max / self._message_bytes))))
         messages = self._consumer.consume(wanted, timeout=FETCH_WAIT_S)
         topic = next(iter(self._topics)) if len(self._topics) == 1 else None
         fetched_ms = time.time_ns() // 1_000_000
-        parts, troubles = gather(messages, fetched_ms=fetched_ms, topic=topic)
+        parts, outages = gather(messages, fetched_ms=fetched_ms, topic=topic)
         parts = [p for p in parts if p.split_id in self._positions]
-        self._trouble.see_to(next(iter(self._topics), None), answered=bool(parts))
+        self._outage.see_to(next(iter(self._topics), None), answered=bool(parts))
         for part in parts:
             self._positions[part.split_id].offset = part.next_offset
         # Behind what came of their partitions before; what comes now was not fetched yet.
-        resets = [self._handle(trouble) for trouble in troubles]
+        resets = [self._handle(outage) for outage in outages]
         parts += [
             Fetched(split_id, self._positions[split_id].offset, None, 0, fetched_ms, reset=True)
             for split_id in resets
@@ -200,7 +200,7 @@ class KafkaPartitionReader:
         size = sum(part.bytes for part in parts)
         if messages and size:
             self._message_bytes = max(1.0, size / len(messages))
-        ends = self._ends.look(self._positions, paused=self._paused)
+        ends = self._ends.poll(self._positions, paused=self._paused)
         fetched: list[tuple[str, PartitionRecords]] = [
             *((split_id, LogEnd(end)) for split_id, end in ends.items()),
             *((part.split_id, part) for part in parts),
@@ -215,26 +215,26 @@ class KafkaPartitionReader:
     def close(self) -> None:
         self._consumer.close()
 
-    def _handle(self, trouble: FetchFailure) -> str | None:
+    def _handle(self, outage: FetchFailure) -> str | None:
         """Bear with it, or raise its error. The partition, where its position was set anew."""
-        code = trouble.error.code()
-        if trouble.split_id and trouble.split_id not in self._positions:
+        code = outage.error.code()
+        if outage.split_id and outage.split_id not in self._positions:
             return None  # Of a partition that was taken from us.
         if code in NO_GROUP:
             return None
-        if code in _OUT_OF_RANGE and trouble.split_id:
-            return trouble.split_id if self._out_of_range(trouble.split_id) else None
-        if code in GONE:
+        if code in _OUT_OF_RANGE and outage.split_id:
+            return outage.split_id if self._out_of_range(outage.split_id) else None
+        if code in DROPPED_CODES:
             raise LogLostError(
-                f"{trouble.split_id or 'A topic'} does not exist any more at {self._config.bootstrap_servers}. "
+                f"{outage.split_id or 'A topic'} does not exist any more at {self._config.bootstrap_servers}. "
                 "Take it out of source.topics, or start another pipeline for the new topic."
             )
         if code in REFUSED_ACCOUNT:
             self.interruptions += 1
-            self._trouble.refused(trouble.error)
+            self._outage.refused(outage.error)
             return None
-        if not is_away(trouble.error):
-            raise source_error(trouble.error, self._config.bootstrap_servers)
+        if not is_unreachable(outage.error):
+            raise source_error(outage.error, self._config.bootstrap_servers)
         self.interruptions += 1  # Librdkafka connects again by itself, for as long as it takes.
         return None
 

@@ -111,7 +111,7 @@ class ReaderAlignment:
         self._aligned = aligned
         self._watermarks = Watermarks(idle_after_s=idle_after_s)
         self._limit_ms: int | None = None
-        self._told_s = 0.0
+        self._reported_s = 0.0
         #: Partitions that are held back.
         self.waiting: set[str] = set()
 
@@ -148,10 +148,10 @@ class ReaderAlignment:
             self.waiting = ahead
         for split_id in ahead:
             self._watermarks.waits(split_id, now_s=now_s)
-        if now_s >= self._told_s + WATERMARKS_EVERY_S:
-            self._told_s = now_s
+        if now_s >= self._reported_s + WATERMARKS_EVERY_S:
+            self._reported_s = now_s
             self._send_event(WatermarksReached(self._watermarks.active(now_s=now_s)))
-        self._availability.at(self._told_s + WATERMARKS_EVERY_S)
+        self._availability.at(self._reported_s + WATERMARKS_EVERY_S)
 
 
 class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, ActivePartition]):
@@ -160,7 +160,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
     """
 
     #: While the cluster has not yet said that topics are what they were, nothing more is read.
-    works_towards_cut = False
+    advances_cut = False
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
             case SchemasInForce():
                 self._schemas.hear(event, epoch=self.epoch)
             case CheckKeys():
-                self._emission.news.check_keys()
+                self._emission.reports.check_keys()
             case AlignWatermarks(limit_ms):
                 self._alignment.limit(limit_ms)
             case _:
@@ -263,13 +263,13 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
     def _judged(self, split: ActivePartition, decoded: Decoded | None) -> BatchRequirements:
         if decoded is None:
             return BatchRequirements(dropped=split.state.dropped)
-        letters = bool(decoded.bad) and self._settings.dead_letters
+        rejected = bool(decoded.bad) and self._settings.dead_letters
         return judge(
             decoded,
             self._settings.statements,
             in_force=self._schemas.all_in_force(),
             dropped=split.state.dropped,
-            further=[(DEAD_LETTERS, DEAD_LETTER_SCHEMA)] if letters else (),
+            further=[(DEAD_LETTERS, DEAD_LETTER_SCHEMA)] if rejected else (),
         )
 
     def _emit_held(self, held: BufferedBatch) -> bool:
@@ -304,7 +304,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
         return self._identities is None or self._identities.proven()
 
     def report(self) -> ReaderCheckpoint:
-        events, tables = self._emission.news.take()
+        events, tables = self._emission.reports.take()
         for event in events:
             self.send_event(event)
         return ReaderCheckpoint(

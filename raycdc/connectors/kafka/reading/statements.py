@@ -99,7 +99,7 @@ class DdlMessages:
         if not self._follow:
             return StatementEffects()
         shown = self.shown(item)
-        gone = {table: set(names) for table, names in (dropped or {}).items()}
+        dropped_names = {table: set(names) for table, names in (dropped or {}).items()}
         schemas: dict[TableId, TableSchema] = {}
         emptied: dict[TableId, Emptied] = {}
         defaults: list[tuple[TableId, Column]] = []
@@ -111,15 +111,15 @@ class DdlMessages:
                 case TruncateTableEvent() | DropTableEvent():
                     if now is not None and event.type not in self._left_out:
                         emptied.setdefault(table, event)
-                        gone.pop(str(table), None)
+                        dropped_names.pop(str(table), None)
                 case CreateTableEvent(_, schema) if item.statement and now is None and table == item.table:
                     if not self._given(table):
-                        columns = tuple(self._hidden(shown, table, column) for column in schema.columns)
+                        columns = tuple(self._redacted(shown, table, column) for column in schema.columns)
                         schemas.setdefault(table, replace(schema, columns=columns))
                 case DropColumnEvent(_, name) if now is not None:
                     if name.casefold() in (column.name.casefold() for column in now.columns):
-                        gone.setdefault(str(table), set()).add(name.casefold())
-                case AddColumnEvent(_, column) if column.name.casefold() in gone.get(str(table), ()):
+                        dropped_names.setdefault(str(table), set()).add(name.casefold())
+                case AddColumnEvent(_, column) if column.name.casefold() in dropped_names.get(str(table), ()):
                     raise refusal(shown, f"rows that exist lost their value in {column.name!r} when it was dropped")
                 case AddColumnEvent(_, column) if now is not None and column.default is not None:
                     if column.type.kind is TypeKind.TIMESTAMP:
@@ -130,19 +130,19 @@ class DdlMessages:
                         )
                     if self._given(table) and _column(now, column.name) is None:
                         continue  # No row is decoded with it: a default would be a value that rows do not have.
-                    typed = self._hidden(shown, table, _as_decoded(column, item))
+                    typed = self._redacted(shown, table, _as_decoded(column, item))
                     schemas[table] = _with_default(shown, schemas.get(table, now), typed)
                     defaults.append((table, typed))
                 case RenameColumnEvent() | RenameTableEvent() | AlterPrimaryKeyEvent() | AlterColumnTypeEvent():
                     _check(shown, event, now)
-        remembered = {table: sorted(names) for table, names in gone.items()}
+        remembered = {table: sorted(names) for table, names in dropped_names.items()}
         return StatementEffects(schemas, tuple(emptied.values()), tuple(defaults), remembered)
 
     def shown(self, item: ChangeItem) -> ChangeItem:
         """The item for errors, which quote its statement."""
         return replace(item, statement=without_values(item.statement, item.statement)) if self._masks else item
 
-    def _hidden(self, shown: ChangeItem, table: TableId, column: Column) -> Column:
+    def _redacted(self, shown: ChangeItem, table: TableId, column: Column) -> Column:
         """The column as the state may have it."""
         mask = self._masks.of(table, column.name)
         if mask is None or column.default is None:

@@ -24,7 +24,7 @@ AS_VALUE, AS_FIELDS = 256, 257
 OLD_BINARY, OLD_UUID, UUID = 2, 3, 4
 
 # The outcomes of decoding a value; `FULL` and `OK` are those of `raycdc.formats.loops.code_loops`.
-MISFIT, OUT_OF_RANGE, INEXACT, BAD_UTF8, TOO_DEEP, DAMAGED, TWICE, MISSING = 60, 61, 62, 63, 64, 65, 66, 67
+MISMATCH, OUT_OF_RANGE, INEXACT, BAD_UTF8, TOO_DEEP, DAMAGED, TWICE, MISSING = 60, 61, 62, 63, 64, 65, 66, 67
 
 # The reasons why `walk_loops.decode` stops.
 DONE, ROWS_FULL, TEXT_FULL, REST_FULL, FAILED = 0, 1, 2, 3, 4
@@ -37,7 +37,7 @@ AT, CODE_AT, ELEMENT_TYPE, FAILED_COLUMN, LOST, OPEN, FRESH, MET = range(8)
 STATE_SIZE = 8
 
 # The treatments of a value that does not fit its column.
-ON_MISFIT_FAIL, ON_MISFIT_NULL, ON_MISFIT_REST = 0, 1, 2
+ON_MISMATCH_FAIL, ON_MISMATCH_NULL, ON_MISMATCH_REST = 0, 1, 2
 
 # Fields of a change event's envelope, in the order of `EVENT_FIELDS` (MongoDB manual, "Change Events").
 (F_TOKEN, F_TYPE, F_TIME, F_WALL, F_NAMESPACE, F_KEY, F_AFTER, F_BEFORE, F_SPLIT, F_TXN) = range(10)

@@ -29,17 +29,17 @@ BATCH_BYTES = 6 << 20
 _GUESSES = 256
 _RESTS_FIRST = 256
 #: Names with types that are remembered (half as many), and those told at once.
-_MET_PLACES = 2048
+_MET_SLOTS = 2048
 _FRESH_MAX = 64
 
 _TEXT_WIRES = {"objectId": codes.AS_OBJECT_ID, "binData(4)": codes.AS_UUID, "decimal128": codes.AS_DECIMAL128}
 #: Schema documents of before call it so.
 _TEXT_WIRES["uuid"] = codes.AS_UUID
 _BYTES_WIRES = {VALUE.native: codes.AS_VALUE, FIELDS.native: codes.AS_FIELDS}
-_MISFITS = {
-    OnTypeMismatch.FAIL: codes.ON_MISFIT_FAIL,
-    OnTypeMismatch.NULL: codes.ON_MISFIT_NULL,
-    OnTypeMismatch.REST: codes.ON_MISFIT_REST,
+_MISMATCH_CODES = {
+    OnTypeMismatch.FAIL: codes.ON_MISMATCH_FAIL,
+    OnTypeMismatch.NULL: codes.ON_MISMATCH_NULL,
+    OnTypeMismatch.REST: codes.ON_MISMATCH_REST,
 }
 #: Names of element types, as ``$type`` of the server's query language has them.
 TYPE_NAMES = {
@@ -83,9 +83,9 @@ class DocumentDecoder:
         self._arena = Arena([_wire_column(c.name, c.type, layout.json) for c in layout.columns])
         own = {column.name for column in layout.fields}
         names = [c.name.encode() if c.name in own else None for c in layout.columns]
-        self._fields = fields_of(names, len(layout.columns), others=layout.others_at(), watched=watched)
+        self._fields = fields_of(names, len(layout.columns), others=layout.overflow_at(), watched=watched)
         whole = len(layout.columns) - 1 if layout.whole else -1
-        self._how = (0, whole, layout.rest_at, _MISFITS[layout.on_misfit])
+        self._how = (0, whole, layout.rest_at, _MISMATCH_CODES[layout.on_misfit])
 
     def __repr__(self) -> str:
         return f"DocumentDecoder({self._collection}, rows={self._arena.rows})"
@@ -102,22 +102,22 @@ class DocumentDecoder:
             at = int(self._fields.state[codes.AT])
             yield from self._after(status, documents, at)
 
-    def decode_places(self, documents: bytes, places: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """Rows of the documents at `places`, in that order and none kept back; a place below zero is a key alone.
+    def decode_at(self, documents: bytes, indexes: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """Rows of the documents at `indexes`, in that order and none kept back; a place below zero is a key alone.
 
         See `raycdc.connectors.mongodb.bson.event_loops.document_rows`. Raises `DataError`.
         """
         data = np.frombuffer(documents, np.uint8)
-        sizes = np.array([data[np.abs(places) + i].astype(np.int64) << (8 * i) for i in range(4)]).sum(axis=0)
+        sizes = np.array([data[np.abs(indexes) + i].astype(np.int64) << (8 * i) for i in range(4)]).sum(axis=0)
         ends = np.cumsum(sizes)
         at = 0
-        while at < len(places):
+        while at < len(indexes):
             before = int(ends[at - 1]) if at else 0
             stop = max(at + 1, int(np.searchsorted(ends, before + WINDOW_BYTES)))
             view = self._arena.view
-            status = int(document_rows(data, places, at, stop, self._fields, view, *self._how))
+            status = int(document_rows(data, indexes, at, stop, self._fields, view, *self._how))
             at = int(self._fields.state[codes.AT])
-            yield from self._after(status, documents, abs(int(places[min(at, len(places) - 1)])))
+            yield from self._after(status, documents, abs(int(indexes[min(at, len(indexes) - 1)])))
         yield from self.flush()
 
     def _after(self, status: int, documents: bytes, at: int) -> Iterator[pa.RecordBatch]:
@@ -194,7 +194,7 @@ class DocumentDecoder:
             return DataError(f"{where} has {what}. Correct it at the source, or leave its field out.")
         name, logical = self._layout.columns[column].name, self._layout.columns[column].type
         problem = {
-            codes.MISFIT: f"is of type {_type_name(kind)}",
+            codes.MISMATCH: f"is of type {_type_name(kind)}",
             codes.OUT_OF_RANGE: "is beyond its range",
             codes.INEXACT: "cannot be written exactly",
             codes.BAD_UTF8: "has text that is not UTF-8",
@@ -208,7 +208,7 @@ class DocumentDecoder:
         fix = f'Give it another type in {self._section}.columns ("json" takes everything), or {apart}.'
         if column == 0:
             fix = self._key_fix(name)
-        if code == codes.MISFIT and kind in TYPE_NAMES:
+        if code == codes.MISMATCH and kind in TYPE_NAMES:
             problem += f' (find such documents with {{"{name}": {{"$type": "{TYPE_NAMES[kind]}"}}}})'
         return DataError(f"{where}: {name}, a column of type {logical.native}, {problem}. {fix}")
 
@@ -254,16 +254,16 @@ def fields_of(
     spans[: len(names), 1] = lengths
     aside = np.full(columns, -1, np.int64)
     aside[: len(others)] = others
-    places = 1 << (4 * columns).bit_length()
+    indexes = 1 << (4 * columns).bit_length()
     found = FieldArrays(
         names=_bytes(b"".join(filter(None, names))),
         spans=spans,
-        table=np.full(places, -1, np.int64),
+        table=np.full(indexes, -1, np.int64),
         guess=np.full(_GUESSES, -1, np.int64),
         seen=np.zeros(columns, np.int64),
         rest=np.zeros(_RESTS_FIRST, np.int64),
         others=aside,
-        met=np.full(_MET_PLACES if watched else 0, -1, np.int64),
+        met=np.full(_MET_SLOTS if watched else 0, -1, np.int64),
         fresh=np.zeros((_FRESH_MAX, 2), np.int64),
         stack=np.zeros((codes.DEPTH_MAX, 2), np.int64),
         scratch=np.zeros(128, np.uint8),

@@ -46,7 +46,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     INSERT,
     INT64,
     NO_NAMESPACE,
-    ON_MISFIT_NULL,
+    ON_MISMATCH_NULL,
     OTHER,
     REPLACE,
     REST_FULL,
@@ -89,12 +89,12 @@ def _event(data: Any, at: Any, last: Any, envelope: Any, namespaces: Any, event:
     event[E_WALL] = -1
     event[E_TXN] = -1
     event[E_NAMESPACE] = NO_NAMESPACE
-    place = at + 4
+    index = at + 4
     end = last - 1
     number = 0
-    while place < end:
-        kind = np.int64(data[place])
-        name = place + 1
+    while index < end:
+        kind = np.int64(data[index])
+        name = index + 1
         field = envelope.guess[number] if number < len(envelope.guess) else np.int64(-1)
         hit = False
         stop = name
@@ -133,7 +133,7 @@ def _event(data: Any, at: Any, last: Any, envelope: Any, namespaces: Any, event:
                 event[E_BEFORE] = value
             elif field == F_SPLIT:
                 event[E_SPLIT] = value
-        place = over
+        index = over
         number += 1
     return OK
 
@@ -163,7 +163,7 @@ def scan(data: Any, at: int, envelope: FieldArrays, namespaces: FieldArrays, eve
 @njit
 def document_rows(
     data: Any,
-    places: npt.NDArray[np.int64],
+    indexes: npt.NDArray[np.int64],
     at: int,
     stop: int,
     fields: FieldArrays,
@@ -173,7 +173,7 @@ def document_rows(
     rest: int,
     on_misfit: int,
 ) -> int:
-    """Documents at ``places[at:stop]`` into rows; says why it stopped, as `walk_loops.decode`.
+    """Documents at ``indexes[at:stop]`` into rows; says why it stopped, as `walk_loops.decode`.
 
     A place below zero is that of a key alone, negated: fields of it that fit no column are left out, and there is no
     rest. ``state[AT]`` is the number of the place where to go on.
@@ -185,7 +185,7 @@ def document_rows(
         row = a.counters[ROWS]
         if row == len(a.meta):
             return ROWS_FULL
-        begin = places[at]
+        begin = indexes[at]
         alone = begin < 0
         if alone:
             begin = -begin
@@ -193,8 +193,8 @@ def document_rows(
         error = np.int64(DAMAGED)
         if last >= 0:
             rests = np.int64(-1) if alone else np.int64(rest)
-            misfit = np.int64(ON_MISFIT_NULL) if alone else np.int64(on_misfit)
-            error = np.int64(document_row(data, begin, last, fields, a, row, key, whole, rests, misfit))
+            mismatch = np.int64(ON_MISMATCH_NULL) if alone else np.int64(on_misfit)
+            error = np.int64(document_row(data, begin, last, fields, a, row, key, whole, rests, mismatch))
         if error == FULL:
             return TEXT_FULL
         if error == -REST_FULL:

@@ -32,15 +32,15 @@ def _is(data: Any, at: Any, stop: Any, name: Any) -> Any:
 def _field(data: Any, at: Any, end: Any, kind: Any, name: Any, other: Any) -> Any:
     """In the document at `at`, the field of this type and one of two names: where it and its value begin, or -1."""
     last = container_end(data, at, end)
-    place = at + 4
-    while last >= 0 and place < last - 1:
-        stop = name_end(data, place + 1, last)
-        over = np.int64(-1) if stop < 0 else value_end(data, np.int64(data[place]), stop + 1, last)
+    index = at + 4
+    while last >= 0 and index < last - 1:
+        stop = name_end(data, index + 1, last)
+        over = np.int64(-1) if stop < 0 else value_end(data, np.int64(data[index]), stop + 1, last)
         if over < 0:
             return np.int64(-1), np.int64(-1)
-        if data[place] == kind and (_is(data, place + 1, stop, name) or _is(data, place + 1, stop, other)):
-            return place, stop + 1
-        place = over
+        if data[index] == kind and (_is(data, index + 1, stop, name) or _is(data, index + 1, stop, other)):
+            return index, stop + 1
+        index = over
     return np.int64(-1), np.int64(-1)
 
 
@@ -58,14 +58,14 @@ def find_batch(data: Any) -> tuple[int, int, int, int]:
 @njit
 def join_documents(data: Any, at: Any, end: Any, out: Any) -> int:
     """The documents of the array in ``data[at:end]`` into `out`, which is as long; their bytes, or -1 for damage."""
-    place = at + 4
+    index = at + 4
     to = 0
-    while place < end - 1:
-        stop = name_end(data, place + 1, end)
-        over = np.int64(-1) if stop < 0 or data[place] != DOCUMENT else container_end(data, stop + 1, end)
+    while index < end - 1:
+        stop = name_end(data, index + 1, end)
+        over = np.int64(-1) if stop < 0 or data[index] != DOCUMENT else container_end(data, stop + 1, end)
         if over < 0:
             return -1
         copy(data, stop + 1, out, to, over - stop - 1)
         to += over - stop - 1
-        place = over
+        index = over
     return to

@@ -43,7 +43,7 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     INEXACT,
     INT32,
     INT64,
-    MISFIT,
+    MISMATCH,
     NULL,
     OBJECT_ID,
     OLD_BINARY,
@@ -106,7 +106,7 @@ def _whole(data: Any, kind: Any, at: Any) -> Any:
             return OUT_OF_RANGE, np.int64(0)
         value = np.int64(number)
         return (OK if np.float64(value) == number else INEXACT), value
-    return MISFIT, np.int64(0)
+    return MISMATCH, np.int64(0)
 
 
 @helper
@@ -121,7 +121,7 @@ def _floating(data: Any, kind: Any, at: Any, single: Any) -> Any:
         exact = np.float64(narrow) == number or np.isnan(number)
         return (OK if exact else INEXACT), np.int64(narrow.view(np.int32))
     if kind != INT32 and kind != INT64:
-        return MISFIT, np.int64(0)
+        return MISMATCH, np.int64(0)
     value = int32_at(data, at) if kind == INT32 else np.int64(load(data, at, 64))
     limit = np.int64(1 << 24) if single else _TWO_53
     if value > limit or value < -limit:
@@ -146,7 +146,7 @@ def _decimal(data: Any, kind: Any, at: Any, precision: Any, scale: Any, scratch:
         return OK, low, high
     if error == cells.TOO_PRECISE:
         return INEXACT, low, high
-    return (OUT_OF_RANGE if error == cells.OUT_OF_RANGE else MISFIT), low, high
+    return (OUT_OF_RANGE if error == cells.OUT_OF_RANGE else MISMATCH), low, high
 
 
 @helper
@@ -168,27 +168,27 @@ def _text(data: Any, kind: Any, at: Any, end: Any, wire: Any, out: Any, to: Any)
     """A value of a column of text: (outcome, end in `out`)."""
     if wire == AS_STRING:
         if kind != STRING and kind != SYMBOL:
-            return MISFIT, to
+            return MISMATCH, to
         if not is_utf8(data, at + 4, end - 1):
             return BAD_UTF8, to
         copy(data, at + 4, out, to, end - at - 5)
         return OK, to + end - at - 5
     if wire == AS_OBJECT_ID:
-        return (OK, hex_text(data, at, np.int64(12), out, to)) if kind == OBJECT_ID else (MISFIT, to)
+        return (OK, hex_text(data, at, np.int64(12), out, to)) if kind == OBJECT_ID else (MISMATCH, to)
     if wire == AS_UUID:
         if kind != BINARY or data[at + 4] != UUID or end - at != 21:
-            return MISFIT, to
+            return MISMATCH, to
         return OK, uuid_text(data, at + 5, out, to)
     if wire == AS_DECIMAL128 and kind == DECIMAL128:
         return OK, decimal128_text(data, at, out, to)
-    return MISFIT, to
+    return MISMATCH, to
 
 
 @helper
 def _bytes(data: Any, kind: Any, at: Any, end: Any, subtype: Any, out: Any, to: Any) -> Any:
     """Binary data of one subtype: (outcome, end in `out`)."""
     if kind != BINARY or data[at + 4] != subtype:
-        return MISFIT, to
+        return MISMATCH, to
     first = at + 9 if subtype == OLD_BINARY else at + 5
     copy(data, first, out, to, end - first)
     return OK, to + end - first
@@ -236,7 +236,7 @@ def _put_text(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: An
 def put_any(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: Any, stack: Any) -> Any:
     """A value, null too (a key cannot be NULL), where the column takes everything; else a misfit."""
     takes = a.col[col, C_KIND] == K_JSON or a.col[col, C_WIRE] == AS_VALUE
-    return _put_text(data, kind, at, end, a, col, row, stack) if takes else MISFIT
+    return _put_text(data, kind, at, end, a, col, row, stack) if takes else MISMATCH
 
 
 @helper
@@ -282,23 +282,23 @@ def put_value(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: An
     elif wants == K_FLOAT64 or wants == K_FLOAT32:
         error, value = _floating(data, kind, at, wants == K_FLOAT32)
     elif wants == K_MOMENT or wants == K_DATE:
-        error = MISFIT
+        error = MISMATCH
         if kind == DATE:
             error, value = _moment(data, at, wants == K_DATE)
     elif wants == K_BOOL:
-        error = OK if kind == BOOLEAN else MISFIT
+        error = OK if kind == BOOLEAN else MISMATCH
         if kind == BOOLEAN:
             value = np.int64(data[at])
     elif wants == K_DECIMAL:
         error, value, top = _decimal(data, kind, at, p1, a.col[col, C_P2], scratch)
     else:
-        error = MISFIT
+        error = MISMATCH
     if error != OK:
         return error
     if a.col[col, C_WIDE] == 1:
-        place = a.col[col, C_BASE] + 2 * row
-        a.i64[place] = value
-        a.i64[place + 1] = top
+        index = a.col[col, C_BASE] + 2 * row
+        a.i64[index] = value
+        a.i64[index + 1] = top
     else:
         a.i64[a.col[col, C_BASE] + row] = value
     return OK

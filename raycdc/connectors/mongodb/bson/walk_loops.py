@@ -27,11 +27,11 @@ from raycdc.connectors.mongodb.bson.code_loops import (
     FRESH,
     LOST,
     MET,
-    MISFIT,
+    MISMATCH,
     MISSING,
     NULL,
-    ON_MISFIT_FAIL,
-    ON_MISFIT_REST,
+    ON_MISMATCH_FAIL,
+    ON_MISMATCH_REST,
     OPEN,
     REST_FULL,
     ROWS_FULL,
@@ -103,13 +103,13 @@ def name_hash(data: Any, at: Any, end: Any) -> Any:
 def find_name(data: Any, at: Any, stop: Any, end: Any, fields: Any) -> Any:
     """The column of the name in ``data[at:stop]``, or -1."""
     size = len(fields.table)
-    place = name_hash(data, at, stop) % size
-    while fields.table[place] >= 0:
-        column = fields.table[place]
+    index = name_hash(data, at, stop) % size
+    while fields.table[index] >= 0:
+        column = fields.table[index]
         found, over = same_name(data, at, end, fields, column)
         if found and over == stop:
             return column
-        place = (place + 1) % size
+        index = (index + 1) % size
     return np.int64(-1)
 
 
@@ -121,10 +121,10 @@ def enter(fields: FieldArrays) -> None:
         length = fields.spans[column, 1]
         if length >= 0:
             first = fields.spans[column, 0]
-            place = name_hash(fields.names, first, first + length) % size
-            while fields.table[place] >= 0:
-                place = (place + 1) % size
-            fields.table[place] = column
+            index = name_hash(fields.names, first, first + length) % size
+            while fields.table[index] >= 0:
+                index = (index + 1) % size
+            fields.table[index] = column
 
 
 @helper
@@ -164,20 +164,20 @@ def _put_fields(data: Any, fields: Any, count: Any, last: Any, a: Any, column: A
 
 
 @helper
-def _note(data: Any, place: Any, stop: Any, over: Any, fields: Any) -> Any:
-    """Enter the element at `place`, its name up to `stop`, into what was met, unless that is full."""
+def _note(data: Any, index: Any, stop: Any, over: Any, fields: Any) -> Any:
+    """Enter the element at `index`, its name up to `stop`, into what was met, unless that is full."""
     state = fields.state
     size = len(fields.met)
     if state[FRESH] == len(fields.fresh) or 2 * state[MET] >= size:
         return
-    one = (name_hash(data, place + 1, stop) << 8) | np.int64(data[place])
+    one = (name_hash(data, index + 1, stop) << 8) | np.int64(data[index])
     free = one % size
     while fields.met[free] >= 0:
         if fields.met[free] == one:
             return
         free = (free + 1) % size
     fields.met[free] = one
-    fields.fresh[state[FRESH], 0] = place
+    fields.fresh[state[FRESH], 0] = index
     fields.fresh[state[FRESH], 1] = over
     state[FRESH] += 1
     state[MET] += 1
@@ -254,18 +254,18 @@ def document_row(
     """
     state = fields.state
     state[OPEN] += 1
-    stamp = state[OPEN]
+    mark = state[OPEN]
     state[FAILED_COLUMN] = -1
-    place = at + 4
+    index = at + 4
     end = last - 1
     number = 0
     noted = np.int64(0)
     lost = np.int64(0)
     exact = rest >= 0 and a.col[rest, C_WIRE] == AS_FIELDS
-    while place < end:
-        kind = np.int64(data[place])
+    while index < end:
+        kind = np.int64(data[index])
         state[ELEMENT_TYPE] = kind
-        name = place + 1
+        name = index + 1
         column = fields.guess[number] if number < len(fields.guess) else np.int64(-1)
         hit = False
         stop = name
@@ -286,22 +286,22 @@ def document_row(
         again = False
         if column >= 0:
             error = np.int64(TWICE)
-            again = fields.seen[column] == stamp
+            again = fields.seen[column] == mark
             if not again:
-                fields.seen[column] = stamp
+                fields.seen[column] = mark
                 null = kind == NULL or kind == UNDEFINED
                 strict = exact and column != key and a.col[column, C_WIRE] != AS_VALUE
                 if null and column == key:
                     error = np.int64(put_any(data, kind, value, over, a, column, row, fields.stack))
                 elif strict and (null or not is_own(data, kind, value, a, column)):
-                    error = np.int64(MISFIT)
+                    error = np.int64(MISMATCH)
                 else:
                     error = np.int64(put_value(data, kind, value, over, a, column, row, fields.stack, fields.scratch))
             if error != OK:
                 if error == FULL:
                     return FULL
                 state[FAILED_COLUMN] = column
-                if error == DAMAGED or column == key or on_misfit == ON_MISFIT_FAIL:
+                if error == DAMAGED or column == key or on_misfit == ON_MISMATCH_FAIL:
                     return error
                 other = fields.others[column]
                 if not again:
@@ -311,24 +311,24 @@ def document_row(
                         if error == FULL:
                             return FULL
                         if error == OK:
-                            fields.seen[other] = stamp
+                            fields.seen[other] = mark
                 spare = error != OK
-                if spare and on_misfit != ON_MISFIT_REST:
+                if spare and on_misfit != ON_MISMATCH_REST:
                     lost += 1
         if spare and rest >= 0:
             if not again and kind != NULL and kind != UNDEFINED:
-                _note(data, place, stop, over, fields)
+                _note(data, index, stop, over, fields)
             if noted == len(fields.rest):
                 return -REST_FULL
-            fields.rest[noted] = place
+            fields.rest[noted] = index
             noted += 1
-        place = over
+        index = over
         number += 1
-    if fields.seen[key] != stamp:
+    if fields.seen[key] != mark:
         state[FAILED_COLUMN] = key
         return MISSING
     for column in range(len(fields.spans)):
-        if fields.seen[column] != stamp and column != whole and column != rest:
+        if fields.seen[column] != mark and column != whole and column != rest:
             put_null(a, column, row)
     state[ELEMENT_TYPE] = DOCUMENT
     if whole >= 0:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from raycdc.config.checks import CheckResult, readable_on_the_way
 from raycdc.config.mongodb import open_hosts
-from raycdc.connectors.mongodb.field_masks import require_hidden
+from raycdc.connectors.mongodb.field_masks import require_masked
 from raycdc.connectors.mongodb.layout import Spelling
 from raycdc.connectors.mongodb.plugin import MongoDbChunkStrategy, MongoDbSourceConfig
 from raycdc.connectors.mongodb.server.catalog import (
@@ -21,7 +21,14 @@ from raycdc.connectors.mongodb.server.catalog import (
     require_selectable,
     size_of,
 )
-from raycdc.connectors.mongodb.server.client import VERSION_PLACES, Client, MongoDbServerInfo, connect, errors, probe
+from raycdc.connectors.mongodb.server.client import (
+    VERSION_WITH_POSITIONS,
+    Client,
+    MongoDbServerInfo,
+    connect,
+    errors,
+    probe,
+)
 from raycdc.connectors.mongodb.snapshot.chunks import cut
 from raycdc.connectors.mongodb.stream.causal import log_end
 from raycdc.connectors.mongodb.stream.raw_stream import RawStream, stream_options
@@ -95,7 +102,7 @@ def _followable(
         raise
     except SourceError as refused:
         return [*results, CheckResult("change stream", str(refused))]
-    if info.version < VERSION_PLACES:
+    if info.version < VERSION_WITH_POSITIONS:
         text = f"MongoDB {info.version_text} tells no place while nothing happens, so a quiet stream may lose its own."
         results.append(CheckResult("change stream", text, "Upgrade to 4.0.7 or later.", required=False))
     images = "with the documents before and after each change" if options.images else "with documents as they are now"
@@ -144,7 +151,7 @@ def findings(config: MongoDbSourceConfig, context: SourceContext, *, complete: b
     """
     with connect(config.uri) as client:
         results, tables = check_source(client, probe(client), config, complete=complete)
-        results += [*_copies(config, context), *_hidden(client, config, context, tables)]
+        results += [*_copies(config, context), *_check_masks(client, config, context, tables)]
     return SourceFindings(results, tables)
 
 
@@ -172,15 +179,15 @@ def _copies(config: MongoDbSourceConfig, context: SourceContext) -> list[CheckRe
     return [CheckResult("documents", text, "Leave it out, and a MongoDB sink gets the values.", required=False)]
 
 
-def _hidden(
+def _check_masks(
     client: Client, config: MongoDbSourceConfig, context: SourceContext, tables: Collection[TableId]
 ) -> list[CheckResult]:
     """Whether masks of collections' fields hide them."""
-    masks = context.hiding.masks
+    masks = context.masking.masks
     if not masks or not tables:
         return []
     try:
-        require_hidden(client, config, tables, masks)
+        require_masked(client, config, tables, masks)
     except ConfigError as refused:
         return [CheckResult("masks", str(refused), error=ConfigError)]
     return [CheckResult("masks", "What masks hide stands in no other column.", ok=True)]

@@ -22,7 +22,7 @@ from pymongo.errors import (
 from pymongo.uri_parser import parse_uri
 
 from raycdc.clients.logins import LOGINS, READ_AGAIN
-from raycdc.clients.mongodb import SELECTION_TIMEOUT_MS, refused_certificates, renew_account, spaced, untold
+from raycdc.clients.mongodb import SELECTION_TIMEOUT_MS, redacted, refused_certificates, renew_account, spaced
 from raycdc.config import Secret
 from raycdc.connectors.mongodb.bson.documents import Document
 from raycdc.core.activity import note
@@ -35,7 +35,7 @@ Client = MongoClient[Document]
 #: Oldest version whose reads are promised here; change streams of databases begin with it as well.
 VERSION_MIN = (4, 0)
 #: First version whose change streams say where they are while nothing happens.
-VERSION_PLACES = (4, 0, 7)
+VERSION_WITH_POSITIONS = (4, 0, 7)
 #: Codes of errors after which the same may work: nodes that step down, start or stop, and cursors that are gone
 #: (MongoDB manual, "Error Codes"; the drivers' list of retryable reads, and 43 CursorNotFound).
 _RETRYABLE_CODES = frozenset({6, 7, 43, 50, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
@@ -66,10 +66,10 @@ class MongoDbServerInfo:
         return ".".join(map(str, self.version[:3]))
 
 
-def connect(uri: Secret, *, place: str = "source.uri") -> Client:
+def connect(uri: Secret, *, key_path: str = "source.uri") -> Client:
     """A client; nothing is asked of a server yet. Raises `ConfigError` for a text that is no connection string.
 
-    `place` is where the configuration has it.
+    `key_path` is where the configuration has it.
     """
     try:
         text = newest(uri.reveal())
@@ -82,14 +82,14 @@ def connect(uri: Secret, *, place: str = "source.uri") -> Client:
     except (InvalidURI, ConfigurationError, ValueError) as cause:
         # Not its text: it may quote the string, and that may hold the password.
         raise ConfigError(
-            f"{place} is no connection string that the driver takes ({type(cause).__name__}). It looks like "
+            f"{key_path} is no connection string that the driver takes ({type(cause).__name__}). It looks like "
             "mongodb://user:password@host:27017/?replicaSet=rs0, with special characters escaped as %XX."
         ) from None
 
 
-def probe(client: Client, *, place: str = "source.uri") -> MongoDbServerInfo:
+def probe(client: Client, *, key_path: str = "source.uri") -> MongoDbServerInfo:
     """Ask a server what it is. Raises `SourceError` for one that is too old."""
-    with errors(client, place=place):
+    with errors(client, key_path=key_path):
         hello = client.admin.command("hello")
         version = tuple(client.server_info()["versionArray"][:3])
     info = MongoDbServerInfo(address_of(client), version, hello.get("setName", ""), hello.get("msg") == "isdbgrid")
@@ -98,31 +98,31 @@ def probe(client: Client, *, place: str = "source.uri") -> MongoDbServerInfo:
     return info
 
 
-def address_of(client: Client, place: str = "source.uri") -> str:
+def address_of(client: Client, key_path: str = "source.uri") -> str:
     """Where the client connects to, for messages; never with its credentials."""
     nodes = sorted(f"{host}:{port}" for host, port in client.nodes)
-    return ",".join(nodes) or f"the MongoDB of {place}"
+    return ",".join(nodes) or f"the MongoDB of {key_path}"
 
 
 @contextmanager
-def errors(client: Client, what: str = "", *, place: str = "source.uri") -> Iterator[None]:
-    """Driver errors as ours: `SourceUnavailableError` where trying again may help, else `SourceError`. `place` is where
-    the configuration has the address.
+def errors(client: Client, what: str = "", *, key_path: str = "source.uri") -> Iterator[None]:
+    """Driver errors as ours: `SourceUnavailableError` where trying again may help, else `SourceError`. `key_path` is
+    where the configuration has the address.
     """
     if what:
         note(what)
     try:
         yield
         if client in _SECRETS:
-            LOGINS.let_in(place, str(_SECRETS[client].reveal()))
+            LOGINS.accepted(key_path, str(_SECRETS[client].reveal()))
     except OperationFailure as cause:
-        raise _refused(client, what, cause, place) from cause
+        raise _refused(client, what, cause, key_path) from cause
     except (AutoReconnect, ConnectionFailure) as cause:
         secret = _SECRETS[client].reveal() if client in _SECRETS else ""
-        if secret and (refused := refused_certificates(client, newest(secret), cause, place=place)):
+        if secret and (refused := refused_certificates(client, newest(secret), cause, key_path=key_path)):
             raise SourceError(f"No TLS connection to {refused}") from cause
-        where = address_of(client, place)
-        advice = f" Check {place} and that the server is running." if _no_server(cause) else ""
+        where = address_of(client, key_path)
+        advice = f" Check {key_path} and that the server is running." if _no_server(cause) else ""
         raise SourceUnavailableError(
             f"{where} does not answer{what and f' ({what})'}: {_without_topology(cause)}.{advice}"
         ) from cause
@@ -139,19 +139,19 @@ def _without_topology(cause: PyMongoError) -> str:
     return re.sub(r" \(configured timeouts: [^)]*\)", "", str(cause).partition(", Timeout: ")[0]).rstrip(".")
 
 
-def _refused(client: Client, what: str, cause: OperationFailure, place: str) -> SourceError:
-    text = untold((cause.details or {}).get("errmsg") or str(cause))
+def _refused(client: Client, what: str, cause: OperationFailure, key_path: str) -> SourceError:
+    text = redacted((cause.details or {}).get("errmsg") or str(cause))
     where = f"{address_of(client)}{what and f', {what}'}"
     if cause.code in _RETRYABLE_CODES or cause.has_error_label("RetryableError"):
         return SourceUnavailableError(f"{where}: {text} (code {cause.code})")
     secret = _SECRETS[client].reveal() if client in _SECRETS else ""
-    if cause.code == _AUTHENTICATION_FAILED and LOGINS.may_change(place, str(secret), secret):
+    if cause.code == _AUTHENTICATION_FAILED and LOGINS.may_change(key_path, str(secret), secret):
         renew_account(client, newest(secret))
         return SourceUnavailableError(f"{where}: {text}. {READ_AGAIN}.")
     if cause.code == _AUTHENTICATION_FAILED:
-        return SourceError(f"{where}: the user or the password of {place} is wrong, or its authSource: {text}")
+        return SourceError(f"{where}: the user or the password of {key_path} is wrong, or its authSource: {text}")
     if cause.code == UNAUTHORIZED:
         return SourceError(
-            f'{where}: {text}. Grant the account of {place} the role "read" on each database that is read.'
+            f'{where}: {text}. Grant the account of {key_path} the role "read" on each database that is read.'
         )
     return SourceError(f"{where}: {text} (code {cause.code})")

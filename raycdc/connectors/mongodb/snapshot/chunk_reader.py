@@ -117,10 +117,10 @@ class MongoDbChunkReader:
         large: LargeDocuments | None = None,
         *,
         selection_of: Callable[[TableId], CollectionSelection] = lambda _: CollectionSelection(),
-        pace: RateLimit = UNLIMITED,
+        rate_limit: RateLimit = UNLIMITED,
     ) -> None:
         self._client = client
-        self._batch_documents = pace.rows_at_once(_BATCH_DOCUMENTS)
+        self._batch_documents = rate_limit.rows_at_once(_BATCH_DOCUMENTS)
         self._large = large or LargeDocuments()
         self._selection_of = selection_of
         self._high = HighWatermark(NO_LOG, exact=True, log_end=NO_LOG)
@@ -140,7 +140,7 @@ class MongoDbChunkReader:
         after = None if opened is None or as_of is not None else opened.cluster_time
         with nullcontext() if after is None else session_after(self._client, after) as session:
             for raw in self._raw_batches(split, layout, session, as_of):
-                self._large.look(split.table, raw)
+                self._large.count(split.table, raw)
                 for batch in decoder.decode(raw):
                     yield as_inserts(filled(batch, layout, split.table), schema, first=rows, read_ms=read_ms)
                     rows += batch.num_rows

@@ -91,9 +91,9 @@ def key_from_json(text: str) -> Any:
 
 def sort_key(value: Any) -> SortKey:
     """The value's place in the order of BSON, as a tuple that begins with the rank of its type."""
-    for kind, place in _PLACES:
+    for kind, index in _SORT_KEYS:
         if isinstance(value, kind):
-            return place(value)
+            return index(value)
     raise ProtocolError(f"A key of {type(value).__name__} has no place in the order of BSON")
 
 
@@ -119,7 +119,7 @@ def _code(value: bson.Code) -> SortKey:
 
 
 #: By class, those that are kinds of others first.
-_PLACES: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
+_SORT_KEYS: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
     (IdBound, lambda bound: sort_key(bound.value)),
     (IndexBound, lambda bound: tuple(sort_key(value) for value in bound.values)),
     (bson.MinKey, lambda _: (1,)),

@@ -41,13 +41,13 @@ class ChangeRows:
         document_reads: DocumentReads,
         large: LargeDocuments,
         *,
-        demands_images: bool = False,
+        needs_before_images: bool = False,
     ) -> None:
-        """`demands_images`: a collection is parked at a change without the documents before and after it."""
+        """`needs_before_images`: a collection is parked at a change without the documents before and after it."""
         self._followed = followed
         self._document_reads = document_reads
         self._large = large
-        self._demands_images = demands_images
+        self._needs_before_images = needs_before_images
         #: Collections of a transaction whose end has not come: those first seen in it, and those that cannot be
         #: followed, with the reason.
         self._new: dict[TableId, None] = {}
@@ -74,22 +74,22 @@ class ChangeRows:
                 continue
             own = (named == number) & (kinds != codes.OTHER)
             data, events = self._document_reads.filled(batch, np.flatnonzero(own), writer)
-            self._large.look_at(table, data, events[:, codes.E_AFTER])
-            if self._demands_images and _lacks_images(batch.events[own]):
+            self._large.count_at(table, data, events[:, codes.E_AFTER])
+            if self._needs_before_images and _lacks_images(batch.events[own]):
                 self._unfit.setdefault(table, _NO_IMAGES.format(table))
             if table in self._unfit:
                 continue
             try:
                 rows += self._written(table, data, events, numbers[own], ranks[own], widen=widen)
-            except DataError as misfit:
+            except DataError as mismatch:
                 # Nothing of these events is passed on: all of the collection is read again when it begins again.
-                self._unfit[table] = str(misfit)
+                self._unfit[table] = str(mismatch)
         return tuple(rows)
 
-    def take_parked(self, place: StatementPosition) -> list[ParkTableUpdate]:
-        """Between two transactions, at `place`: the collections that are parked because of their changes, once."""
-        parked = [self._followed.first_seen(table, place) for table in self._new if self._followed.is_new(table)]
-        parked += [self._followed.unfit(table, why, place) for table, why in self._unfit.items()]
+    def take_parked(self, position: StatementPosition) -> list[ParkTableUpdate]:
+        """Between two transactions, at `position`: the collections that are parked because of their changes, once."""
+        parked = [self._followed.first_seen(table, position) for table in self._new if self._followed.is_new(table)]
+        parked += [self._followed.unfit(table, why, position) for table, why in self._unfit.items()]
         self._new.clear()
         self._unfit.clear()
         return parked

@@ -112,7 +112,7 @@ class RereadEvents:
     missing: dict[TableId, list[MissingRow]]
 
 
-def is_settled(notes: LogNotes, up_to: int) -> bool:
+def is_complete(notes: LogNotes, up_to: int) -> bool:
     """Whether no change up to that cluster time is absent in the log's notes, which `DocumentReads` gave."""
     return all(Absent.from_json(entry).time > up_to for entry in notes.to_json().get("absent", ()))
 
@@ -146,7 +146,7 @@ class DocumentReads:
         return f"DocumentReads(absent={sum(map(len, self._absent.values()))})"
 
     @property
-    def settled_to(self) -> int:
+    def resolved_to(self) -> int:
         """The cluster time before which no change can be absent any more, wherever the stream is."""
         return _NEVER if self._first_seen is None else self._first_seen - 1
 
@@ -173,25 +173,25 @@ class DocumentReads:
         events = batch.events[own]
         bare = np.flatnonzero((events[:, codes.E_KIND] != codes.DELETE) & (events[:, codes.E_AFTER] == 0))
         if not bare.size:
-            self._settle(writer.table, batch.data, events, ())
+            self._resolve(writer.table, batch.data, events, ())
             return batch.data, events
         keys = {int(n): batch.key(int(own[n])) for n in bare}
         last = int(batch.times[own[bare[-1]]])
         documents = self._read_documents(writer.table, writer.layout.uuid, list(keys.values()), last)
         parts, end = [batch.data], len(batch.data)
-        places: dict[bytes, int] = {}
+        indexes: dict[bytes, int] = {}
         for key, document in documents.documents.items():
-            places[key] = end
+            indexes[key] = end
             parts.append(document)
             end += len(document)
         # Of each key, the changes without a document, in their order.
         absent: dict[bytes, list[int]] = {}
         for n, key in keys.items():
-            events[n, codes.E_AFTER] = places.get(bson.encode({"_id": key}), 0)
+            events[n, codes.E_AFTER] = indexes.get(bson.encode({"_id": key}), 0)
             if not events[n, codes.E_AFTER]:
                 absent.setdefault(_key(batch.data, int(events[n, codes.E_KEY])), []).append(n)
         data = b"".join(parts)
-        later = self._settle(writer.table, data, events, absent)
+        later = self._resolve(writer.table, data, events, absent)
         for raw, changes in absent.items():
             if left := [n for n in changes if n > later.get(raw, -1)]:
                 # It is absent since the first change that nothing settled, and what is told of it is as of the last.
@@ -225,7 +225,7 @@ class DocumentReads:
         while self._absent and reached < end and not stopped():
             answer = stream.next()
             if answer.data:
-                self._settle_ahead(scan(answer.data))
+                self._resolve_ahead(scan(answer.data))
             if answer.ended:
                 # Invalidated: nothing that is watched is there any more.
                 for table in list(self._absent):
@@ -242,10 +242,10 @@ class DocumentReads:
     def again(self, due: Sequence[Absent], *, at: int) -> Iterator[RereadEvents]:
         """Look up the changes that are `due` by their keys, for a stream that is at a cluster time: found ones first.
 
-        Each is `settled` when its rows are about to be passed on, and a schema change before these was.
+        Each is `resolved` when its rows are about to be passed on, and a schema change before these was.
         """
         found: list[tuple[Absent, bytes]] = []
-        gone: list[Absent] = []
+        absent: list[Absent] = []
         for table, uuid in dict.fromkeys((one.table, one.uuid) for one in due):
             own = [one for one in due if (one.table, one.uuid) == (table, uuid)]
             keys = [RawBSONDocument(one.key, RAW)["_id"] for one in own]
@@ -253,7 +253,7 @@ class DocumentReads:
             for one, key in zip(own, keys, strict=True):
                 document = documents.get(bson.encode({"_id": key}))
                 if document is None:
-                    gone.append(one)
+                    absent.append(one)
                 else:
                     found.append((one, document))
         if found:
@@ -261,21 +261,21 @@ class DocumentReads:
             events = [_event(one, document, at=at) for one, document in found]
             self._passing = True
             yield RereadEvents([one for one, _ in found], b"".join(events), {})
-        if gone:
+        if absent:
             missing: dict[TableId, list[MissingRow]] = {}
-            for one in gone:
+            for one in absent:
                 missing.setdefault(one.table, []).append(one.missing())
             self._passing = True
-            yield RereadEvents(gone, b"".join(_event(one, None, at=at) for one in gone), missing)
+            yield RereadEvents(absent, b"".join(_event(one, None, at=at) for one in absent), missing)
 
-    def settled(self, settled: RereadEvents) -> None:
+    def resolved(self, resolved: RereadEvents) -> None:
         """It is being passed on, with this."""
         self._passing = False
-        for one in settled.absent:
+        for one in resolved.absent:
             self._absent.get(one.table, {}).pop(one.key, None)
         self._work_out()
 
-    def _settle_ahead(self, batch: EventBatch) -> None:
+    def _resolve_ahead(self, batch: EventBatch) -> None:
         """`batch` is of the log beyond the stream's place, without documents."""
         named = batch.events[:, codes.E_NAMESPACE]
         for number in np.unique(named[named >= 0]):
@@ -286,24 +286,24 @@ class DocumentReads:
             whole = np.isin(own[:, codes.E_KIND], (codes.INSERT, codes.REPLACE))
             # These come with their document, or are read when the stream is there.
             own[:, codes.E_AFTER] = np.where(whole, 1, 0)
-            self._settle(table, batch.data, own, ())
+            self._resolve(table, batch.data, own, ())
         for number in np.flatnonzero(batch.events[:, codes.E_KIND] == codes.OTHER):
             event = batch.collection_event(int(number))
             if event.kind in _ENDS:
                 for table in filter(None, (event.table, event.to)):
                     self.forget(table)
 
-    def _settle(self, table: TableId, data: bytes, events: np.ndarray, more: Collection[bytes]) -> dict[bytes, int]:
+    def _resolve(self, table: TableId, data: bytes, events: np.ndarray, more: Collection[bytes]) -> dict[bytes, int]:
         """Settle changes by `events`; the number of the last event that settles each key of theirs, and of `more`."""
         own = self._absent.get(table, {})
         if (not own and not more) or self._passing:
             return {}
-        settles = (events[:, codes.E_KIND] == codes.DELETE) | (events[:, codes.E_AFTER] != 0)
-        places = np.flatnonzero(settles)
-        keys = [_key(data, at) for at in events[places, codes.E_KEY].tolist()]
-        last = {key: n for key, n in zip(keys, places.tolist(), strict=True) if key in own or key in more}
-        settled = [key for key in last if own.pop(key, None)]
-        if settled:
+        resolves = (events[:, codes.E_KIND] == codes.DELETE) | (events[:, codes.E_AFTER] != 0)
+        indexes = np.flatnonzero(resolves)
+        keys = [_key(data, at) for at in events[indexes, codes.E_KEY].tolist()]
+        last = {key: n for key, n in zip(keys, indexes.tolist(), strict=True) if key in own or key in more}
+        resolved = [key for key in last if own.pop(key, None)]
+        if resolved:
             self._work_out()
         return last
 

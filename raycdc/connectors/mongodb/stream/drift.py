@@ -109,8 +109,8 @@ def _with(
         case OnConflict.UNION if name not in dict(layout.others):
             other = name + OTHER
             shown = how.rules.masks.of(table, name) == how.rules.masks.of(table, other)
-            beside = _with_column(table, layout, Column(other, parse_type("json")), how) if shown else None
-            return None if beside is None else replace(beside, others=(*layout.others, (name, other)))
+            wider_layout = _with_column(table, layout, Column(other, parse_type("json")), how) if shown else None
+            return None if wider_layout is None else replace(wider_layout, others=(*layout.others, (name, other)))
         case OnConflict.TEXT if columns[name].type != parse_type("json"):
             retyped = (replace(c, type=parse_type("json")) if c.name == name else c for c in layout.columns)
             return replace(layout, columns=tuple(retyped))
@@ -148,13 +148,13 @@ class Widenings:
         self._wider: dict[TableId, tuple[CollectionLayout, CollectionLayout]] = {}
         #: When collections widened lately.
         self._widened_s: dict[TableId, deque[float]] = {}
-        self._told: set[TableId] = set()
+        self._reported: set[TableId] = set()
 
     def watches(self, table: TableId) -> bool:
         """Whether the collection's documents are looked at."""
         return self._how(table) is not None
 
-    def look_at(
+    def observe(
         self, table: TableId, writer: RowWriter, data: bytes, *, at_once: bool, fixed: bool
     ) -> CollectionLayout | None:
         """Look at the fields that the rows last made of `data` showed; the layout by which they are made again, if any.
@@ -170,8 +170,8 @@ class Widenings:
             how = replace(how, on_conflict=OnConflict.UNION)
         begun, layout = self._wider.get(table, (writer.layout, writer.layout))
         wider = widened(table, layout, kinds_of(met), how)
-        if (wider.left or writer.met_all) and table not in self._told:
-            self._told.add(table)
+        if (wider.left or writer.met_all) and table not in self._reported:
+            self._reported.add(table)
             shown = ", ".join(map(repr, wider.left[:5])) or "and more"
             _log.warning("%s: fields, or values of another type, stay in the column _rest: %.300s", table, shown)
         if wider.layout == layout:

@@ -244,14 +244,14 @@ class RowWriter:
         `numbers` count rows over all collections, `ranks` those of one cluster time: each event has two of them from
         its own on. An update whose document is not there any more has no row.
         """
-        places, ops, owner = _places(events)
+        indexes, ops, owner = _row_indexes(events)
         times = events[owner, codes.E_TIME]
         seconds, increments = times >> 32, times & 0xFFFF_FFFF
         millis = op_time_ms(events[owner])
         second = ops != RowKind.UPDATE_BEFORE
         sequence, in_time = numbers[owner] + second, ranks[owner] + second
         done = 0
-        for batch in _in_pairs(self._decoder.decode_places(data, places), ops):
+        for batch in _in_pairs(self._decoder.decode_at(data, indexes), ops):
             part = slice(done, done + batch.num_rows)
             done += batch.num_rows
             position = pc.binary_join_element_wise(
@@ -296,20 +296,20 @@ def _joined_rows(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatc
     return with_lost_values(pa.concat_batches(parts), lost)
 
 
-def _places(
+def _row_indexes(
     events: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int8], npt.NDArray[np.int64]]:
     """The place of the document of each row, the kind of the row, and the number of its event."""
     kinds = events[:, codes.E_KIND]
     after, before, key = events[:, codes.E_AFTER], events[:, codes.E_BEFORE], events[:, codes.E_KEY]
     deleted = kinds == codes.DELETE
-    places = np.zeros((len(events), 2), np.int64)
-    places[:, 0] = np.where(deleted | (after == 0) | (kinds == codes.INSERT), 0, before)
-    places[:, 1] = np.where(deleted, np.where(before > 0, before, -key), after)
+    indexes = np.zeros((len(events), 2), np.int64)
+    indexes[:, 0] = np.where(deleted | (after == 0) | (kinds == codes.INSERT), 0, before)
+    indexes[:, 1] = np.where(deleted, np.where(before > 0, before, -key), after)
     ops = np.stack([np.full(len(events), RowKind.UPDATE_BEFORE, np.int8), _AFTER[kinds]], axis=1)
-    there = places.ravel() != 0
+    there = indexes.ravel() != 0
     owner = np.repeat(np.arange(len(events)), 2)
-    return places.ravel()[there], ops.ravel()[there], owner[there]
+    return indexes.ravel()[there], ops.ravel()[there], owner[there]
 
 
 def joined(fragments: list[bytes]) -> bytes:

@@ -91,25 +91,25 @@ class FollowedCollections:
         """Whether a change of the collection is the first that is heard of it."""
         return table not in self._writers and self._is_free(table)
 
-    def first_seen(self, table: TableId, place: StatementPosition) -> ParkTableUpdate:
+    def first_seen(self, table: TableId, position: StatementPosition) -> ParkTableUpdate:
         """A captured collection appeared: it is parked, to begin again."""
-        return self._again(table, f"{table} appeared, and is read from its beginning", place)
+        return self._again(table, f"{table} appeared, and is read from its beginning", position)
 
-    def unfit(self, table: TableId, why: str, place: StatementPosition) -> ParkTableUpdate:
+    def unfit(self, table: TableId, why: str, position: StatementPosition) -> ParkTableUpdate:
         """The collection cannot be followed: it is parked until somebody decides."""
         self._writers.pop(table, None)
-        return self._parked.park(table, why, place)
+        return self._parked.park(table, why, position)
 
-    def begun_again(self, place: StatementPosition) -> list[TableChange]:
-        """Collections whose look holds at `place`, each once."""
+    def take_probed(self, position: StatementPosition) -> list[TableChange]:
+        """Collections whose look holds at `position`, each once."""
         changes = []
-        for table, look in self._parked.looked_at(place):
-            if not isinstance(look, FollowableTable):
-                changes.append(TableChange(look))
+        for table, probe in self._parked.take_probed(position):
+            if not isinstance(probe, FollowableTable):
+                changes.append(TableChange(probe))
                 continue
             self._parked.follow(table)
-            self._writers[table] = self._writer_of(table, look.described)
-            changes.append(begin(table, look.described.version(), look.snapshot, place, seq=self.numbers.take()))
+            self._writers[table] = self._writer_of(table, probe.described)
+            changes.append(begin(table, probe.described.version(), probe.snapshot, position, seq=self.numbers.take()))
         return changes
 
     def widen(self, table: TableId, data: bytes, *, at_once: bool) -> bool:
@@ -120,14 +120,14 @@ class FollowedCollections:
         # Where targets could not follow a new beginning they would keep their rows.
         keeps = not self._rules.upsert or TruncateTableEvent.type in self._rules.left_out
         fixed = keeps or bool(self._parked.shared(table))
-        layout = self._widenings.look_at(table, self._writers[table], data, at_once=at_once, fixed=fixed)
+        layout = self._widenings.observe(table, self._writers[table], data, at_once=at_once, fixed=fixed)
         if layout is None:
             return False
         self._writers[table] = self._writer_of(table, layout)
         return True
 
-    def widenings(self, place: StatementPosition) -> list[TableChange]:
-        """Collections that have more columns from `place` on, each once."""
+    def widenings(self, position: StatementPosition) -> list[TableChange]:
+        """Collections that have more columns from `position` on, each once."""
         changes = []
         for table, before, layout in self._widenings.take_due(self._writers):
             if self._writers[table].layout != layout:
@@ -135,7 +135,7 @@ class FollowedCollections:
             events = added(table, before, layout)
             if events is None:
                 _log.warning("%s is read again from its beginning, as a column of it becomes text", table)
-                changes.append(begin(table, layout.version(), unread(ID), place, seq=self.numbers.take()))
+                changes.append(begin(table, layout.version(), unread(ID), position, seq=self.numbers.take()))
                 continue
             changes.append(TableChange(AlterTableUpdate(table, tuple(events), layout.document())))
         return changes
@@ -143,7 +143,7 @@ class FollowedCollections:
     def _writer_of(self, table: TableId, layout: CollectionLayout) -> RowWriter:
         return RowWriter(table, layout, watched=self._widenings.watches(table))
 
-    def change(self, event: CollectionEvent, place: StatementPosition, *, whole: bool = True) -> list[TableChange]:
+    def change(self, event: CollectionEvent, position: StatementPosition, *, whole: bool = True) -> list[TableChange]:
         """The effect of an event that is no change of a document.
 
         Where it is not `whole`, because rows of its transaction were passed on, nothing but parking can be said.
@@ -152,59 +152,59 @@ class FollowedCollections:
         if event.kind in _HARMLESS:
             return changes
         if event.table is not None and self._captures(event.table):
-            changes += self._own(event.table, event, place, whole=whole)
+            changes += self._own(event.table, event, position, whole=whole)
         moved_to = event.to
         if event.kind == "rename" and moved_to is not None and self._captures(moved_to):
-            self._parked.touched(moved_to, place.ordinal)
+            self._parked.invalidate(moved_to, position.ordinal)
             if self._is_free(moved_to):
                 why = f"another collection took the name {moved_to}"
-                changes.append(TableChange(self._again(moved_to, why, place)))
+                changes.append(TableChange(self._again(moved_to, why, position)))
         return changes
 
     def _own(
-        self, table: TableId, event: CollectionEvent, place: StatementPosition, *, whole: bool
+        self, table: TableId, event: CollectionEvent, position: StatementPosition, *, whole: bool
     ) -> list[TableChange]:
-        self._parked.touched(table, place.ordinal)
+        self._parked.invalidate(table, position.ordinal)
         writer = self._writers.get(table)
         if writer is None:
             created = event.kind == "create" and self.is_new(table)
-            return [TableChange(self.first_seen(table, place))] if created else []
+            return [TableChange(self.first_seen(table, position))] if created else []
         other = bool(event.uuid and writer.layout.uuid and event.uuid != writer.layout.uuid)
         match event.kind:
             case "drop" | "rename" if other:
                 # Of a collection that had the name before the one that is followed.
                 return []
             case "drop" if not whole:
-                return [TableChange(self._again(table, f"{table} was dropped", place))]
+                return [TableChange(self._again(table, f"{table} was dropped", position))]
             case "drop":
-                return [self._dropped(table, writer.layout, place)]
+                return [self._dropped(table, writer.layout, position)]
             case "rename":
                 why = f"{table} was renamed to {event.to}; the target keeps what it had"
                 del self._writers[table]
-                return [TableChange(self._parked.park(table, why, place, phase=ParkedPhase.ENDED))]
+                return [TableChange(self._parked.park(table, why, position, phase=ParkedPhase.ENDED))]
             case "create" if not other:
                 return []
             case "create" | "reshardCollection" as kind:
-                return [TableChange(self._again(table, f"{table} was made anew ({kind})", place))]
+                return [TableChange(self._again(table, f"{table} was made anew ({kind})", position))]
             case kind:
                 _log.warning("%s is parked: its stream has an event %s", table, kind)
                 why = f"the change stream has an event {kind!r} of {table}, which raycdc does not know"
-                return [TableChange(self.unfit(table, why, place))]
+                return [TableChange(self.unfit(table, why, position))]
 
-    def _dropped(self, table: TableId, layout: CollectionLayout, place: StatementPosition) -> TableChange:
+    def _dropped(self, table: TableId, layout: CollectionLayout, position: StatementPosition) -> TableChange:
         event = DropTableEvent(table)
         if why := self._parked.objection(table, layout.schema(), None, [event]):
-            return TableChange(self.unfit(table, why, place))
+            return TableChange(self.unfit(table, why, position))
         del self._writers[table]
         update = DropTableUpdate(table, (event,))
         if DropTableEvent.type in self._rules.left_out:
             return TableChange(update)
-        return TableChange(update, (truncation(table, layout.schema(), place, seq=self.numbers.take()),))
+        return TableChange(update, (truncation(table, layout.schema(), position, seq=self.numbers.take()),))
 
     def _is_free(self, table: TableId) -> bool:
         """Whether nothing is waited for under the name, so that whatever takes it is another collection."""
         return self._parked[table] in (None, ParkedKind.ENDED)
 
-    def _again(self, table: TableId, why: str, place: StatementPosition) -> ParkTableUpdate:
+    def _again(self, table: TableId, why: str, position: StatementPosition) -> ParkTableUpdate:
         self._writers.pop(table, None)
-        return self._parked.park(table, why, place, again=True)
+        return self._parked.park(table, why, position, again=True)

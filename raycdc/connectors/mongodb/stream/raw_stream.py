@@ -50,7 +50,7 @@ def reply_of(payload: bytes | memoryview) -> Document | None:
     Damage within documents is not looked for.
     """
     data = np.frombuffer(payload, np.uint8)
-    cursor, field, array, end = (int(place) for place in find_batch(data))
+    cursor, field, array, end = (int(index) for index in find_batch(data))
     if end < 0:
         return None
     documents = np.empty(end - array, np.uint8)
@@ -58,9 +58,9 @@ def reply_of(payload: bytes | memoryview) -> Document | None:
     if size < 0:
         return None
     rest = bytearray(payload[:field]) + bytearray(payload[end:])
-    for place in (0, cursor):
-        length = int.from_bytes(rest[place : place + 4], "little") - (end - field)
-        rest[place : place + 4] = length.to_bytes(4, "little")
+    for index in (0, cursor):
+        length = int.from_bytes(rest[index : index + 4], "little") - (end - field)
+        rest[index : index + 4] = length.to_bytes(4, "little")
     reply: Document = bson.decode(bytes(rest))
     name = "firstBatch" if bytes(payload[field + 1 : field + 6]) == b"first" else "nextBatch"
     reply["cursor"][name] = [documents[:size].tobytes()] if size else []
@@ -340,23 +340,28 @@ def _react(client: Client, cause: OperationFailure) -> None:
 
 
 #: Events in an answer at most, where the source is read at a pace: nobody says how many fit in 16 MiB.
-PACED_EVENTS_MAX = 50_000
+LIMITED_EVENTS_MAX = 50_000
 
 
 class StreamOpener:
     """See the module's docstring. It uses the caller's client, blocks, and holds no stream.
 
-    With `demands_images` changes come with the documents before and after them where a collection has these, although
-    another collection may have none any more. An answer has what `pace` lets one fetch bring.
+    With `needs_before_images` changes come with the documents before and after them where a collection has these,
+    although another collection may have none any more. An answer has what `rate_limit` lets one fetch bring.
     """
 
     def __init__(
-        self, client: Client, selector: TableSelector, *, demands_images: bool = False, pace: RateLimit = UNLIMITED
+        self,
+        client: Client,
+        selector: TableSelector,
+        *,
+        needs_before_images: bool = False,
+        rate_limit: RateLimit = UNLIMITED,
     ) -> None:
-        self._pace = pace
+        self._rate_limit = rate_limit
         self._client = client
         self._selector = selector
-        self._demands_images = demands_images
+        self._needs_before_images = needs_before_images
 
     def open(self, position: StreamPosition, *, lean: bool = False) -> RawStream:
         """Raises `LogLostError` where the server never was at `position`, or does not reach back to it."""
@@ -370,9 +375,9 @@ class StreamOpener:
                 'pipeline.on_log_lost = "resnapshot", or point source.uri at the one that was read.'
             )
         options = replace(stream_options(client, info, self._selector), lean=lean)
-        if self._pace.rows_per_s is not None:
-            options = replace(options, events_max=self._pace.rows_at_once(PACED_EVENTS_MAX))
-        if self._demands_images:
+        if self._rate_limit.rows_per_s is not None:
+            options = replace(options, events_max=self._rate_limit.rows_at_once(LIMITED_EVENTS_MAX))
+        if self._needs_before_images:
             # Where one collection has none any more the changes of the others are told with theirs.
             options = replace(options, images=True)
         return RawStream(client, info, options, token=position.token, after=position.cluster_time)

@@ -10,7 +10,7 @@ The decoder walks; each other matter has an owner, which callers ask and tell di
 |---|---|---|
 | `cursor` | `BinlogCursor` | the place in the log: positions, transactions, GTIDs, numbers of rows |
 | `maps` | `MapPlans` | table maps and schemas: how rows of each lie in the log, and whether they are wanted |
-| `misfits` | `SchemaMismatchReports` | tables whose rows cannot be given |
+| `mismatches` | `SchemaMismatchReports` | tables whose rows cannot be given |
 | `files` | `FileEvents` | new files, formats, what a dump by GTID passed over |
 | `xa` | `XaRows` | rows of XA transactions, which wait for their XA COMMIT |
 
@@ -147,12 +147,12 @@ class BinlogDecoder:
     ) -> None:
         transactions, decodings = XaTransactions(start.prepared), Decodings(form)
         self.cursor = BinlogCursor(start, log, transactions)
-        self.misfits = SchemaMismatchReports(self.cursor)
-        self.maps = MapPlans(schemas, decodings, self.misfits, wanted=wanted, log=log)
+        self.mismatches = SchemaMismatchReports(self.cursor)
+        self.maps = MapPlans(schemas, decodings, self.mismatches, wanted=wanted, log=log)
         self.files = FileEvents(self.cursor, mariadb=log.mariadb)
-        self.xa = XaRows(transactions, self.cursor, self.maps, self.misfits, decode=self.decode)
+        self.xa = XaRows(transactions, self.cursor, self.maps, self.mismatches, decode=self.decode)
         self._pass = EventPass(self.cursor, self.maps.registry, mariadb=log.mariadb)
-        self._rows = RowBatches(self.cursor, self.maps, decodings, self.misfits, with_pos=form.with_pos)
+        self._rows = RowBatches(self.cursor, self.maps, decodings, self.mismatches, with_pos=form.with_pos)
         self._decodings = decodings
         self._expander = Expander()
         self._partial = PartialUpdates(self.maps)
@@ -289,7 +289,7 @@ class BinlogDecoder:
                     at += length
                     if (loaded := self.files.take_load()) is not None:
                         yield self._ddl(loaded, event, before)
-                    if self.files.take_news():
+                    if self.files.take_file_changed():
                         yield FileBegins(self.cursor.position, self.cursor.in_transaction)
                 case index.STOP_COMPRESSED:
                     if data[at + 4] == index.TRANSACTION_PAYLOAD:
@@ -301,7 +301,7 @@ class BinlogDecoder:
                     at = self._expander.at
                 case index.STOP_PARTIAL:
                     try:
-                        with self.cursor.placed():
+                        with self.cursor.locating_errors():
                             piece = self._partial.piece(data, at, self.cursor.ends, proven=self.cursor.proven)
                     except SchemaMismatchError as error:
                         self._pass_over_partial(data, at, error)
@@ -321,7 +321,7 @@ class BinlogDecoder:
         body = at + index.HEADER_BYTES
         number = self.maps.registry.number_of_id(int.from_bytes(data[body : body + 6].tobytes(), "little"))
         table = self.maps.ready[number].table
-        self.misfits.report(table, type(error)(f"{error} Table {table}."))
+        self.mismatches.report(table, type(error)(f"{error} Table {table}."))
         self.maps.pass_over(table)
 
     def _ended_with(self, events: npt.NDArray[np.uint8]) -> None:
@@ -337,10 +337,10 @@ class BinlogDecoder:
     def _register(self, data: npt.NDArray[np.uint8], at: int, length: int) -> None:
         """A TABLE_MAP not seen before: parse it, check it, make its decode plan."""
         end = at + length - self.cursor.checksum_bytes
-        with self.cursor.placed():
+        with self.cursor.locating_errors():
             self.maps.add(
                 data[at + index.HEADER_BYTES + 8 : end],
-                place=str(self.cursor.event_position),
+                index=str(self.cursor.event_position),
                 proven=self.cursor.proven,
             )
 
@@ -349,13 +349,13 @@ class BinlogDecoder:
         cursor = self.cursor
         event = data[at : at + length - cursor.checksum_bytes].tobytes()
         query = parse_query(event[index.HEADER_BYTES :], kind=event[4], writer=self.files.writer)
-        with cursor.placed():
+        with cursor.locating_errors():
             meaning = transaction_statement(query.text, rules_of(query.session)).meaning
             is_doubt = meaning == Q_DOUBT
             if is_doubt:
                 # `WholeTransactions` marks the rows of this transaction as taken back, with the doubt for their tables.
-                looked_at = int(cursor.state[index.S_FORESEEN]) and int(cursor.state[index.S_TX]) == index.TX_OPEN
-                if not looked_at and not self._shows_all:
+                take_probed = int(cursor.state[index.S_FORESEEN]) and int(cursor.state[index.S_TX]) == index.TX_OPEN
+                if not take_probed and not self._shows_all:
                     raise DataError(f"a statement about a transaction is not understood: {shown(query.statement)}")
                 meaning = Q_OTHER
         before = cursor.position
@@ -404,7 +404,7 @@ def _expanded(
     expander: Expander, data: npt.NDArray[np.uint8], at: int, cursor: BinlogCursor
 ) -> Iterator[npt.NDArray[np.uint8]]:
     """The pieces of a compressed event; errors say where in the log they are."""
-    with cursor.placed():
+    with cursor.locating_errors():
         yield from expander.pieces(data, at, cursor.ends)
 
 
@@ -412,7 +412,7 @@ def _report_doubt(decoder: BinlogDecoder, events: WholeEvents) -> None:
     """Nobody knows which rows of a transaction were taken back. Raises `DataError` where nobody listens."""
     for table in filter(decoder.maps.wanted, tables_of(events.data)):
         decoder.xa.doubtful.add(table)
-        decoder.misfits.report(
+        decoder.mismatches.report(
             table,
             PartialRowsError(
                 f"{decoder.cursor.position}: of the transaction behind it nobody can tell which rows of {table} it "

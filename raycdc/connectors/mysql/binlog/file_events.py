@@ -22,7 +22,7 @@ from raycdc.connectors.mysql.binlog.event_types import (
 )
 from raycdc.connectors.mysql.binlog.events import QueryEvent, parse_format_description, parse_load, parse_rotate
 from raycdc.connectors.mysql.binlog.positions.binlog_cursor import BinlogCursor
-from raycdc.connectors.mysql.binlog.positions.file_offsets import Jump, jump_of, nearest_place
+from raycdc.connectors.mysql.binlog.positions.file_offsets import Jump, jump_of, nearest_position
 from raycdc.connectors.mysql.binlog.session import NO_WRITER, LogWriter
 from raycdc.errors import CorruptLogError, DataError
 
@@ -32,7 +32,7 @@ class FileEvents:
 
     def __init__(self, cursor: BinlogCursor, *, mariadb: bool) -> None:
         #: Told of an event of a dump by GTID behind what was passed over; answers where it ends.
-        self.find_place: Callable[[Jump], int] = nearest_place
+        self.find_position: Callable[[Jump], int] = nearest_position
         #: Told of a file that begins: its name, whether the server started then, and whether what lies before it in
         #: this log was read here. Answers whether a restart must know of it.
         self.on_file: Callable[[str, bool, bool], bool] | None = None
@@ -40,7 +40,7 @@ class FileEvents:
         self.writer: LogWriter = NO_WRITER
         self._cursor = cursor
         self._mariadb = mariadb
-        self._news = False
+        self._new_file = False
         #: A LOAD DATA of an old server that came, and the numbers of files whose tables were named.
         self._load: QueryEvent | None = None
         self._loading: set[int] = set()
@@ -54,7 +54,7 @@ class FileEvents:
     def handle(self, event: bytes) -> None:
         """Follow a new file, a format, or an event that may be ignored. Raises `DataError` for any other."""
         kind = event[4]
-        with self._cursor.placed():
+        with self._cursor.locating_errors():
             match kind:
                 case index.ROTATE:
                     self._rotate(event)
@@ -89,17 +89,17 @@ class FileEvents:
                 self._loading.add(number)
         self._cursor.move_to(self._cursor.end_of(event))
 
-    def take_news(self) -> bool:
+    def take_file_changed(self) -> bool:
         """Whether `on_file` said so of the last event, once."""
-        news, self._news = self._news, False
-        return news
+        new_file, self._new_file = self._new_file, False
+        return new_file
 
     def jump(self, event: bytes) -> int:
         """A dump by GTID passed over what we have: find where it goes on. Returns the bytes that are done with."""
         cursor, pos = self._cursor, self._cursor.event_position.pos
         jump = jump_of(event, cursor.file, pos, checksum_bytes=cursor.checksum_bytes)
-        with cursor.placed():
-            end = self.find_place(jump)
+        with cursor.locating_errors():
+            end = self.find_position(jump)
         if jump.is_in_file:
             cursor.state[index.S_POS] = end - jump.length
             return 0
@@ -127,7 +127,7 @@ class FileEvents:
         if self._ended:
             raise CorruptLogError("the file goes on behind its last event, which names the next file")
         if self.on_file is not None:
-            self._news = self.on_file(self._cursor.file, format_.started, self._formatted)
+            self._new_file = self.on_file(self._cursor.file, format_.started, self._formatted)
         self._formatted = True
         self.writer = LogWriter.of(format_.server_version)
         if self._left_open:

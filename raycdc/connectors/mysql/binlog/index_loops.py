@@ -158,7 +158,7 @@ def complete_events(data: Any, at: Any, end: Any) -> Any:
 
 
 @helper
-def tells_place(kind: Any, flags: Any) -> Any:
+def has_position(kind: Any, flags: Any) -> Any:
     """Heartbeats, and the list of GTIDs MariaDB sends where it has passed over some: how far the server has come."""
     return kind == HEARTBEAT or kind == HEARTBEAT_V2 or (kind == MARIADB_GTID_LIST and (flags & ARTIFICIAL) != 0)
 
@@ -172,7 +172,7 @@ def event_ending_at(data: Any, position: Any) -> Any:
         length = event_length(data, at, end)
         if length <= 0:
             return found, found_length
-        if little_endian(data, at + 13, 4) == position and not tells_place(data[at + 4], data[at + 17]):
+        if little_endian(data, at + 13, 4) == position and not has_position(data[at + 4], data[at + 17]):
             found, found_length = at, length
         at += length
 
@@ -387,7 +387,7 @@ def index_events(
         # Artificial events (position 0) and heartbeats are not in the log. Positions wrap at 4 GiB. A dump by GTID
         # jumps between transactions: only Python can tell how far, where the file is larger than that (`far_places`).
         position = little_endian(data, at + 13, 4)
-        beat = tells_place(kind, data[at + 17])
+        beat = has_position(kind, data[at + 17])
         if state[S_SEEK] != 0 and position != 0 and state[S_TX] == TX_NONE and state[S_STRIPPED] == 0:
             if position != ((state[S_POS] + (0 if beat else length)) & 0xFFFFFFFF):
                 return STOP_JUMP, at, length, count

@@ -43,7 +43,7 @@ class RowBatches:
         cursor: BinlogCursor,
         maps: MapPlans,
         decodings: Decodings,
-        misfits: SchemaMismatchReports,
+        mismatches: SchemaMismatchReports,
         *,
         with_pos: bool,
     ) -> None:
@@ -52,7 +52,7 @@ class RowBatches:
         self._cursor = cursor
         self._maps = maps
         self._decodings = decodings
-        self._misfits = misfits
+        self._mismatches = mismatches
         self._with_pos = with_pos
         #: The end of the last event whose rows were given.
         self.last_rows = BinlogOffset("", 0)
@@ -70,7 +70,7 @@ class RowBatches:
                 self._decode(data, events, np.flatnonzero(numbers == number), self._maps.ready[number], parts)
         except RowsDamagedError as damage:
             # Rows of all tables before the damage still count; then the error follows.
-            if isinstance(damage.error, CONCERNS_ONE_TABLE) and self._misfits.heard:
+            if isinstance(damage.error, CONCERNS_ONE_TABLE) and self._mismatches.heard:
                 yield from self._without_table(data, damage, events)
                 return
             yield from self.flush(data, events[: damage.event])
@@ -93,7 +93,7 @@ class RowBatches:
         start = int(events[damage.event, index.E_FROM])
         yield from self.flush(data, events[: damage.event])
         self._maps.pass_over(table)
-        self._misfits.report(table, damage.error, BinlogOffset(self._cursor.file, start))
+        self._mismatches.report(table, damage.error, BinlogOffset(self._cursor.file, start))
         later = events[damage.event + 1 :]
         yield from self.flush(data, later[np.isin(later[:, index.E_MAP], list(self._maps.ready))])
 

@@ -153,7 +153,7 @@ class LogWriter:
         return cls(tuple(map(int, numbers)) if known else (), "MariaDB" in server_version)
 
     @property
-    def tells_timestamps(self) -> bool:
+    def logs_timestamps(self) -> bool:
         """Whether `_EXPLICIT_TIMESTAMP` is among the options it writes; before, the server has one setting for all.
 
         Since 10.5.17, 10.6.9, 10.7.5, 10.8.4 and 10.9.2.
@@ -242,7 +242,7 @@ def parse_session(status: bytes, writer: LogWriter = NO_WRITER) -> SessionState:
     sql_mode = int.from_bytes(values.get(1, b""), "little")
     client, connection, server = (int.from_bytes(values.get(4, b"")[at : at + 2], "little") for at in (0, 2, 4))
     explicit = bool(values[16][0]) if 16 in values else None
-    if writer.tells_timestamps and 0 in values:
+    if writer.logs_timestamps and 0 in values:
         explicit = bool(options & _EXPLICIT_TIMESTAMP)
     if strange := options & ~_KNOWN_OPTIONS:
         unknown = unknown or f"the option {strange:#x} of FLAGS2"

@@ -61,7 +61,7 @@ def _is_of_the_log(data: Any, at: Any) -> Any:
 
 
 @njit
-def look_ahead(data: Any, at: Any, end: Any, state: Any) -> Any:
+def scan_ahead(data: Any, at: Any, end: Any, state: Any) -> Any:
     """Walk complete events from `at`; returns (AHEAD_…, offset, offset behind the last boundary or -1).
 
     The offset is behind the last event that counts.

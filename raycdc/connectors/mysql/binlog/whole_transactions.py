@@ -134,13 +134,13 @@ class OpenTransaction:
 
     def roll_back_to(self, name: str, number: int) -> None:
         """ROLLBACK TO is the event of this number."""
-        places = [place for place, (known, _) in enumerate(self.savepoints) if may_be_same_name(known, name)]
-        if len(places) != 1:
-            how_many = f"{len(places)} savepoints that this may mean" if places else "no such savepoint"
+        indexes = [index for index, (known, _) in enumerate(self.savepoints) if may_be_same_name(known, name)]
+        if len(indexes) != 1:
+            how_many = f"{len(indexes)} savepoints that this may mean" if indexes else "no such savepoint"
             self.doubt = self.doubt or f"the log has ROLLBACK TO {name!r} in a transaction that has {how_many}"
             return
-        self._take_back(self.savepoints[places[0]][1], number)
-        del self.savepoints[places[0] + 1 :]
+        self._take_back(self.savepoints[indexes[0]][1], number)
+        del self.savepoints[indexes[0] + 1 :]
 
     def range_at(self, number: int) -> tuple[bool, int]:
         """Whether the event of this number was taken back, and the number of the first for which that is otherwise."""
@@ -186,7 +186,7 @@ class BinlogTransactionAssembler:
         """Whether a transaction has begun that has not ended."""
         return int(self._state[ahead.L_TX]) != TX_NONE
 
-    def begin_again(self) -> None:
+    def restart(self) -> None:
         """What comes next is another dump, from the end of the last transaction that was given."""
         self.reads_again = False
 
@@ -201,7 +201,7 @@ class BinlogTransactionAssembler:
         formatted = seen = start
         while True:
             self._state[ahead.L_STOPS] = int(bool(self._held or self._too_large or not self._open.is_plain))
-            code, at, boundary = ahead.look_ahead(data, at, len(data), self._state)
+            code, at, boundary = ahead.scan_ahead(data, at, len(data), self._state)
             boundary = boundary if boundary >= 0 else formatted
             if boundary > start:
                 # Ordinary transactions, one behind the other, and maybe the beginning of the next one.
@@ -415,12 +415,12 @@ class WholeLog:
 
     def next_known(self) -> WholeEvents | None:
         """Events of transactions that are known to their ends, of those that were read."""
-        with self._cursor.placed():
+        with self._cursor.locating_errors():
             whole = next(self._known, None)
         if whole is None and self._transactions.reads_again:
             self.stream.close()
             self.stream = self._open_stream(self._cursor.position)
-            self._transactions.begin_again()
+            self._transactions.restart()
             if self.is_woken:
                 self.stream.close()
         return whole

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from raycdc.connectors.mysql.ddl.conversions import computed_anew, equals_as_before, keeps_values, may_lose
+from raycdc.connectors.mysql.ddl.conversions import equals_as_before, keeps_values, may_lose, recomputed
 from raycdc.connectors.mysql.ddl.defaults import fill_of
 from raycdc.connectors.mysql.ddl.parse.column import charset_of_collation
 from raycdc.connectors.mysql.ddl.parse.statements import (
@@ -37,7 +37,7 @@ from raycdc.connectors.mysql.ddl.parse.statements import (
 from raycdc.connectors.mysql.ddl.parse.types import CHARACTER_BASES, WrittenType, spell
 from raycdc.connectors.mysql.ddl.shape import Slot, renames, same_name, type_change
 from raycdc.connectors.mysql.values.charsets import bytes_per_character
-from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.values.types import IMPLICIT_ROW_END, MySqlColumn, MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import Column
 from raycdc.model.evolution import (
@@ -74,23 +74,23 @@ def alter_table(
     table, conversion = _converted(table, ddl)
     period = {n.casefold() for action in ddl.actions if isinstance(action, NotNull) for n in action.columns}
     slots = _kept(table, ddl, dialect)
-    placed, moved = _placed(table, slots, ddl, dialect)
-    for slot in placed:
+    ordered, moved = _ordered(table, slots, ddl, dialect)
+    for slot in ordered:
         slot.column = _convert_defined(slot, conversion, dialect)
         if slot.column.name.casefold() in period:
             slot.column = replace(slot.column, nullable=False)
-    columns = tuple(slot.column for slot in placed)
+    columns = tuple(slot.column for slot in ordered)
     if not columns:
         raise SchemaError(f"{table.id}: ALTER TABLE leaves no column")
-    row_end = _row_end(table, placed, ddl)
-    primary_key = tuple(name for name in _primary_key(table, placed, ddl) if name != row_end)
+    row_end = _row_end(table, ordered, ddl)
+    primary_key = tuple(name for name in _primary_key(table, ordered, ddl) if name != row_end)
     keys = table.unique_keys + (sum(isinstance(a, UniqueKey) for a in ddl.actions) if dialect.mariadb else 0)
     after = replace(table, columns=columns, primary_key=primary_key, row_end=row_end, unique_keys=keys)
     keyed = tuple(replace(c, nullable=False) if c.name in after.primary_key else c for c in columns)
     after = replace(after, columns=keyed)
-    events = _events(table, after, placed, moved, ddl, dialect)
+    events = _events(table, after, ordered, moved, ddl, dialect)
     unlogged = next((action.why for action in ddl.actions if isinstance(action, RowsUnlogged)), None)
-    return after, events, unlogged or _rewrites(table, placed, ddl, dialect)
+    return after, events, unlogged or _rewrites(table, ordered, ddl, dialect)
 
 
 def events_of_unknown(ddl: AlterTable, dialect: DdlDialect) -> tuple[SchemaChangeEvent, ...]:
@@ -210,11 +210,11 @@ def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[Slot]
     return [changed.get(column.name.casefold()) or Slot(column, column) for column in kept]
 
 
-def _placed(
+def _ordered(
     table: MySqlTable, slots: list[Slot], ddl: AlterTable, dialect: DdlDialect
 ) -> tuple[list[Slot], list[Slot]]:
     """All columns in their new order, and those that a position was given for, in the order they were put there."""
-    placed = list(slots)
+    ordered = list(slots)
     moved: list[Slot] = []
     # `IF [NOT] EXISTS` asks whether the table has the column before the statement, whatever becomes of it in it.
     there = {column.name.casefold() for column in table.columns}
@@ -225,7 +225,7 @@ def _placed(
                 slot = next((s for s in slots if s.before is not None and same_name(s.before.name, name)), None)
                 if slot is None:
                     continue
-                placed.remove(slot)
+                ordered.remove(slot)
             case AddColumn(definition, position, if_not_exists):
                 key = definition.name.casefold()
                 if if_not_exists and (key in there or any(same_name(s.column.name, key) for s in moved)):
@@ -236,13 +236,13 @@ def _placed(
                 slot = Slot(None, server_column(definition, dialect), position, definition)
             case _:
                 continue
-        _insert(table, placed, slot)
+        _insert(table, ordered, slot)
         moved.append(slot)
-    names = [slot.column.name.casefold() for slot in placed]
+    names = [slot.column.name.casefold() for slot in ordered]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise SchemaError(f"{table.id}: ALTER TABLE leaves two columns called {twice!r}")
-    return placed, moved
+    return ordered, moved
 
 
 def _new_names(ddl: AlterTable) -> list[str]:
@@ -265,19 +265,19 @@ def _with_default(definition: ColumnDefinition, action: SetDefault) -> ColumnDef
     return replace(definition, default=default, computed=definition.computed or computed, spelled=spelled)
 
 
-def _insert(table: MySqlTable, placed: list[Slot], slot: Slot) -> None:
+def _insert(table: MySqlTable, ordered: list[Slot], slot: Slot) -> None:
     match slot.position:
         case None:
-            placed.append(slot)
+            ordered.append(slot)
         case First():
-            placed.insert(0, slot)
+            ordered.insert(0, slot)
         case After(name):
-            index = next((i for i, s in enumerate(placed) if same_name(s.column.name, name)), None)
+            index = next((i for i, s in enumerate(ordered) if same_name(s.column.name, name)), None)
             if index is None:
                 raise SchemaError(
                     f"{table.id}: ALTER TABLE puts {slot.column.name!r} after {name!r}, which is no column"
                 )
-            placed.insert(index + 1, slot)
+            ordered.insert(index + 1, slot)
 
 
 def _converted(table: MySqlTable, ddl: AlterTable) -> tuple[MySqlTable, SetCharset | None]:
@@ -335,10 +335,10 @@ def _ascii_labels(column: MySqlColumn, charset: str) -> bool:
     return all(label.isascii() for label in column.labels) and _WIDE.isdisjoint({charset, column.charset})
 
 
-def _primary_key(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable) -> tuple[str, ...]:
-    new_names = {s.before.name.casefold(): s.column.name for s in placed if s.before is not None}
+def _primary_key(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable) -> tuple[str, ...]:
+    new_names = {s.before.name.casefold(): s.column.name for s in ordered if s.before is not None}
     columns = tuple(new_names[key.casefold()] for key in table.primary_key if key.casefold() in new_names)
-    spelling = {slot.column.name.casefold(): slot.column.name for slot in placed}
+    spelling = {slot.column.name.casefold(): slot.column.name for slot in ordered}
     for action in ddl.actions:
         if isinstance(action, SetPrimaryKey):
             missing = next((name for name in action.columns if name.casefold() not in spelling), None)
@@ -350,14 +350,14 @@ def _primary_key(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable) -> 
     return columns
 
 
-def _row_end(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable) -> str:
+def _row_end(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable) -> str:
     """`MySqlTable.row_end` afterwards. Rows that are there become current ones, or only those that were stay."""
-    named = next((s.column.name for s in placed if s.definition is not None and s.definition.period == "END"), "")
-    renamed = {s.before.name: s.column.name for s in placed if s.before is not None}
+    named = next((s.column.name for s in ordered if s.definition is not None and s.definition.period == "END"), "")
+    renamed = {s.before.name: s.column.name for s in ordered if s.before is not None}
     row_end = renamed.get(table.row_end, table.row_end)
     for action in ddl.actions:
         if isinstance(action, SetVersioning):
-            row_end = (named or HIDDEN_ROW_END) if action.on else ""
+            row_end = (named or IMPLICIT_ROW_END) if action.on else ""
     lost = row_end == table.row_end and row_end not in renamed and row_end in (c.name for c in table.columns)
     if lost or (named and named != row_end):
         raise UnknownShapeError(f"{table.id}: it is not understood how old versions of rows are told from current ones")
@@ -367,20 +367,20 @@ def _row_end(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable) -> str:
 def _events(
     before: MySqlTable,
     after: MySqlTable,
-    placed: Sequence[Slot],
+    ordered: Sequence[Slot],
     moved: Sequence[Slot],
     ddl: AlterTable,
     dialect: DdlDialect,
 ) -> tuple[SchemaChangeEvent, ...]:
     """Elementary events in an order in which each can be applied after the one before."""
-    stays = {slot.before.name for slot in placed if slot.before is not None}
+    stays = {slot.before.name for slot in ordered if slot.before is not None}
     events: list[SchemaChangeEvent] = [
         DropColumnEvent(before.id, c.name) for c in before.columns if c.name not in stays
     ]
     final = {column.name: column for column in after.columns}
     spelled = {name.casefold(): name for name in final}
-    events += renames(before, placed)
-    for slot in placed:
+    events += renames(before, ordered)
+    for slot in ordered:
         if slot.before is not None:
             events += type_change(before, slot.before, final[slot.column.name])
     for slot in moved:
@@ -394,21 +394,21 @@ def _events(
             events.append(AddColumnEvent(before.id, logical, position or Last()))
         elif position is not None:
             events.append(AlterColumnPositionEvent(before.id, column.name, position))
-    renamed = {slot.before.name: slot.column.name for slot in placed if slot.before is not None}
+    renamed = {slot.before.name: slot.column.name for slot in ordered if slot.before is not None}
     if tuple(renamed[key] for key in before.primary_key if key in renamed) != after.primary_key:
         events.append(AlterPrimaryKeyEvent(before.id, after.primary_key))
     events += [AlterTableCommentEvent(before.id, a.comment) for a in ddl.actions if isinstance(a, SetComment)]
     return tuple(events)
 
 
-def _rewrites(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable, dialect: DdlDialect) -> str | None:
+def _rewrites(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable, dialect: DdlDialect) -> str | None:
     # Without IGNORE and in strict mode the statement fails where it would have to cut a value or leave out a row.
     forgiving = ddl.ignore or not dialect.strict
     if ddl.ignore and any(
         isinstance(a, UniqueKey) or (isinstance(a, SetPrimaryKey) and a.columns) for a in ddl.actions
     ):
         return "ALTER IGNORE leaves out rows that a new key forbids"
-    for slot in placed:
+    for slot in ordered:
         name, definition = slot.column.name, slot.definition
         if slot.before is None:
             if definition is not None and definition.computed:
@@ -417,7 +417,7 @@ def _rewrites(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable, dialec
             if unsure:
                 return f"the new column {name!r} holds {unsure} in the existing rows"
             continue
-        if slot.column.is_counter and not slot.before.is_counter and any(s.column.is_virtual for s in placed):
+        if slot.column.is_counter and not slot.before.is_counter and any(s.column.is_virtual for s in ordered):
             return f"the column {name!r} became a counter, which VIRTUAL columns may read"
         if definition is not None and (slot.before.is_generated or slot.column.is_generated):
             return f"the column {name!r} is generated anew in the existing rows"
@@ -428,7 +428,7 @@ def _rewrites(table: MySqlTable, placed: Sequence[Slot], ddl: AlterTable, dialec
             return f"in the column {name!r}, now {slot.column.column_type}, it may be that {lost} without an error"
         if ddl.ignore and not equals_as_before(slot.before, slot.column):
             return f"the column {name!r} compares otherwise, and ALTER IGNORE leaves out rows that a key forbids"
-    return computed_anew(((slot.before, slot.column) for slot in placed), row_end=table.row_end) or None
+    return recomputed(((slot.before, slot.column) for slot in ordered), row_end=table.row_end) or None
 
 
 def _converted_otherwise(before: MySqlColumn, after: MySqlColumn, dialect: DdlDialect) -> str:

@@ -1,6 +1,6 @@
 """DDL of the log: which tables a statement touches, what it says, and what it does to a table.
 
-The log reader asks `touched_tables` of every statement (cheap), parses only those that touch a captured table
+The log reader asks `affected_tables` of every statement (cheap), parses only those that touch a captured table
 (`parse_ddl`), and applies each result in order to the table it holds (`apply_ddl`): the new `MySqlTable` decodes the
 rows that follow, the events tell the sink. A statement that cannot be followed truly is a `RefusedStatement` (at
 parsing) or a `SchemaError` (at applying: the statement and our model of the table do not fit), never a guess.
@@ -33,7 +33,7 @@ from raycdc.connectors.mysql.ddl.parse.statements import (
 from raycdc.connectors.mysql.ddl.parse.token_cursor import DdlCursor, FilledByQuery, Unparsable
 from raycdc.connectors.mysql.ddl.parse.tokens import LexError
 from raycdc.connectors.mysql.ddl.parse.types import CHARACTER_BASES
-from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlTable
+from raycdc.connectors.mysql.values.types import IMPLICIT_ROW_END, MySqlTable
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.model.evolution import (
@@ -51,9 +51,9 @@ __all__ = [
     "DdlDialect",
     "RefusedStatement",
     "TableDdl",
+    "affected_tables",
     "apply_ddl",
     "parse_ddl",
-    "touched_tables",
 ]
 
 _DEFAULT_DIALECT = DdlDialect()
@@ -105,7 +105,7 @@ class AppliedDdl:
         return next((e.type for e in self.events if isinstance(e, AlterPrimaryKeyEvent | RenameTableEvent)), None)
 
 
-def touched_tables(statement: str, default_db: str, *, dialect: DdlDialect = _DEFAULT_DIALECT) -> AffectedTables:
+def affected_tables(statement: str, default_db: str, *, dialect: DdlDialect = _DEFAULT_DIALECT) -> AffectedTables:
     """The tables `statement` creates, changes, renames (both names), empties or drops.
 
     Reads names only, so that a statement about other tables is never parsed further, whatever it says.
@@ -114,7 +114,7 @@ def touched_tables(statement: str, default_db: str, *, dialect: DdlDialect = _DE
     if first is None or first[1].upper() not in _DDL_WORDS:
         return AffectedTables()
     try:
-        return _touched(DdlCursor(statement, default_db, dialect))
+        return _affected(DdlCursor(statement, default_db, dialect))
     except (Unparsable, LexError) as reason:
         return AffectedTables(unread=str(reason), verb=first[1].upper())
 
@@ -215,7 +215,7 @@ def _created(ddl: CreateTable, dialect: DdlDialect, default_charset: tuple[str, 
     missing = [name for name in ddl.primary_key if name.casefold() not in by_name]
     if missing:
         raise SchemaError(f"{ddl.table} is created with a primary key over {missing[0]!r}, which is no column of it")
-    named = next((definition.name for definition in ddl.columns if definition.period == "END"), HIDDEN_ROW_END)
+    named = next((definition.name for definition in ddl.columns if definition.period == "END"), IMPLICIT_ROW_END)
     row_end = named if ddl.versioned else ""
     primary_key = tuple(name for key in ddl.primary_key if (name := by_name[key.casefold()]) != row_end)
     keyed = tuple(replace(c, nullable=False) if c.name in primary_key else c for c in columns)
@@ -245,17 +245,17 @@ def _existing(table: MySqlTable | None, name: TableId, what: str) -> MySqlTable:
     return table
 
 
-def _touched(cursor: DdlCursor) -> AffectedTables:
+def _affected(cursor: DdlCursor) -> AffectedTables:
     if cursor.accept("SET"):
         # MariaDB's SET STATEMENT … FOR statement; a plain SET has no FOR.
         while not cursor.at_end() and not cursor.accept("FOR"):
             cursor.skip()
     verb = cursor.word()
-    touched = _touched_by(verb, cursor)
-    return replace(touched, verb=touched.verb or verb)
+    affected = _affected_by(verb, cursor)
+    return replace(affected, verb=affected.verb or verb)
 
 
-def _touched_by(verb: str, cursor: DdlCursor) -> AffectedTables:
+def _affected_by(verb: str, cursor: DdlCursor) -> AffectedTables:
     match verb:
         case "CREATE":
             cursor.skip()
@@ -279,9 +279,9 @@ def _touched_by(verb: str, cursor: DdlCursor) -> AffectedTables:
             cursor.accept("TABLE")
             return AffectedTables((cursor.table(),))
         case "ALTER":
-            return _touched_by_alter(cursor)
+            return _affected_by_alter(cursor)
         case "DROP":
-            return _touched_by_drop(cursor)
+            return _affected_by_drop(cursor)
         case "RENAME":
             cursor.skip()
             return (
@@ -300,7 +300,7 @@ def _touched_by(verb: str, cursor: DdlCursor) -> AffectedTables:
             return AffectedTables()
 
 
-def _touched_by_alter(cursor: DdlCursor) -> AffectedTables:
+def _affected_by_alter(cursor: DdlCursor) -> AffectedTables:
     cursor.skip()
     if cursor.word() in ("DATABASE", "SCHEMA"):
         return AffectedTables(defaults=True)
@@ -326,7 +326,7 @@ def _touched_by_alter(cursor: DdlCursor) -> AffectedTables:
     return AffectedTables(tuple(tables))
 
 
-def _touched_by_drop(cursor: DdlCursor) -> AffectedTables:
+def _affected_by_drop(cursor: DdlCursor) -> AffectedTables:
     cursor.skip()
     if cursor.accept("DATABASE") or cursor.accept("SCHEMA"):
         cursor.accept("IF", "EXISTS")

@@ -73,9 +73,9 @@ class DdlCatalogue:
             case CreateOrAlterDatabase(db, charset, collation):
                 if ddl.created and ddl.if_not_exists and db in self.databases:
                     return []
-                gone = self._drop_database(DropDatabase(db), dialect) if ddl.or_replace else []
+                dropped = self._drop_database(DropDatabase(db), dialect) if ddl.or_replace else []
                 self.databases[db] = (charset, collation) if charset else self.databases.get(db, self._server_charset)
-                return gone
+                return dropped
             case DropDatabase():
                 return self._drop_database(ddl, dialect)
             case TemporaryTable(table, created):

@@ -3,7 +3,7 @@
 A server that converts a column writes nothing of it to its log. `keeps_values` asks whether every value it can have
 converted without complaint is the same value; `may_lose` whether a value could have been cut, rounded or replaced by a
 statement that does not complain (``INSERT IGNORE``, ``ALTER IGNORE``, a session without strict mode). No mode complains
-of spaces that are cut at the end of a text. `computed_anew` and `equals_as_before` are about the effects of a
+of spaces that are cut at the end of a text. `recomputed` and `equals_as_before` are about the effects of a
 conversion beside the value that it converts.
 
 `tests/integration/connectors/mysql/test_mysql_conversions.py` plays pairs of types on real servers.
@@ -105,7 +105,7 @@ def _rounds(before: MySqlColumn, after: MySqlColumn) -> bool:
     return digits is not None and (digits_before is None or digits < digits_before)
 
 
-def computed_anew(columns: Iterable[tuple[MySqlColumn | None, MySqlColumn]], *, row_end: str = "") -> str:
+def recomputed(columns: Iterable[tuple[MySqlColumn | None, MySqlColumn]], *, row_end: str = "") -> str:
     """Why generated columns among `columns` (before and after) have other values now, which no statement names; empty
     where they have not: one is computed from a column that has another type, or compares by another collation.
 

@@ -75,7 +75,7 @@ def definitions_mislead(definitions: Iterable[ColumnDefinition], columns: Iterab
     return misleading(columns, {definition.name: definition.reads for definition in definitions})
 
 
-def told_otherwise(table: MySqlTable) -> str:
+def unlogged_reason(table: MySqlTable) -> str:
     """Why the log does not tell the table's rows, as far as the table itself shows it, and what to do; else empty."""
     leave = "or leave the table out with source.exclude."
     if table.engine.lower() in MERGE_ENGINES:

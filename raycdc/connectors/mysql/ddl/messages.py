@@ -8,7 +8,7 @@ There is no table of ours beside it, as there is in a log: types and names are t
 from __future__ import annotations
 
 from raycdc.connectors.mysql.ddl.alter import inherit, server_column
-from raycdc.connectors.mysql.ddl.apply import RefusedStatement, parse_ddl, touched_tables
+from raycdc.connectors.mysql.ddl.apply import RefusedStatement, affected_tables, parse_ddl
 from raycdc.connectors.mysql.ddl.catalogue import DdlCatalogue
 from raycdc.connectors.mysql.ddl.defaults import fill_of
 from raycdc.connectors.mysql.ddl.parse.statements import (
@@ -36,9 +36,9 @@ def events_of_statement(statement: str, default_db: str) -> tuple[SchemaChangeEv
     try:
         return _events(statement, default_db)
     except SchemaError as cause:
-        touched = touched_tables(statement, default_db, dialect=_DIALECT)
-        tables = tuple((table.db, table.table) for table in touched.tables)
-        raise StatementError(str(cause), tables=tables, databases=touched.databases) from cause
+        affected = affected_tables(statement, default_db, dialect=_DIALECT)
+        tables = tuple((table.db, table.table) for table in affected.tables)
+        raise StatementError(str(cause), tables=tables, databases=affected.databases) from cause
 
 
 def _events(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:

@@ -90,7 +90,7 @@ class Shadow:
     computed: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def origins(self) -> ColumnLineage:
+    def lineage(self) -> ColumnLineage:
         return ColumnLineage(self.renamed, self.filled, self.computed)
 
     def doubt_under(self, name: TableId) -> str:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raycdc.connectors.mysql.ddl.conversions import computed_anew, equals_as_before, keeps_values, may_lose
+from raycdc.connectors.mysql.ddl.conversions import equals_as_before, keeps_values, may_lose, recomputed
 from raycdc.connectors.mysql.ddl.parse.statements import ColumnDefinition
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.model import Column
@@ -56,28 +56,28 @@ class ColumnLineage:
 
 
 def reshape(
-    before: MySqlTable, after: MySqlTable, origins: ColumnLineage, *, forgiving: bool = True
+    before: MySqlTable, after: MySqlTable, lineage: ColumnLineage, *, forgiving: bool = True
 ) -> tuple[tuple[SchemaChangeEvent, ...], str | None]:
     """The events from `before` to `after`, and why existing rows may hold other values than these say, if they may.
 
-    Columns are the same where their names are, unless `origins` knows better. `forgiving`: the rows of `after` were
+    Columns are the same where their names are, unless `lineage` knows better. `forgiving`: the rows of `after` were
     written by what cuts values that do not fit, such as the ``INSERT IGNORE`` by which tools copy them.
     """
-    slots = _matched(before, after, origins)
+    slots = _matched(before, after, lineage)
     kept = {slot.before.name for slot in slots if slot.before is not None}
     events: list[SchemaChangeEvent] = [DropColumnEvent(before.id, c.name) for c in before.columns if c.name not in kept]
     events += renames(before, slots)
     for slot in slots:
         if slot.before is not None:
             events += type_change(before, slot.before, slot.column)
-    events += _placements(before, slots, origins)
+    events += _placements(before, slots, lineage)
     new_names = {slot.before.name: slot.column.name for slot in slots if slot.before is not None}
     if tuple(new_names[key] for key in before.primary_key if key in new_names) != after.primary_key:
         events.append(AlterPrimaryKeyEvent(before.id, after.primary_key))
     if before.row_end or after.row_end:
         # Tools that read the log copy a row's end as an update that changes nothing.
         return tuple(events), "of a system-versioned table rows may be current in one and not in the other"
-    return tuple(events), _doubt(after, slots, origins, forgiving=forgiving)
+    return tuple(events), _doubt(after, slots, lineage, forgiving=forgiving)
 
 
 def renames(table: MySqlTable, placed: Sequence[Slot]) -> list[SchemaChangeEvent]:
@@ -116,9 +116,9 @@ def same_name(one: str, other: str) -> bool:
     return one.casefold() == other.casefold()
 
 
-def _matched(before: MySqlTable, after: MySqlTable, origins: ColumnLineage) -> list[Slot]:
+def _matched(before: MySqlTable, after: MySqlTable, lineage: ColumnLineage) -> list[Slot]:
     columns = {column.name.casefold(): column for column in before.columns}
-    explicit = {name: columns.get(old.casefold()) for name, old in origins.renamed.items()}
+    explicit = {name: columns.get(old.casefold()) for name, old in lineage.renamed.items()}
     claimed = {column.name for column in explicit.values() if column is not None}
     slots = []
     for column in after.columns:
@@ -130,7 +130,7 @@ def _matched(before: MySqlTable, after: MySqlTable, origins: ColumnLineage) -> l
     return slots
 
 
-def _placements(before: MySqlTable, slots: Sequence[Slot], origins: ColumnLineage) -> list[SchemaChangeEvent]:
+def _placements(before: MySqlTable, slots: Sequence[Slot], lineage: ColumnLineage) -> list[SchemaChangeEvent]:
     """Added columns, and moves of the fewest columns that bring all to their places, in the new order."""
     places = {column.name: index for index, column in enumerate(before.columns)}
     stays = _longest_rising([places[slot.before.name] for slot in slots if slot.before is not None])
@@ -140,7 +140,7 @@ def _placements(before: MySqlTable, slots: Sequence[Slot], origins: ColumnLineag
         position = After(slots[index - 1].column.name) if index else First()
         if slot.before is None:
             column = slot.column
-            added = Column(column.name, column.logical(), column.nullable, origins.filled.get(column.name))
+            added = Column(column.name, column.logical(), column.nullable, lineage.filled.get(column.name))
             events.append(AddColumnEvent(before.id, added, Last() if index > last_kept else position))
         elif places[slot.before.name] not in stays:
             events.append(AlterColumnPositionEvent(before.id, slot.column.name, position))
@@ -163,13 +163,13 @@ def _longest_rising(numbers: Sequence[int]) -> set[int]:
     return rising
 
 
-def _doubt(after: MySqlTable, slots: Sequence[Slot], origins: ColumnLineage, *, forgiving: bool) -> str | None:
+def _doubt(after: MySqlTable, slots: Sequence[Slot], lineage: ColumnLineage, *, forgiving: bool) -> str | None:
     for slot in slots:
         name = slot.column.name
-        if name in origins.computed:
-            return f"the column {name!r} holds {origins.computed[name]} in the existing rows"
+        if name in lineage.computed:
+            return f"the column {name!r} holds {lineage.computed[name]} in the existing rows"
         if slot.before is None:
-            if name not in origins.filled:
+            if name not in lineage.filled:
                 return f"what the existing rows hold in the new column {name!r} is not known"
             continue
         if not keeps_values(slot.before, slot.column):
@@ -179,4 +179,4 @@ def _doubt(after: MySqlTable, slots: Sequence[Slot], origins: ColumnLineage, *, 
             return f"in the column {name!r}, now {slot.column.column_type}, it may be that {lost}"
         if forgiving and not equals_as_before(slot.before, slot.column):
             return f"the column {name!r} compares otherwise, so that rows with equal keys may have been left out"
-    return computed_anew(((slot.before, slot.column) for slot in slots), row_end=after.row_end) or None
+    return recomputed(((slot.before, slot.column) for slot in slots), row_end=after.row_end) or None

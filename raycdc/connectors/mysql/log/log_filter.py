@@ -69,7 +69,7 @@ from raycdc.source.snapshot.log.log_unit import (
     ParkTableUpdate,
     SchemaUpdate,
 )
-from raycdc.transform.masks import Masking, hidden_changes
+from raycdc.transform.masks import Masking, redacted_changes
 
 
 class LogFilter:
@@ -209,9 +209,9 @@ class KeptRows:
     """`raycdc.connectors.mysql.binlog.xa.xa_rows.RowKeeper`; `cut_by` are the columns that a table may be cut by."""
 
     def __init__(
-        self, hiding: Masking, cut_by: Callable[[TableId], Collection[str]], row_filter: LogFilter | None
+        self, masking: Masking, cut_by: Callable[[TableId], Collection[str]], row_filter: LogFilter | None
     ) -> None:
-        self._hiding = hiding
+        self._masking = masking
         self._cut_by = cut_by
         self._row_filter = row_filter
 
@@ -219,29 +219,29 @@ class KeptRows:
         captured = item if self._row_filter is None else self._row_filter.captured(item)
         if captured is None or not captured.batch.num_rows:
             return None
-        if self._hiding.hides(item.table, self._cut_by(item.table)):
-            return self._hiding.seal(item.table, ipc_bytes(captured.batch)).encode()
-        return ipc_bytes(self._hiding.batch(item.table, captured.batch))
+        if self._masking.masks_any(item.table, self._cut_by(item.table)):
+            return self._masking.seal(item.table, ipc_bytes(captured.batch)).encode()
+        return ipc_bytes(self._masking.batch(item.table, captured.batch))
 
     def batch(self, kept: bytes) -> pa.RecordBatch:
         return batch_of(self._opened(kept))
 
     def keep_events(self, table: TableId, events: bytes) -> bytes | None:
-        if not self._hiding.concerns(table):
+        if not self._masking.concerns(table):
             return events
-        return None if self._hiding.state_key is None else self._hiding.seal(table, events).encode()
+        return None if self._masking.state_key is None else self._masking.seal(table, events).encode()
 
     def events(self, kept: bytes) -> bytes:
         return self._opened(kept)
 
     def _opened(self, kept: bytes) -> bytes:
-        return self._hiding.open(kept.decode()) if is_sealed(kept[:16].decode("ascii", "replace")) else kept
+        return self._masking.open(kept.decode()) if is_sealed(kept[:16].decode("ascii", "replace")) else kept
 
 
 _NOT_KEPT = "a default that a mask hides, and that the state does not keep"
 
 
-def hidden_table(table: MySqlTable, masks: Masks, owner: TableId | None = None) -> MySqlTable:
+def redacted_table(table: MySqlTable, masks: Masks, owner: TableId | None = None) -> MySqlTable:
     """The table without the defaults that masks hide; those of `owner` where it is to take that table's place."""
     if not masks:
         return table
@@ -255,55 +255,55 @@ def hidden_table(table: MySqlTable, masks: Masks, owner: TableId | None = None) 
     )  # fmt: skip
 
 
-def hidden_document(document: SchemaDocument, masks: Masks) -> SchemaDocument:
+def redacted_document(document: SchemaDocument, masks: Masks) -> SchemaDocument:
     """A schema document without them."""
     table = table_of(document)
-    hidden = hidden_table(table, masks)
+    hidden = redacted_table(table, masks)
     return document if hidden == table else document_of(hidden, capture_of(document))
 
 
-def hidden_update(update: SchemaUpdate, hiding: Masking, statement: str) -> SchemaUpdate:
+def redacted_update(update: SchemaUpdate, masking: Masking, statement: str) -> SchemaUpdate:
     """The parts that the state may have of a change that `statement` made."""
-    masks = hiding.masks
+    masks = masking.masks
     if not masks:
         return update
     match update:
         case ParkTableUpdate(table, parking):
-            if not hiding.concerns(table):
+            if not masking.concerns(table):
                 return update
             return ParkTableUpdate(table, replace(parking, reason=without_values(parking.reason, statement)))
         case DropTableUpdate(table, changes):
-            return DropTableUpdate(table, hidden_changes(table, changes, masks))
+            return DropTableUpdate(table, redacted_changes(table, changes, masks))
         case AlterTableUpdate(table, changes, document):
-            return AlterTableUpdate(table, hidden_changes(table, changes, masks), hidden_document(document, masks))
+            return AlterTableUpdate(table, redacted_changes(table, changes, masks), redacted_document(document, masks))
         case BeginTableUpdate(table, changes, document, snapshot):
             return BeginTableUpdate(
-                table, hidden_changes(table, changes, masks), hidden_document(document, masks), snapshot
+                table, redacted_changes(table, changes, masks), redacted_document(document, masks), snapshot
             )
         case _:
             assert_never(update)
 
 
-def hidden_state(state: HistoryState, masks: Masks) -> HistoryState:
+def redacted_state(state: HistoryState, masks: Masks) -> HistoryState:
     """`DdlHistory`'s state, of which schema change tools' tables have columns and defaults."""
     if not masks or not state.shadows:
         return state
-    return replace(state, shadows={name: hidden_shadow(shadow, masks) for name, shadow in state.shadows.items()})
+    return replace(state, shadows={name: redacted_shadow(shadow, masks) for name, shadow in state.shadows.items()})
 
 
-def hidden_shadow(shadow: Shadow, masks: Masks) -> Shadow:
+def redacted_shadow(shadow: Shadow, masks: Masks) -> Shadow:
     """A tool's table without the defaults that masks hide in the table whose place it takes."""
     owner = shadow.owner
     lost = [n for n, value in shadow.filled.items() if value is not None and masks.of(owner, n) is not None]
     return replace(
         shadow,
-        table=None if shadow.table is None else hidden_table(shadow.table, masks, owner),
+        table=None if shadow.table is None else redacted_table(shadow.table, masks, owner),
         filled={**shadow.filled, **dict.fromkeys(lost)},
         computed={**shadow.computed, **dict.fromkeys(lost, _NOT_KEPT)},
     )
 
 
-def without_values_in_errors(on_ddl: Callable[[DdlItem], None], hiding: Masking) -> Callable[[DdlItem], None]:
+def without_values_in_errors(on_ddl: Callable[[DdlItem], None], masking: Masking) -> Callable[[DdlItem], None]:
     """`on_ddl`, whose errors quote the statement."""
 
     def apply(item: DdlItem) -> None:
@@ -313,4 +313,4 @@ def without_values_in_errors(on_ddl: Callable[[DdlItem], None], hiding: Masking)
             kind = SchemaError if isinstance(cause, SchemaError) else DataError
             raise kind(without_values(str(cause), item.statement)) from None
 
-    return apply if hiding.masks else on_ddl
+    return apply if masking.masks else on_ddl

@@ -36,7 +36,7 @@ from raycdc.connectors.mysql.server.catalog import (
 from raycdc.connectors.mysql.server.client import probe
 from raycdc.connectors.mysql.server.connections import Connections
 from raycdc.connectors.mysql.server.unlogged import engines_of, logs_cascades, unlogged
-from raycdc.connectors.mysql.table_probe import TableOptions, look_at
+from raycdc.connectors.mysql.table_probe import TableOptions, probe_table
 from raycdc.connectors.mysql.values.documents import table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
@@ -66,7 +66,7 @@ class LogOpening:
         """Connect, and read the log from the split's position. Blocks; raises `LogLostError`."""
         unlogged_tables = self._unlogged_tables()
         tables = tables_of(self.split)
-        hiding = self.context.hiding
+        masking = self.context.masking
         history = self._history(tables)
         decoder = BinlogDecoder(
             MapSchemas(tables),
@@ -74,29 +74,29 @@ class LogOpening:
             start=self.start,
             log=self.connections.server().log_kind,
             form=BatchForm(with_pos=True),
-            on_ddl=without_values_in_errors(history.on_ddl, hiding),
+            on_ddl=without_values_in_errors(history.on_ddl, masking),
         )
-        decoder.misfits.listener = history.on_misfit
+        decoder.mismatches.listener = history.on_schema_mismatch
         decoder.xa.keeps = history.selects
         decoder.xa.find_prepared = search = PreparedSearch(self._connect, self.connections.server())
-        decoder.files.find_place = PositionFinder(self._connect)
+        decoder.files.find_position = PositionFinder(self._connect)
         decoder.files.on_file = history.temporary.begin_file
         history.attach(decoder)
         history.park_unlogged(unlogged_tables, self.start)
         row_filter = LogFilter(self.connections.connect, self.options.captures(), history.table)
-        decoder.xa.keeper = KeptRows(hiding, partial(self._cut_by, chunk_keys_of(self.split)), row_filter)
+        decoder.xa.keeper = KeptRows(masking, partial(self._cut_by, chunk_keys_of(self.split)), row_filter)
         reader = MySqlLogReader(
             log=WholeLog(
-                self.connections.follow_beside if self.split.beside else self.connections.follow,
+                self.connections.follow_catch_up if self.split.is_catch_up else self.connections.follow,
                 self.start,
                 decoder.cursor,
-                bytes_max=self.options.config.pace.bytes_at_once(READ_BYTES_MAX),
+                bytes_max=self.options.config.rate_limit.bytes_at_once(READ_BYTES_MAX),
             ),
             history=history,
             decoder=decoder,
             start=self.start,
             row_filter=row_filter,
-            hiding=hiding,
+            masking=masking,
         )
         search.is_stopped = lambda: reader.is_woken
         return reader
@@ -109,7 +109,7 @@ class LogOpening:
             tables,
             selector=selector,
             server=self._server(),
-            terms=ParkingSetup(parked, self._look, self.context.rules),
+            terms=ParkingSetup(parked, self._probe, self.context.rules),
             state=HistoryState.from_json(self.split.state.notes.to_json()),
             snapshots=SnapshotChunkKeys(snapshots_of(self.split), self.snapshots_over),
         )
@@ -137,8 +137,8 @@ class LogOpening:
         """To the very server whose log is read."""
         return self.connections.connect_to(self.start)
 
-    def _look(self, table: TableId) -> FollowableTable[MySqlTable] | UnfollowableTable | None:
-        return look_at(self._connect, table, self.options, self.context.rules)
+    def _probe(self, table: TableId) -> FollowableTable[MySqlTable] | UnfollowableTable | None:
+        return probe_table(self._connect, table, self.options, self.context.rules)
 
     def _is_sequence(self, table: TableId) -> bool:
         with closing(self._connect()) as connection:

@@ -23,7 +23,7 @@ from raycdc.clients.mysql import query
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.event_types import LogKind
 from raycdc.connectors.mysql.binlog.index_loops import FORMAT_DESCRIPTION, HEADER_BYTES
-from raycdc.connectors.mysql.binlog.positions.position import READ_ANEW, BinlogOffset, LogMark
+from raycdc.connectors.mysql.binlog.positions.position import RESNAPSHOT_HINT, BinlogOffset, LogMark
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.server.client import MySqlServerInfo, log_files
@@ -65,7 +65,7 @@ def prove(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset) -> None
     if not mark.is_of_same_file(found) or (mark.at and not is_far and event != mark.crc):
         raise LogLostError(
             f"{mark.file} on {info.address} is another file than the one that was read up to {offset}: the log was "
-            f"reset, or the server was set up anew. {READ_ANEW}."
+            f"reset, or the server was set up anew. {RESNAPSHOT_HINT}."
         )
 
 
@@ -102,17 +102,17 @@ def _beginning(connect: Connect, info: MySqlServerInfo, mark: LogMark, at: int) 
     return found, 0
 
 
-def _events(connect: Connect, place: BinlogOffset) -> Iterator[tuple[int, bytes, int]]:
+def _events(connect: Connect, position: BinlogOffset) -> Iterator[tuple[int, bytes, int]]:
     """(type, event, bytes of its checksum) of a dump from the place on, up to the log's end."""
     checksum_bytes = 0
-    with closing(BinlogStream(connect(), server_id=0, offset=place, connect_again=connect)) as stream:
+    with closing(BinlogStream(connect(), server_id=0, offset=position, connect_again=connect)) as stream:
         while not stream.ended:
             data = _next(stream)
             at = 0
             while at < len(data):
                 length = int.from_bytes(data[at + 9 : at + 13], "little")
                 if length < HEADER_BYTES:
-                    raise CorruptLogError(f"{place}: an event's length is impossible")
+                    raise CorruptLogError(f"{position}: an event's length is impossible")
                 event = bytes(data[at : at + length])
                 if event[4] == FORMAT_DESCRIPTION:
                     checksum_bytes = 4 if event[-5] == 1 else 0
@@ -150,13 +150,13 @@ def _read(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset, *, byte
 def _unreadable(info: MySqlServerInfo, offset: BinlogOffset, cause: Exception) -> LogLostError:
     return LogLostError(
         f"The log of {info.address} cannot be read on from {offset}: {_first_sentence(cause)} The log was reset, or is "
-        f"damaged there. {READ_ANEW}."
+        f"damaged there. {RESNAPSHOT_HINT}."
     )
 
 
 def _first_sentence(cause: Exception) -> str:
     """What happened, without its advice."""
-    return str(cause).partition(f" {READ_ANEW}")[0].rstrip(".") + "."
+    return str(cause).partition(f" {RESNAPSHOT_HINT}")[0].rstrip(".") + "."
 
 
 def _require_purged(
@@ -171,7 +171,7 @@ def _require_purged(
             return
     raise LogLostError(
         f"{info.address} has no {mark.file} any more, which was read up to {offset}, and did not purge all of it (its "
-        f"oldest file is {oldest}): the log was reset, or the server was set up anew. {READ_ANEW}."
+        f"oldest file is {oldest}): the log was reset, or the server was set up anew. {RESNAPSHOT_HINT}."
     )
 
 

@@ -30,12 +30,12 @@ import pyarrow as pa
 
 from raycdc.connectors.mysql.binlog.decoder import BinlogDecoder
 from raycdc.connectors.mysql.binlog.events import BinlogRowsItem, DdlItem, FileBegins
-from raycdc.connectors.mysql.binlog.positions.position import READ_ANEW, BinlogOffset, ordinal_of
+from raycdc.connectors.mysql.binlog.positions.position import RESNAPSHOT_HINT, BinlogOffset, ordinal_of
 from raycdc.connectors.mysql.binlog.whole_transactions import WholeEvents, WholeLog
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
 from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
-from raycdc.connectors.mysql.log.log_filter import LogFilter, hidden_state, hidden_update
+from raycdc.connectors.mysql.log.log_filter import LogFilter, redacted_state, redacted_update
 from raycdc.errors import CorruptLogError, LogLostError
 from raycdc.source.snapshot.handoff.hand_off import LogRows
 from raycdc.source.snapshot.log.log_unit import (
@@ -59,7 +59,7 @@ READ_TIMEOUT_S = 0.2
 
 def unreadable(stream: BinlogStream, offset: BinlogOffset, cause: CorruptLogError) -> LogLostError:
     """The log is damaged behind `offset`: a start that finds it so (`log_proof`) can read the tables anew."""
-    return LogLostError(f"{stream.address}: the log cannot be read on from {offset}: {cause}. {READ_ANEW}.")
+    return LogLostError(f"{stream.address}: the log cannot be read on from {offset}: {cause}. {RESNAPSHOT_HINT}.")
 
 
 class MySqlLogReader:
@@ -75,9 +75,9 @@ class MySqlLogReader:
         decoder: BinlogDecoder,
         start: BinlogOffset,
         row_filter: LogFilter | None = None,
-        hiding: Masking | None = None,
+        masking: Masking | None = None,
     ) -> None:
-        self._hiding = hiding or Masking()
+        self._masking = masking or Masking()
         self._history = history
         self._row_filter = row_filter
         self._decoder = decoder
@@ -99,7 +99,7 @@ class MySqlLogReader:
                 if (whole := self._log.next_known()) is not None:
                     self._decode(whole)
                     continue
-                self._begin_again()
+                self._resnapshot_parked()
                 if not self._units and not self._log.read(timeout_s=READ_TIMEOUT_S):
                     return None
             except CorruptLogError as cause:
@@ -146,15 +146,15 @@ class MySqlLogReader:
         cursor = self._decoder.cursor
         self._rows_unit(pending, cursor.position, in_transaction=cursor.in_transaction, fetched_ms=fetched_ms)
 
-    def _begin_again(self) -> None:
+    def _resnapshot_parked(self) -> None:
         """Between two transactions: let tables begin again whose look holds here."""
         if self._decoder.cursor.in_transaction:
             return
-        self._history.begin_again(self._position, time.time_ns() // 1_000_000)
+        self._history.resnapshot_parked(self._position, time.time_ns() // 1_000_000)
         updates, truncations = self._history.take_updates()
         if updates:
-            place = LogPosition(self._position.sealed(), ordinal_of(self._position))
-            self._units.append(self._as_passed_on(SchemaChange(place, updates, truncations)))
+            log_position = LogPosition(self._position.sealed(), ordinal_of(self._position))
+            self._units.append(self._as_passed_on(SchemaChange(log_position, updates, truncations)))
 
     def _rows_unit(
         self, items: Sequence[BinlogRowsItem], position: BinlogOffset, *, in_transaction: bool, fetched_ms: int
@@ -166,25 +166,25 @@ class MySqlLogReader:
         rows = tuple(believed for item in items if (believed := self._believed(item)) is not None)
         parked: tuple[ParkTableUpdate, ...] = ()
         if not in_transaction:
-            parked = (*self._parked, *self._history.take_misfits(position, self._decoder.cursor.last_ts_ms))
+            parked = (*self._parked, *self._history.take_mismatches(position, self._decoder.cursor.last_ts_ms))
             self._parked.clear()
-        place = LogPosition(
+        log_position = LogPosition(
             position.sealed(), ordinal_of(position), self._decoder.cursor.last_ts_ms or None, fetched_ms
         )
         size = sum(item.batch.nbytes for item in items)
         if in_transaction:
-            self._units.append(TransactionPart(place, rows, size))
+            self._units.append(TransactionPart(log_position, rows, size))
         elif items or parked:
-            self._units.append(LogTransactions(place, rows, parked=parked, bytes=size))
+            self._units.append(LogTransactions(log_position, rows, parked=parked, bytes=size))
         else:
-            self._units.append(LogProgress(place))
+            self._units.append(LogProgress(log_position))
 
     def _parked_later(self, updates: Sequence[SchemaUpdate], statement: str) -> tuple[SchemaUpdate, ...]:
         """The updates that need not wait for the end of the transaction: all but those that park a table."""
         now: list[SchemaUpdate] = []
         for update in updates:
             if isinstance(update, ParkTableUpdate):
-                parked = hidden_update(update, self._hiding, statement)
+                parked = redacted_update(update, self._masking, statement)
                 assert isinstance(parked, ParkTableUpdate)
                 self._parked.append(parked)
             else:
@@ -194,7 +194,7 @@ class MySqlLogReader:
     def _believed(self, item: BinlogRowsItem) -> LogRows | None:
         """The part of the item before the place where its table became unbelievable."""
         batch, row_pos = item.batch, item.row_pos
-        last = self._history.misfits.believed_up_to(item.table)
+        last = self._history.mismatches.believed_up_to(item.table)
         if last is not None:
             believed = row_pos + ordinal_of(BinlogOffset(item.file, 0)) <= last
             if not believed.any():
@@ -214,7 +214,7 @@ class MySqlLogReader:
         """The changes of a statement; one about a tool's table changes only the facts that the next start must know."""
         # CREATE TABLE … SELECT of MySQL 8.0.21 and later is one transaction with its rows.
         self._position, self._open = item.before if item.in_transaction else item.position, item.in_transaction
-        place = LogPosition(
+        log_position = LogPosition(
             self._position.sealed(),
             ordinal_of(self._position),
             item.ts_ms,
@@ -223,20 +223,20 @@ class MySqlLogReader:
         )
         if updates:
             at = ordinal_of(item.position) if item.in_transaction else None
-            change = SchemaChange(place, updates, truncations, in_transaction=item.in_transaction, at=at)
+            change = SchemaChange(log_position, updates, truncations, in_transaction=item.in_transaction, at=at)
             self._units.append(self._as_passed_on(change, item.statement))
         else:
-            self._units.append(TransactionPart(place) if item.in_transaction else LogProgress(place))
+            self._units.append(TransactionPart(log_position) if item.in_transaction else LogProgress(log_position))
 
     def _notes_unit(self, position: BinlogOffset, *, in_transaction: bool, fetched_ms: int) -> None:
         """Facts that the next start must know, and nothing else."""
         last_ts_ms = self._decoder.cursor.last_ts_ms or None
         notes = self._notes(self._history.take_state())
-        place = LogPosition(position.sealed(), ordinal_of(position), last_ts_ms, fetched_ms, notes)
-        self._units.append(TransactionPart(place) if in_transaction else LogProgress(place))
+        log_position = LogPosition(position.sealed(), ordinal_of(position), last_ts_ms, fetched_ms, notes)
+        self._units.append(TransactionPart(log_position) if in_transaction else LogProgress(log_position))
 
     def _notes(self, state: HistoryState | None) -> LogNotes | None:
-        return None if state is None else LogNotes.from_json(hidden_state(state, self._hiding.masks).to_json())
+        return None if state is None else LogNotes.from_json(redacted_state(state, self._masking.masks).to_json())
 
     def _as_passed_on(self, change: SchemaChange, statement: str = "") -> SchemaChange:
         """The change without rows and values that the configuration leaves out."""
@@ -245,5 +245,5 @@ class MySqlLogReader:
             updates = tuple(self._row_filter.update(update) for update in updates)
             narrowed = self._row_filter.narrowed
             truncations = tuple(replace(rows, batch=narrowed(rows.table, rows.batch)) for rows in truncations)
-        updates = tuple(hidden_update(update, self._hiding, statement) for update in updates)
+        updates = tuple(redacted_update(update, self._masking, statement) for update in updates)
         return replace(change, updates=updates, truncations=truncations)

@@ -28,7 +28,7 @@ from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.binlog.xa.xa_transactions import Preparing
-from raycdc.connectors.mysql.ddl.apply import touched_tables
+from raycdc.connectors.mysql.ddl.apply import affected_tables
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.server.client import MySqlServerInfo, log_files
 from raycdc.errors import CorruptLogError, DataError, SchemaError, SourceError, SourceUnavailableError
@@ -140,9 +140,9 @@ class _FileSearch:
             if isinstance(item, DdlItem) and item.position <= self._before:
                 self._statement_in = item.before
                 dialect = dialect_of_session(self._dialect, item.session)
-                touched = touched_tables(item.statement, item.db, dialect=dialect)
-                self.changed |= {*touched.tables, *touched.databases}
-                self.has_unread = self.has_unread or bool(touched.unread)
+                affected = affected_tables(item.statement, item.db, dialect=dialect)
+                self.changed |= {*affected.tables, *affected.databases}
+                self.has_unread = self.has_unread or bool(affected.unread)
 
     def _prepared(self, step: Preparing) -> None:
         cursor = self._decoder.cursor

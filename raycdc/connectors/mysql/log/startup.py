@@ -29,13 +29,13 @@ from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.tables.map_plans import MapSchemas
 from raycdc.connectors.mysql.binlog.whole_transactions import WholeEvents
 from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
-from raycdc.connectors.mysql.ddl.apply import DdlDialect, RefusedStatement, apply_ddl, parse_ddl, touched_tables
+from raycdc.connectors.mysql.ddl.apply import DdlDialect, RefusedStatement, affected_tables, apply_ddl, parse_ddl
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.ddl.parse.statement_text import mentions, shown
 from raycdc.connectors.mysql.ddl.parse.statements import AlterTable, CreateTable, RenameTable, separated
 from raycdc.connectors.mysql.plugin import MySqlStartupOptions
 from raycdc.connectors.mysql.server.catalog import load_tables
-from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_place, log_files
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_end, log_files
 from raycdc.connectors.mysql.server.mariadb_log import POSITION_MAX, UnreportedGtidsError, gtid_at
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import ConfigError, SchemaError, SourceError
@@ -95,7 +95,7 @@ def past_point(
     """The place `start` names, and today's tables taken back over the statements between it and now."""
     position = past_position(connection, info, start, open_log)
     now = load_tables(connection, tables)
-    between = statements_between(info, position, current_place(connection, info), open_log)
+    between = statements_between(info, position, current_end(connection, info), open_log)
     return tables_at(now, between, captured=captured, dialect=dialect_of(info)), position
 
 
@@ -119,8 +119,8 @@ def past_position(
         )
     if not 4 <= start.pos <= sizes[start.file]:
         raise ConfigError(f"source.startup.pos: {start.file} on {info.address} has {sizes[start.file]} bytes.")
-    place = _exact(connection, info, BinlogOffset(start.file, start.pos), open_log)
-    return replace(place, skip_events=start.skip_events, skip_rows=start.skip_rows)
+    position = _exact(connection, info, BinlogOffset(start.file, start.pos), open_log)
+    return replace(position, skip_events=start.skip_events, skip_rows=start.skip_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,18 +143,18 @@ def tables_at(
     """The `tables` of now as they were before `statements`."""
     earlier = dict(tables)
     other: dict[TableId, str] = {}
-    settled: set[TableId] = set()
+    resolved: set[TableId] = set()
     for item in statements:
         read = dialect_of_session(dialect, item.session)
-        touched = touched_tables(item.statement, item.db, dialect=read)
-        unread = [table for table in tables if touched.unread and mentions(item.statement, table, db=item.db)]
-        for table_id in (*touched.tables, *unread):
-            if table_id in settled or not captured(table_id) or table_id not in tables:
+        affected = affected_tables(item.statement, item.db, dialect=read)
+        unread = [table for table in tables if affected.unread and mentions(item.statement, table, db=item.db)]
+        for table_id in (*affected.tables, *unread):
+            if table_id in resolved or not captured(table_id) or table_id not in tables:
                 continue
             effect = _effect(item, table_id, tables[table_id], read)
             if effect is _Effect.NONE:
                 continue
-            settled.add(table_id)
+            resolved.add(table_id)
             del earlier[table_id]
             if effect is _Effect.CHANGED:
                 other[table_id] = (
@@ -250,21 +250,23 @@ def _after_gtids(info: MySqlServerInfo, start: PastStart, oldest: str) -> Binlog
     )
 
 
-def _exact(connection: Connection[Any], info: MySqlServerInfo, place: BinlogOffset, open_log: OpenLog) -> BinlogOffset:
-    """`place` with the GTID set of everything before it."""
-    if info.is_mariadb and place.pos <= POSITION_MAX:
+def _exact(
+    connection: Connection[Any], info: MySqlServerInfo, position: BinlogOffset, open_log: OpenLog
+) -> BinlogOffset:
+    """`position` with the GTID set of everything before it."""
+    if info.is_mariadb and position.pos <= POSITION_MAX:
         # Where an event before it is larger than the server takes from clients, the log is read as everywhere else.
         with suppress(UnreportedGtidsError):
-            return replace(place, gtid_set=gtid_at(connection, place.file, place.pos), server=info.identity)
+            return replace(position, gtid_set=gtid_at(connection, position.file, position.pos), server=info.identity)
     if not info.gtid_mode:
-        return replace(place, server=info.identity)
-    decoder = _blind_decoder(info, BinlogOffset(place.file, 4))
+        return replace(position, server=info.identity)
+    decoder = _blind_decoder(info, BinlogOffset(position.file, 4))
     before: MySqlGtidSet | MariaDbGtidSet | None = None
-    with closing(open_log(BinlogOffset(place.file, 4))) as stream:
-        while before is None or decoder.cursor.position.pos < place.pos:
+    with closing(open_log(BinlogOffset(position.file, 4))) as stream:
+        while before is None or decoder.cursor.position.pos < position.pos:
             data = bytes(stream.read(bytes_max=_READ_BYTES, timeout_s=_READ_TIMEOUT_S))
             if not data:
-                raise SourceError(f"{info.address} sent nothing of {place.file} up to {place}.")
+                raise SourceError(f"{info.address} sent nothing of {position.file} up to {position}.")
             for start, end, kind in event_bounds(data):
                 if kind in (_PREVIOUS_GTIDS, _GTID_LIST):
                     checksum = 4 if info.checksum == "CRC32" else 0
@@ -272,26 +274,26 @@ def _exact(connection: Connection[Any], info: MySqlServerInfo, place: BinlogOffs
                     before = MariaDbGtidSet.decode(body) if kind == _GTID_LIST else MySqlGtidSet.decode(body)
                 # An event's own position has 32 bits, and is 0 for those of the dump.
                 is_of_file = data[start + 13 : start + 17] != bytes(4)
-                if before is not None and is_of_file and decoder.cursor.event_position.pos + end - start > place.pos:
-                    return _checked_place(decoder, before, place, info)
+                if before is not None and is_of_file and decoder.cursor.event_position.pos + end - start > position.pos:
+                    return _checked_position(decoder, before, position, info)
                 for _ in decoder.items(np.frombuffer(data[start:end], np.uint8)):
                     pass
-    return _checked_place(decoder, before, place, info)
+    return _checked_position(decoder, before, position, info)
 
 
-def _checked_place(
-    decoder: BinlogDecoder, before: MySqlGtidSet | MariaDbGtidSet, place: BinlogOffset, info: MySqlServerInfo
+def _checked_position(
+    decoder: BinlogDecoder, before: MySqlGtidSet | MariaDbGtidSet, position: BinlogOffset, info: MySqlServerInfo
 ) -> BinlogOffset:
-    if place.pos != 4 and (decoder.cursor.event_position.pos != place.pos or decoder.cursor.in_transaction):
+    if position.pos != 4 and (decoder.cursor.event_position.pos != position.pos or decoder.cursor.in_transaction):
         raise ConfigError(
-            f"source.startup.pos: {place} lies inside an event or a transaction; the nearest place before it is "
+            f"source.startup.pos: {position} lies inside an event or a transaction; the nearest place before it is "
             f"{decoder.cursor.position}."
         )
-    within = decoder.cursor.position.gtid_set if place.pos != 4 else ""
+    within = decoder.cursor.position.gtid_set if position.pos != 4 else ""
     if isinstance(before, MariaDbGtidSet):
         gtids = str(MariaDbGtidSet({**before.last, **MariaDbGtidSet.parse(within).last}))
-        return replace(place, gtid_set=gtids, server=info.identity)
-    return _with_previous(replace(place, gtid_set=within), before, info)
+        return replace(position, gtid_set=gtids, server=info.identity)
+    return _with_previous(replace(position, gtid_set=within), before, info)
 
 
 def event_bounds(data: bytes) -> Iterable[tuple[int, int, int]]:
@@ -332,7 +334,7 @@ def first_since(
     """The end of the last transaction before the first one that was committed at the time or later."""
     decoder = _blind_decoder(info, begin)
     previous = MySqlGtidSet()
-    place = begin
+    position = begin
     exact = False
     with closing(open_log(begin)) as stream:
         while decoder.cursor.position < end:
@@ -346,7 +348,7 @@ def first_since(
                     checksum = 4 if info.checksum == "CRC32" else 0
                     previous = MySqlGtidSet.decode(data[start + HEADER_BYTES : stop - checksum])
                 if not decoder.cursor.in_transaction:
-                    place = decoder.cursor.position
+                    position = decoder.cursor.position
                 inside = decoder.cursor.in_transaction
                 for _ in decoder.items(np.frombuffer(data[start:stop], np.uint8)):
                     pass
@@ -354,7 +356,7 @@ def first_since(
                 exact = int(decoder.cursor.state[index.S_TX_MS]) > 0 or (exact and inside)
                 in_transaction = inside or decoder.cursor.in_transaction
                 if in_transaction and _since(decoder.cursor.last_ts_ms, timestamp_ms, exact=exact):
-                    return _with_previous(place, previous, info)
+                    return _with_previous(position, previous, info)
     return _with_previous(decoder.cursor.position, previous, info)
 
 
@@ -363,11 +365,11 @@ def _since(event_ms: int, timestamp_ms: int, *, exact: bool) -> bool:
     return (event_ms if exact else event_ms + 999) >= timestamp_ms
 
 
-def _with_previous(place: BinlogOffset, previous: MySqlGtidSet, info: MySqlServerInfo) -> BinlogOffset:
+def _with_previous(position: BinlogOffset, previous: MySqlGtidSet, info: MySqlServerInfo) -> BinlogOffset:
     if info.is_mariadb or not info.gtid_mode:
-        return replace(place, server=info.identity)
-    gtids = MySqlGtidSet.parse(place.gtid_set)
+        return replace(position, server=info.identity)
+    gtids = MySqlGtidSet.parse(position.gtid_set)
     for server, ranges in previous.intervals.items():
         for first, last in ranges:
             gtids.add(server, first, last)
-    return replace(place, gtid_set=str(gtids), server=info.identity)
+    return replace(position, gtid_set=str(gtids), server=info.identity)

@@ -18,7 +18,7 @@ from raycdc.clients.mysql import is_denied, is_of_changed_table, query, quote_na
 from raycdc.connectors.mysql.ddl.logged_otherwise import MERGE_ENGINES, MERGED, misleading, names_read, tables_below
 from raycdc.connectors.mysql.ddl.parse.statements import DdlDialect
 from raycdc.connectors.mysql.ddl.shadows import tool_tables
-from raycdc.connectors.mysql.values.types import HIDDEN_ROW_END, MySqlColumn, MySqlTable
+from raycdc.connectors.mysql.values.types import IMPLICIT_ROW_END, MySqlColumn, MySqlTable
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
 
@@ -171,7 +171,7 @@ def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[
             if _text(row[2]) == "VIEW":
                 views.add(TableId(db, _text(row[0])))
             if _text(row[2]) == "SYSTEM VERSIONED":
-                row_ends[TableId(db, _text(row[0]))] = HIDDEN_ROW_END
+                row_ends[TableId(db, _text(row[0]))] = IMPLICIT_ROW_END
         if any(column.is_virtual for table in columns if table.db == db for column in columns[table]):
             for row in _rows(connection, _EXPRESSIONS, db, names):
                 reads[TableId(db, _text(row[0]))][_text(row[1])] = names_read(_text(row[2]))

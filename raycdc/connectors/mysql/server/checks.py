@@ -27,11 +27,11 @@ from raycdc.clients.mysql import (
 )
 from raycdc.config.checks import CheckResult, readable_on_the_way
 from raycdc.config.tls import TlsMode
-from raycdc.connectors.mysql.ddl.logged_otherwise import told_otherwise
+from raycdc.connectors.mysql.ddl.logged_otherwise import unlogged_reason
 from raycdc.connectors.mysql.ddl.parse.column import never_logged
 from raycdc.connectors.mysql.log.prepared_search import check_prepared
 from raycdc.connectors.mysql.server.catalog import below_merged, load_tables, table_sizes
-from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_place
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_end
 from raycdc.connectors.mysql.server.locks import PLANNING_WAIT_S, wait_for_locks
 from raycdc.connectors.mysql.server.unlogged import LoggedTables, check_cascades, check_log
 from raycdc.connectors.mysql.snapshot.commits import sees_commits
@@ -245,7 +245,7 @@ def _position_privilege(connection: Connection[Any], info: MySqlServerInfo, acco
     if not info.log_bin:
         return CheckResult(name, "The log position was not asked for: there is no log.", ok=True)
     try:
-        position = current_place(connection, info)
+        position = current_end(connection, info)
     except SourceUnavailableError:
         raise
     except SourceError:
@@ -402,7 +402,7 @@ def unfit(table: MySqlTable) -> str:
         return str(cause)
     if (why := never_logged(table)) is not None:
         return why
-    if why := told_otherwise(table):
+    if why := unlogged_reason(table):
         return why
     if why := reserved_column(column.name for column in table.columns):
         return f"Table {table.id}: {why} with source.exclude."

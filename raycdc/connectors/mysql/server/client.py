@@ -18,7 +18,7 @@ from pymysql.connections import Connection
 from raycdc.clients.mysql import address_of, query, query_dict, query_one
 from raycdc.connectors.mysql.binlog.event_types import LogKind
 from raycdc.connectors.mysql.binlog.positions.gtid import MySqlGtidSet
-from raycdc.connectors.mysql.binlog.positions.position import READ_ANEW, BinlogOffset
+from raycdc.connectors.mysql.binlog.positions.position import RESNAPSHOT_HINT, BinlogOffset
 from raycdc.connectors.mysql.server.mariadb_log import UnreportedGtidsError, ensure_same_log, gtid_at, gtid_binlog_pos
 from raycdc.errors import LogLostError, SourceError
 from raycdc.source.log_owner import LogOwner
@@ -29,7 +29,7 @@ _GTID_TRIES = 5
 _GTID_TRIES_MORE = 500
 _GTID_NEXT = re.compile(r"GTID_NEXT=\s*'([^']+:\d+)'")
 #: Longest time a commit takes from the log to visibility on a server that waits for no replica.
-_COMMIT_SETTLE_S = 1.0
+_COMMIT_WAIT_S = 1.0
 
 
 class Flavor(StrEnum):
@@ -150,7 +150,7 @@ def parse_version(text: str) -> tuple[int, int, int]:
     return (parts[0], parts[1], parts[2])
 
 
-def current_place(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
+def current_end(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
     """The end of the log now: an upper bound of everything any SELECT answered before this call can have seen.
 
     MySQL says its GTID set, too, as in `current_position`; on MariaDB it is left out. Raises `SourceError` when the log
@@ -162,33 +162,33 @@ def current_place(connection: Connection[Any], info: MySqlServerInfo) -> BinlogO
             f"{info.address} writes no binary log. Start the server with log_bin and binlog_format = ROW."
         )
     gtid_set = "" if info.is_mariadb else str(status.get("Executed_Gtid_Set") or "").replace("\n", "")
-    place = BinlogOffset(str(status["File"]), int(status["Position"]), server=info.identity)
-    return replace(place, gtid_set=gtid_set) if info.gtid_mode else place
+    position = BinlogOffset(str(status["File"]), int(status["Position"]), server=info.identity)
+    return replace(position, gtid_set=gtid_set) if info.gtid_mode else position
 
 
 def current_position(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
-    """`current_place` with the transactions up to there.
+    """`current_end` with the transactions up to there.
 
     The GTID set never names a transaction behind the position. It may lack the last few before it while MySQL
-    commits them; `start_position` does not return before it has them. Raises `SourceError` as `current_place` does,
+    commits them; `start_position` does not return before it has them. Raises `SourceError` as `current_end` does,
     and where a busy MariaDB cannot tell.
     """
     if not info.is_mariadb:
-        return current_place(connection, info)
+        return current_end(connection, info)
     for _ in range(_GTID_TRIES):
         before = gtid_binlog_pos(connection)
-        place = current_place(connection, info)
+        position = current_end(connection, info)
         if before == gtid_binlog_pos(connection):
-            return replace(place, gtid_set=before)
+            return replace(position, gtid_set=before)
     with suppress(UnreportedGtidsError):
-        place = current_place(connection, info)
-        return replace(place, gtid_set=gtid_at(connection, place.file, place.pos))
+        position = current_end(connection, info)
+        return replace(position, gtid_set=gtid_at(connection, position.file, position.pos))
     for _ in range(_GTID_TRIES_MORE):
         before = gtid_binlog_pos(connection)
-        place = current_place(connection, info)
+        position = current_end(connection, info)
         if before == gtid_binlog_pos(connection):
-            return replace(place, gtid_set=before)
-    return replace(place, gtid_set=gtid_at(connection, place.file, place.pos))
+            return replace(position, gtid_set=before)
+    return replace(position, gtid_set=gtid_at(connection, position.file, position.pos))
 
 
 def start_position(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
@@ -204,14 +204,14 @@ def start_position(connection: Connection[Any], info: MySqlServerInfo) -> Binlog
     if info.is_mariadb:
         return offset
     if not info.gtid_mode:
-        time.sleep(_settle_s(info))
+        time.sleep(_commit_wait_s(info))
         return offset
     for _ in range(_GTID_TRIES):
         wait_for_commits(connection, info)
-        settled = current_position(connection, info)
-        if settled == offset:
-            return settled
-        offset = settled
+        end = current_position(connection, info)
+        if end == offset:
+            return end
+        offset = end
     # So busy that its log moved each time we looked: the set is told apart by what is behind the position.
     wait_for_commits(connection, info)
     return replace(offset, gtid_set=gtids_before(connection, info, offset))
@@ -222,7 +222,7 @@ def gtids_before(connection: Connection[Any], info: MySqlServerInfo, offset: Bin
     row = query_one(connection, "SELECT @@GLOBAL.gtid_executed")
     executed = MySqlGtidSet.parse(str(row[0] or "").replace("\n", "") if row else "")
     # Every transaction executed by now is in the log by now, so those behind the position are between the two places.
-    end = current_place(connection, info)
+    end = current_end(connection, info)
     behind = MySqlGtidSet()
     for file, _ in log_files(connection, info):
         if not offset.file_number <= _file_number(file) <= end.file_number:
@@ -286,7 +286,7 @@ def ensure_available(connection: Connection[Any], info: MySqlServerInfo, offset:
             f'pipeline.state and startup = {{ mode = "offset", gtid_set = "{offset.gtid_set}" }}.'
         )
     setting = "binlog_expire_logs_seconds" if "binlog_expire_logs_seconds" in info.variables else "expire_logs_days"
-    snapshot = READ_ANEW
+    snapshot = RESNAPSHOT_HINT
     if offset.by_gtid and not info.is_mariadb:
         # The server finds the place by the transactions alone: the file may be gone, if they are not.
         _ensure_gtid_history(connection, info, offset, snapshot)
@@ -354,11 +354,11 @@ def _without_owners(owned: str) -> str:
     return ",".join(sources)
 
 
-def _settle_s(info: MySqlServerInfo) -> float:
+def _commit_wait_s(info: MySqlServerInfo) -> float:
     for role in ("master", "source"):
         if info.variables.get(f"rpl_semi_sync_{role}_enabled", "").upper() in {"ON", "1"}:
-            return _COMMIT_SETTLE_S + float(info.variables.get(f"rpl_semi_sync_{role}_timeout", "10000")) / 1000
-    return _COMMIT_SETTLE_S
+            return _COMMIT_WAIT_S + float(info.variables.get(f"rpl_semi_sync_{role}_timeout", "10000")) / 1000
+    return _COMMIT_WAIT_S
 
 
 def _expire_s(variables: dict[str, str]) -> float:

@@ -69,11 +69,11 @@ class Connections:
     def connect(self) -> Connection[Any]:
         return connect(self._config.settings())
 
-    def connect_to(self, place: BinlogOffset) -> Connection[Any]:
-        """A connection to the very server of `place`, for answers whose position is compared with the log's."""
+    def connect_to(self, position: BinlogOffset) -> Connection[Any]:
+        """A connection to the very server of `position`, for answers whose position is compared with the log's."""
         connection = self.connect()
         try:
-            require_same_server(connection, probe(connection), place)
+            require_same_server(connection, probe(connection), position)
         except BaseException:
             close_quietly(connection)
             raise
@@ -96,7 +96,7 @@ class Connections:
         stream, self._leased = self._stream(start, self._ids())
         return stream
 
-    def follow_beside(self, start: BinlogOffset) -> BinlogStream:
+    def follow_catch_up(self, start: BinlogOffset) -> BinlogStream:
         """`follow` beside what is followed: never under the server id of that, nor before that has one. An id that
         another job has may be given back, so `SourceUnavailableError` where there is no other.
         """

@@ -24,7 +24,7 @@ from pymysql.connections import Connection
 from raycdc.clients.mysql import address_of, query_one
 from raycdc.connectors.mysql.binlog.positions.gtid import MariaDbGtidSet
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
-from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_place, ensure_available, log_files
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_end, ensure_available, log_files
 from raycdc.connectors.mysql.server.mariadb_log import listed_before
 from raycdc.connectors.mysql.snapshot.consistent import wait_until_visible
 from raycdc.errors import LogLostError, SourceUnavailableError
@@ -56,7 +56,7 @@ def resume_position(
     if info.is_mariadb:
         _require_mariadb_history(connection, info, offset, catch_up_s)
         # Chunks wait for the place of the log reader to be visible, and it stays at the log's beginning at first.
-        wait_until_visible(connection, info, current_place(connection, info), _VISIBLE_WITHIN_S)
+        wait_until_visible(connection, info, current_end(connection, info), _VISIBLE_WITHIN_S)
     else:
         _require_mysql_history(connection, info, offset, catch_up_s)
     oldest, _ = log_files(connection, info)[0]

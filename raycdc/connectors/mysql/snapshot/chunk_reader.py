@@ -40,7 +40,7 @@ from pymysql.connections import Connection
 
 from raycdc.clients.mysql import address_of, close_quietly, is_of_changed_table, is_of_locked_table, query, quote_name
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset, ordinal_of
-from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_place, wait_for_gtid_set
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_end, wait_for_gtid_set
 from raycdc.connectors.mysql.server.failover import require_same_server
 from raycdc.connectors.mysql.server.locks import locked_error
 from raycdc.connectors.mysql.snapshot.commits import CHUNK_MARK, CommitWatch
@@ -101,14 +101,14 @@ VISIBILITY_TIMEOUT_S = 120.0
 class ChunkSelect:
     """The rows and columns that are read of one table: those of `chunk` that meet the SQL condition `row_filter`.
 
-    `columns` limits the columns, in the table's order; None: all. A batch has what `pace` lets one fetch bring.
+    `columns` limits the columns, in the table's order; None: all. A batch has what `rate_limit` lets one fetch bring.
     """
 
     table: MySqlTable
     chunk: ChunkRange
     columns: Sequence[str] | None = None
     row_filter: str | None = None
-    pace: RateLimit = UNLIMITED
+    rate_limit: RateLimit = UNLIMITED
 
     @property
     def selected(self) -> MySqlTable:
@@ -119,8 +119,8 @@ class ChunkSelect:
 
     def batches(self, connection: Connection[Any]) -> Iterator[pa.RecordBatch]:
         """The rows. Blocks in the socket."""
-        pace, table = self.pace, self.selected
-        rows_max, bytes_max = pace.rows_at_once(BATCH_ROWS_MAX), pace.bytes_at_once(BATCH_BYTES_MAX)
+        rate_limit, table = self.rate_limit, self.selected
+        rows_max, bytes_max = rate_limit.rows_at_once(BATCH_ROWS_MAX), rate_limit.bytes_at_once(BATCH_BYTES_MAX)
         arena = arena_for(table, rows_max=rows_max, bytes_max=bytes_max)
         return stream_query(connection, self.sql(), table, arena=arena)
 
@@ -194,7 +194,7 @@ def _at_snapshot(
     """MariaDB: rows as of one position of the log."""
     # Rows of a table without a key cannot be matched to later changes: it is worth waiting for.
     exactly = not select.table.primary_key
-    place = open_snapshot(connection, info, opened_at, exactly=exactly, timeout_s=VISIBILITY_TIMEOUT_S)
+    position = open_snapshot(connection, info, opened_at, exactly=exactly, timeout_s=VISIBILITY_TIMEOUT_S)
     finished = False
     try:
         reach("before_select")
@@ -206,7 +206,7 @@ def _at_snapshot(
         if not finished:
             # The snapshot must not outlive the chunk: it keeps the server from purging old row versions.
             close_quietly(connection)
-    end = ChunkEnd(place.high, current_place(connection, info), exact=place.exact)
+    end = ChunkEnd(position.high, current_end(connection, info), exact=position.exact)
     reach("after_high_watermark")
     return end
 
@@ -226,7 +226,7 @@ def _between_positions(
     reach("before_select")
     yield from select.batches(connection)
     reach("after_select")
-    high = current_place(connection, info)
+    high = current_end(connection, info)
     if high < opened_at:
         raise SourceUnavailableError(
             f"The log of {address_of(connection)} ends at {high}, before {opened_at} where this chunk was opened. Was "
@@ -279,14 +279,14 @@ class MySqlChunkReader:
         *,
         visible_within_s: float,
         rows_per_s: float,
-        hiding: Masking,
-        source_pace: RateLimit = UNLIMITED,
+        masking: Masking,
+        source_rate_limit: RateLimit = UNLIMITED,
     ) -> None:
-        self._source_pace = source_pace
-        self._hiding = hiding
+        self._source_rate_limit = source_rate_limit
+        self._masking = masking
         self._connection = connection
         self._info = info
-        self._pace = ConnectionRateLimiter(rows_per_s) if rows_per_s else None
+        self._rate_limit = ConnectionRateLimiter(rows_per_s) if rows_per_s else None
         self._commits = CommitWatch(connection, timeout_s=visible_within_s)
         self._read: ChunkRows | None = None
 
@@ -296,11 +296,11 @@ class MySqlChunkReader:
         table = table_of(document)
         capture = capture_of(document)
         condition = None if capture.filter is None else parse_filter(table, capture.filter).sql()
-        wanted = range_of(split, self._hiding)
+        wanted = range_of(split, self._masking)
         if split.again is not None:
             query(self._connection, READ_ONLY)
             condition = _with_rows(condition, table, wanted, split.again)
-        select = ChunkSelect(table, wanted, capture.columns, condition, self._source_pace)
+        select = ChunkSelect(table, wanted, capture.columns, condition, self._source_rate_limit)
         remembered = opened_at.ring_s > 0
         commits = None if remembered else self._commits
         schema = changelog_schema(capture.narrowed(table).schema())
@@ -311,8 +311,8 @@ class MySqlChunkReader:
             for batch in self._read:
                 yield as_inserts(batch, schema, first=rows, read_ms=read_ms)
                 rows += batch.num_rows
-                if self._pace is not None:
-                    self._pace.passed(batch.num_rows)
+                if self._rate_limit is not None:
+                    self._rate_limit.passed(batch.num_rows)
         except SourceError as cause:
             if is_of_locked_table(cause.__cause__):
                 raise locked_error(split.table) from cause
@@ -329,12 +329,12 @@ class MySqlChunkReader:
 
     def log_end(self, opened_at: OpenedAt) -> HighWatermark:
         require_same_server(self._connection, self._info, BinlogOffset.of(opened_at.position))
-        end = ordinal_of(current_place(self._connection, self._info))
+        end = ordinal_of(current_end(self._connection, self._info))
         return HighWatermark(end, exact=False, log_end=end)
 
     def wake_up(self) -> None:
-        if self._pace is not None:
-            self._pace.end()
+        if self._rate_limit is not None:
+            self._rate_limit.end()
         close_quietly(self._connection)
 
     def close(self) -> None:

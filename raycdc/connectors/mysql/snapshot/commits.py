@@ -123,9 +123,9 @@ def _require_process(connection: Connection[Any]) -> None:
 
 def _wait_for_sessions_and_transactions(connection: Connection[Any], deadline: float) -> bool:
     busy = _busy_sessions(connection)
-    look_closer = time.monotonic() + _SESSIONS_FOR_S
+    probe_closer = time.monotonic() + _SESSIONS_FOR_S
     pause = _FIRST_PAUSE_S
-    while busy and time.monotonic() < min(look_closer, deadline):
+    while busy and time.monotonic() < min(probe_closer, deadline):
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
         busy = _still_busy(connection, busy)

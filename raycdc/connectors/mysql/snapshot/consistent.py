@@ -26,7 +26,7 @@ from pymysql.connections import Connection
 
 from raycdc.clients.mysql import close_quietly, query
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
-from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_place
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_end
 from raycdc.errors import SourceError
 
 #: A snapshot that must be at one known place is opened again for this long, while others commit in the very moment.
@@ -51,26 +51,26 @@ def open_snapshot(
     `exactly` tries for up to `EXACT_WITHIN_S` to have it at one known place of the log; on a server where a commit
     falls into each attempt it comes without. Raises `SourceError` when `opened_at` is not visible within `timeout_s`.
     """
-    patience = time.monotonic() + EXACT_WITHIN_S if exactly else 0.0
+    retry_policy = time.monotonic() + EXACT_WITHIN_S if exactly else 0.0
     while True:
-        wanted = max(opened_at, current_place(connection, info)) if exactly else opened_at
+        wanted = max(opened_at, current_end(connection, info)) if exactly else opened_at
         shown = wait_until_visible(connection, info, wanted, timeout_s)
         query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
         try:
-            high = current_place(connection, info)
+            high = current_end(connection, info)
         except SourceError:
             close_quietly(connection)
             raise
         exact = shown == high
-        if exact or time.monotonic() > patience:
+        if exact or time.monotonic() > retry_policy:
             return SnapshotPosition(high, exact)
         query(connection, "ROLLBACK")
 
 
 def wait_until_visible(
-    connection: Connection[Any], info: MySqlServerInfo, place: BinlogOffset, timeout_s: float
+    connection: Connection[Any], info: MySqlServerInfo, position: BinlogOffset, timeout_s: float
 ) -> BinlogOffset:
-    """Return once snapshots show everything up to `place`, with how far they do; not inside a transaction.
+    """Return once snapshots show everything up to `position`, with how far they do; not inside a transaction.
 
     Raises `SourceError` after `timeout_s`.
     """
@@ -78,11 +78,11 @@ def wait_until_visible(
     pause = _FIRST_PAUSE_S
     while True:
         shown = _shown(connection, info)
-        if shown >= place and shown <= current_place(connection, info):
+        if shown >= position and shown <= current_end(connection, info):
             return shown
         if time.monotonic() > deadline:
             raise SourceError(
-                f"{info.address} shows rows of {shown} only, while its log was read up to {place}, for "
+                f"{info.address} shows rows of {shown} only, while its log was read up to {position}, for "
                 f"{timeout_s:g} s. Is this the server whose log is being read, and is no commit stuck on it?"
             )
         time.sleep(pause)

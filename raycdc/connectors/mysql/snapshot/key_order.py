@@ -69,11 +69,11 @@ class MySqlKeyOrder:
     """See the module's docstring."""
 
     def __init__(
-        self, connect: Callable[[], Connection[Any]], tables: dict[TableId, MySqlTable], hiding: Masking | None = None
+        self, connect: Callable[[], Connection[Any]], tables: dict[TableId, MySqlTable], masking: Masking | None = None
     ) -> None:
-        """Bounds that `hiding` has sealed are opened to be compared."""
+        """Bounds that `masking` has sealed are opened to be compared."""
         self._connect = connect
-        self._hiding = hiding or Masking()
+        self._masking = masking or Masking()
         self._tables = dict(tables)
         self._keys: dict[TableId, ChunkKey] = {}
         self._used: Counter[TableId] = Counter()
@@ -100,9 +100,9 @@ class MySqlKeyOrder:
         self.over[table] = self._used[table]
 
     def bound(self, table: TableId, raw: StoredBound) -> BoundKey:
-        """Sort key of a bound as `bound_to_json` wrote it, or as `hiding` sealed that."""
+        """Sort key of a bound as `bound_to_json` wrote it, or as `masking` sealed that."""
         columns = self._columns(table)
-        value = keys.bound_from_json(self._hiding.open_json(raw))
+        value = keys.bound_from_json(self._masking.open_json(raw))
         assert value is not None
         if isinstance(value, tuple):
             return tuple(self._single_bound(column, part) for column, part in zip(columns, value, strict=False))
@@ -133,7 +133,7 @@ class MySqlKeyOrder:
         self, columns: Sequence[MySqlColumn], arrays: Sequence[pa.Array], bounds: Sequence[tuple[ValueKey, ...]]
     ) -> np.ndarray:
         """Column by column: where bounds and keys are in the order of the columns so far, as small whole numbers."""
-        places = np.zeros(len(bounds), np.int64)
+        indexes = np.zeros(len(bounds), np.int64)
         cells = np.zeros(len(arrays[0]), np.int64)
         valid = np.ones(len(cells), np.bool_)
         for number, (column, array) in enumerate(zip(columns, arrays, strict=True)):
@@ -141,17 +141,17 @@ class MySqlKeyOrder:
             values = sorted({bound[number] for bound in bounds if len(bound) > number})
             if not values:
                 continue
-            place_of = {value: place for place, value in enumerate(values)}
+            rank_of = {value: index for index, value in enumerate(values)}
             # As `ranks` counts, and one less than all for bounds that end before this column.
-            own = np.array([2 * place_of[b[number]] + 1 if len(b) > number else -1 for b in bounds], np.int64)
+            own = np.array([2 * rank_of[b[number]] + 1 if len(b) > number else -1 for b in bounds], np.int64)
             ranks = sort_keys.ranks(self._sort_keys(column, array), _as_sort_keys(values))
             width = 2 * len(values) + 2
-            places, cells = places * width + own + 1, cells * width + ranks + 1
+            indexes, cells = indexes * width + own + 1, cells * width + ranks + 1
             # Small again, so that any number of columns fits.
-            distinct = np.unique(places)
-            places = 2 * np.searchsorted(distinct, places) + 1
+            distinct = np.unique(indexes)
+            indexes = 2 * np.searchsorted(distinct, indexes) + 1
             cells = np.searchsorted(distinct, cells, "left") + np.searchsorted(distinct, cells, "right")
-        return np.where(valid, np.searchsorted(places, cells, side="right"), sort_keys.NULL_INTERVAL)
+        return np.where(valid, np.searchsorted(indexes, cells, side="right"), sort_keys.NULL_INTERVAL)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -54,14 +54,14 @@ def is_refusal(cause: RaycdcError) -> bool:
 
 
 def require_rows(
-    connect: Callable[[], Connection[Any]], table: MySqlTable, again: BackfillRows, hiding: Masking
+    connect: Callable[[], Connection[Any]], table: MySqlTable, again: BackfillRows, masking: Masking
 ) -> None:
     """`ConfigError` unless the server can be asked for these rows, and `TableLockedError` where somebody has the table
     locked. Blocks for a moment: a run may stand meanwhile.
     """
     if again.where:
         _require_one_condition(again.where)
-        _require_nothing_hidden(table, again.where, hiding)
+        _require_nothing_masked(table, again.where, masking)
     condition = with_rows(None, table, again) or "1 = 1"
     try:
         with closing(connect_briefly(connect, seconds=PLANNING_WAIT_S)) as connection:
@@ -106,10 +106,10 @@ def _require_one_condition(where: str) -> None:
         raise ConfigError("The predicate is empty. For all rows of the table: raycdc tables resnapshot.")
 
 
-def _require_nothing_hidden(table: MySqlTable, where: str, hiding: Masking) -> None:
+def _require_nothing_masked(table: MySqlTable, where: str, masking: Masking) -> None:
     """`ConfigError` where the predicate names a masked column: its values would be in the state."""
     words = {word.casefold() for word in re.findall(r"\w+", where)}
-    named = [c.name for c in table.columns if c.name.casefold() in words and hiding.hides(table.id, [c.name])]
+    named = [c.name for c in table.columns if c.name.casefold() in words and masking.masks_any(table.id, [c.name])]
     if named:
         raise ConfigError(
             f"The predicate names {', '.join(named)}, which a [[mask]] hides, and the state would have its value. Name "

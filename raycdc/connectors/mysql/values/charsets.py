@@ -184,8 +184,8 @@ def distinct_points(charset: str) -> npt.NDArray[np.int32]:
     tells from it. Of U+FFFD every code is one, because it stands for what is no character.
     """
     points = code_points(charset)
-    places = np.flatnonzero(points >= 0)
-    order = places[np.argsort(points[places], kind="stable")]
+    indexes = np.flatnonzero(points >= 0)
+    order = indexes[np.argsort(points[indexes], kind="stable")]
     doubled = np.zeros(len(points), np.bool_)
     same = points[order][1:] == points[order][:-1]
     doubled[order[1:][same]] = doubled[order[:-1][same]] = True

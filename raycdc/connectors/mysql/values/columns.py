@@ -139,7 +139,7 @@ class TableArena:
         self.bytes_max = bytes_max
         #: The limits by which a loop ends a batch: rows, bytes of a row without text, bytes.
         self.limits = np.array([self.rows_max, self.row_bytes, bytes_max], np.int64)
-        base, slot, size, texts = self._place()
+        base, slot, size, texts = self._buffers()
         self._fixed = np.zeros(size, np.uint8)
         labels = self.layout.labels
         label_bytes = b"".join(labels)
@@ -223,7 +223,7 @@ class TableArena:
         lost = self.lost.take()
         return with_lost_values(batch, lost) if lost else batch
 
-    def _place(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int, int]:
+    def _buffers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int, int]:
         base = np.zeros(len(self._widths), np.int64)
         slot = np.full(len(self._widths), -1, np.int64)
         size = texts = 0

@@ -258,7 +258,7 @@ class MySqlTable:
         """The table with the columns that only the log has."""
         if not self.row_end or any(column.name == self.row_end for column in self.columns):
             return self
-        return replace(self, columns=(*self.columns, *_HIDDEN_PERIOD))
+        return replace(self, columns=(*self.columns, *_IMPLICIT_PERIOD))
 
     def schema(self) -> TableSchema:
         """The schema that segments and sinks carry. Raises `SchemaError` naming the table for an unsupported type."""
@@ -293,10 +293,10 @@ class MySqlTable:
 
 
 #: MariaDB's name of the column until when a row is current, where the user gave it no name.
-HIDDEN_ROW_END = "row_end"
-_HIDDEN_PERIOD = tuple(
+IMPLICIT_ROW_END = "row_end"
+_IMPLICIT_PERIOD = tuple(
     MySqlColumn(name, "timestamp(6)", nullable=False, extra="STORED GENERATED, INVISIBLE")
-    for name in ("row_start", HIDDEN_ROW_END)
+    for name in ("row_start", IMPLICIT_ROW_END)
 )
 
 

@@ -29,12 +29,12 @@ class ChunkReaders:
 
     asking: list[int] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
-    _told: set[int] = field(default_factory=set)
+    _reported: set[int] = field(default_factory=set)
 
     def keep(self, registered: Iterable[int]) -> None:
         """Forget all readers but these."""
         self.asking = [subtask for subtask in self.asking if subtask in registered]
-        self._told &= set(self.asking)
+        self._reported &= set(self.asking)
 
     def next_of(
         self,
@@ -57,14 +57,14 @@ class ChunkReaders:
         if found is not None:
             self.known.add(found)
             self.asking.remove(found)
-            self._told.discard(found)
+            self._reported.discard(found)
         return found
 
-    def take_untold(self, *, but: int | None) -> list[int]:
+    def take_unnotified(self, *, but: int | None) -> list[int]:
         """Return the readers, without `but`, that ask and were not yet told that there are no more chunks."""
-        untold = sorted(set(self.asking) - self._told - {but})
-        self._told.update(untold)
-        return untold
+        redacted = sorted(set(self.asking) - self._reported - {but})
+        self._reported.update(redacted)
+        return redacted
 
 
 class ChunkAssignments:
@@ -108,7 +108,7 @@ class ChunkAssignments:
         if not out.published:
             out.published = True
             self._count_off(out)
-            self._planning.news.published(out.split, +1, out.segments)
+            self._planning.changes.published(out.split, +1, out.segments)
 
     @property
     def owing(self) -> frozenset[str]:
@@ -149,10 +149,10 @@ class ChunkAssignments:
 
         Before that, the log reader's death would make chunks pending again. The log's reader stays, so it is not told.
         """
-        for subtask_id in self._readers.take_untold(but=self._stream.reader):
+        for subtask_id in self._readers.take_unnotified(but=self._stream.reader):
             self._context.signal_no_more_splits(subtask_id)
 
-    def tell(self, out: AssignedChunk, event: ChunkReaderEvent) -> None:
+    def send(self, out: AssignedChunk, event: ChunkReaderEvent) -> None:
         """Send the event to the reader of the chunk, if that is still there."""
         if out.owner is not None:
             self._context.send_event(out.owner, event)
@@ -177,7 +177,7 @@ class ChunkAssignments:
     def lose_log(self) -> None:
         """The log reader died with everything open or published since the last manifest."""
         for out in list(self._out.values()):
-            self.tell(out, ChunkVoided(out.split.chunk_id, "the log reader is gone"))
+            self.send(out, ChunkVoided(out.split.chunk_id, "the log reader is gone"))
             self.put_back(out)
 
     def put_back(self, out: AssignedChunk) -> None:
@@ -197,7 +197,7 @@ class ChunkAssignments:
         """The chunk is out no more: it is in a manifest, or the attempt is over."""
         out = self._out.pop(split_id)
         if out.published:
-            self._planning.news.published(out.split, -1, out.segments)
+            self._planning.changes.published(out.split, -1, out.segments)
         else:
             self._count_off(out)
         return out

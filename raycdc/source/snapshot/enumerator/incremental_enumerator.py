@@ -98,14 +98,14 @@ class IncrementalSnapshotEnumerator:
         self._started = state.started
         self._end = RunEndPosition(start.until, high=state.high, on_known=self._go_on)
         self._planning = SnapshotPlanning(context, dialect, document=start.document, on_planned=self._go_on)
-        self._stream = StreamAssignment(context, dialect, self._end, on_placed=self._go_on)
+        self._stream = StreamAssignment(context, dialect, self._end, on_placement=self._go_on)
         self._chunks = ChunkAssignments(context, dialect, self._planning, self._stream)
         self._backfills = Backfills(
             context,
             dialect,
             on_planned=self._go_on,
             on_locked=self._planning.held.locked.note,
-            on_progress=self._planning.news.reads_again,
+            on_progress=self._planning.changes.reads_again,
         )
         if restored is not None:
             self._planning.restore(state.tables, state.unfinished)
@@ -115,7 +115,7 @@ class IncrementalSnapshotEnumerator:
             note_dropped(self._planning, lambda table: isinstance(stream.state[table], Unknown))
             for table, followed in self._backfills.begin(new, stream.state, start.document).items():
                 self._planning.know(table, followed.schema, incarnation=followed.incarnation)
-                self._backfills.tell(table)
+                self._backfills.report_progress(table)
 
     def __repr__(self) -> str:
         return f"IncrementalSnapshotEnumerator({self._planning}, {self._chunks}, {self._stream})"
@@ -153,7 +153,7 @@ class IncrementalSnapshotEnumerator:
 
     def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
         if isinstance(event, ResnapshotBegan):
-            self._planning.news.began_again(event.table, event.was, known=self._planning.of(event.table) is not None)
+            self._planning.changes.resnapshot(event.table, event.was, known=self._planning.of(event.table) is not None)
             return
         if not isinstance(event, RelayedEvent):
             raise ProtocolError(f"The enumerator does not know the event {type(event).__name__}")
@@ -177,22 +177,22 @@ class IncrementalSnapshotEnumerator:
                     self._planning.held.locked.note(out.split.table)
                 self._stream.send(VoidChunkRequest(chunk))
             case ChunkOpened() | ChunkDelta():
-                self._chunks.tell(out, event)
+                self._chunks.send(out, event)
             case ChunkPublished():
                 self._chunks.publish(out)
-                self._chunks.tell(out, event)
+                self._chunks.send(out, event)
                 self._go_on()
             case ChunkVoided() if out.published:
                 return  # The answer about a reader that died: too late, the chunk is out.
             case ChunkVoided(fate=fate):
-                self._chunks.tell(out, event)
+                self._chunks.send(out, event)
                 self._chunks.put_back(out)
                 if fate is Fate.BACKFILL_OVER:
                     if self._planning.is_of_now(out.split):  # Otherwise the table's chunks belong to a newer snapshot.
                         self._planning.end_chunks(out.split.table)
                     self._backfills.refused(out.split, event.reason)
-                elif fate is Fate.TABLE_GONE:
-                    self._planning.table_gone(out.split)
+                elif fate is Fate.TABLE_DROPPED:
+                    self._planning.table_dropped(out.split)
                 elif fate is Fate.NEXT_MANIFEST:
                     self._planning.leave_alone(out.split)
                 self._go_on()
@@ -218,7 +218,7 @@ class IncrementalSnapshotEnumerator:
                 note_dropped(self._planning, dropped.__contains__)
                 for table in dropped:
                     if self._planning.of(table) is None:
-                        self._planning.news.counted.gone(table)
+                        self._planning.changes.counted.dropped(table)
         elif STREAM_SPLIT_ID in splits:
             stream = StreamState.of(splits[STREAM_SPLIT_ID])
             begun = self._follow(stream)
@@ -237,7 +237,7 @@ class IncrementalSnapshotEnumerator:
     @property
     def wants_seal(self) -> bool:
         """Return True if a user's request waits for a seal, which a quiet log would not cause."""
-        return (self._changed > 0 or self._backfills.news) and self._stream.reader is not None
+        return (self._changed > 0 or self._backfills.has_changes) and self._stream.reader is not None
 
     def snapshot_state(self, checkpoint_id: int) -> EnumeratorState:
         out = [out.split for out in self._chunks.out if self._planning.is_of_now(out.split)]
@@ -260,11 +260,11 @@ class IncrementalSnapshotEnumerator:
         planning = self._planning
         waiting = planning.chunks_waiting + self._backfills.chunks_waiting
         return EnumeratorStatistics(
-            planning.news.counted,
+            planning.changes.counted,
             waiting,
             problems=planning.held.locked.problems,
             owing=self._chunks.owing,
-            standing=planning.held.locked.standing,
+            stalled=planning.held.locked.stalled,
             chunks_out=len(self._chunks.out),
         )
 

@@ -215,7 +215,7 @@ class LockedTables:
         return {str(table): locked.why for table, locked in self._locked.items() if locked.why}
 
     @property
-    def standing(self) -> tuple[Stalled, ...]:
+    def stalled(self) -> tuple[Stalled, ...]:
         """Each, with how long it has been locked as far as is known here."""
         now_s = self._context.now_s
         return tuple(

@@ -64,9 +64,9 @@ class CountedTables:
         self._progress_of = progress_of
         self._published: dict[TableId, Published] = {}
         self._progress: dict[TableId, TableProgress] = {}
-        self._news: dict[TableId, None] = {}
+        self._changed: dict[TableId, None] = {}
         #: Tables that were followed without a chunk, of which nothing else is known here, and are no more.
-        self._gone: set[TableId] = set()
+        self._dropped: set[TableId] = set()
         self._in_snapshot = self._chunks_done = self._chunks_left = 0
 
     def __repr__(self) -> str:
@@ -74,17 +74,17 @@ class CountedTables:
 
     def note(self, table: TableId) -> None:
         """There is news of the table, or may be."""
-        self._news[table] = None
+        self._changed[table] = None
 
-    def gone(self, table: TableId) -> None:
+    def dropped(self, table: TableId) -> None:
         """The table, which was made while its log was read, was dropped."""
-        self._gone.add(table)
+        self._dropped.add(table)
         self._progress.setdefault(table, TableProgress(str(ParkedPhase.ENDED)))
 
     def made_again(self, table: TableId) -> None:
         """Note that a table of this name is followed without a chunk; one that was `gone` exists again."""
-        if table in self._gone:
-            self._gone.discard(table)
+        if table in self._dropped:
+            self._dropped.discard(table)
             del self._progress[table]
 
     def published(self, table: TableId, times: int, segments: Iterable[Segment]) -> None:
@@ -95,26 +95,26 @@ class CountedTables:
             rows, size = rows + times * segment.rows, size + times * segment.bytes
         if (now := Published(before.chunks + times, rows, size)) != NONE_PUBLISHED:
             self._published[table] = now
-        self._news[table] = None
+        self._changed[table] = None
 
     def tables(self) -> Mapping[TableId, TableProgress]:
         """Return the progress of each table, as a live view."""
-        self._look()
+        self._count_tables()
         return self._progress
 
     def counts(self) -> TableCounts:
         """All together."""
-        self._look()
+        self._count_tables()
         return TableCounts(len(self._progress), self._in_snapshot, self._chunks_done, self._chunks_left)
 
-    def _look(self) -> None:
-        for table in self._news:
-            self._gone.discard(table)
+    def _count_tables(self) -> None:
+        for table in self._changed:
+            self._dropped.discard(table)
             if (before := self._progress.get(table)) is not None:
                 self._count(before, -1)
             now = self._progress[table] = self._progress_of(table, self._published.get(table, NONE_PUBLISHED))
             self._count(now, +1)
-        self._news.clear()
+        self._changed.clear()
 
     def _count(self, progress: TableProgress, times: int) -> None:
         self._chunks_done += times * progress.chunks_done
@@ -201,7 +201,7 @@ class ChangedTables:
         #: The reasons of resnapshots that the log's reader reported in this run.
         self._begun: dict[TableId, Parked] = {}
         self.written = WrittenTables()
-        self.counted = CountedTables(lambda table, published: self._with_news(table, progress_of(table, published)))
+        self.counted = CountedTables(lambda table, published: self._with_changes(table, progress_of(table, published)))
 
     def note(self, table: TableId) -> None:
         """Note that something of the table has changed, or may have."""
@@ -221,7 +221,7 @@ class ChangedTables:
             self._backfills[table] = backfill
         self.counted.note(table)
 
-    def began_again(self, table: TableId, was: Parked, *, known: bool) -> None:
+    def resnapshot(self, table: TableId, was: Parked, *, known: bool) -> None:
         """Note that the table is resnapshotted from here on, even if no manifest ever says that it was parked.
 
         If the table is not `known` here yet, its next change reports this.
@@ -230,7 +230,7 @@ class ChangedTables:
         if known:
             self.counted.note(table)
 
-    def _with_news(self, table: TableId, progress: TableProgress) -> TableProgress:
+    def _with_changes(self, table: TableId, progress: TableProgress) -> TableProgress:
         backfill, was = self._backfills.get(table), self._begun.get(table)
         if backfill is None and was is None:
             return progress
@@ -272,7 +272,7 @@ class SnapshotPlanning:
         self._to_plan: dict[TableId, None] = {}
         self._to_begin: set[TableId] = set()
         self._documents: dict[str, SchemaDocument] = {}
-        self.news = ChangedTables(lambda table, published: self._tables[table].progress(published))
+        self.changes = ChangedTables(lambda table, published: self._tables[table].progress(published))
         self._call = _Call()
         self.pending: deque[SnapshotSplit] = deque()
         self.held = SuspendedTables(LockedTables(context, dialect, on_free=on_planned))
@@ -330,7 +330,7 @@ class SnapshotPlanning:
         for table, state in stream.followed.items():
             planning = self._tables.get(table)
             if planning is None:
-                self.news.counted.made_again(table)
+                self.changes.counted.made_again(table)
             elif planning.catching_up:
                 self._put(table, TablePlanning(state.schema, None, incarnation=state.incarnation))
             elif planning.dropped and state.incarnation <= planning.incarnation:
@@ -387,7 +387,7 @@ class SnapshotPlanning:
     def _put(self, table: TableId, planning: TablePlanning) -> None:
         """Replace the planning of a table. No other method does that."""
         self._tables[table] = planning
-        self.news.note(table)
+        self.changes.note(table)
         if planning.planner is None:
             self._to_plan.pop(table, None)
         else:
@@ -427,7 +427,7 @@ class SnapshotPlanning:
         if self.is_of_now(split):
             self.held.over.add(split.table)
 
-    def table_gone(self, split: SnapshotSplit) -> None:
+    def table_dropped(self, split: SnapshotSplit) -> None:
         """The chunk's table was dropped at the source: nothing of it is left to read."""
         if self.is_of_now(split):
             planning = self._tables[split.table]
@@ -449,7 +449,7 @@ class SnapshotPlanning:
         for segment in segments:
             amount = state.amount
             state.amount = replace(amount, rows=amount.rows + segment.rows, bytes=amount.bytes + segment.bytes)
-        self.news.note(table)
+        self.changes.note(table)
 
     @property
     def is_done(self) -> bool:
@@ -474,7 +474,7 @@ class SnapshotPlanning:
 
         Tables without a change since the previous call are the same objects as then.
         """
-        return self.news.written.written(self.sealed_planning)
+        return self.changes.written.written(self.sealed_planning)
 
     def sealed_planning(self, table: TableId) -> SealedPlanning | None:
         """Return the planning of the table for a manifest; None if it is parked."""
@@ -495,11 +495,11 @@ class SnapshotPlanning:
 
 def note_dropped(planning: SnapshotPlanning, is_gone: Callable[[TableId], bool]) -> None:
     """Mark the tables as dropped that the log's state has no more, according to `is_gone`."""
-    for table in list(planning.news.counted.tables()):
+    for table in list(planning.changes.counted.tables()):
         state = planning.of(table)
         if state is not None and state.parked is None and not state.dropped and is_gone(table):
             state.dropped = True
-            planning.news.note(table)
+            planning.changes.note(table)
 
 
 def _answers(dialect: EnumeratorDialect, questions: Sequence[_Question]) -> list[_Answer]:

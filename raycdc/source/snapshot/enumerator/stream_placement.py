@@ -52,7 +52,7 @@ class RunEndPosition:
         return self._until is Until.CAUGHT_UP
 
     @property
-    def place(self) -> int | None:
+    def ordinal(self) -> int | None:
         """Return the ordinal to stop at; None if the run goes on, or the ordinal is not known yet."""
         if self._until is None or self._begun_at is None:
             return None
@@ -103,11 +103,11 @@ class LocatedStream:
 
 @dataclass(frozen=True, slots=True)
 class OwnedStream:
-    """`reader` has it since it was `split`; `told_to_stop`: the end that it knows still holds."""
+    """`reader` has it since it was `split`; `stop_requested`: the end that it knows still holds."""
 
     split: StreamSplit
     reader: int
-    told_to_stop: bool = False
+    stop_requested: bool = False
 
 
 Placement = NoStream | SealedStreamSplit | LocatingStream | LocatedStream | OwnedStream
@@ -116,7 +116,7 @@ Placement = NoStream | SealedStreamSplit | LocatingStream | LocatedStream | Owne
 class StreamAssignment:
     """Gives the stream split to one reader at a time, finds its position, and tells its reader where to stop.
 
-    `on_placed` is called when an answer of the source made the split ready.
+    `on_placement` is called when an answer of the source made the split ready.
     """
 
     def __init__(
@@ -125,10 +125,10 @@ class StreamAssignment:
         dialect: EnumeratorDialect,
         end: RunEndPosition,
         *,
-        on_placed: Callable[[], None],
+        on_placement: Callable[[], None],
     ) -> None:
         self._context, self._dialect, self._end = context, dialect, end
-        self._on_placed = on_placed
+        self._on_placement = on_placement
         self._placement: Placement = NoStream()
 
     def __repr__(self) -> str:
@@ -177,15 +177,15 @@ class StreamAssignment:
 
     def stop(self, *, changes: int) -> None:
         """Tell the log reader once where a bounded run ends, if that is known."""
-        place = self._end.place
-        if place is not None and isinstance(self._placement, OwnedStream) and not self._placement.told_to_stop:
-            self._placement = replace(self._placement, told_to_stop=True)
-            self.send(StopAt(place, changes))
+        ordinal = self._end.ordinal
+        if ordinal is not None and isinstance(self._placement, OwnedStream) and not self._placement.stop_requested:
+            self._placement = replace(self._placement, stop_requested=True)
+            self.send(StopAt(ordinal, changes))
 
     def stop_no_more(self) -> None:
         """Withdraw the end that the log reader was given, because a table has more to read."""
         if isinstance(self._placement, OwnedStream):
-            self._placement = replace(self._placement, told_to_stop=False)
+            self._placement = replace(self._placement, stop_requested=False)
 
     def _on_resume_point(self, point: ResumePoint | None) -> None:
         """Move the split to the new server's position. Values compared with the old server's positions are dropped."""
@@ -195,4 +195,4 @@ class StreamAssignment:
             split = replace(split, state=split.state.elsewhere(point.position, point.ordinal))
             self._end.at_another_server(point.end)
         self._placement = LocatedStream(split)
-        self._on_placed()
+        self._on_placement()

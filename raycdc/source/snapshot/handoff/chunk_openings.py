@@ -49,8 +49,8 @@ class ChunkOpenings:
     before chunks open, because earlier transactions are visible then.
     """
 
-    def __init__(self, lives: TableStates, hand_off: HandOff, *, ring_s: float, now_s: float) -> None:
-        self._lives, self._hand_off = lives, hand_off
+    def __init__(self, table_states: TableStates, hand_off: HandOff, *, ring_s: float, now_s: float) -> None:
+        self._table_states, self._hand_off = table_states, hand_off
         self.ring_s = ring_s
         #: How often chunks were opened and read without a result.
         self.retries = Retries()
@@ -76,11 +76,11 @@ class ChunkOpenings:
         """Open the chunk if possible, with the log at `ordinal`, between two transactions."""
         split = request.split
         if split.again is not None:
-            return self._ask_beside(request, ordinal=ordinal, now_s=now_s)
-        state = self._lives[split.table]
+            return self._ask_backfill(request, ordinal=ordinal, now_s=now_s)
+        state = self._table_states[split.table]
         if not isinstance(state, Unknown | Parked) and state.incarnation < split.incarnation:
             # Incarnation numbers ascend, and a table that the log has from its first row on has no number of its own.
-            return OpeningRefused("the table was dropped, and another one has its name", Fate.TABLE_GONE)
+            return OpeningRefused("the table was dropped, and another one has its name", Fate.TABLE_DROPPED)
         if not isinstance(state, Unknown) and (isinstance(state, Parked) or state.incarnation != split.incarnation):
             return OpeningRefused("the table begins again", Fate.NEXT_MANIFEST)
         if isinstance(state, AsOf) and state.lost is not None:
@@ -98,15 +98,15 @@ class ChunkOpenings:
         if now_s < opens_from_s:
             return self._wait(request, due_s=opens_from_s)
         if not self._hand_off.open(split, now_s=now_s, ordinal=ordinal):
-            return OpeningRefused("the table was dropped", Fate.TABLE_GONE)
+            return OpeningRefused("the table was dropped", Fate.TABLE_DROPPED)
         return OpeningGranted()
 
-    def _ask_beside(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
+    def _ask_backfill(self, request: OpeningRequest, *, ordinal: int, now_s: float) -> Opening:
         """Decide about a backfill's chunk (`raycdc.source.snapshot.rereading.backfill`).
 
         If the source does not say when a transaction becomes visible, the SELECT waits for `ring_s` after the opening.
         """
-        split, state = request.split, self._lives[request.split.table]
+        split, state = request.split, self._table_states[request.split.table]
         if isinstance(state, Unknown | Dropped):
             return OpeningRefused("the table was dropped", Fate.BACKFILL_OVER)
         if isinstance(state, Parked):
@@ -116,7 +116,7 @@ class ChunkOpenings:
         if isinstance(state, InSnapshot | AsOf | CatchingUp) or (isinstance(state, Behind) and ordinal < state.at):
             return self._wait(request, due_s=math.inf)
         visible_s = request.asked_s + self.ring_s
-        if now_s > request.asked_s and self.ring_s and self._hand_off.beside.attempt(split.chunk_id) is None:
+        if now_s > request.asked_s and self.ring_s and self._hand_off.backfills.attempt(split.chunk_id) is None:
             return OpeningRefused("the table's schema changed while the chunk waited", Fate.READ_AGAIN)
         self._hand_off.open(split, now_s=now_s, ordinal=ordinal)
         return OpeningGranted() if now_s >= visible_s else self._wait(request, due_s=visible_s)

@@ -38,8 +38,8 @@ def fold(chunk: pa.Table, delta: pa.Table, *, key: Sequence[str]) -> pa.Table:
 def left_alone(chunk: pa.Table, changed: pa.Table, *, key: Sequence[str]) -> pa.Table:
     """The rows of `chunk` whose key no row of `changed` has, numbered from 0; both have one changelog schema."""
     rest = chunk.filter(pa.array(without(chunk, comparable(changed, key))))
-    place = rest.schema.get_field_index("_seq")
-    return rest.set_column(place, rest.schema.field(place), pa.array(np.arange(rest.num_rows, dtype=np.int64)))
+    index = rest.schema.get_field_index("_seq")
+    return rest.set_column(index, rest.schema.field(index), pa.array(np.arange(rest.num_rows, dtype=np.int64)))
 
 
 def deletes(keys: pa.Table, schema: TableSchema, *, first: int, read_ms: int) -> pa.RecordBatch:

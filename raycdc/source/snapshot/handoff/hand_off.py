@@ -117,12 +117,12 @@ class BackfillChunks:
     @property
     def held(self) -> list[HeldRows]:
         """The rows that each chunk remembers."""
-        return [beside.chunk.rows for beside in self._open.values()]
+        return [backfill.chunk.rows for backfill in self._open.values()]
 
     def attempt(self, chunk: ChunkId) -> HeldChunk | None:
         """Return the open chunk, if this attempt is the current one."""
-        beside = self._open.get(chunk.table)
-        return None if beside is None or beside.chunk.split.chunk_id != chunk else beside.chunk
+        backfill = self._open.get(chunk.table)
+        return None if backfill is None or backfill.chunk.split.chunk_id != chunk else backfill.chunk
 
     def open(self, split: SnapshotSplit) -> None:
         """Remember the table's rows from here on. Opening the same attempt again changes nothing."""
@@ -132,15 +132,15 @@ class BackfillChunks:
 
     def passed(self, rows: LogRows) -> None:
         """These rows go out."""
-        beside = self._open.get(rows.table)
-        if beside is not None and rows.batch.num_rows:
-            beside.passed(rows)
+        backfill = self._open.get(rows.table)
+        if backfill is not None and rows.batch.num_rows:
+            backfill.passed(rows)
 
     def begin_epoch(self) -> None:
         """Note that the rows so far belong to an epoch that was cut."""
         self._emptied.clear()
-        for beside in self._open.values():
-            beside.cut = beside.last
+        for backfill in self._open.values():
+            backfill.cut = backfill.last
 
     def truncate(self, table: TableId) -> None:
         """The open epoch removes all rows of the table: no chunk of it may enter the same epoch, and precede that."""
@@ -148,33 +148,33 @@ class BackfillChunks:
 
     def drop(self, table: TableId) -> SnapshotSplit | None:
         """The chunk is open no more; None where none is."""
-        beside = self._open.pop(table, None)
-        if beside is None:
+        backfill = self._open.pop(table, None)
+        if backfill is None:
             return None
-        beside.chunk.rows.clear()
-        return beside.chunk.split
+        backfill.chunk.rows.clear()
+        return backfill.chunk.split
 
     def advance(self, ordinal: int) -> list[Decision]:
         """Decide every chunk whose reading the log has passed."""
         found: list[Decision] = []
-        for beside in list(self._open.values()):
-            at, table = beside.chunk.decided_at, beside.chunk.split.table
+        for backfill in list(self._open.values()):
+            at, table = backfill.chunk.decided_at, backfill.chunk.split.table
             if at is None or at > ordinal or table in self._emptied:
                 continue
-            decision = self._decide(beside)
+            decision = self._decide(backfill)
             if not isinstance(decision, FoldChunkRequest):
                 self.drop(table)
             found.append(decision)
         return found
 
-    def _decide(self, beside: BackfillChunk) -> Decision:
-        retry = beside.chunk.retry()
+    def _decide(self, backfill: BackfillChunk) -> Decision:
+        retry = backfill.chunk.retry()
         if retry is not None:
             return retry
-        if next(beside.changed(), None) is None:
-            return PublishChunkRequest(beside.chunk.split, beside.chunk.segments, ())
-        decision = beside.chunk.fold(as_needed(beside.chunk.rows, beside.changed()))
-        beside.left_out = beside.cut
+        if next(backfill.changed(), None) is None:
+            return PublishChunkRequest(backfill.chunk.split, backfill.chunk.segments, ())
+        decision = backfill.chunk.fold(as_needed(backfill.chunk.rows, backfill.changed()))
+        backfill.left_out = backfill.cut
         return decision
 
 
@@ -211,14 +211,14 @@ class RowMemory:
     bytes_max: int = 0
     spill: Spill | None = None
 
-    def enforce(self, tables: Collection[TableChunks], beside: BackfillChunks) -> None:
+    def enforce(self, tables: Collection[TableChunks], backfill: BackfillChunks) -> None:
         """Bring the memory of `tables` and of chunks of backfills within the limit, the largest first."""
         if self.spill is None:
             return
         every = [table.dropped for table in tables]
         while sum(dropped.bytes for dropped in every) > self.bytes_max:
             max(every, key=lambda dropped: dropped.bytes).evict()
-        chunks = [*(rows for table in tables for rows in table.held), *beside.held]
+        chunks = [*(rows for table in tables for rows in table.held), *backfill.held]
         while sum(rows.bytes for rows in chunks) > self.bytes_max:
             most = max((rows for rows in chunks if rows.can_spill), key=lambda rows: rows.bytes, default=None)
             if most is None:
@@ -230,35 +230,35 @@ class HandOff:
     """Decides which rows of tables in snapshot are emitted, and when chunks are. Unknown tables are live."""
 
     def __init__(
-        self, key_order: KeyOrder, lives: TableStates, *, ring_s: float = 0.0, memory: RowMemory | None = None
+        self, key_order: KeyOrder, table_states: TableStates, *, ring_s: float = 0.0, memory: RowMemory | None = None
     ) -> None:
-        """`lives` has the tables' states."""
+        """`table_states` has the tables' states."""
         self._order = key_order
-        self._lives = lives
+        self._table_states = table_states
         self._ring_s = ring_s
         self._tables: dict[TableId, TableChunks] = {}
         #: Open chunks of tables that are followed.
-        self.beside = BackfillChunks()
+        self.backfills = BackfillChunks()
         rows_in_memory = memory or RowMemory()
-        self._enforce: Callable[[], None] = lambda: rows_in_memory.enforce(self._tables.values(), self.beside)
+        self._enforce: Callable[[], None] = lambda: rows_in_memory.enforce(self._tables.values(), self.backfills)
 
     def __repr__(self) -> str:
         return f"HandOff({self.statistics()})"
 
     def statistics(self) -> HandOffStatistics:
         held = [rows.bytes for table in self._tables.values() for rows in table.held]
-        held += [rows.bytes for rows in self.beside.held]
+        held += [rows.bytes for rows in self.backfills.held]
         dropped = sum(table.dropped.bytes for table in self._tables.values())
         return HandOffStatistics(len(self._tables), len(held), sum(held), dropped)
 
     def add_table(self, table: TableId, *, primary_key: Sequence[str]) -> None:
         """Begin, or go on after a restart, with a table whose chunks are to be read."""
-        chunks = TableChunks(table, self._lives, self._order, primary_key=primary_key, ring_s=self._ring_s)
+        chunks = TableChunks(table, self._table_states, self._order, primary_key=primary_key, ring_s=self._ring_s)
         self._tables[table] = chunks
 
     def drop_table(self, table: TableId) -> list[SnapshotSplit]:
         """No chunk of the table is read from here on. Returns the chunks that were open."""
-        self.beside.drop(table)
+        self.backfills.drop(table)
         chunks = self._tables.pop(table, None)
         return [] if chunks is None else chunks.drop()
 
@@ -267,7 +267,7 @@ class HandOff:
         complete = [table for table, chunks in self._tables.items() if chunks.is_complete]
         for table in complete:
             self.drop_table(table)
-            self._lives.completed(table)
+            self._table_states.completed(table)
         return complete
 
     def bars(self, ordinal: int) -> bool:
@@ -294,7 +294,7 @@ class HandOff:
         holds nothing, because its table is followed.
         """
         if split.again is not None:
-            self.beside.open(split)
+            self.backfills.open(split)
             return True
         chunks = self._tables.get(split.table)
         opened = chunks is not None and chunks.open(split, now_s=now_s, ordinal=ordinal)
@@ -308,49 +308,49 @@ class HandOff:
         meanwhile, and its reader was notified.
         """
         attempt = self._attempt(chunk)
-        opened = self.beside.attempt(chunk) if attempt is None else attempt[1]
+        opened = self.backfills.attempt(chunk) if attempt is None else attempt[1]
         if opened is not None:
             opened.close(high=high, log_end=log_end, exact=exact, segments=segments)
 
-    def misfit(self, chunk: ChunkId, *, high: int, reason: str, now_s: float) -> None:
+    def schema_mismatch(self, chunk: ChunkId, *, high: int, reason: str, now_s: float) -> None:
         """Note that the chunk found a different table than the log has described so far.
 
         The log explains the difference before `high`. The chunk is read again then, and holds nothing until then.
         """
-        attempt, beside = self._attempt(chunk), self.beside.attempt(chunk)
-        if beside is not None:
-            beside.misfit(high=high, reason=reason)
+        attempt, backfill = self._attempt(chunk), self.backfills.attempt(chunk)
+        if backfill is not None:
+            backfill.schema_mismatch(high=high, reason=reason)
         if attempt is not None:
-            attempt[0].misfit(attempt[1], high=high, reason=reason, now_s=now_s)
+            attempt[0].schema_mismatch(attempt[1], high=high, reason=reason, now_s=now_s)
             self._enforce()
 
     def void(self, chunk: ChunkId, *, now_s: float) -> SnapshotSplit | None:
         """Make the chunk unopened again. None when that attempt is not open here (published, or never opened)."""
         attempt = self._attempt(chunk)
         if attempt is None:
-            beside = self.beside.attempt(chunk)
-            if beside is not None:
-                self.beside.drop(chunk.table)
-            return None if beside is None else beside.split
+            backfill = self.backfills.attempt(chunk)
+            if backfill is not None:
+                self.backfills.drop(chunk.table)
+            return None if backfill is None else backfill.split
         attempt[0].void(attempt[1], now_s=now_s)
         self._enforce()
         return attempt[1].split
 
     def void_table(self, table: TableId, *, now_s: float) -> list[SnapshotSplit]:
         """Void every open chunk of the table: its schema changed inside their windows."""
-        chunks, beside = self._tables.get(table), self.beside.drop(table)
+        chunks, backfill = self._tables.get(table), self.backfills.drop(table)
         voided = [] if chunks is None else chunks.void_all(now_s=now_s)
-        return voided if beside is None else [*voided, beside]
+        return voided if backfill is None else [*voided, backfill]
 
     def begin_epoch(self) -> None:
         """Note that the rows emitted so far belong to an epoch that was cut."""
-        self.beside.begin_epoch()
+        self.backfills.begin_epoch()
         for chunks in self._tables.values():
             chunks.removals.begin_epoch()
 
     def truncate(self, table: TableId) -> None:
         """The open epoch has removed all rows of the table: no chunk of it may enter the same epoch."""
-        self.beside.truncate(table)
+        self.backfills.truncate(table)
         chunks = self._tables.get(table)
         if chunks is not None:
             chunks.removals.truncate()
@@ -359,12 +359,12 @@ class HandOff:
         """Those of `rows` that go out now; holds or drops the rest."""
         chunks = self._tables.get(rows.table)
         if chunks is None:
-            state = self._lives[rows.table]
+            state = self._table_states[rows.table]
             emitted = later(state, rows) if isinstance(state, Behind) else rows
             if emitted is not None and isinstance(state, Behind):
-                self._lives.passed(rows.table)
-            if emitted is not None and self.beside:
-                self.beside.passed(emitted)
+                self._table_states.passed(rows.table)
+            if emitted is not None and self.backfills:
+                self.backfills.passed(emitted)
                 self._enforce()
             return emitted
         emitted = chunks.pass_on(rows, now_s=now_s)
@@ -377,7 +377,7 @@ class HandOff:
         chunks = self._tables.get(rows.table)
         if chunks is not None:
             return chunks.awaits(rows)
-        state = self._lives[rows.table]
+        state = self._table_states[rows.table]
         return have(state, rows) if isinstance(state, Behind) else [False] * rows.batch.num_rows
 
     def advance(self, ordinal: int, *, now_s: float, barred: bool = False) -> list[Decision]:
@@ -388,8 +388,8 @@ class HandOff:
         decisions: list[Decision] = []
         for chunks in self._tables.values():
             decisions += chunks.advance(ordinal, now_s=now_s, barred=barred)
-        if self.beside:
-            decisions += self.beside.advance(ordinal)
+        if self.backfills:
+            decisions += self.backfills.advance(ordinal)
         if decisions:
             self._enforce()
         return decisions

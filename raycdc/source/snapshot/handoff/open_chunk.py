@@ -144,7 +144,7 @@ class HeldChunk:
         folded = isinstance(self.state, Folding)
         self._become(Read(high, max(high, log_end), exact or folded, tuple(segments)))
 
-    def misfit(self, *, high: int, reason: str) -> None:
+    def schema_mismatch(self, *, high: int, reason: str) -> None:
         """Note that the chunk found another table; the caller has released its rows."""
         self._become(SelectMismatched(high, reason))
 

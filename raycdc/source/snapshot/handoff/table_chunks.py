@@ -121,9 +121,9 @@ class TableChunks:
     """
 
     def __init__(
-        self, table: TableId, lives: TableStates, order: KeyOrder, *, primary_key: Sequence[str], ring_s: float
+        self, table: TableId, table_states: TableStates, order: KeyOrder, *, primary_key: Sequence[str], ring_s: float
     ) -> None:
-        self._table, self._lives, self._order, self._ring_s = table, lives, order, ring_s
+        self._table, self._table_states, self._order, self._ring_s = table, table_states, order, ring_s
         snapshot = self.state.snapshot
         #: The state's closed ranges, with the keys that they are compared by.
         self._closed = IntervalSet()
@@ -142,8 +142,8 @@ class TableChunks:
     @property
     def state(self) -> Reading:
         """Return the table's state, which is one whose chunks are read."""
-        state = reading(self._lives[self._table])
-        assert state is not None, f"{self._table} is in the hand-off and is {self._lives[self._table]}"
+        state = reading(self._table_states[self._table])
+        assert state is not None, f"{self._table} is in the hand-off and is {self._table_states[self._table]}"
         return state
 
     @property
@@ -180,7 +180,7 @@ class TableChunks:
         if current is not None:
             self.void(current, now_s=now_s)
         if split.as_of is not None and isinstance(self.state, InSnapshot):
-            self._lives.opened_as_of(split.table, max(split.as_of, ordinal))
+            self._table_states.opened_as_of(split.table, max(split.as_of, ordinal))
         interval = None if split.only_null else self._interval(split.lower, split.upper)
         chunk = HeldChunk(split, interval, split.includes_null)
         self._open[split.split_id] = chunk
@@ -192,12 +192,12 @@ class TableChunks:
                 chunk.rows.recall(mine)
         return True
 
-    def misfit(self, chunk: HeldChunk, *, high: int, reason: str, now_s: float) -> None:
+    def schema_mismatch(self, chunk: HeldChunk, *, high: int, reason: str, now_s: float) -> None:
         """The chunk could not be read, and holds nothing; the log says why before `high`."""
         self._let_go(chunk, now_s)
-        chunk.misfit(high=high, reason=reason)
+        chunk.schema_mismatch(high=high, reason=reason)
         if isinstance(self.state, AsOf):
-            self._lives.lost(self._table, high)
+            self._table_states.lost(self._table, high)
 
     def void(self, chunk: HeldChunk, *, now_s: float) -> None:
         """The chunk is unopened from here on."""
@@ -277,7 +277,7 @@ class TableChunks:
                     self._closed.add(chunk.interval)
                 closed = tuple((interval.lower_raw, interval.upper_raw) for interval in self._closed)
                 null_closed = state.snapshot.null_closed or chunk.split.includes_null
-                self._lives.published(self._table, closed, null_closed=null_closed)
+                self._table_states.published(self._table, closed, null_closed=null_closed)
                 self._index = None
             case FoldChunkRequest():
                 pass  # The reader closes it again after folding.

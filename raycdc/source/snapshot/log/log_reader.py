@@ -77,7 +77,7 @@ from raycdc.state.opaque import LogNotes
 __all__ = ["LogReader", "LogReaderSettings", "LogReport"]
 
 
-def always_settled(_: LogNotes, _up_to: int) -> bool:
+def always_complete(_: LogNotes, _up_to: int) -> bool:
     """Return True, for logs whose notes never have anything pending."""
     return True
 
@@ -88,14 +88,14 @@ class LogReaderSettings:
 
     `ring_s` is how long dropped rows are remembered, because the server does not say when a SELECT may see them; 0 if
     it does. Chunks hold at most `epoch_bytes_max` if `held_bytes_max` is None. Without `parks`, a table that cannot be
-    followed ends the run. `is_settled` is that of `ReaderDialect`.
+    followed ends the run. `is_complete` is that of `ReaderDialect`.
     """
 
     epoch_bytes_max: int
     ring_s: float = 0.0
     held_bytes_max: int | None = None
     parks: bool = True
-    is_settled: Callable[[LogNotes, int], bool] = always_settled
+    is_complete: Callable[[LogNotes, int], bool] = always_complete
 
     @property
     def memory_max(self) -> int:
@@ -132,31 +132,33 @@ class LogReader:
     ) -> None:
         state = split.state
         self._send_event = send_event
-        self._lives = TableStates({**state.followed, **state.parked, **state.catching_up}, changes=state.changes)
+        self._table_states = TableStates({**state.followed, **state.parked, **state.catching_up}, changes=state.changes)
         self._cursor = LogCursor(state)
         self._epoch = OpenEpoch(
-            self._lives,
+            self._table_states,
             output,
             schemas=split.schemas,
             missing=state.missing,
             bytes_max=settings.epoch_bytes_max,
         )
         memory = RowMemory(settings.memory_max, output.spill)
-        self._hand_off = HandOff(key_order, self._lives, ring_s=settings.ring_s, memory=memory)
-        self._openings = ChunkOpenings(self._lives, self._hand_off, ring_s=settings.ring_s, now_s=now_s)
+        self._hand_off = HandOff(key_order, self._table_states, ring_s=settings.ring_s, memory=memory)
+        self._openings = ChunkOpenings(self._table_states, self._hand_off, ring_s=settings.ring_s, now_s=now_s)
         self._changes = TableChanges(
-            self._lives,
+            self._table_states,
             self._hand_off,
             self._epoch,
             key_order=key_order,
             send_event=send_event,
             parks=settings.parks,
         )
-        for table in self._lives:
-            if reading(self._lives[table]) is not None:
+        for table in self._table_states:
+            if reading(self._table_states[table]) is not None:
                 self._hand_off.add_table(table, primary_key=self._epoch.tables.document(table).primary_key)
-        self.catch_up = CatchUp(self._cursor, self._lives, self._changes, self._epoch, is_settled=settings.is_settled)
-        self._sealed = SealedStream(self._lives)
+        self.catch_up = CatchUp(
+            self._cursor, self._table_states, self._changes, self._epoch, is_complete=settings.is_complete
+        )
+        self._sealed = SealedStream(self._table_states)
         self._waiting: deque[LogEvent] = deque()
         #: Why the log is not passed on, if it is not.
         self._halt: AwaitsCut | AwaitsTables | None = None
@@ -165,8 +167,8 @@ class LogReader:
     @property
     def ready(self) -> bool:
         """True when the next unit may be passed in: none waits (for a cut, or for a table) and the epoch has room."""
-        beside = self.catch_up.in_transaction or self.catch_up.wants_cut
-        return self._halt is None and not beside and (self._cursor.in_transaction or not self._epoch.is_full)
+        catching_up = self.catch_up.in_transaction or self.catch_up.wants_cut
+        return self._halt is None and not catching_up and (self._cursor.in_transaction or not self._epoch.is_full)
 
     @property
     def at_boundary(self) -> bool:
@@ -196,12 +198,12 @@ class LogReader:
         table has more to read, and will send it again.
         """
         stop, cursor = self._stop, self._cursor
-        if stop is None or stop.changes != self._lives.changes:
+        if stop is None or stop.changes != self._table_states.changes:
             return False
         if not self.catch_up.is_over:
             return False
         reached = not cursor.in_transaction and cursor.ordinal >= stop.ordinal
-        return reached and self.catch_up.log_is_settled(stop.ordinal)
+        return reached and self.catch_up.log_is_complete(stop.ordinal)
 
     def metrics(self) -> LogMetrics:
         """Figures for people, as a heartbeat has them."""
@@ -221,29 +223,29 @@ class LogReader:
                 self._halt = AwaitsCut(unit)
                 if not self.dirty:
                     self._apply_schema(unit, now_s=now_s)
-            case TransactionPart(place, rows):
+            case TransactionPart(position, rows):
                 for part in rows:
                     self._epoch.collect(self._hand_off.rows(part, now_s=now_s))
-                self._cursor.move(place, in_transaction=True)
-            case LogTransactions(place, rows, parked, missing):
+                self._cursor.move(position, in_transaction=True)
+            case LogTransactions(position, rows, parked, missing):
                 if missing:
                     # Rows that a chunk still to be read will bring are not missed.
                     awaited = [one for part in rows for one in self._hand_off.awaits(part)]
-                    told = zip(missing, awaited, strict=True)
-                    self._epoch.note_missing([row for row, chunk_to_come in told if not chunk_to_come])
+                    reported = zip(missing, awaited, strict=True)
+                    self._epoch.note_missing([row for row, chunk_to_come in reported if not chunk_to_come])
                 for part in rows:
                     self._epoch.collect(self._hand_off.rows(part, now_s=now_s))
                 for update in parked:
                     self._changes.apply(update, now_s=now_s)
-                self._cursor.move(place, in_transaction=False)
+                self._cursor.move(position, in_transaction=False)
                 self._between_transactions(now_s=now_s)
-            case LogProgress(place):
-                self._cursor.move(place, in_transaction=False)
+            case LogProgress(position):
+                self._cursor.move(position, in_transaction=False)
                 self._between_transactions(now_s=now_s)
             case _:
                 assert_never(unit)
 
-    def on_unit_beside(self, unit: LogUnit, *, now_s: float) -> None:
+    def on_catch_up_unit(self, unit: LogUnit, *, now_s: float) -> None:
         """Pass one unit of the catch-up stream. Call it only when `catch_up` is ready, and `at_boundary`."""
         self.catch_up.on_unit(unit, now_s=now_s)
         if isinstance(self._halt, AwaitsTables):
@@ -268,10 +270,10 @@ class LogReader:
         self._hand_off.begin_epoch()
         self._epoch.begin()
         self._cursor.moved = False
-        self._lives.cut()
+        self._table_states.cut()
         self.catch_up.after_cut(now_s=now_s)
         # A statement that waited for the cut may just have ended a table's reading.
-        if self.catch_up.opens_anew:
+        if self.catch_up.reopens:
             self._halt = None  # The log says again what waited.
         if isinstance(self._halt, AwaitsCut):
             self._apply_schema(self._halt.change, now_s=now_s)
@@ -280,8 +282,8 @@ class LogReader:
 
     def state(self) -> StreamState:
         """The split's state between two transactions."""
-        followed, parked, catching_up = self._lives.sealed(self._epoch.tables)
-        cursor, changes, missing = self._cursor, self._lives.changes, self._epoch.missing
+        followed, parked, catching_up = self._table_states.sealed(self._epoch.tables)
+        cursor, changes, missing = self._cursor, self._table_states.changes, self._epoch.missing
         return StreamState(
             cursor.position, cursor.ordinal, followed, parked, changes, cursor.notes, missing, catching_up
         )
@@ -293,9 +295,11 @@ class LogReader:
         report = epoch.report(watermark_ms=cursor.watermark_ms, end_of_input=self.end_of_input)
         if sealed.is_first:
             return replace(report, sealed=sealed.whole(self.state()))
-        changes = self._lives.changes
-        place = StreamState(cursor.position, cursor.ordinal, changes=changes, notes=cursor.notes, missing=epoch.missing)
-        return replace(report, sealed=sealed.change(place))
+        changes = self._table_states.changes
+        position = StreamState(
+            cursor.position, cursor.ordinal, changes=changes, notes=cursor.notes, missing=epoch.missing
+        )
+        return replace(report, sealed=sealed.change(position))
 
     def _between_transactions(self, *, now_s: float) -> None:
         while self._waiting:
@@ -320,7 +324,7 @@ class LogReader:
             case CloseChunkRequest(chunk, high, log_end, exact, segments):
                 self._hand_off.close(chunk, high=high, log_end=log_end, exact=exact, segments=segments)
             case ChunkSchemaMismatch(chunk, high, reason):
-                self._hand_off.misfit(chunk, high=high, reason=reason, now_s=now_s)
+                self._hand_off.schema_mismatch(chunk, high=high, reason=reason, now_s=now_s)
             case ChunkRefused(chunk, reason):
                 self._refused(chunk, reason, now_s=now_s)
             case VoidChunkRequest(chunk):
@@ -340,7 +344,7 @@ class LogReader:
         split = request.split
         match self._openings.ask(request, ordinal=self._cursor.ordinal, now_s=now_s):
             case OpeningGranted():
-                state = self._lives[split.table]
+                state = self._table_states[split.table]
                 as_of = state.at if isinstance(state, AsOf) else None
                 opened_at = OpenedAt(self._cursor.position, self._openings.ring_s, as_of)
                 document = self._epoch.tables.document(split.table)
@@ -352,7 +356,7 @@ class LogReader:
                 self._refuse_chunk(split, refused, now_s=now_s)
 
     def _carry_out(self, decision: Decision, *, now_s: float) -> None:
-        if isinstance(self._lives[decision.split.table], Parked):
+        if isinstance(self._table_states[decision.split.table], Parked):
             over = OpeningRefused("another chunk of the table was given up", Fate.NEXT_MANIFEST)
             self._refuse_chunk(decision.split, over, now_s=now_s)
             return
@@ -399,6 +403,6 @@ class LogReader:
             # No chunk decides about rows that the schema change itself removed.
             self._hand_off.truncate(rows.table)
             self._epoch.collect(rows)
-        self._cursor.move(change.place, in_transaction=change.in_transaction)
+        self._cursor.move(change.log_position, in_transaction=change.in_transaction)
         if not self._cursor.in_transaction:
             self._between_transactions(now_s=now_s)

@@ -108,7 +108,7 @@ class LogPosition:
 class TransactionPart:
     """Rows of a transaction of which more follow. No epoch ends after them, and no table is parked there."""
 
-    place: LogPosition
+    log_position: LogPosition
     rows: tuple[LogRows, ...] = ()
     bytes: int = 0
 
@@ -119,7 +119,11 @@ class TransactionPart:
         A unit without rows of its transaction returns `NOWHERE`, because its position is unknown; ignoring it loses
         nothing.
         """
-        return NOWHERE if not self.rows and self.place.notes is None else _last(self.place.ordinal, self.rows)
+        return (
+            NOWHERE
+            if not self.rows and self.log_position.notes is None
+            else _last(self.log_position.ordinal, self.rows)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ class LogTransactions:
     the unit then has their deletions. `bytes` bounds memory.
     """
 
-    place: LogPosition
+    log_position: LogPosition
     rows: tuple[LogRows, ...] = ()
     parked: tuple[ParkTableUpdate, ...] = ()
     missing: tuple[MissingRow, ...] = ()
@@ -140,7 +144,7 @@ class LogTransactions:
     @property
     def end(self) -> int:
         """The last place that the unit says anything of."""
-        return _last(self.place.ordinal, self.rows)
+        return _last(self.log_position.ordinal, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +152,11 @@ class SchemaChange:
     """A statement, or what else changes tables; an epoch begins with it.
 
     `truncations` are rows that follow the `updates`, because the change itself removed rows. A statement that is
-    `in_transaction` begins a transaction whose rows follow (a table that is created with its rows). Its `place` is
-    before that, so it says itself where it is in the log's total order: by `at`, or by its truncations.
+    `in_transaction` begins a transaction whose rows follow (a table that is created with its rows). Its `log_position`
+    is before that, so it says itself where it is in the log's total order: by `at`, or by its truncations.
     """
 
-    place: LogPosition
+    log_position: LogPosition
     updates: tuple[SchemaUpdate, ...]
     truncations: tuple[LogRows, ...] = ()
     in_transaction: bool = False
@@ -165,19 +169,19 @@ class SchemaChange:
     @property
     def end(self) -> int:
         """The last place that the unit says anything of."""
-        return max(_last(self.place.ordinal, self.truncations), self.at or 0)
+        return max(_last(self.log_position.ordinal, self.truncations), self.at or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class LogProgress:
     """The log's new position between two transactions, without rows or changes."""
 
-    place: LogPosition
+    log_position: LogPosition
 
     @property
     def end(self) -> int:
         """The unit's own place."""
-        return self.place.ordinal
+        return self.log_position.ordinal
 
 
 #: A run of the log. A connector gives one after the other, and the log reader acts on each (`snapshot.log_reader`).
@@ -227,13 +231,13 @@ def narrowed(
     A statement without any remaining update is dropped: no epoch has to end for it.
     """
     match unit:
-        case SchemaChange(place, updates, truncations):
+        case SchemaChange(log_position, updates, truncations):
             left = tuple(one for one in updates if (keeps(one.table) if keeps_update is None else keeps_update(one)))
             rows = tuple(part for part in truncations if keeps(part.table))
             if left:
                 at = unit.end if unit.in_transaction else None
                 return replace(unit, updates=left, truncations=rows, at=at)
-            return TransactionPart(place, rows) if unit.in_transaction else LogTransactions(place, rows)
+            return TransactionPart(log_position, rows) if unit.in_transaction else LogTransactions(log_position, rows)
         case TransactionPart(rows=rows):
             return replace(unit, rows=tuple(part for part in rows if keeps(part.table)))
         case LogTransactions(rows=rows, missing=missing, parked=parked):

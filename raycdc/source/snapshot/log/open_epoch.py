@@ -27,17 +27,17 @@ class EpochTables:
     `documents` are all schemas by fingerprint; those known at the start count as reported.
     """
 
-    def __init__(self, lives: TableStates, documents: Mapping[str, SchemaDocument]) -> None:
-        self._lives = lives
+    def __init__(self, table_states: TableStates, documents: Mapping[str, SchemaDocument]) -> None:
+        self._table_states = table_states
         self.documents = dict(documents)
         #: Tables that the open epoch names, and the schema of their rows in it.
-        self._touched: dict[TableId, str] = {}
+        self._affected: dict[TableId, str] = {}
         self._unreported: dict[str, SchemaDocument] = {}
         self._changes: dict[TableId, list[SchemaChangeEvent]] = {}
 
     def __contains__(self, table: object) -> bool:
         """Return True if the open epoch names the table."""
-        return table in self._touched
+        return table in self._affected
 
     def document(self, table: TableId) -> SchemaDocument:
         """The schema in force."""
@@ -51,43 +51,45 @@ class EpochTables:
 
     def touch(self, table: TableId) -> None:
         """The open epoch has something of the table; a table's first epoch carries its CreateTableEvent."""
-        if not is_announced(self._lives[table]) and table not in self._changes:
+        if not is_announced(self._table_states[table]) and table not in self._changes:
             self._changes[table] = [CreateTableEvent(table, self.document(table).schema, comment=None)]
-        self._touched[table] = self._schema_of(table)
+        self._affected[table] = self._schema_of(table)
 
     def note_changes(self, table: TableId, changes: Iterable[SchemaChangeEvent]) -> None:
         """Schema changes that the open epoch begins with."""
         self._changes.setdefault(table, []).extend(changes)
 
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether a table is still to be announced."""
-        return bool(self._lives.news.unannounced)
+        return bool(self._table_states.changed.unannounced)
 
     def report(self) -> tuple[dict[str, TableEpoch], dict[str, SchemaDocument]]:
         """Return the epoch's tables for `EpochSealed`, and the schemas that this epoch is the first to name.
 
         Every table is announced, with rows or without: an empty table has an empty target.
         """
-        for table in self._lives.news.unannounced:
-            if table not in self._touched:
+        for table in self._table_states.changed.unannounced:
+            if table not in self._affected:
                 self.touch(table)
         tables = {
-            str(table): TableEpoch(schema, reading(self._lives[table]) is not None, tuple(self._changes.get(table, ())))
-            for table, schema in self._touched.items()
+            str(table): TableEpoch(
+                schema, reading(self._table_states[table]) is not None, tuple(self._changes.get(table, ()))
+            )
+            for table, schema in self._affected.items()
         }
         schemas, self._unreported = self._unreported, {}
-        for table in self._touched:
-            if not isinstance(self._lives[table], Parked):
-                self._lives.announced(table)
+        for table in self._affected:
+            if not isinstance(self._table_states[table], Parked):
+                self._table_states.announced(table)
         return tables, schemas
 
     def begin_epoch(self) -> None:
         """Start a new epoch after a cut."""
         self._changes.clear()
-        self._touched.clear()
+        self._affected.clear()
 
     def _schema_of(self, table: TableId) -> str:
-        state = self._lives[table]
+        state = self._table_states[table]
         assert not isinstance(state, Unknown), f"{table} is not known"
         assert state.schema is not None, f"{table} was never followed"
         return state.schema
@@ -117,18 +119,18 @@ class OpenEpoch:
 
     def __init__(
         self,
-        lives: TableStates,
+        table_states: TableStates,
         output: ReaderOutput,
         *,
         schemas: Mapping[str, SchemaDocument],
         missing: MissingState,
         bytes_max: int,
     ) -> None:
-        self._lives, self._output, self._bytes_max = lives, output, bytes_max
-        self.tables = EpochTables(lives, schemas)
+        self._table_states, self._output, self._bytes_max = table_states, output, bytes_max
+        self.tables = EpochTables(table_states, schemas)
         self._missing = MissingRows(missing)
         self._finished: list[str] = []
-        self.changed = self.tables.has_news()
+        self.changed = self.tables.has_changes()
 
     @property
     def takes_chunks(self) -> bool:
@@ -154,7 +156,7 @@ class OpenEpoch:
         """Rows of the log go out, if there are any."""
         if rows is None:
             return
-        state = self._lives[rows.table]
+        state = self._table_states[rows.table]
         assert not isinstance(state, Parked | Unknown), f"rows of {rows.table} came, which is {state}"
         self.touch(rows.table)
         document = self.tables.document(rows.table)
@@ -189,7 +191,7 @@ class OpenEpoch:
 
         A table that is not announced yet is created as it is now.
         """
-        if is_announced(self._lives[table]):
+        if is_announced(self._table_states[table]):
             self.tables.note_changes(table, changes)
         self.touch(table)
 

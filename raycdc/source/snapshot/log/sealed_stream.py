@@ -27,11 +27,11 @@ class SealedStream:
     Owned by the log reader. Called once per cut, after the epoch's tables are marked as announced.
     """
 
-    def __init__(self, lives: TableStates) -> None:
-        self._lives = lives
+    def __init__(self, table_states: TableStates) -> None:
+        self._table_states = table_states
         #: The field of the state in which each table was sealed last; None before the first cut.
         self._fields: dict[str, str] | None = None
-        self._place: Mapping[str, Json] = {}
+        self._location: Mapping[str, Json] = {}
 
     @property
     def is_first(self) -> bool:
@@ -40,19 +40,19 @@ class SealedStream:
 
     def whole(self, state: StreamState) -> SealedSplit:
         """The state, at the first cut alone."""
-        self._lives.news.take_changed()
+        self._table_states.changed.take_changed()
         followed, parked = map(str, state.followed), map(str, (*state.parked, *state.catching_up))
         self._fields = {**dict.fromkeys(followed, TABLES), **dict.fromkeys(parked, PARKED)}
-        self._place = state.place_json(as_of=bool(self._lives.news.as_of))
+        self._location = state.position_json(as_of=bool(self._table_states.changed.as_of))
         return state.sealed()
 
-    def change(self, place: StreamState) -> Patch:
-        """Return the changes since the previous cut. `place` is the state without its tables."""
+    def change(self, position: StreamState) -> Patch:
+        """Return the changes since the previous cut. `position` is the state without its tables."""
         fields = self._fields
         assert fields is not None, "the first cut seals the whole state"
         put: dict[str, dict[str, Json]] = {TABLES: {}, PARKED: {}}
         gone: dict[str, list[str]] = {TABLES: [], PARKED: []}
-        for table in self._lives.news.take_changed():
+        for table in self._table_states.changed.take_changed():
             before = fields.pop(str(table), None)
             written = self._written(table)
             if written is not None:
@@ -61,14 +61,14 @@ class SealedStream:
                 put[field][str(table)] = value
             if before is not None and (written is None or written[0] != before):
                 gone[before].append(str(table))
-        before_place = self._place
-        self._place = place.place_json(as_of=bool(self._lives.news.as_of))
+        before_position = self._location
+        self._location = position.position_json(as_of=bool(self._table_states.changed.as_of))
         inside = {field: patch for field in (TABLES, PARKED) if (patch := Patch(put[field], tuple(gone[field])))}
-        return Patch(self._place, tuple(key for key in before_place if key not in self._place), inside)
+        return Patch(self._location, tuple(key for key in before_position if key not in self._location), inside)
 
     def _written(self, table: TableId) -> tuple[str, Json] | None:
         """Return the field of the state that has the table now, and its JSON there."""
-        match state := self._lives[table]:
+        match state := self._table_states[table]:
             case Dropped() | Unknown():
                 return None
             case Parked() | CatchingUp():
@@ -98,14 +98,14 @@ class LogCursor:
     def __repr__(self) -> str:
         return f"LogCursor({self.ordinal}, in_transaction={self.in_transaction})"
 
-    def move(self, place: LogPosition, *, in_transaction: bool) -> None:
+    def move(self, position: LogPosition, *, in_transaction: bool) -> None:
         """A unit was passed on, and left a transaction open or not."""
         self.in_transaction = in_transaction
-        self.moved = self.moved or place.ordinal != self.ordinal
-        self.position, self.ordinal = place.position, place.ordinal
-        if place.notes is not None:
-            self.notes = place.notes
-        if place.event_ms is not None:
-            self.event_ms = place.event_ms
+        self.moved = self.moved or position.ordinal != self.ordinal
+        self.position, self.ordinal = position.position, position.ordinal
+        if position.notes is not None:
+            self.notes = position.notes
+        if position.event_ms is not None:
+            self.event_ms = position.event_ms
             if not in_transaction:
-                self.watermark_ms = place.event_ms
+                self.watermark_ms = position.event_ms

@@ -162,7 +162,7 @@ class StreamState:
         """As a manifest has it."""
         as_of = any(isinstance(state, AsOf | Behind) for state in self.followed.values())
         return {
-            **self.place_json(as_of=as_of),
+            **self.position_json(as_of=as_of),
             "parked": {
                 **{str(table): state.to_json() for table, state in self.parked.items()},
                 **{str(table): state.to_json() for table, state in self.catching_up.items()},
@@ -170,7 +170,7 @@ class StreamState:
             "tables": {str(table): followed_to_json(state) for table, state in self.followed.items()},
         }
 
-    def place_json(self, *, as_of: bool) -> Mapping[str, Json]:
+    def position_json(self, *, as_of: bool) -> Mapping[str, Json]:
         """`to_json` without the tables, of which some are read `as_of` one place."""
         return {
             "version": AS_OF_VERSION if as_of else STATE_VERSION,

@@ -33,7 +33,7 @@ class TableChanges:
 
     def __init__(
         self,
-        lives: TableStates,
+        table_states: TableStates,
         hand_off: HandOff,
         epoch: OpenEpoch,
         *,
@@ -41,7 +41,7 @@ class TableChanges:
         send_event: Callable[[SourceEvent], None],
         parks: bool,
     ) -> None:
-        self._lives, self._hand_off, self._epoch = lives, hand_off, epoch
+        self._table_states, self._hand_off, self._epoch = table_states, hand_off, epoch
         self._key_order = key_order
         self._send_event = send_event
         self._parks = parks
@@ -57,29 +57,29 @@ class TableChanges:
                 self._check_parking(table, parking)
                 self._park(table, parking)
             case BeginTableUpdate():
-                self._begin_again(update)
+                self._resnapshot(update)
             case DropTableUpdate(table, changes):
-                was_followed = not isinstance(self._lives[table], Unknown | Parked)
+                was_followed = not isinstance(self._table_states[table], Unknown | Parked)
                 self._hand_off.drop_table(table)
-                self._lives.dropped(table)
+                self._table_states.dropped(table)
                 if was_followed:
                     self._epoch.note_changes(table, changes)
-            case AlterTableUpdate(table) if isinstance(self._lives[table], Parked):
+            case AlterTableUpdate(table) if isinstance(self._table_states[table], Parked):
                 return  # No row of a parked table passes before its resnapshot, which brings its present schema.
             case AlterTableUpdate(table, changes, document):
                 self._epoch.tables.know(update.fingerprint, document)
-                if isinstance(self._lives[table], Unknown):
-                    self._lives.found(table, update.fingerprint)
+                if isinstance(self._table_states[table], Unknown):
+                    self._table_states.found(table, update.fingerprint)
                     self._epoch.touch(table)
                 else:
-                    self._lives.altered(table, update.fingerprint)
+                    self._table_states.altered(table, update.fingerprint)
                     self._epoch.note_changes(table, changes)
             case _:
                 assert_never(update)
 
     def refuse(self, refusal: Refusal, *, now_s: float) -> None:
         """The table's target refused an epoch: the table is parked here, unless that was done before."""
-        if refusal.acts_on(self._lives[refusal.table]):
+        if refusal.acts_on(self._table_states[refusal.table]):
             self._park_here(refusal.table, refusal.parking, now_s=now_s, refused=True)
 
     def give_up(self, table: TableId, parking: ParkingCause, *, now_s: float) -> None:
@@ -113,20 +113,20 @@ class TableChanges:
         self._hand_off.drop_table(table)
         # A table that the open epoch announces has a target once the epoch is sealed together with this. A table whose
         # target `refused` an epoch was announced by that epoch, even if it was dropped since.
-        self._lives.parked(table, parking, announced=refused or table in self._epoch.tables)
+        self._table_states.parked(table, parking, announced=refused or table in self._epoch.tables)
         self._epoch.changed = True
 
-    def _begin_again(self, update: BeginTableUpdate) -> None:
+    def _resnapshot(self, update: BeginTableUpdate) -> None:
         """All chunks are unopened, and the target empty: the truncations of the schema change say so. A table that has
         no chunk is live at once: no cut may lie before that, because chunks of it would be planned.
         """
         table, document, snapshot = update.table, update.document, update.snapshot
         # A table without changes was only awaited: it is followed from its creation in the log.
-        if isinstance(was := self._lives[table], Parked) and update.changes:
+        if isinstance(was := self._table_states[table], Parked) and update.changes:
             self._send_event(ResnapshotBegan(table, was))
         self._hand_off.drop_table(table)
         self._epoch.tables.know(update.fingerprint, document)
-        self._lives.begun_again(table, update.fingerprint, snapshot)
+        self._table_states.resnapshot(table, update.fingerprint, snapshot)
         self._key_order.use(table, snapshot.key, document)
         self._hand_off.add_table(table, primary_key=document.primary_key)
         # This includes a table that is new here: an earlier table of its name may have been dropped, and its target

@@ -146,8 +146,8 @@ class ChunksInFlight:
             return True
         chunk.read, chunk.folding = read, False
         self._event(
-            ChunkSchemaMismatch(read.split.chunk_id, read.high, read.misfit)
-            if read.misfit
+            ChunkSchemaMismatch(read.split.chunk_id, read.high, read.schema_mismatch)
+            if read.schema_mismatch
             else CloseChunkRequest(read.split.chunk_id, read.high, read.log_end, read.exact, read.segments)
         )
         reach("after_close")

@@ -41,12 +41,12 @@ class ReaderDialect(Protocol):
         """Seconds of dropped rows to remember as the server cannot say when they become visible; 0 where it can."""
 
     @property
-    def lost_begin_again(self) -> bool:
+    def resnapshots_lost(self) -> bool:
         """Return True if a table whose log was purged is resnapshotted automatically (``pipeline.on_log_lost``)."""
 
     def open_log(self, split: StreamSplit) -> LogSource: ...
 
-    def open_beside(self, split: StreamSplit) -> LogSource:
+    def open_catch_up(self, split: StreamSplit) -> LogSource:
         """The log a second time while it is open. `SourceError` where that cannot be."""
 
     def open_chunks(self) -> ChunkSource: ...
@@ -56,7 +56,7 @@ class ReaderDialect(Protocol):
     def require_as_begun(self, split: StreamSplit) -> None:
         """Raise `ConfigError` if a followed table would be read in another way than its written rows were."""
 
-    def is_settled(self, notes: LogNotes, up_to: int) -> bool:
+    def is_complete(self, notes: LogNotes, up_to: int) -> bool:
         """Return True if the log's notes have nothing pending before their position and up to that ordinal."""
 
 
@@ -70,27 +70,27 @@ class IncrementalReader(SourceReaderBase):
         *,
         chunks_at_once: int = 1,
         held_bytes_max: int | None = None,
-        patience: RetryPolicy = POLICY,
+        retry_policy: RetryPolicy = POLICY,
     ) -> None:
         """`chunks_at_once` chunks are read concurrently; for `held_bytes_max` see `LogReader`.
 
-        A catch-up stream that fails alone is retried with `patience`.
+        A catch-up stream that fails alone is retried with `retry_policy`.
         """
         super().__init__(context)
         self._dialect = dialect
-        self._held_bytes_max, self._patience = held_bytes_max, patience
+        self._held_bytes_max, self._patience = held_bytes_max, retry_policy
         self._chunks = ChunksInFlight(dialect.open_chunks, send=context.send, at_once=chunks_at_once)
         self._log_source: LogSource | None = None
         self._log: LogReader | None = None
         #: The log from an older place on, for tables that are caught up; None where this reader has no log.
-        self._beside: CatchUpStream | None = None
+        self._catch_up: CatchUpStream | None = None
         self._fetched_lag_ms: int | None = None
 
     def __repr__(self) -> str:
         return f"IncrementalReader(epoch={self.epoch}, chunks={self._chunks!r}, log={self._log is not None})"
 
     def close(self) -> None:
-        for source in (self._log_source, self._beside):
+        for source in (self._log_source, self._catch_up):
             if source is not None:
                 source.close()
         self._chunks.close()
@@ -104,8 +104,8 @@ class IncrementalReader(SourceReaderBase):
         times = [log.seen_ms, None if self._log_source is None else self._log_source.seen_ms]
         seen_ms = max((time_ms for time_ms in times if time_ms is not None), default=None)
         log = replace(log, fetch_lag_ms=self._fetched_lag_ms, seen_ms=seen_ms)
-        beside = None if self._beside is None else self._beside.trouble
-        return ReaderMetrics(log, waits=self._chunks.waits, beside=beside)
+        catch_up = None if self._catch_up is None else self._catch_up.outage
+        return ReaderMetrics(log, waits=self._chunks.waits, catch_up_outage=catch_up)
 
     @property
     def seal_state(self) -> SealState:
@@ -123,7 +123,7 @@ class IncrementalReader(SourceReaderBase):
         worked = self._chunks.poll()
         if self._log is None:
             return worked
-        worked |= self._beside is not None and self._beside.step()
+        worked |= self._catch_up is not None and self._catch_up.step()
         if (due_s := self._log.on_time(now_s=self.context.now_s())) is not None:
             self.context.availability.at(due_s)
         if self._log_source is None or not self._log.ready or self._log.end_of_input:
@@ -131,9 +131,9 @@ class IncrementalReader(SourceReaderBase):
         unit = self._log_source.poll()
         if unit is None:
             return worked
-        place = unit.place
-        if place.event_ms is not None and place.fetched_ms is not None:
-            self._fetched_lag_ms = max(0, place.fetched_ms - place.event_ms)
+        log_position = unit.log_position
+        if log_position.event_ms is not None and log_position.fetched_ms is not None:
+            self._fetched_lag_ms = max(0, log_position.fetched_ms - log_position.event_ms)
         self._log.on_unit(self._log.catch_up.numbers.of_log(unit), now_s=self.context.now_s())
         return True
 
@@ -174,8 +174,8 @@ class IncrementalReader(SourceReaderBase):
         self._ask_for_chunks()
         if self._log is not None:
             self._log.after_cut(now_s=self.context.now_s())
-            if self._log.catch_up.opens_anew and self._beside is not None:
-                self._open_anew(self._log, self._beside)
+            if self._log.catch_up.reopens and self._catch_up is not None:
+                self._reopen(self._log, self._catch_up)
 
     def report(self) -> ReaderCheckpoint:
         if self._log is None:
@@ -215,39 +215,39 @@ class IncrementalReader(SourceReaderBase):
                 self._dialect.ring_s,
                 self._held_bytes_max,
                 parks=self.context.parking,
-                is_settled=self._dialect.is_settled,
+                is_complete=self._dialect.is_complete,
             ),
             now_s=self.context.now_s(),
         )
-        self._beside = CatchUpStream(
+        self._catch_up = CatchUpStream(
             self._log,
-            self._open_beside,
+            self._open_catch_up,
             self.context,
             policy=self._patience,
-            lost_begin_again=self._dialect.lost_begin_again,
+            resnapshots_lost=self._dialect.resnapshots_lost,
         )
-        self._open(self._log, self._beside)
+        self._open(self._log, self._catch_up)
         # `NoMoreSplits` may have come before; but the reader of the log stays, and may be the only one.
         self._expect_more()
         self._ask_for_chunks()
 
-    def _open(self, log: LogReader, beside: CatchUpStream) -> None:
+    def _open(self, log: LogReader, catch_up: CatchUpStream) -> None:
         """Open the log at its state's position, and a catch-up stream at the position of the tables to catch up."""
-        split, split_beside = log.catch_up.splits(log.state())
+        split, catch_up_split = log.catch_up.splits(log.state())
         self._log_source = self._dialect.open_log(split)
-        beside.open(split_beside)
+        catch_up.open(catch_up_split)
 
-    def _open_beside(self, split: StreamSplit) -> LogSource:
+    def _open_catch_up(self, split: StreamSplit) -> LogSource:
         # Keys of its tables are compared with nothing.
         self._dialect.require_as_begun(split)
-        return self._dialect.open_beside(split)
+        return self._dialect.open_catch_up(split)
 
-    def _open_anew(self, log: LogReader, beside: CatchUpStream) -> None:
+    def _reopen(self, log: LogReader, catch_up: CatchUpStream) -> None:
         """As after a restart from the state that was just sealed."""
         if self._log_source is not None:
             self._log_source.close()
-        beside.close()
-        log.catch_up.numbers.open_anew()
+        catch_up.close()
+        log.catch_up.numbers.reopen()
         log.catch_up.begin()
-        self._open(log, beside)
+        self._open(log, catch_up)
         reach("after_open_anew")

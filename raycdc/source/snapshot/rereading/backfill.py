@@ -165,7 +165,7 @@ class Backfills:
     #: Called with the progress of a table's backfill; None if none goes on any more.
     on_progress: Callable[[TableId, BackfillProgress | None], None] = lambda *_: None
     #: Something ended that no manifest says.
-    news: bool = False
+    has_changes: bool = False
     _all: dict[str, _Running] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -245,7 +245,7 @@ class Backfills:
         backfill = each.backfill
         rest = tuple(other for other in backfill.queue if other.index != split.index)
         each.backfill = replace(backfill, queue=rest, rows=backfill.rows + sum(segment.rows for segment in segments))
-        self.tell(backfill.request.table)
+        self.report_progress(backfill.request.table)
         if not rest and backfill.planner is None:
             self._end(each, "")
 
@@ -267,14 +267,14 @@ class Backfills:
             self.end(table, "the table was dropped")
         return ended
 
-    def tell(self, table: TableId) -> None:
+    def report_progress(self, table: TableId) -> None:
         """Report the progress of the table's backfill; the first one if there are several."""
         going = (each.backfill for each in self._going() if each.backfill.request.table == table)
         self.on_progress(table, next((backfill.progress for backfill in going), None))
 
     def sealed(self) -> tuple[Backfill, ...]:
         """As the manifest that is being made has them."""
-        self.news = False
+        self.has_changes = False
         return tuple(each.backfill for each in self._all.values())
 
     def _take(self, each: _Running, chunks: PlannedChunks | TableLockedError) -> None:
@@ -297,14 +297,14 @@ class Backfills:
                 planned=backfill.planned + len(splits),
                 estimate=chunks.estimate,
             )
-            self.tell(request.table)
+            self.report_progress(request.table)
         self.on_planned()
 
     def _end(self, each: _Running, reason: str) -> None:
         ended = replace(each.backfill, queue=(), planner=None, document=None, over=reason)
-        each.backfill, self.news = ended, True
+        each.backfill, self.has_changes = ended, True
         self._all[ended.request.backfill] = each
-        self.tell(ended.request.table)
+        self.report_progress(ended.request.table)
 
     def _of(self, split: SnapshotSplit) -> _Running | None:
         """Return the running backfill of the chunk, or None."""

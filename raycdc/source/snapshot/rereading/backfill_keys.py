@@ -55,7 +55,7 @@ class DeletedKeys:
         self._left: pa.Table | None = keys_of_text(named) if named else None
         self._document = document
 
-    def look(self, batch: pa.RecordBatch) -> None:
+    def observe(self, batch: pa.RecordBatch) -> None:
         """The chunk has these rows."""
         if self._left is not None:
             try:

@@ -22,9 +22,9 @@ name |
 | fails temporarily, between two transactions | it alone is opened again at its position, and the log goes on |
 | cannot go on | its tables are parked with the reason; the log goes on (`catch_up_stream.py`) |
 
-A stream is *settled* if its notes have nothing pending before its position (`ReaderDialect.is_settled`). Until then its
-ordinal may be smaller than that of its position, at which it would be opened again. The notes of the catch-up stream
-concern its tables, and are dropped with it.
+A stream is *settled* if its notes have nothing pending before its position (`ReaderDialect.is_complete`). Until then
+its ordinal may be smaller than that of its position, at which it would be opened again. The notes of the catch-up
+stream concern its tables, and are dropped with it.
 
 At most one unit waits; the stream is not polled until then. A join therefore decides about everything that was read,
 and what it leaves to the log is after M.
@@ -84,21 +84,21 @@ class RowNumbers:
         #: The offsets added to the numbers of the log's present reader and of the catch-up stream; the latter is known
         #: at its first row of an epoch.
         self._log = 0
-        self._beside: int | None = None
+        self._catch_up_number: int | None = None
         #: The number after the open epoch's rows of the catch-up stream.
         self._behind = 0
 
-    def open_anew(self) -> None:
+    def reopen(self) -> None:
         """Note that another reader of the log counts from here on."""
         self._log = self._next
 
     def begin_epoch(self) -> None:
         """The rows before are in an epoch that was cut."""
-        self._beside, self._behind = None, 0
+        self._catch_up_number, self._behind = None, 0
 
     def read_again(self) -> None:
         """Note that another catch-up reader counts from here on; the open epoch has rows of the previous one."""
-        self._beside = None
+        self._catch_up_number = None
 
     def of_log(self, unit: LogUnit) -> LogUnit:
         """A unit of the log with its rows' numbers."""
@@ -106,14 +106,14 @@ class RowNumbers:
         self._next = max([self._next, *(_last_number(rows) + 1 for rows in rows_of(unit))])
         return unit
 
-    def of_beside(self, unit: LogUnit) -> LogUnit:
+    def of_catch_up(self, unit: LogUnit) -> LogUnit:
         """Return a unit of the catch-up stream with its rows renumbered."""
-        if self._beside is None:
+        if self._catch_up_number is None:
             firsts = [int(rows.batch.column("_seq")[0].as_py()) for rows in rows_of(unit)]
             if not firsts:
                 return unit
-            self._beside = max(self._next, self._behind) - min(firsts)
-        unit = _moved(unit, self._beside)
+            self._catch_up_number = max(self._next, self._behind) - min(firsts)
+        unit = _moved(unit, self._catch_up_number)
         self._behind = max([self._behind, *(_last_number(rows) + 1 for rows in rows_of(unit))])
         return unit
 
@@ -159,15 +159,15 @@ class CatchUp:
     def __init__(
         self,
         log: LogCursor,
-        lives: TableStates,
+        table_states: TableStates,
         changes: TableChanges,
         epoch: OpenEpoch,
         *,
-        is_settled: Callable[[LogNotes, int], bool],
+        is_complete: Callable[[LogNotes, int], bool],
     ) -> None:
-        """`is_settled` of notes: see `raycdc.source.snapshot.reader.incremental_reader.ReaderDialect`."""
-        self._log, self._lives, self._changes, self._epoch = log, lives, changes, epoch
-        self._is_settled = is_settled
+        """`is_complete` of notes: see `raycdc.source.snapshot.reader.incremental_reader.ReaderDialect`."""
+        self._log, self._table_states, self._changes, self._epoch = log, table_states, changes, epoch
+        self._is_complete = is_complete
         self.numbers = RowNumbers()
         #: The tables that are read now; all were left at one place.
         self.tables: frozenset[TableId] = frozenset()
@@ -179,7 +179,7 @@ class CatchUp:
         #: The next epoch begins with the unit that waits.
         self.awaits_cut = False
         #: True if both streams are to be opened again after the next cut.
-        self.opens_anew = False
+        self.reopens = False
         self.begin()
 
     def __repr__(self) -> str:
@@ -188,7 +188,9 @@ class CatchUp:
     @property
     def is_over(self) -> bool:
         """Return True if no table is to be caught up."""
-        return not self.tables and not any(isinstance(self._lives[table], CatchingUp) for table in self._lives)
+        return not self.tables and not any(
+            isinstance(self._table_states[table], CatchingUp) for table in self._table_states
+        )
 
     @property
     def in_transaction(self) -> bool:
@@ -202,7 +204,7 @@ class CatchUp:
     @property
     def wants_cut(self) -> bool:
         """Return True if both streams wait for the epoch to be cut."""
-        return self.awaits_cut or self.opens_anew
+        return self.awaits_cut or self.reopens
 
     @property
     def ready(self) -> bool:
@@ -216,22 +218,24 @@ class CatchUp:
         """Return True if a unit waits for the log, or for the next epoch."""
         return self._unit is not None
 
-    def log_is_settled(self, up_to: int) -> bool:
+    def log_is_complete(self, up_to: int) -> bool:
         """Return True if the log has nothing pending up to that ordinal."""
-        return self._is_settled(self._log.notes, up_to)
+        return self._is_complete(self._log.notes, up_to)
 
     def begin(self) -> None:
         """Read those tables next that were left earliest."""
-        states = [(table, state) for table in self._lives if isinstance(state := self._lives[table], CatchingUp)]
+        states = [
+            (table, state) for table in self._table_states if isinstance(state := self._table_states[table], CatchingUp)
+        ]
         self._unit = None
-        self.awaits_cut = self.opens_anew = False
+        self.awaits_cut = self.reopens = False
         if not states:
             self.tables, self._cursor = frozenset(), None
             return
         _, first = min(states, key=lambda entry: entry[1].ordinal)
-        place = first.position, first.ordinal, first.left.notes
+        position = first.position, first.ordinal, first.left.notes
         self.tables = frozenset(
-            table for table, state in states if (state.position, state.ordinal, state.left.notes) == place
+            table for table, state in states if (state.position, state.ordinal, state.left.notes) == position
         )
         self._cursor = LogCursor(StreamState(first.position, first.ordinal, notes=first.left.notes))
 
@@ -251,7 +255,7 @@ class CatchUp:
         others = {t: asleep(one, cursor.position) for t, one in everyone.items() if t not in self.tables}
         beside = StreamState(cursor.position, cursor.ordinal, followed, others, state.changes, cursor.notes)
         schemas = {one.schema: documents[one.schema] for one in followed.values()}
-        return log, StreamSplit(beside, schemas, beside=True)
+        return log, StreamSplit(beside, schemas, is_catch_up=True)
 
     def on_unit(self, unit: LogUnit, *, now_s: float) -> None:
         """Pass one unit, if it is before the log's place. Only when `ready`, and the log is between transactions."""
@@ -275,7 +279,7 @@ class CatchUp:
 
         An open transaction of the others is passed on to its end, because nothing can be sealed inside it.
         """
-        staying = frozenset(table for table in self.tables if isinstance(self._lives[table], CatchingUp))
+        staying = frozenset(table for table in self.tables if isinstance(self._table_states[table], CatchingUp))
         self._is_left = self._is_left or staying != self.tables
         self.tables = staying
         if self._is_left and not (staying and self.in_transaction):
@@ -320,7 +324,7 @@ class CatchUp:
         if cursor is None or not cursor.moved:
             return
         for table in self.tables:
-            self._lives.caught_up_to(table, cursor.position, cursor.ordinal, cursor.notes)
+            self._table_states.caught_up_to(table, cursor.position, cursor.ordinal, cursor.notes)
 
     def after_cut(self, *, now_s: float) -> None:
         """A new epoch is open, which begins with the statement that waited for it."""
@@ -336,15 +340,15 @@ class CatchUp:
         if unit.end <= self._log.ordinal:
             self._pass_on(now_s=now_s)
             self.meet(now_s=now_s)
-        elif self._may_join(unit.place.notes):
+        elif self._may_join(unit.log_position.notes):
             self._join(unit, now_s=now_s)
 
     def _may_join(self, notes: LogNotes | None) -> bool:
         """Return True if nothing is pending before the log's position, nor in `notes` of the catch-up stream."""
         cursor = self._cursor
         assert cursor is not None, "nothing is read"
-        before = self.log_is_settled(NOWHERE) and self._is_settled(cursor.notes, NOWHERE)
-        return before and (notes is None or self._is_settled(notes, NOWHERE))
+        before = self.log_is_complete(NOWHERE) and self._is_complete(cursor.notes, NOWHERE)
+        return before and (notes is None or self._is_complete(notes, NOWHERE))
 
     def _pass_on(self, *, now_s: float) -> None:
         cursor = self._cursor
@@ -357,16 +361,16 @@ class CatchUp:
             return
         self._unit = None
         self._take(unit, now_s=now_s)
-        cursor.move(unit.place, in_transaction=in_transaction(unit))
+        cursor.move(unit.log_position, in_transaction=in_transaction(unit))
         self.leave()
         reach("while_catching_up")
 
     def _take(self, unit: LogUnit, *, now_s: float) -> None:
-        unit = self.numbers.of_beside(unit)
+        unit = self.numbers.of_catch_up(unit)
         match unit:
             case SchemaChange(_, updates, truncations):
                 for update in updates:
-                    self._changes.apply(_looked_at(update), now_s=now_s)
+                    self._changes.apply(_as_probe(update), now_s=now_s)
                 for rows in truncations:
                     self._epoch.collect(rows)
             case TransactionPart(_, rows):
@@ -378,7 +382,7 @@ class CatchUp:
                 for part in rows:
                     self._epoch.collect(part)
                 for update in parked:
-                    self._changes.apply(_looked_at(update), now_s=now_s)
+                    self._changes.apply(_as_probe(update), now_s=now_s)
             case LogProgress():
                 return
             case _:
@@ -394,9 +398,9 @@ class CatchUp:
     def _end_tables(self) -> None:
         """End the catch-up of all tables, because everything before the log's position was delivered."""
         for table in self.tables:
-            match self._lives[table]:
+            match self._table_states[table]:
                 case CatchingUp(gone=False):
-                    self._lives.joined(table)
+                    self._table_states.joined(table)
                     self._epoch.touch(table)
                 case CatchingUp():
                     why = ended(table, "table", had_rows=True)
@@ -410,9 +414,9 @@ class CatchUp:
         """Pass nothing more on, here or in the log, before both streams are opened again."""
         self._unit = None
         self._is_left = self.awaits_cut = False
-        self.tables = frozenset(table for table in self.tables if isinstance(self._lives[table], CatchingUp))
+        self.tables = frozenset(table for table in self.tables if isinstance(self._table_states[table], CatchingUp))
         self._epoch.changed = True
-        self.opens_anew = True
+        self.reopens = True
         if self._cursor is not None:
             self._cursor.in_transaction = False
 
@@ -423,7 +427,7 @@ def without_caught_up(state: StreamState) -> StreamState:
     return replace(state, parked={**state.parked, **sleeping}, catching_up={}) if sleeping else state
 
 
-def _looked_at(update: SchemaUpdate) -> SchemaUpdate:
+def _as_probe(update: SchemaUpdate) -> SchemaUpdate:
     """Return a table's end as a request to probe it, because the log may have skipped a newer table of its name."""
     if isinstance(update, ParkTableUpdate) and update.parking.phase is ParkedPhase.ENDED:
         end = update.parking
@@ -439,5 +443,5 @@ def _up_to(unit: TransactionPart | LogTransactions, ordinal: int) -> LogUnit:
         return replace(unit, rows=rows)
     if not unit.missing:
         return replace(unit, rows=rows)
-    told = zip(unit.missing, np.concatenate(masks), strict=True)
-    return replace(unit, rows=rows, missing=tuple(row for row, kept in told if kept))
+    reported = zip(unit.missing, np.concatenate(masks), strict=True)
+    return replace(unit, rows=rows, missing=tuple(row for row, kept in reported if kept))

@@ -30,35 +30,35 @@ OpenCatchUpLog = Callable[[StreamSplit], LogSource]
 
 
 class CatchUpStream:
-    """See the module's docstring. Owned by the reader's thread; `lost_begin_again`: tables whose log is purged do."""
+    """See the module's docstring. Owned by the reader's thread; `resnapshots_lost`: tables whose log is purged do."""
 
     def __init__(
         self,
         log: LogReader,
-        open_beside: OpenCatchUpLog,
+        open_catch_up: OpenCatchUpLog,
         context: ReaderContext,
         *,
         policy: RetryPolicy,
-        lost_begin_again: bool,
+        resnapshots_lost: bool,
     ) -> None:
-        self._log, self._open_beside, self._context = log, open_beside, context
-        self._policy, self._lost_begin_again = policy, lost_begin_again
+        self._log, self._open_catch_up, self._context = log, open_catch_up, context
+        self._policy, self._resnapshots_lost = policy, resnapshots_lost
         self._source: LogSource | None = None
         self._pauses = Backoff(policy)
         #: When it is opened again; None: it is open, or there is nothing to read.
         self._due_s: float | None = None
         #: The number of failures since its last unit, the last error, and the time of the next attempt.
-        self._away: tuple[int, str, float] | None = None
+        self._outage: tuple[int, str, float] | None = None
 
     def __repr__(self) -> str:
         return f"CatchUpStream({self._log.catch_up!r}, open={self._source is not None}, due_s={self._due_s})"
 
     @property
-    def trouble(self) -> CatchUpOutage | None:
+    def outage(self) -> CatchUpOutage | None:
         """Return the present outage of the stream, which will be opened again; None if there is none."""
-        if self._away is None:
+        if self._outage is None:
             return None
-        tries, text, until_s = self._away
+        tries, text, until_s = self._outage
         return CatchUpOutage(tries, text, max(0, round(until_s - self._context.now_s())))
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class CatchUpStream:
 
     def open(self, split: StreamSplit | None) -> None:
         """Read from the position of `split`; None: there is nothing to read. Nothing may be open."""
-        self._pauses, self._away = Backoff(self._policy), None
+        self._pauses, self._outage = Backoff(self._policy), None
         if split is not None:
             self._open(split)
 
@@ -92,8 +92,8 @@ class CatchUpStream:
             return True
         if unit is None:
             return False
-        self._pauses, self._away = Backoff(self._policy), None
-        log.on_unit_beside(unit, now_s=now_s)
+        self._pauses, self._outage = Backoff(self._policy), None
+        log.on_catch_up_unit(unit, now_s=now_s)
         return True
 
     def _is_open(self, now_s: float) -> bool:
@@ -111,7 +111,7 @@ class CatchUpStream:
 
     def _open(self, split: StreamSplit) -> None:
         try:
-            self._source = self._open_beside(split)
+            self._source = self._open_catch_up(split)
         except RaycdcError as error:
             self._act_on(error)
 
@@ -124,18 +124,18 @@ class CatchUpStream:
                 raise error
             pause_s = self._pauses.failed(now_s)
             if pause_s is not None:
-                tries, _, until_s = self._away or (0, "", now_s + self._policy.patience_s)
-                self._away = tries + 1, reason, until_s
+                tries, _, until_s = self._outage or (0, "", now_s + self._policy.retry_s)
+                self._outage = tries + 1, reason, until_s
                 self.close()
                 catch_up.read_again()
                 self._due_s = now_s + pause_s
                 self._context.availability.at(self._due_s)
                 return
-            reason = f"its log could not be read for {self._policy.patience_s / 60:.0f} minutes: {reason}"
-        self._away = None
+            reason = f"its log could not be read for {self._policy.retry_s / 60:.0f} minutes: {reason}"
+        self._outage = None
         way_out = CatchUpFallback.RESNAPSHOT
         if isinstance(error, LogLostError):
-            way_out = CatchUpFallback.BY_ITSELF if self._lost_begin_again else way_out
+            way_out = CatchUpFallback.BY_ITSELF if self._resnapshots_lost else way_out
         elif isinstance(error, SourceError):
             way_out = CatchUpFallback.RESUME
         catch_up.give_up(reason, way_out, now_s=now_s)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from raycdc.connectors.kafka.cluster.identities import PATIENCE_S, Identities
+from raycdc.connectors.kafka.cluster.identities import IDENTITY_TIMEOUT_S, Identities
 from raycdc.errors import LogLostError
 from raycdc.sandbox.servers import KafkaServer
 from tests.integration.connectors.kafka.test_kafka_source import Rows, epochs, message, pipeline, produce, read
@@ -134,7 +134,7 @@ def test_a_seal_waits_for_an_answer_to_what_was_asked_after_the_last_message_and
     questions.found = None
     assert not identities.proven()
     assert questions.asked == [["a"], ["a", "b"]]
-    now_s[0] = PATIENCE_S
+    now_s[0] = IDENTITY_TIMEOUT_S
     # Nobody answers: sealed, and asked again at the next seal.
     assert (identities.proven(), identities.unanswered) == (True, 2)
     assert not identities.proven()

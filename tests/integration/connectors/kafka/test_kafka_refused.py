@@ -19,7 +19,7 @@ from raycdc.source.reader.split_reader import SplitsAddition
 from tests.support.servers.gate import Gate, GateMode
 
 pytestmark = pytest.mark.server
-SHORT = RetryPolicy(patience_s=0.0)
+SHORT = RetryPolicy(retry_s=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def fetch_for_ever(reader: KafkaPartitionReader) -> None:
 def test_one_that_stays_refused_ends_the_reading_and_says_what_to_do(kafka: KafkaServer) -> None:
     properties = {**kafka.secure_properties, "sasl.password": "S3cret-of-yesterday"}
     servers = properties.pop("bootstrap.servers")
-    with closing(KafkaPartitionReader(config(servers, **properties), patience=SHORT)) as reader:
+    with closing(KafkaPartitionReader(config(servers, **properties), retry_policy=SHORT)) as reader:
         reader.handle_splits_changes(SplitsAddition((PartitionStart("t", 0, 0),)))
         with pytest.raises(SourceError) as refused:
             fetch_for_ever(reader)
@@ -54,7 +54,7 @@ def test_one_that_stays_refused_ends_the_reading_and_says_what_to_do(kafka: Kafk
 def test_brokers_that_are_away_are_waited_for_however_long_that_is() -> None:
     with Gate("127.0.0.1", 1, way=GateMode.SHUT) as gate:
         named = config(f"{gate.host}:{gate.port}", **{"reconnect.backoff.ms": "10", "reconnect.backoff.max.ms": "10"})
-        with closing(KafkaPartitionReader(named, patience=SHORT)) as reader:
+        with closing(KafkaPartitionReader(named, retry_policy=SHORT)) as reader:
             reader.handle_splits_changes(SplitsAddition((PartitionStart("t", 0, 0),)))
             while len(gate.knocks) < 5:
                 reader.fetch()

@@ -19,10 +19,10 @@ from raycdc.connectors.mysql import table_probe
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.plugin import MySqlSourceConfig
 from raycdc.connectors.mysql.server.catalog import all_tables, discover_tables, load_table, load_tables
-from raycdc.connectors.mysql.server.client import current_place
+from raycdc.connectors.mysql.server.client import current_end
 from raycdc.connectors.mysql.server.locks import locked_by, wait_for_locks
 from raycdc.connectors.mysql.snapshot.rows_again import require_rows
-from raycdc.connectors.mysql.table_probe import TableOptions, look_at
+from raycdc.connectors.mysql.table_probe import TableOptions, probe_table
 from raycdc.errors import SourceUnavailableError, TableLockedError
 from raycdc.model import TableId
 from raycdc.model.rules.selector import TableSelector
@@ -194,12 +194,12 @@ def test_a_table_that_is_being_made_anew_is_locked_and_not_gone(mariadb: MariaDb
     told = ""
     while change.is_alive() and not told:
         try:
-            assert look_at(mariadb.connect, table, options, TargetRules()) is not None
+            assert probe_table(mariadb.connect, table, options, TargetRules()) is not None
         except TableLockedError as locked:
             told = str(locked)
     change.join()
     assert "locked" in told
-    look = look_at(mariadb.connect, table, options, TargetRules())
+    look = probe_table(mariadb.connect, table, options, TargetRules())
     assert isinstance(look, FollowableTable)
     assert [column.name for column in look.described.columns] == ["id", "s"]
 
@@ -212,12 +212,12 @@ def test_a_table_that_changes_its_shape_all_the_time_is_looked_at_again_later(
 
     def change_and_tell(*arguments: Any) -> BinlogOffset:
         mariadb.execute(f"ALTER TABLE t ADD COLUMN c{next(numbers)} INT", database=mariadb_database)
-        return current_place(*arguments)
+        return current_end(*arguments)
 
-    monkeypatch.setattr(table_probe, "current_place", change_and_tell)
+    monkeypatch.setattr(table_probe, "current_end", change_and_tell)
     options = TableOptions(MySqlSourceConfig(type="mysql", user="cdc", tables=("x.y",)))
     with pytest.raises(TableLockedError, match="changed its shape each time"):
-        look_at(mariadb.connect, TableId(mariadb_database, "t"), options, TargetRules())
+        probe_table(mariadb.connect, TableId(mariadb_database, "t"), options, TargetRules())
 
 
 def test_a_table_that_nobody_asks_for_is_no_error_where_the_server_waits_shortly_for_locks(

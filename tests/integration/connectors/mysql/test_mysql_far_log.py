@@ -73,7 +73,7 @@ def places(server: DatabaseServer, table: Any, start: BinlogOffset, end: BinlogO
         start=start,
         log=LogKind(mariadb=isinstance(server, MariaDbServer)),
     )
-    decoder.files.find_place = PositionFinder(partial(connect, settings_of(server, "root")))
+    decoder.files.find_position = PositionFinder(partial(connect, settings_of(server, "root")))
     ids: list[int] = []
     seen: list[int] = []
     with closing(BinlogStream(connect(settings_of(server, "cdc")), server_id=8002, offset=start)) as stream:

@@ -14,7 +14,7 @@ from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.log import prepared_search
 from raycdc.connectors.mysql.log.prepared_search import PreparedSearch
 from raycdc.connectors.mysql.server.checks import check_source
-from raycdc.connectors.mysql.server.client import current_place, probe
+from raycdc.connectors.mysql.server.client import current_end, probe
 from raycdc.errors import SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.sandbox.servers import DatabaseServer, MySqlServer
@@ -37,7 +37,7 @@ def search(server: DatabaseServer) -> PreparedSearch:
 
 def end_of_log(server: DatabaseServer) -> BinlogOffset:
     with session(server) as connection:
-        return current_place(connection, probe(connection))
+        return current_end(connection, probe(connection))
 
 
 @contextmanager

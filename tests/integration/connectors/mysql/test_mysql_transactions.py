@@ -89,7 +89,7 @@ def changes(server: DatabaseServer, tables: list[MySqlTable], start: BinlogOffse
             for part in rows_of(unit):
                 rows += [(row["_seq"], part.table, row) for row in part.batch.to_pylist()]
             if not in_transaction(unit):
-                place = BinlogOffset.of(unit.place.position)
+                place = BinlogOffset.of(unit.log_position.position)
     finally:
         reader.close()
     return [(table, row) for _, table, row in sorted(rows, key=lambda one: one[0])]

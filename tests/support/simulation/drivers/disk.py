@@ -29,7 +29,7 @@ from raycdc.storage.api import (
     StoreError,
     UnconfirmedWrite,
     Version,
-    settle,
+    resolve_write,
 )
 from raycdc.storage.url import ObjectLocation, StoreKind
 from tests.support.simulation.drivers.fibers import Fibers
@@ -232,7 +232,7 @@ class ProcessObjects:
         self._fibers = fibers
 
     @property
-    def place(self) -> ObjectLocation:
+    def location(self) -> ObjectLocation:
         return PLACE
 
     def read(self, name: str) -> Stored | None:
@@ -265,7 +265,7 @@ class ProcessObjects:
             self._fibers.pause("store: reply")
             return outcome
 
-        return settle(attempt, lambda: self.read(name), data, before=before)
+        return resolve_write(attempt, lambda: self.read(name), data, before=before)
 
     def _pause(self, verb: str, name: str) -> None:
         self._fibers.pause(f"store: {verb}")

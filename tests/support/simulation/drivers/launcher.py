@@ -20,7 +20,7 @@ from tests.support.simulation.drivers.coordinator import SimCoordinator
 class SimReaderHandle:
     """`raycdc.runtime.launcher.ReaderHandle`: it does nothing but live."""
 
-    placed = True
+    has_process = True
     node = ""
 
     def __init__(self, identity: ReaderIdentity, coordinator: SimCoordinator) -> None:
@@ -76,7 +76,7 @@ class SimLauncher:
                 reader.end("Ray is gone")
 
     def start_coordinator(self, start: CoordinatorStart) -> SimCoordinator:
-        self.look()
+        self.poll()
         if self.failing:
             self.failing -= 1
             raise CoordinatorLostError("it does not start")
@@ -89,7 +89,7 @@ class SimLauncher:
         return self.coordinators[-1]
 
     def start_reader(
-        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, place: str = ""
+        self, identity: ReaderIdentity, coordinator: CoordinatorHandle, *, node: str = ""
     ) -> SimReaderHandle:
         assert isinstance(coordinator, SimCoordinator)
         if coordinator not in self._own:
@@ -115,7 +115,7 @@ class SimLauncher:
     def avoid(self, node: str) -> None:
         """There is no other."""
 
-    def look(self, owing: Collection[str] | None = None) -> None:
+    def poll(self, owing: Collection[str] | None = None) -> None:
         """Readers need nothing beside them but the engine."""
         if self._lost:
             raise ClusterLostError("Ray's head is gone.", "Run the pipeline again.")
@@ -149,6 +149,6 @@ class SimSpark:
     def warm_up(self) -> None:
         """It needs no workers."""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self.lost:
             raise RaycdcError("Spark is gone.")

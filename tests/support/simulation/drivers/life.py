@@ -32,7 +32,7 @@ from raycdc.sinks.api import CHANGELOG, SinkContext
 from raycdc.source.protocol.job_status import JobStatus
 from raycdc.source.tables.parking import CommandDecision
 from raycdc.source.tables.table_commands import CommandRules, TableCommand
-from raycdc.source.tables.table_requests import ask_for_lost_rows, refusals_of, settle
+from raycdc.source.tables.table_requests import ask_for_lost_rows, complete_requests, refusals_of
 from raycdc.state.drivers.driver_generation import DriverGeneration
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.manifests.manifest_files import ManifestCompaction
@@ -48,7 +48,7 @@ READERS_MAX = 2
 #: How many engines do not come up.
 ENGINES_FAIL = 0.2
 #: A sink is waited for as long as a story can wait.
-WAITING = SinkOutagePolicy(policy=RetryPolicy(patience_s=1.0))
+WAITING = SinkOutagePolicy(policy=RetryPolicy(retry_s=1.0))
 T = TypeVar("T")
 #: Every table is selected, and rows of two are never in one target.
 RULES = CommandRules(updates_rows=False, is_selected=lambda _: None)
@@ -138,7 +138,7 @@ class Life:
         self.engines: list[SimLauncher] = []
         self.spark = SimSpark()
         self._handed: PromotableLauncher | None = None
-        self._hand_over: EnginePromotion | None = None
+        self._promote: EnginePromotion | None = None
         if around.hands_over:
             self._handed = PromotableLauncher(self.launcher, self._engine, self.spark, threads=self.threads)
         self.threads.start(self._run, "main")
@@ -169,19 +169,19 @@ class Life:
 
     def _end_following(self) -> None:
         """What `raycdc.pipeline` undoes, in its order."""
-        if self._hand_over is not None:
-            self._hand_over.close()
+        if self._promote is not None:
+            self._promote.close()
         if self._commands is not None:
             self._commands.close()
             takers = [fiber for fiber in self.threads.started if fiber.name == "commands"]
-            self.threads.wait_for(lambda: all(taker.done for taker in takers), float("inf"))
+            self.threads.wait_for(lambda: all(output_mode.done for output_mode in takers), float("inf"))
         if self._supervisor is not None:
             before = len(self.launcher.coordinators)
             with self.threads.held("hand-over"):
                 self._supervisor.close()
             if len(self.launcher.coordinators) != before:
                 self._around.problems.append("a coordinator was started while the run ended")
-        self._hand_over = self._commands = self._supervisor = None
+        self._promote = self._commands = self._supervisor = None
 
     def _work(self) -> None:
         around = self._around
@@ -193,7 +193,7 @@ class Life:
             generation=term.generation,
             next_sealed=lambda after, wait_s: self._next_sealed(store, after, wait_s),
             on_committed=lambda figures: self._committed(store, figures),
-            begin_again=lambda manifest, tables, _: self._lost(store, manifest, list(map(str, tables))),
+            request_resnapshot=lambda manifest, tables, _: self._lost(store, manifest, list(map(str, tables))),
             parking=ParkingPolicy(Parks(), on_parked=self._parked, waiting=WAITING),
             threads=self.threads,
         )
@@ -222,13 +222,13 @@ class Life:
         supervisor = self._supervisor = self._supervise(store, term)
         side = Interrupted(supervisor, fibers)
         if desk is not None:
-            self._commands = LiveCommands(desk, RULES, side, tell=lambda _: None, threads=self.threads)
+            self._commands = LiveCommands(desk, RULES, side, notify=lambda _: None, threads=self.threads)
         if self._handed is not None and self._handed.in_process:
-            self._hand_over = EnginePromotion(
+            self._promote = EnginePromotion(
                 self._handed,
                 side,
                 PromotionState.of(store),
-                tell=partial(self._told, store),
+                notify=partial(self._told, store),
                 due=EnginesDue(self._around.source.chance.uniform(0.0, 2.0)),
                 threads=self.threads,
             )
@@ -289,7 +289,7 @@ class Life:
     def _committed(self, store: CheckpointStore, figures: EpochStatistics) -> None:
         if self._supervisor is not None:
             with self._around.source.fibers.atomic() if self._around.commands else nullcontext():
-                settle(store, figures.epoch)
+                complete_requests(store, figures.epoch)
             self._supervisor.epoch_committed(figures.epoch)
 
     def _lost(self, store: CheckpointStore, manifest: Manifest, tables: list[str]) -> None:

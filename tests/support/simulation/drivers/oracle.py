@@ -73,7 +73,7 @@ class DriverOracle:
             self._parked = set(record.parked)
         for name, place in record.tables.items():
             held = self._around.server.tables.get(TableId.parse(name))
-            if held is None or held.vector is None or held.vector.place < place:
+            if held is None or held.vector is None or held.vector.progress < place:
                 self._say(f"{name} holds {held and held.vector}, and the record of epoch {epoch} says {place}")
 
     def _written(self, target: TableId, epoch: int) -> None:

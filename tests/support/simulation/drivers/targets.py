@@ -108,25 +108,25 @@ class SimTarget(Target):
         self._draft = deepcopy(server.tables.get(name))
         self._made: SimServerTable | None = None
 
-    def standing(self, epoch: int | None = None) -> TargetState:
+    def read_state(self, epoch: int | None = None) -> TargetState:
         # A record about a target that nobody made yet has no columns.
         if self._draft is None or not self._draft.columns:
             return MissingTarget(vector=None if self._draft is None else self._draft.vector)
         return OwnTarget(self._draft.vector)
 
-    def create(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self._changed(work, stamp, [])
+    def create(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self._changed(work, commit_metadata, [])
 
-    def replace(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         raise AssertionError("nobody else writes to this server")
 
     adopt = replace
 
-    def evolve(self, work: TableCommit, stamp: CommitMetadata) -> None:
+    def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         assert self._draft is not None
-        self._changed(work, stamp, self._draft.columns)
+        self._changed(work, commit_metadata, self._draft.columns)
 
-    def _changed(self, work: TableCommit, stamp: CommitMetadata, columns: Sequence[str]) -> None:
+    def _changed(self, work: TableCommit, commit_metadata: CommitMetadata, columns: Sequence[str]) -> None:
         columns = list(columns)
         for event in work.changes:
             match event:
@@ -141,7 +141,7 @@ class SimTarget(Target):
         draft = self._draft or SimServerTable([])
         draft.rows = {key: dict.fromkeys(columns) | row for key, row in draft.rows.items()}
         draft.columns = columns
-        self._hold(draft, stamp)
+        self._hold(draft, commit_metadata)
 
     def steps(self, work: TableCommit, staged: StagedRows) -> Sequence[int]:
         assert self._draft is not None
@@ -150,7 +150,7 @@ class SimTarget(Target):
         assert set(names) <= set(self._draft.columns), f"{self.name} has {self._draft.columns}, the rows {names}"
         return (STEP_APPEND, STEP_MERGE) if staged.snapshot and staged.log else ()
 
-    def write(self, work: TableCommit, staged: StagedRows, step: int, stamp: CommitMetadata) -> None:
+    def write(self, work: TableCommit, staged: StagedRows, step: int, commit_metadata: CommitMetadata) -> None:
         assert self._draft is not None
         rows = [
             *(staged.snapshot if step in (STEP_APPEND, STEP_LAST) else ()),
@@ -166,14 +166,14 @@ class SimTarget(Target):
                 draft.rows[key] = dict(row)
             else:
                 draft.rows.pop(key, None)
-        self._hold(draft, stamp)
+        self._hold(draft, commit_metadata)
 
-    def bar(self, work: TableCommit, stamp: CommitMetadata) -> None:
-        self._hold(self._draft or SimServerTable([]), stamp)
+    def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
+        self._hold(self._draft or SimServerTable([]), commit_metadata)
 
-    def _hold(self, draft: SimServerTable, stamp: CommitMetadata) -> None:
-        """The draft has `stamp` as its record; it counts now, or at the end."""
-        draft.vector = stamp.vector
+    def _hold(self, draft: SimServerTable, commit_metadata: CommitMetadata) -> None:
+        """The draft has `commit_metadata` as its record; it counts now, or at the end."""
+        draft.vector = commit_metadata.vector
         self._draft = self._made = draft
         if not self._server.whole:
             self.finish()

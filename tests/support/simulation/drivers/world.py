@@ -177,7 +177,7 @@ TRANSIENT = (SinkUnreachableError, ConflictError, SegmentUnavailableError)
 #: What a driver ends with when one that was replaced got in its way, once, before it was fenced.
 INTERFERENCE = ("the epoch will be kept", "epoch numbers are used once")
 #: Manifests that are hardly ever whole, and a base after every other one.
-CHANGES = ManifestCompaction(whole_below=0, share_max=1000.0, chain_max=2, record_share_max=0.5)
+CHANGES = ManifestCompaction(whole_below=0, fraction_max=1000.0, chain_max=2, record_fraction_max=0.5)
 
 
 class DriverSimulation:

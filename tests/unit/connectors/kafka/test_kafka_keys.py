@@ -23,7 +23,7 @@ def tell(owners: KeyOwners, reader: NewKeys) -> int:
     """Hand over what a reader has to say; how many keys that was."""
     events = reader.take()
     for event in events:
-        owners.told(event.table, event.split_id, event.hashes, all_told=event.all_told)
+        owners.add(event.table, event.split_id, event.hashes, all_reported=event.all_reported)
     return sum(len(event.hashes) // 8 for event in events)
 
 

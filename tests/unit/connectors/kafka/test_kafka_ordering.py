@@ -21,7 +21,7 @@ Row = tuple[RowKind, int, int | None]
 
 
 def schema(kind: str = "BIGINT") -> TableSchema:
-    return parse_columns(f"id BIGINT, version {kind}, PRIMARY KEY (id)", place="columns")
+    return parse_columns(f"id BIGINT, version {kind}, PRIMARY KEY (id)", key_path="columns")
 
 
 def passed(*rows: Row, order_by: str = "version", of: TableSchema | None = None) -> list[Row]:

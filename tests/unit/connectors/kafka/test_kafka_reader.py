@@ -160,7 +160,7 @@ class Rig:
                 30.0,
                 aligned=True,
                 dead_letters=options.get("on_error") == "dead-letter",
-                hiding=Masking(masks or Masks()),
+                masking=Masking(masks or Masks()),
                 statements=statements or DdlMessages(),
             ),
             wall_ms=lambda: 1_700_000_001_000,

@@ -21,7 +21,7 @@ TABLE, OTHER = TableId("shop", "p"), TableId("shop", "q")
 
 
 def schema(text: str = "id BIGINT, name VARCHAR(20), n INT, at DATETIME(3), PRIMARY KEY (id)") -> TableSchema:
-    return parse_columns(text, place="columns")
+    return parse_columns(text, key_path="columns")
 
 
 def follow(sql: str, *, known: bool = True, given: bool = False, **options: bool) -> StatementEffects:

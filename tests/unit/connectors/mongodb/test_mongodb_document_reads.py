@@ -53,7 +53,7 @@ def missing_of(unit: LogUnit) -> tuple[MissingRow, ...]:
 
 def waiting(passed: list[LogUnit]) -> list[int]:
     """Keys of the changes that wait behind what was passed, as state has it."""
-    state = [unit.place.notes.to_json() for unit in passed if unit.place.notes is not None]
+    state = [unit.log_position.notes.to_json() for unit in passed if unit.log_position.notes is not None]
     entries = state[-1].get("absent", []) if state else []
     return [bson.decode(document_reads.Absent.from_json(entry).key)["_id"] for entry in entries]
 
@@ -92,9 +92,9 @@ def test_one_that_changed_once_more_behind_an_end_is_not_settled_at_it(*, togeth
     answers = [answer(*events)] if together else [answer(one) for one in events]
     script = Script(*answers, answer(behind=token(20)))
     passed = units(reader(script, read_documents=Server(30)), script)
-    notes = [unit.place.notes for unit in passed if unit.place.notes is not None][-1]
-    assert not document_reads.is_settled(notes, ordinal_of(12, 1))
-    assert document_reads.is_settled(notes, ordinal_of(10, 9))
+    notes = [unit.log_position.notes for unit in passed if unit.log_position.notes is not None][-1]
+    assert not document_reads.is_complete(notes, ordinal_of(12, 1))
+    assert document_reads.is_complete(notes, ordinal_of(10, 9))
 
 
 def test_a_change_that_nothing_explains_is_looked_up_again_and_then_told() -> None:
@@ -104,7 +104,7 @@ def test_a_change_that_nothing_explains_is_looked_up_again_and_then_told() -> No
     assert server.asked == [(11, [1, 2, 3], False), (30, [1, 2], True)]
     assert rows(passed) == [(RowKind.UPDATE_AFTER, 3), (RowKind.UPDATE_AFTER, 1), (RowKind.DELETE, 2)]
     # Before it is known what became of all changes the stream has not passed what was seen.
-    assert [unit.place.ordinal for unit in passed] == [
+    assert [unit.log_position.ordinal for unit in passed] == [
         ordinal_of(11, 1), ordinal_of(30, 1) - 1, ordinal_of(30, 1) - 1, ordinal_of(30, 1)
     ]  # fmt: skip
     assert [[row.key for row in missing_of(unit)] for unit in passed] == [[], [], [], ['{"_id": 2}']]
@@ -125,8 +125,8 @@ def test_a_reader_that_goes_on_settles_what_waited(left: int) -> None:
     passed = units(reader(script, read_documents=Server(30)), script)[: left + 1]
     state: Mapping[str, Any] = {}
     for unit in passed:
-        state = state if unit.place.notes is None else unit.place.notes.to_json()
-    begin = StreamPosition.of(passed[-1].place.position)
+        state = state if unit.log_position.notes is None else unit.log_position.notes.to_json()
+    begin = StreamPosition.of(passed[-1].log_position.position)
     rest = [
         answer(*(e for e in events if e["clusterTime"].time > begin.cluster_time >> 32), behind=behind)
         for events, behind in [
@@ -170,7 +170,7 @@ def test_where_many_wait_the_log_is_read_ahead(monkeypatch: pytest.MonkeyPatch) 
     assert sorted(rows(passed)) == sorted(
         [(RowKind.DELETE, 4), (RowKind.DELETE, 1), (RowKind.DELETE, 2), (RowKind.INSERT, 3)]
     )
-    ordinals = [unit.place.ordinal for unit in passed]
+    ordinals = [unit.log_position.ordinal for unit in passed]
     assert ordinals == sorted(ordinals)
     assert waiting(passed) == []
 

@@ -47,7 +47,7 @@ def met(decoder: DocumentDecoder, *documents: dict[str, Any]) -> tuple[list[dict
     raw = [bson.encode(document) for document in documents]
     places = np.cumsum([0, *map(len, raw)])[:-1]
     data = b"".join(raw)
-    rows = [row for batch in decoder.decode_places(data, places) for row in batch.to_pylist()]
+    rows = [row for batch in decoder.decode_at(data, places) for row in batch.to_pylist()]
     return rows, kinds_of(decoder.met(data))
 
 

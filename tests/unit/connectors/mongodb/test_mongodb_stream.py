@@ -14,7 +14,7 @@ from raycdc.connectors.mongodb.layout import CollectionLayout, OnTypeMismatch, S
 from raycdc.connectors.mongodb.log_reader import ChangeStreamReader
 from raycdc.connectors.mongodb.stream.causal import Found
 from raycdc.connectors.mongodb.stream.change_rows import ChangeRows
-from raycdc.connectors.mongodb.stream.document_reads import Absent, DocumentReads, ReadDocuments, is_settled
+from raycdc.connectors.mongodb.stream.document_reads import Absent, DocumentReads, ReadDocuments, is_complete
 from raycdc.connectors.mongodb.stream.events import RowWriter, Scanner
 from raycdc.connectors.mongodb.stream.followed import FollowedCollections
 from raycdc.connectors.mongodb.stream.raw_stream import EventTooLargeError, RawBatch, Scope, StreamEndedError
@@ -142,7 +142,7 @@ def units(stream: ChangeStreamReader, script: Script) -> list[LogUnit]:
 def told(unit: LogUnit) -> tuple[list[int], int, bool]:
     """Keys, the second the log stands at, and whether a transaction is open."""
     keys = [key for rows in rows_of(unit) for key in rows.batch.column("_id").to_pylist()]
-    return keys, unit.place.ordinal >> 32, in_transaction(unit)
+    return keys, unit.log_position.ordinal >> 32, in_transaction(unit)
 
 
 def changed(unit: LogUnit) -> tuple[SchemaUpdate, ...]:
@@ -168,8 +168,8 @@ def test_a_later_token_shows_that_all_before_it_is_whole() -> None:
     stream = reader(script, sharded=True)
     passed = units(stream, script)
     assert [told(unit) for unit in passed] == [([1, 2], 11, False), ([], 15, False)]
-    assert passed[-1].place.ordinal == ordinal_of(15, 1) - 1
-    assert StreamPosition.of(passed[-1].place.position).token == token(15)
+    assert passed[-1].log_position.ordinal == ordinal_of(15, 1) - 1
+    assert StreamPosition.of(passed[-1].log_position.position).token == token(15)
 
 
 def test_behind_a_mongos_silence_shows_nothing() -> None:
@@ -177,7 +177,7 @@ def test_behind_a_mongos_silence_shows_nothing() -> None:
     script = Script(*answers)
     found = units(reader(script, sharded=True), script)
     assert [told(unit) for unit in found] == [([1], 11, False), ([], 12, False)]
-    assert found[-1].place.ordinal == ordinal_of(12, 1) - 1
+    assert found[-1].log_position.ordinal == ordinal_of(12, 1) - 1
     script = Script(*answers[:2])
     assert units(reader(script, sharded=True), script) == []
     script = Script(*answers[:2])
@@ -188,13 +188,16 @@ def test_a_quiet_stream_keeps_its_place() -> None:
     script = Script(answer(behind=token(20)), answer(behind=token(20)), answer(behind=token(30)))
     passed = units(reader(script), script)
     assert [told(unit) for unit in passed] == [([], 20, False), ([], 30, False)]
-    assert StreamPosition.of(passed[-1].place.position) == StreamPosition(ordinal_of(30, 1), token(30), "rs0")
+    assert StreamPosition.of(passed[-1].log_position.position) == StreamPosition(ordinal_of(30, 1), token(30), "rs0")
 
 
 def test_a_time_that_has_not_come_has_not_passed() -> None:
     """The token of a stream that was just opened is of the time it was asked to begin at."""
     script = Script(answer(behind=token(20), server_time=ordinal_of(19, 7)), answer(behind=token(20)))
-    assert [unit.place.ordinal for unit in units(reader(script), script)] == [ordinal_of(20, 1) - 1, ordinal_of(20, 1)]
+    assert [unit.log_position.ordinal for unit in units(reader(script), script)] == [
+        ordinal_of(20, 1) - 1,
+        ordinal_of(20, 1),
+    ]
 
 
 def test_a_stream_that_broke_is_opened_behind_what_waits() -> None:
@@ -276,8 +279,8 @@ def test_an_event_in_parts_is_one() -> None:
     passed = units(stream, script)
     assert [told(unit) for unit in passed] == [([1], 11, False), ([2], 12, False), ([], 13, False)]
     # Nothing is gone on from behind a part.
-    assert StreamPosition.of(passed[0].place.position).token == token(11, 1)
-    assert StreamPosition.of(passed[1].place.position).token == token(12, 2)
+    assert StreamPosition.of(passed[0].log_position.position).token == token(11, 1)
+    assert StreamPosition.of(passed[1].log_position.position).token == token(12, 2)
 
 
 def test_parts_are_asked_for_again_when_the_stream_broke_between_them() -> None:
@@ -316,14 +319,14 @@ def test_a_change_that_the_log_ahead_settles_is_told_where_the_stream_is(monkeyp
     state = {"version": 1, "absent": [waiting.to_json()]}
     script = Script(answer(event(15, 1, "delete", key=2)), answer(behind=token(10)))
     (passed,) = units(reader(script, state=state), script)
-    assert (told(passed), passed.place.notes) == (([], 10, False), NO_NOTES)
+    assert (told(passed), passed.log_position.notes) == (([], 10, False), NO_NOTES)
 
 
 def test_notes_are_settled_up_to_the_first_change_that_is_absent() -> None:
     waiting = Absent(ORDERS, UUID, bson.encode({"_id": 2}), ordinal_of(9, 1), -1, ordinal_of(20, 1))
     notes = LogNotes.from_json({"version": 1, "absent": [waiting.to_json()]})
-    assert [is_settled(notes, ordinal_of(9, n)) for n in (0, 1, 2)] == [True, False, False]
-    assert is_settled(NO_NOTES, NOWHERE)
+    assert [is_complete(notes, ordinal_of(9, n)) for n in (0, 1, 2)] == [True, False, False]
+    assert is_complete(NO_NOTES, NOWHERE)
 
 
 def test_what_becomes_of_a_collection_is_passed_before_the_place_behind_it() -> None:
@@ -355,7 +358,7 @@ def test_a_collection_that_appears_begins_when_its_look_was_passed() -> None:
     passed = units(reader(script, follows=False, look=lambda _: next(looks)), script)
     begun = [n for n, unit in enumerate(passed) if changed(unit)]
     assert len(begun) == 1
-    assert passed[begun[0]].place.ordinal == ordinal_of(13, 1)
+    assert passed[begun[0]].log_position.ordinal == ordinal_of(13, 1)
     assert isinstance(changed(passed[begun[0]])[0], BeginTableUpdate)
     assert [told(unit)[0] for unit in passed[begun[0] + 1 :]] == [[4], []]
     assert [len(parked_with_rows(unit)) for unit in passed[: begun[0]]].count(1) == 1

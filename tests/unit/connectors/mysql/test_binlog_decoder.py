@@ -371,7 +371,7 @@ def test_rows_that_cannot_be_told_stop_their_table_alone_and_damage_the_log(unfi
     table = WIDE.treat_table(MySqlTable(TABLE.id, (unfit.column,)))
     subject = decoder(table, OTHER, mariadb=unfit.mariadb)
     passed_over: list[tuple[TableId, DataError]] = []
-    subject.misfits.listener = lambda table, error, _: passed_over.append((table, error))
+    subject.mismatches.listener = lambda table, error, _: passed_over.append((table, error))
     log = _unfit_log(unfit, checksum=checksum)
 
     if not checksum and unfit.when_unproven is CorruptLogError:
@@ -402,7 +402,7 @@ def test_partial_updates_that_cannot_be_told_stop_their_table_alone(types: bytes
         decoder(table, OTHER).feed(events)
     subject = decoder(table, OTHER)
     passed_over: list[tuple[TableId, str]] = []
-    subject.misfits.listener = lambda table, error, _: passed_over.append((table, str(error)))
+    subject.mismatches.listener = lambda table, error, _: passed_over.append((table, str(error)))
 
     items = [item for item in subject.feed(events) if isinstance(item, BinlogRowsItem)]
 

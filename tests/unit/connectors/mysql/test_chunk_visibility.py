@@ -34,7 +34,7 @@ class Server:
         patch.setattr(visibility, "wait_for_gtid_set", lambda _c, _i, gtids, timeout_s: self.asked.append(gtids))
         patch.setattr(visibility, "query", lambda *_: [(transactions,)])
         patch.setattr(visibility, "stream_query", self._stream)
-        patch.setattr(visibility, "current_place", lambda *_: replace(PLACE, pos=900))
+        patch.setattr(visibility, "current_end", lambda *_: replace(PLACE, pos=900))
         patch.setattr(visibility, "open_snapshot", self._snapshot)
 
     def _stream(self, *_: Any, **__: Any) -> Iterator[Any]:

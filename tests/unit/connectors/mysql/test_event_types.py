@@ -103,7 +103,7 @@ def test_a_row_event_that_was_cut_parks_the_tables_that_its_transaction_has_maps
     log.rows(23, 9, 1, int_row(2)).xid()
     events = log.take()
     subject, told = decoder(mariadb=True), list[tuple[TableId, str]]()
-    subject.misfits.listener = lambda table, error, before: told.append((table, str(error)))
+    subject.mismatches.listener = lambda table, error, before: told.append((table, str(error)))
 
     items = [item for whole in BinlogTransactionAssembler().of(events) for item in subject.items_of_whole(whole)]
 
@@ -149,7 +149,7 @@ def test_a_table_map_that_cannot_be_parks_its_table_where_a_checksum_proves_it(m
         log = LogWriter(checksum=checksum).format().gtid(1).begin()
         log.table_map(9, b"\xf6", metadata).rows(30, 9, 1, int_row(1)).xid()
         subject = decoder()
-        subject.misfits.listener = lambda table, error, before: told.append((table, str(error)))
+        subject.mismatches.listener = lambda table, error, before: told.append((table, str(error)))
         if checksum:
             assert subject.feed(log.take()) == []
             assert subject.cursor.position.pos == log.position

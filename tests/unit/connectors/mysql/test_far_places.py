@@ -36,7 +36,7 @@ def test_positions_go_on_from_where_the_server_has_the_event() -> None:
         asked.append(jump)
         return jump.end + WRAP
 
-    subject.files.find_place = find
+    subject.files.find_position = find
     subject.feed(log.gtid(4).begin().xid().take())
     assert asked == []
     before = log.position
@@ -50,7 +50,7 @@ def test_a_transaction_is_never_taken_for_a_jump() -> None:
     """MariaDB leaves out events inside of one that replicas do not need."""
     subject, log = decoder(BinlogOffset(FILE, 4, f"{GTID}:1-5", by_gtid=True))
     asked: list[Jump] = []
-    subject.files.find_place = lambda jump: asked.append(jump) or jump.end  # type: ignore[func-returns-value]
+    subject.files.find_position = lambda jump: asked.append(jump) or jump.end  # type: ignore[func-returns-value]
     log.gtid(6).begin()
     log.position += 90
     subject.feed(log.xid().take())

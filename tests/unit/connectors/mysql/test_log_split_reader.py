@@ -90,7 +90,7 @@ def test_a_schema_change_never_follows_a_unit_that_leaves_a_transaction_open() -
         (False, False),
         (False, True),
     ]
-    assert [BinlogOffset.of(unit.place.position).pos for unit in units] == [boundary, log.position]
+    assert [BinlogOffset.of(unit.log_position.position).pos for unit in units] == [boundary, log.position]
 
 
 def test_a_table_created_with_its_rows_is_no_place_to_start_from_before_they_end() -> None:
@@ -102,7 +102,7 @@ def test_a_table_created_with_its_rows_is_no_place_to_start_from_before_they_end
     units = units_of(log.take())
 
     assert [
-        (BinlogOffset.of(unit.place.position).pos, in_transaction(unit), isinstance(unit, SchemaChange))
+        (BinlogOffset.of(unit.log_position.position).pos, in_transaction(unit), isinstance(unit, SchemaChange))
         for unit in units
     ] == [
         (boundary, False, False),
@@ -144,7 +144,7 @@ def parted(units: list[LogUnit], start: int) -> list[tuple[int, bool, list[int],
     """
     every = [
         (
-            BinlogOffset.of(unit.place.position).pos - start,
+            BinlogOffset.of(unit.log_position.position).pos - start,
             in_transaction(unit),
             [value for rows in rows_of(unit) for value in rows.batch.column("id").to_pylist()],
             [f"{type(update).__name__} {update.table.table}" for update in updates_of(unit)],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from raycdc.connectors.mysql.ddl.apply import DdlDialect, touched_tables
+from raycdc.connectors.mysql.ddl.apply import DdlDialect, affected_tables
 from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
 from raycdc.connectors.mysql.ddl.follow.masked_names import FormerNames, MaskedNames
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
@@ -22,7 +22,7 @@ def shown_after(table: str, *statements: str, columns: Sequence[str] = ("id", "e
     """Whether `table` would show what is hidden, also after a restart at each statement."""
     names = MaskedNames(MASKS, FormerNames())
     for statement in statements:
-        names.follow(statement, "shop", touched_tables(statement, "shop", dialect=DIALECT), DIALECT)
+        names.follow(statement, "shop", affected_tables(statement, "shop", dialect=DIALECT), DIALECT)
         state = HistoryState(former=names.former())
         names = MaskedNames(MASKS, HistoryState.from_json(json.loads(json.dumps(state.to_json()))).former)
     return bool(

@@ -8,7 +8,7 @@ import pytest
 
 from raycdc.connectors.mysql.binlog.session import LogWriter, SessionState, parse_session
 from raycdc.connectors.mysql.ddl.alter import UnknownShapeError, server_column
-from raycdc.connectors.mysql.ddl.apply import AffectedTables, DdlDialect, parse_ddl, touched_tables
+from raycdc.connectors.mysql.ddl.apply import AffectedTables, DdlDialect, affected_tables, parse_ddl
 from raycdc.connectors.mysql.ddl.parse.statement_text import adds_cascade
 from raycdc.connectors.mysql.ddl.parse.statements import AlterTable, CreateTable, DropTable, Spelled
 from raycdc.connectors.mysql.ddl.parse.tokens import split_statements
@@ -39,7 +39,7 @@ ORDERS = TableId("shop", "orders")
     ],
 )
 def test_tables_are_named_without_parsing_the_rest(statement: str, tables: list[str]) -> None:
-    assert touched_tables(statement, "shop").tables == tuple(TableId.parse(name) for name in tables)
+    assert affected_tables(statement, "shop").tables == tuple(TableId.parse(name) for name in tables)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_statement_about_several_tables_does_something_to_each(statement: str)
     parsed = parse_ddl(statement, "shop")
     assert isinstance(parsed, tuple)
     found = [ddl.table for ddl in parsed if isinstance(ddl, AlterTable | DropTable)]
-    assert tuple(found) == touched_tables(statement, "shop").tables
+    assert tuple(found) == affected_tables(statement, "shop").tables
 
 
 @pytest.mark.parametrize(
@@ -78,26 +78,26 @@ def test_a_statement_about_several_tables_does_something_to_each(statement: str)
     ],
 )
 def test_other_statements_touch_no_table(statement: str) -> None:
-    assert not touched_tables(statement, "shop")
+    assert not affected_tables(statement, "shop")
 
 
 def test_defaults_of_databases_touch_no_table_but_are_noticed() -> None:
     for statement in ("ALTER DATABASE a CHARSET utf8mb4", "ALTER SCHEMA COLLATE latin1_bin", "CREATE DATABASE a"):
-        assert touched_tables(statement, "shop") == AffectedTables(defaults=True)
-    assert touched_tables("CREATE OR REPLACE DATABASE a", "shop") == AffectedTables(databases=("a",), defaults=True)
+        assert affected_tables(statement, "shop") == AffectedTables(defaults=True)
+    assert affected_tables("CREATE OR REPLACE DATABASE a", "shop") == AffectedTables(databases=("a",), defaults=True)
 
 
 def test_dropping_a_primary_key_by_its_index_touches_the_table() -> None:
-    assert touched_tables("DROP INDEX `PRIMARY` ON orders", "shop") == AffectedTables((ORDERS,))
+    assert affected_tables("DROP INDEX `PRIMARY` ON orders", "shop") == AffectedTables((ORDERS,))
 
 
 def test_drop_database_touches_all_its_tables() -> None:
-    assert touched_tables("DROP DATABASE IF EXISTS `old`", "shop") == AffectedTables(databases=("old",))
+    assert affected_tables("DROP DATABASE IF EXISTS `old`", "shop") == AffectedTables(databases=("old",))
 
 
 def test_names_are_lowered_where_the_server_lowers_them() -> None:
     dialect = DdlDialect(lower_case_names=True)
-    assert touched_tables("DROP TABLE Shop.Orders", "x", dialect=dialect).tables == (ORDERS,)
+    assert affected_tables("DROP TABLE Shop.Orders", "x", dialect=dialect).tables == (ORDERS,)
 
 
 def test_statements_of_a_script_end_at_a_semicolon_at_the_end_of_a_line() -> None:

@@ -345,8 +345,8 @@ def test_an_unknown_table_begins_by_itself_in_a_target_that_others_have_rows_in(
         terms=ParkingSetup({}, rules=TargetRules(router=merged, upsert=True)),
     )
     history.attach(Decoder())
-    history.on_misfit(TableId("shop", "new"), DataError("nobody knows its columns"), place)
-    (unknown,) = history.take_misfits(place, 0)
+    history.on_schema_mismatch(TableId("shop", "new"), DataError("nobody knows its columns"), place)
+    (unknown,) = history.take_mismatches(place, 0)
     assert unknown.parking.again
     # Nor is it in the way of a table whose rows a statement rewrites.
     history.on_ddl(DdlItem("shop", "ALTER TABLE orders MODIFY b INT", place, place, 0, in_transaction=False))

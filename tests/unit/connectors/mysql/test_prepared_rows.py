@@ -77,7 +77,7 @@ def decoder(
         form=BatchForm(with_pos=True),
     )
     subject.xa.keeps = lambda _: True
-    subject.misfits.listener = lambda _, error, __: mismatches.append(str(error))
+    subject.mismatches.listener = lambda _, error, __: mismatches.append(str(error))
     subject.xa.keeper = KeptRows(hiding or Masking(MASKS), lambda _: cut_by, None)
     return subject, mismatches
 

@@ -118,7 +118,7 @@ def test_keys_that_the_table_cannot_have_any_more_end_the_backfill() -> None:
         SchemaDocument.of(schema),
     )
     with pytest.raises(TableChangedError, match="other key columns"):
-        other.look(pa.record_batch({"id": pa.array([1], pa.int32())}))
+        other.observe(pa.record_batch({"id": pa.array([1], pa.int32())}))
 
 
 def test_a_masked_column_is_not_named_because_its_values_would_be_in_the_state() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from raycdc.connectors.mysql.binlog.events import DdlItem, LoggedThread
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
-from raycdc.connectors.mysql.ddl.apply import touched_tables
+from raycdc.connectors.mysql.ddl.apply import affected_tables
 from raycdc.connectors.mysql.ddl.follow.followed_tables import Sequences
 from raycdc.connectors.mysql.ddl.follow.history_state import SESSIONS_MAX, HistoryState, TemporaryNames, TemporaryTables
 from raycdc.model import TableId
@@ -31,9 +31,9 @@ def test_a_name_is_hidden_from_the_session_that_made_the_table_until_it_drops_it
     tables = hidden_by()
     tables.create(ONE, [T], file=FILE)
     tables = restarted(tables)
-    assert [tables.hides(ONE, T), tables.hides(OTHER, T), tables.hides(ONE, FOREIGN)] == [True, False, False]
+    assert [tables.shadows(ONE, T), tables.shadows(OTHER, T), tables.shadows(ONE, FOREIGN)] == [True, False, False]
     tables.rename(ONE, T, U, file=FILE)
-    assert [tables.hides(ONE, T), tables.hides(ONE, U)] == [False, True]
+    assert [tables.shadows(ONE, T), tables.shadows(ONE, U)] == [False, True]
     tables.drop(ONE, [T, U], file=FILE)
     assert restarted(tables).all() == TemporaryNames()
     assert HistoryState().to_json().keys() == {"shadows", "away"}
@@ -54,7 +54,7 @@ def test_a_start_of_the_server_ends_all_sessions(file: str, *, started: bool, fo
     tables = restarted(tables)
     tables.changed = False
     assert tables.begin_file(file, started, followed) is tables.changed is (file != FILE)
-    assert restarted(tables).hides(ONE, T) is hides
+    assert restarted(tables).shadows(ONE, T) is hides
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_flag_alone_is_no_doubt_in_a_session_that_the_log_has_from_its_beginni
         "shop", "TRUNCATE TABLE t", place, place, 0, in_transaction=False,
         thread=LoggedThread(1, thread), thread_specific=True,
     )  # fmt: skip
-    touched = touched_tables(item.statement, "shop")
+    touched = affected_tables(item.statement, "shop")
     assert not tables.follow(item, touched)
     assert (tables.doubt(item, touched) is not None) is doubtful
     assert tables.may_mean(item, T) is doubtful
@@ -92,7 +92,7 @@ def test_sessions_that_are_too_many_are_forgotten_from_the_oldest_on() -> None:
     threads = [LoggedThread(1, number) for number in range(SESSIONS_MAX + 1)]
     for thread in threads:
         tables.create(thread, [T], file=FILE)
-    assert [tables.hides(thread, T) for thread in (threads[0], threads[1], threads[-1])] == [False, True, True]
+    assert [tables.shadows(thread, T) for thread in (threads[0], threads[1], threads[-1])] == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_sessions_that_are_too_many_are_forgotten_from_the_oldest_on() -> None:
     ],
 )
 def test_statements_say_which_tables_are_temporary(statement: str, made: list[TableId], dropped: list[TableId]) -> None:
-    touched = touched_tables(statement, "shop")
+    touched = affected_tables(statement, "shop")
     assert (list(touched.made_temporary), list(touched.dropped_temporary)) == (made, dropped)
 
 
@@ -117,7 +117,7 @@ def test_a_name_is_a_sequences_from_its_statement_until_another_one_is_about_it(
     sequences = Sequences(lambda _: False)
 
     def known_after(statement: str) -> bool:
-        sequences.touched(touched_tables(statement, "shop"))
+        sequences.note_statement(affected_tables(statement, "shop"))
         return T in sequences
 
     assert known_after("CREATE OR REPLACE SEQUENCE IF NOT EXISTS `t` START WITH 5")

@@ -214,7 +214,7 @@ def test_a_savepoint_that_is_set_again_or_was_taken_back_is_no_more() -> None:
     log.query(b"ROLLBACK TO `a`")
     row(log, 8).query(b"ROLLBACK TO `b`").xid()
     subject, told = decoder(), list[str]()
-    subject.misfits.listener = lambda table, error, before: told.append(str(error))
+    subject.mismatches.listener = lambda table, error, before: told.append(str(error))
 
     assert rows_of(subject, [log.take()]) == [1, 4, 5]
     assert {"'b' in a transaction that has no such savepoint" in text for text in told} == {True}
@@ -249,7 +249,7 @@ def test_a_transaction_that_is_too_large_is_read_again() -> None:
     assert rows_of(subject, [head, events[:cut], events[cut:] + rest], whole) == []
     assert whole.reads_again
 
-    whole.begin_again()
+    whole.restart()
     assert rows_of(subject, [events[:cut], events[cut:] + rest], whole) == [1, 3, 6, 7]
 
 
@@ -341,14 +341,14 @@ def test_tables_of_a_transaction_of_which_nobody_knows_what_was_taken_back_are_t
         decoder(),
         list[tuple[TableId, str]](),
     )
-    subject.misfits.listener = lambda table, error, before: told.append((table, str(error)))
+    subject.mismatches.listener = lambda table, error, before: told.append((table, str(error)))
     rows, at = rows_of(subject, [head], whole), 0
     while at < len(events):
         size = int.from_bytes(events[at + 9 : at + 13], "little")
         rows += rows_of(subject, [events[at : at + size]], whole)
         at += size
         if whole.reads_again:
-            whole.begin_again()
+            whole.restart()
             at = subject.cursor.position.pos - 4 - len(head)
 
     # From there on the table is parked.
@@ -364,7 +364,7 @@ def test_rows_of_a_prepared_transaction_in_doubt_are_missed_where_it_is_committe
     log.query(b"XA END X'61',X'',1").event(38, struct.pack("<BiII", 0, 1, 1, 0) + b"a")
     log.gtid(2).query(b"XA COMMIT X'61',X'',1")
     subject, told = decoder(), list[str]()
-    subject.misfits.listener = lambda table, error, before: told.append(str(error))
+    subject.mismatches.listener = lambda table, error, before: told.append(str(error))
 
     assert rows_of(subject, [log.take()]) == []
     assert ["no such savepoint" in text for text in told] == [True, False]
@@ -404,7 +404,7 @@ def test_a_savepoint_inside_a_statement_does_not_take_the_place_of_one_outside(e
     log.table_map(9, b"\x03").rows(30, 9, 1, int_row(2), ends=ended).query(b"SAVEPOINT `A`")
     row(log, 3).query(b"ROLLBACK TO `a`").xid()
     subject, told = decoder(), list[str]()
-    subject.misfits.listener = lambda table, error, before: told.append(str(error))
+    subject.mismatches.listener = lambda table, error, before: told.append(str(error))
 
     rows = rows_of(subject, [log.take()])
 

@@ -76,7 +76,7 @@ def test_what_somebody_put_at_the_place_of_a_target_is_named(
     # A run without a plan would take it.
     config.write_text(text.replace("[source]", 'on_existing = "replace"\n[source]'))
     assert told(capsys, "plan", str(config), "--out", str(plan))[0] == ExitCode.DONE
-    assert read_plan(plan).places == {"shop.a": NOTHING, "shop.b": NOTHING}
+    assert read_plan(plan).locations == {"shop.a": NOTHING, "shop.b": NOTHING}
     write_deltalake(str(tmp_path / "lake" / "shop" / "b"), pa.table({"mine": [1]}))
     code, said = told(capsys, "run", str(config), "--local", "--until", "caught-up", "--plan", str(plan))
     text = "  At the place of target shop.b lies something else; planned was nothing.\n"
@@ -159,7 +159,7 @@ def test_columns_and_keys_that_differ_are_named(planned: Path) -> None:
         plan,
         tables=(replace(table, columns=columns, primary_key=("id", "new")), *plan.tables[1:]),
         targets=(replace(target, columns=tuple(reversed(target.columns))), *plan.targets[1:]),
-        places={**plan.places, "shop.a": OWN},
+        locations={**plan.locations, "shop.a": OWN},
     )
     assert differences(plan, now) == [
         "Table shop.a has a column new that was not planned.",

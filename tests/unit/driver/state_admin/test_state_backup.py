@@ -64,10 +64,10 @@ def test_rows_that_wait_go_along(tmp_path: Path, failpoint: str) -> None:
 
 def test_of_two_copies_to_one_place_at_once_the_second_is_refused(tmp_path: Path) -> None:
     """Files of both would be there, and documents of one. A copy that ended on the way is made anew."""
-    source, target = CheckpointStore(tmp_path / "state", pipeline="small").place, StateLocation.of(tmp_path / "copy")
+    source, target = CheckpointStore(tmp_path / "state", pipeline="small").location, StateLocation.of(tmp_path / "copy")
     with Copy(CopyLocation(source), CopyLocation(target), segments=True) as first:
         first.begin()
-        first.look()
+        first.copy_once()
         with pytest.raises(StateError, match=rf"process {os.getpid()} writes a copy to {tmp_path / 'copy'}"):
             back_up(source, target)
     assert back_up(source, target).pipeline == "small"
@@ -79,13 +79,13 @@ def test_a_copy_that_another_one_took_the_place_of_ends_by_name(
 ) -> None:
     """On a store, or on another machine that sees the folder, no lock keeps the second out."""
     monkeypatch.setattr(StateLock, "take", lambda self: nullcontext())
-    source, target = CheckpointStore(tmp_path / "state", pipeline="small").place, StateLocation.of(tmp_path / "copy")
+    source, target = CheckpointStore(tmp_path / "state", pipeline="small").location, StateLocation.of(tmp_path / "copy")
     first, second = (Copy(CopyLocation(source), CopyLocation(target), segments=True) for _ in range(2))
     for one in (first, second):
         one.begin()
-    second.look()
+    second.copy_once()
     second.write()
-    for step in (first.look, first.write, first.end):
+    for step in (first.copy_once, first.write, first.end):
         with pytest.raises(StateError, match=r"Another copy .* began .* this one ends"):
             step()
     second.end()
@@ -97,7 +97,7 @@ def test_a_copy_that_another_one_took_the_place_of_ends_by_name(
 
 def test_what_is_copied_belongs_to_the_pipeline_alone(tmp_path: Path) -> None:
     """Also where anybody may read whatever else this process makes."""
-    source, copy = CheckpointStore(tmp_path / "state", pipeline="small").place, tmp_path / "copy"
+    source, copy = CheckpointStore(tmp_path / "state", pipeline="small").location, tmp_path / "copy"
     names = ["known/shop/a/1.parquet", "dead_letters/shop.a.jsonl", "looked_up/1.arrow"]
     for name in names:
         (source.work / name).parent.mkdir(parents=True)

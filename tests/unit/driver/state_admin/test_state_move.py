@@ -91,7 +91,7 @@ def test_a_state_that_somebody_has_is_not_moved(tmp_path: Path, capsys: pytest.C
 
 def test_a_driver_that_waited_for_the_state_does_not_go_on_behind_the_bar(tmp_path: Path) -> None:
     waited = CheckpointStore(tmp_path / "state", pipeline="small")
-    move(waited.place, StateLocation.of(tmp_path / "new"))
+    move(waited.location, StateLocation.of(tmp_path / "new"))
     with pytest.raises(StateError, match="was moved from"):
         DriverGeneration(waited)
 
@@ -105,14 +105,14 @@ def test_a_move_that_a_driver_overtook_leaves_the_state_where_it_is(
 
     def overtaken(folder: LocalFolder, name: str, data: bytes) -> None:
         if name == NAME and b"moved_to" in data and not successor:
-            successor.append(DriverGeneration(CheckpointStore(there.place, create=False)))
+            successor.append(DriverGeneration(CheckpointStore(there.location, create=False)))
         write(folder, name, data)
 
     write = LocalFolder.write
     monkeypatch.setattr(LocalFolder, "write", overtaken)
     with pytest.raises(FencedError):
-        move(there.place, StateLocation.of(tmp_path / "new"))
-    assert CheckpointStore(there.place, create=False).generations.newest() == successor[0].generation()
+        move(there.location, StateLocation.of(tmp_path / "new"))
+    assert CheckpointStore(there.location, create=False).generations.newest() == successor[0].generation()
     with pytest.raises(StateError, match="a copy that was begun"):
         CheckpointStore(tmp_path / "new", create=False)
 
@@ -142,7 +142,7 @@ def test_a_driver_that_looked_before_the_bar_and_claims_behind_it_does_not_go_on
     monkeypatch.setattr(LocalFolder, "create_once", late)
     with ThreadPoolExecutor(1, "successor") as pool:
         try:
-            move(there.place, StateLocation.of(tmp_path / "new"))
+            move(there.location, StateLocation.of(tmp_path / "new"))
         finally:
             moved.set()
         with pytest.raises(StateError, match="was moved from"):
@@ -168,8 +168,8 @@ def test_a_command_that_is_given_while_the_state_is_moved_goes_along(
     write = LocalFolder.write
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
         patch.setattr(LocalFolder, "write", just_before)
-        move(there.place, new)
-    move(there.place, new)
+        move(there.location, new)
+    move(there.location, new)
     assert CommandQueue(CheckpointStore(new, create=False)).waiting() == [given]
 
 
@@ -181,7 +181,7 @@ def test_whoever_gives_a_command_beside_the_bar_is_told_where_the_state_is(
 
     def moved(folder: LocalFolder, name: str, data: bytes) -> None:
         if name.startswith("commands/") and not new.exists():
-            move(there.place, StateLocation.of(new))
+            move(there.location, StateLocation.of(new))
         create_once(folder, name, data)
 
     create_once = LocalFolder.create_once

@@ -290,7 +290,7 @@ def test_a_board_tells_of_each_part_of_an_epoch_with_its_times_and_its_error() -
     board.on_part = ended.append
     with board.doing(Stage.STAGE, "writes rows", table=ORDERS, part=EpochPart(4, 1, 2)):
         clock.now += 3
-    with board.doing(Stage.LOOK, "asks"):
+    with board.doing(Stage.INSPECT, "asks"):
         """No part of an epoch."""
     with pytest.raises(KeyError), board.doing(Stage.COMMIT, "commits", table=ORDERS, part=EpochPart(4, 1, 2)):
         raise KeyError("a value")

@@ -55,7 +55,7 @@ def sent(options: TracesOptions, *traces: Span) -> str:
     if not warnings:
         return ""
     why, lost = warnings
-    assert lost.endswith("not sent to " + options.place + " before the end of the run.")
+    assert lost.endswith("not sent to " + options.receiver + " before the end of the run.")
     (found,) = _WHY.findall(why)
     return str(found)
 

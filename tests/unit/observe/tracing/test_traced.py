@@ -37,12 +37,12 @@ def played(config: PipelineConfig, play: Callable[[EpochPorts], None]) -> list[s
     store = CheckpointStore(state_of(config), pipeline="n")
     with traced(config, store, ports, ProgressReporter({"test": events.append})) as heard:
         play(heard)
-        assert (heard is ports) == (ports.board.on_part is None)
+        assert (heard is ports) == (ports.tracker.on_part is None)
     return [event.text for event in events if isinstance(event, Warned)]
 
 
 def staged(ports: EpochPorts) -> None:
-    with ports.board.doing(Stage.STAGE, "writes rows", part=EpochPart(1, 1, 1)):
+    with ports.tracker.doing(Stage.STAGE, "writes rows", part=EpochPart(1, 1, 1)):
         """The epoch has no more parts."""
 
 

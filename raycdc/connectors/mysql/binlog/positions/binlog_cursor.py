@@ -161,7 +161,7 @@ class BinlogCursor:
     # -- errors -------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def placed(self) -> Iterator[None]:
+    def locating_errors(self) -> Iterator[None]:
         """Errors of what is inside say where in the log it happened."""
         try:
             yield

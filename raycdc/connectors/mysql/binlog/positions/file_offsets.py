@@ -27,7 +27,7 @@ from raycdc.connectors.mysql.binlog.index_loops import (
     MARIADB_GTID,
     ROTATE,
     STOP,
-    tells_place,
+    has_position,
 )
 from raycdc.connectors.mysql.binlog.positions.gtid import gtid_text
 from raycdc.errors import CorruptLogError, SourceError, SourceUnavailableError
@@ -40,7 +40,7 @@ WRAP = 1 << 32
 class Jump:
     """An event that does not follow the one before, which ended at `before`; `end` is the nearest place for its own.
 
-    `length` is 0 for one that lies nowhere (`index_loops.tells_place`). `gtid` is the event's own.
+    `length` is 0 for one that lies nowhere (`index_loops.has_position`). `gtid` is the event's own.
     """
 
     file: str
@@ -64,8 +64,8 @@ class Jump:
 def jump_of(event: bytes, file: str, before: int, *, checksum_bytes: int) -> Jump:
     """The place that the event has in its header."""
     kind, header = event[4], event[:HEADER_BYTES]
-    tells = bool(tells_place(kind, event[17]))
-    length = 0 if tells else len(event)
+    has_it = bool(has_position(kind, event[17]))
+    length = 0 if has_it else len(event)
     low = int.from_bytes(event[13:17], "little")
     gtid = None
     if kind in (GTID, ANONYMOUS_GTID, GTID_TAGGED, MARIADB_GTID):
@@ -75,7 +75,7 @@ def jump_of(event: bytes, file: str, before: int, *, checksum_bytes: int) -> Jum
     return Jump(file, before, end, length, kind, int.from_bytes(event[5:9], "little"), gtid, checksum_bytes == 4)
 
 
-def nearest_place(jump: Jump) -> int:
+def nearest_position(jump: Jump) -> int:
     """Right in files of up to 4 GiB. An event that tells of a place before ours proves nothing."""
     if not jump.is_in_file and jump.end - jump.before >= WRAP // 2:
         return jump.before
@@ -83,7 +83,7 @@ def nearest_place(jump: Jump) -> int:
 
 
 class PositionFinder:
-    """`FileEvents.find_place` for a server. Keeps the sizes of files that are complete; asks for the others."""
+    """`FileEvents.find_position` for a server. Keeps the sizes of files that are complete; asks for the others."""
 
     def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
         self._connect = connect

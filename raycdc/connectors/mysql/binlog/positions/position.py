@@ -93,11 +93,11 @@ class Marks:
         """The FORMAT_DESCRIPTION of the file came."""
         self._begun = LogMark.of_format(file, event)
 
-    def at(self, place: tuple[str, int], length: int, crc: int) -> LogMark | None:
-        """At `place`, where an event of `length` bytes ends (0: not known) whose checksum is `crc`."""
-        if place == self._start and self._of_start is not None:
+    def at(self, position: tuple[str, int], length: int, crc: int) -> LogMark | None:
+        """At `position`, where an event of `length` bytes ends (0: not known) whose checksum is `crc`."""
+        if position == self._start and self._of_start is not None:
             return self._of_start
-        file, pos = place
+        file, pos = position
         if self._begun is None or self._begun.file != file:
             return self._before
         if not 0 < length <= EVENT_BYTES_MAX:
@@ -106,7 +106,7 @@ class Marks:
 
 
 #: The advice about a lost place, within the messages that say why it is lost.
-READ_ANEW = (
+RESNAPSHOT_HINT = (
     'To read all tables anew set pipeline.on_log_lost = "resnapshot" and start again (at a first start: startup.mode = '
     '"initial")'
 )

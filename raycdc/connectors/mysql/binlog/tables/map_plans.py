@@ -309,7 +309,7 @@ class MapPlans:
         self,
         schemas: MapSchemas,
         decodings: Decodings,
-        misfits: SchemaMismatchReports,
+        mismatches: SchemaMismatchReports,
         *,
         wanted: Callable[[TableId], bool],
         log: LogKind,
@@ -319,14 +319,14 @@ class MapPlans:
         self.ready: dict[int, ReadyMap] = {}
         self.wanted = wanted
         self._decodings = decodings
-        self._misfits = misfits
+        self._mismatches = mismatches
         self._mariadb = log.mariadb
         schemas.log = log
         #: Numbers of table maps whose rows are not wanted: a table may be wanted again.
         self._passed_over: dict[TableId, list[int]] = {}
 
-    def add(self, content: npt.NDArray[np.uint8], *, place: str, proven: bool) -> None:
-        """A table map not seen before, at `place` in the log. One that does not fit its table is reported, and its rows
+    def add(self, content: npt.NDArray[np.uint8], *, index: str, proven: bool) -> None:
+        """A table map not seen before, at `index` in the log. One that does not fit its table is reported, and its rows
         are passed over; where nobody listens, that is an error.
 
         `proven`: a checksum shows that it is as the server wrote it, so that one which cannot be read concerns its
@@ -340,11 +340,11 @@ class MapPlans:
                 require_possible(table_map)
                 ready = self._ready(table_map)
         except (SchemaError, CorruptLogError) as error:
-            if not self._misfits.heard or (isinstance(error, CorruptLogError) and not proven):
+            if not self._mismatches.heard or (isinstance(error, CorruptLogError) and not proven):
                 raise
             if self.wanted(table):
                 kind = SchemaMismatchError if isinstance(error, CorruptLogError) else type(error)
-                self._misfits.report(table, kind(f"{place}: {error}"))
+                self._mismatches.report(table, kind(f"{index}: {error}"))
         number = self.registry.add(content, wanted=ready is not None)
         if ready is not None:
             self.ready[number] = ready

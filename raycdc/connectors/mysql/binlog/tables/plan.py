@@ -72,7 +72,7 @@ class Scratch:
 _BEYOND_BMP = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
 _BEYOND = re.compile("[\U00010000-\U0010ffff]")
 #: Names MySQL gives to the columns behind functional indexes: a hash at first, then ``!hidden!INDEX!0!0``.
-_HIDDEN = re.compile(r"[0-9a-f]{32}|!hidden!.*", re.DOTALL)
+_SERVER_COLUMN = re.compile(r"[0-9a-f]{32}|!hidden!.*", re.DOTALL)
 #: MariaDB's name of the hash of a unique key.
 _HASHED = re.compile(r"DB_ROW_HASH_[0-9]+")
 _HASH_BYTES = 8
@@ -84,16 +84,16 @@ _Planned = tuple[int, int, int, int, int]
 def wire_plan(table_map: TableMap, table: MySqlTable, log: LogKind) -> WirePlan:
     """How each column lies in the row events of `table_map`. Raises `SchemaError` when the shapes do not fit."""
     logged, known = table_map.columns, table.columns
-    places = _places(logged, table, log)
-    if places is None:
+    indexes = _column_indexes(logged, table, log)
+    if indexes is None:
         raise mismatch(table_map, table, f"{len(logged)} columns instead of {len(known)}")
     layout = layout_of(table)
     # What only the log has: the bytes of MariaDB's hashes, and columns that MySQL leaves out of the rows.
     steps = [_HASH_BYTES if log.mariadb else 0] * len(logged)
     optional = [int(not log.mariadb)] * len(logged)
     targets, rows = [-1] * len(logged), []
-    for index, (place, column) in enumerate(zip(places, known, strict=True)):
-        seen = logged[place]
+    for index, (at, column) in enumerate(zip(indexes, known, strict=True)):
+        seen = logged[at]
         if seen.name and not column.name.startswith("@") and seen.name.lower() != column.name.lower():
             raise mismatch(table_map, table, f"column {index + 1} is called {seen.name!r} there")
         if seen.type in (maps.BLOB_COMPRESSED, maps.VARCHAR_COMPRESSED):
@@ -105,8 +105,8 @@ def wire_plan(table_map: TableMap, table: MySqlTable, log: LogKind) -> WirePlan:
         if planned is None:
             raise mismatch(table_map, table, f"column {column.name!r} is {type_text(seen)} there")
         step, wire, a, b, c = planned
-        steps[place], optional[place], targets[place] = step, 0, index
-        rows.append((place, wire, int(log.json_point_zero) if wire == loops.WIRE_JSON else a, b, c))
+        steps[at], optional[at], targets[at] = step, 0, index
+        rows.append((at, wire, int(log.json_point_zero) if wire == loops.WIRE_JSON else a, b, c))
     return WirePlan(
         steps=np.array(steps, np.int64),
         json=np.array([int(column.type == maps.JSON) for column in logged], np.int64),
@@ -116,22 +116,22 @@ def wire_plan(table_map: TableMap, table: MySqlTable, log: LogKind) -> WirePlan:
     )
 
 
-def _places(logged: Sequence[MapColumn], table: MySqlTable, log: LogKind) -> Sequence[int] | None:
+def _column_indexes(logged: Sequence[MapColumn], table: MySqlTable, log: LogKind) -> Sequence[int] | None:
     """Where in the map each of the table's columns is; None where the others are none of the server's own."""
     count = len(table.columns)
     if log.mariadb or len(logged) <= count or not all(column.name for column in logged):
-        fits = len(logged) >= count and _are_hidden(logged[count:], table, log)
+        fits = len(logged) >= count and _are_server_columns(logged[count:], table, log)
         return range(count) if fits else None
     names = {column.name.lower() for column in table.columns}
-    places = [
-        place
-        for place, column in enumerate(logged)
-        if column.name.lower() in names or not _HIDDEN.fullmatch(column.name)
+    indexes = [
+        at
+        for at, column in enumerate(logged)
+        if column.name.lower() in names or not _SERVER_COLUMN.fullmatch(column.name)
     ]
-    return places if len(places) == count else None
+    return indexes if len(indexes) == count else None
 
 
-def _are_hidden(extra: Sequence[MapColumn], table: MySqlTable, log: LogKind) -> bool:
+def _are_server_columns(extra: Sequence[MapColumn], table: MySqlTable, log: LogKind) -> bool:
     """Whether the columns that only the log has are the server's own."""
     if not log.mariadb:
         return all(not column.name for column in extra)
@@ -144,12 +144,12 @@ def _are_hidden(extra: Sequence[MapColumn], table: MySqlTable, log: LogKind) -> 
 
 def shown_part(table_map: TableMap, table: MySqlTable, log: LogKind) -> TableMap:
     """The map without the columns that only the log has; the map itself where nobody knows whose those are."""
-    places = _places(table_map.columns, table, log)
-    if places is None or len(places) == len(table_map.columns):
+    indexes = _column_indexes(table_map.columns, table, log)
+    if indexes is None or len(indexes) == len(table_map.columns):
         return table_map
-    columns = tuple(table_map.columns[place] for place in places)
+    columns = tuple(table_map.columns[at] for at in indexes)
     return replace(
-        table_map, columns=columns, primary_key=tuple(places.index(k) for k in table_map.primary_key if k in places)
+        table_map, columns=columns, primary_key=tuple(indexes.index(k) for k in table_map.primary_key if k in indexes)
     )
 
 

@@ -110,9 +110,9 @@ class Decodings:
 
     def forget(self, table: TableId) -> None:
         """No more rows of its newest version come."""
-        gone = self._decodings.pop(table, None)
-        if gone is not None:
-            self._count_losses(gone.arena)
+        dropped = self._decodings.pop(table, None)
+        if dropped is not None:
+            self._count_losses(dropped.arena)
 
     def losses(self) -> dict[str, int]:
         """Values lost since construction: zero dates that became null, and values with replaced characters."""

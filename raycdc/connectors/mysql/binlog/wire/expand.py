@@ -137,7 +137,7 @@ class Expander:
             if total > claimed:
                 raise CorruptLogError("a compressed transaction is larger than it says")
             self._put(chunk)
-            done = int(loops.place_events(self._out, start, self._used, position))
+            done = int(loops.set_end_positions(self._out, start, self._used, position))
             if done < 0:
                 self._used = start
                 raise CorruptLogError("a compressed transaction holds something that is no event")

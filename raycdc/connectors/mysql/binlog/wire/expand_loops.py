@@ -78,7 +78,7 @@ def find_compressed(data: Any, at: Any, end: Any) -> Any:
 
 
 @njit
-def place_events(out: Any, at: Any, end: Any, position: Any) -> Any:
+def set_end_positions(out: Any, at: Any, end: Any, position: Any) -> Any:
     """Give the complete events of ``out[at:end]`` the end position `position`; returns the offset after the last one.
 
     -1: what lies there cannot be an event, or is one that is never inside another.

@@ -19,7 +19,7 @@ from pymysql.connections import Connection
 from raycdc.clients.mysql import NET_TIMEOUT_S, address_of, query, query_error, sane_answers
 from raycdc.connectors.mysql.binlog.index_loops import FORMAT_DESCRIPTION, ROTATE
 from raycdc.connectors.mysql.binlog.positions.gtid import MariaDbGtidSet, MySqlGtidSet
-from raycdc.connectors.mysql.binlog.positions.position import READ_ANEW, BinlogOffset
+from raycdc.connectors.mysql.binlog.positions.position import RESNAPSHOT_HINT, BinlogOffset
 from raycdc.errors import CorruptLogError, LogLostError, SourceError, SourceUnavailableError
 
 _log = logging.getLogger(__name__)
@@ -160,11 +160,13 @@ class LogDump:
                 message = f"{self.address} cannot read its log after {self.offset}: {text}"
                 return TornLogError(message, torn[1].rpartition("/")[2])
             if any(part in low for part in _DAMAGE_TEXTS):
-                return LogLostError(f"{self.address} cannot read its log after {self.offset}: {text}. {READ_ANEW}.")
+                return LogLostError(
+                    f"{self.address} cannot read its log after {self.offset}: {text}. {RESNAPSHOT_HINT}."
+                )
             if any(part in low for part in _LOST_TEXTS):
                 return LogLostError(
                     f"{self.offset} is not in the log of {self.address} any more ({text}). "
-                    f"{READ_ANEW}; with a greater binlog_expire_logs_seconds the server keeps more."
+                    f"{RESNAPSHOT_HINT}; with a greater binlog_expire_logs_seconds the server keeps more."
                 )
         if code in (1053, 1317, 1927):
             return self.lost(text)
@@ -232,7 +234,7 @@ class FileBeginning:
             if self._end > self._offset.pos:
                 raise LogLostError(
                     f"{self._offset} is not the end of an event in the log of {self._address}: the log was reset, or "
-                    f"this is another server. {READ_ANEW}."
+                    f"this is another server. {RESNAPSHOT_HINT}."
                 )
         return b"".join([*kept, events[at:]])
 

@@ -109,26 +109,26 @@ _log = logging.getLogger(__name__)
 class TornFiles:
     """See the module's docstring. `connect_again` makes another connection to the same server; None: nobody can.
 
-    `is_placed`: the place that was asked for is known to be one between events.
+    `is_positioned`: the place that was asked for is known to be one between events.
     """
 
-    def __init__(self, connect_again: Callable[[], Connection[Any]] | None, *, is_placed: bool) -> None:
+    def __init__(self, connect_again: Callable[[], Connection[Any]] | None, *, is_positioned: bool) -> None:
         self._connect_again = connect_again
-        self._is_placed = is_placed
+        self._is_positioned = is_positioned
         #: Behind such a file: why it was left, until the next one says that a server has started.
         self._torn: TornLogError | None = None
 
-    def leave(self, torn: TornLogError, place: BinlogOffset) -> tuple[Connection[Any], BinlogOffset]:
-        """A connection, and where a dump over it goes on: the next file, or this one's beginning, up to `place`.
+    def leave(self, torn: TornLogError, position: BinlogOffset) -> tuple[Connection[Any], BinlogOffset]:
+        """A connection, and where a dump over it goes on: the next file, or this one's beginning, up to `position`.
 
         Where nothing of the file has come, its beginning is read first: a place inside an event looks the same. Raises
         `torn` where there is no next file.
         """
-        if self._connect_again is None or (not self._is_placed and torn.file != place.file):
+        if self._connect_again is None or (not self._is_positioned and torn.file != position.file):
             raise torn
         connection = self._connect_again()
-        if not self._is_placed:
-            self._is_placed = True
+        if not self._is_positioned:
+            self._is_positioned = True
             return connection, BinlogOffset(torn.file, 4)
         file = file_after(connection, torn.file)
         if file is None:
@@ -137,10 +137,10 @@ class TornFiles:
         self._torn = torn
         return connection, BinlogOffset(file, 4)
 
-    def look_at(self, events: memoryview, address: str) -> None:
+    def inspect(self, events: memoryview, address: str) -> None:
         """Note what the first events of a dump say of the place that they come from. Raises `TornLogError`."""
         at = 0
-        while at < len(events) and not (self._is_placed and self._torn is None):
+        while at < len(events) and not (self._is_positioned and self._torn is None):
             length = int.from_bytes(events[at + 9 : at + 13], "little")
             if events[at + 4] == FORMAT_DESCRIPTION and self._torn is not None:
                 if not parse_format_description(bytes(events[at : at + length])).started:
@@ -152,7 +152,7 @@ class TornFiles:
                 )  # fmt: skip
                 self._torn = None
             # A format that is sent because a dump begins inside a file has no position.
-            self._is_placed = self._is_placed or events[at + 13 : at + 17] != bytes(4)
+            self._is_positioned = self._is_positioned or events[at + 13 : at + 17] != bytes(4)
             at += length
 
 
@@ -216,8 +216,8 @@ class BinlogStream:
             raise
         #: While the beginning of a file is passed over.
         self._beginning = FileBeginning(offset, self._dump.address) if from_the_beginning else None
-        is_placed = offset.by_gtid or offset.pos == 4 or from_the_beginning
-        self._torn_files = TornFiles(connect_again, is_placed=is_placed)
+        is_positioned = offset.by_gtid or offset.pos == 4 or from_the_beginning
+        self._torn_files = TornFiles(connect_again, is_positioned=is_positioned)
         self._listen()
         self._silence = _Silence(lost_s)
 
@@ -261,7 +261,7 @@ class BinlogStream:
             except TornLogError as torn:
                 self._read_on(torn)
                 continue
-            self._torn_files.look_at(events, self._dump.address)
+            self._torn_files.inspect(events, self._dump.address)
             if self._beginning is None or len(events) == 0:
                 return events
             rest = self._beginning.rest_of(bytes(events))
@@ -272,18 +272,18 @@ class BinlogStream:
 
     def _read_on(self, torn: TornLogError) -> None:
         """Go on behind a file that the server died in, or from its beginning. Raises `torn`."""
-        before, place = self._dump, self._dump.offset
+        before, position = self._dump, self._dump.offset
         if self._beginning is not None:
             raise torn
         close_quietly(self._connection)
-        self._connection, start = self._torn_files.leave(torn, place)
+        self._connection, start = self._torn_files.leave(torn, position)
         self._dump = LogDump(self._connection, server_id=before.server_id, offset=start)
         self._dump.start(heartbeat_s=before.heartbeat_s)
         self._listen()
         self._buffer, self._failure = EventBuffer(), None
         self._silence.heard()
-        if start.file == place.file:
-            self._beginning = FileBeginning(place, self._dump.address)
+        if start.file == position.file:
+            self._beginning = FileBeginning(position, self._dump.address)
         if self._closed:
             close_quietly(self._connection)
 

@@ -41,7 +41,7 @@ from raycdc.connectors.mysql.binlog.xa.xa_transactions import (
     XaStep,
     XaTransactions,
     events_by_table,
-    placed,
+    relocated,
 )
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import DataError, PartialRowsError
@@ -88,14 +88,14 @@ class XaRows:
         transactions: XaTransactions,
         cursor: BinlogCursor,
         maps: MapPlans,
-        misfits: SchemaMismatchReports,
+        mismatches: SchemaMismatchReports,
         *,
         decode: Callable[[npt.NDArray[np.uint8]], Iterator[LogItem]],
     ) -> None:
         self._transactions = transactions
         self._cursor = cursor
         self._maps = maps
-        self._misfits = misfits
+        self._mismatches = mismatches
         self._decode = decode
         #: No schema is known for sure, so that rows wait as events.
         self._raw = maps.schemas.inferred
@@ -123,37 +123,37 @@ class XaRows:
             return
         self._begun = True
         last = int(self._cursor.state[index.S_POS]) & 0xFFFFFFFF
-        place = {"seconds": bytes(4), "end": last.to_bytes(4, "little")}
+        location = {"seconds": bytes(4), "end": last.to_bytes(4, "little")}
         if waiting := self._transactions.take_events():
-            self._transactions.keep(*((step.xid, self._prepared(step, **place)) for step in waiting))
+            self._transactions.keep(*((step.xid, self._prepared(step, **location)) for step in waiting))
 
     def items(self, event: bytes) -> Iterator[LogItem]:
         """The rows that `event`, one of an XA transaction without its checksum, gives out."""
         state = self._cursor.state
-        with self._cursor.placed():
+        with self._cursor.locating_errors():
             step = self._transactions.on_event(event, wanted=self.keeps, from_the_start=self._raw)
         state[index.S_XA] = 0
         yield from self._items_of(step, event)
         state[index.S_XA] = int(self.is_open)
 
     def _items_of(self, step: XaStep | None, event: bytes) -> Iterator[LogItem]:
-        place = {"seconds": event[:4], "end": event[13:17]}
+        location = {"seconds": event[:4], "end": event[13:17]}
         match step:
             case None:
                 return
             case Preparing(xid, events):
                 if self.on_prepare is not None:
                     self.on_prepare(step)
-                prepared_now = PreparedTransaction(events=events) if self._raw else self._prepared(step, **place)
+                prepared_now = PreparedTransaction(events=events) if self._raw else self._prepared(step, **location)
                 self._transactions.keep((xid, prepared_now))
             case Counting(events):
-                yield from self._counted(events, **place)
+                yield from self._counted(events, **location)
             case Committing(xid, prepared):
-                yield from self._counted(prepared.events, **place)
+                yield from self._counted(prepared.events, **location)
                 yield from self._committed(xid, prepared, event)
                 for part in prepared.rows:
                     if not part.version and self._maps.wanted(part.table):
-                        yield from self._counted(tuple(msgpack.unpackb(self.keeper.events(part.rows))), **place)
+                        yield from self._counted(tuple(msgpack.unpackb(self.keeper.events(part.rows))), **location)
             case Unseen(xid):
                 self._unseen(xid, event)
             case _:
@@ -163,7 +163,7 @@ class XaRows:
         state = self._cursor.state
         if events and int(state[index.S_SKIP]) == 0:
             before = int(state[index.S_POS])
-            yield from self._decode(_piece(placed(events, seconds=seconds, end=end)))
+            yield from self._decode(_piece(relocated(events, seconds=seconds, end=end)))
             state[index.S_POS] = before
 
     # -- XA PREPARE ---------------------------------------------------------------------------------------------------
@@ -173,14 +173,14 @@ class XaRows:
         cursor, parts = self._cursor, []
         first_seq = cursor.next_seq
         with cursor.ahead():
-            for item in self._decode(_piece(placed(step.events, seconds=seconds, end=end))):
+            for item in self._decode(_piece(relocated(step.events, seconds=seconds, end=end))):
                 assert isinstance(item, BinlogRowsItem)
                 if (part := self._kept(item, first_seq)) is not None:
                     parts.append(part)
             count = cursor.next_seq - first_seq
-        return self._with_others(PreparedTransaction(tuple(parts), count), step)
+        return self._with_unfollowed(PreparedTransaction(tuple(parts), count), step)
 
-    def _with_others(self, prepared: PreparedTransaction, step: Preparing) -> PreparedTransaction:
+    def _with_unfollowed(self, prepared: PreparedTransaction, step: Preparing) -> PreparedTransaction:
         """With the events of tables that are not followed now, as far as they may be kept, and other tables' names."""
         parked = {t: found for t, found in events_by_table(step.events).items() if not self._maps.wanted(t)}
         kept = {table: self.keeper.keep_events(table, msgpack.packb(found)) for table, found in parked.items()}
@@ -200,14 +200,14 @@ class XaRows:
     # -- XA COMMIT ----------------------------------------------------------------------------------------------------
 
     def _committed(self, xid: str, prepared: PreparedTransaction, event: bytes) -> Iterator[BinlogRowsItem]:
-        cursor, maps, misfits = self._cursor, self._maps, self._misfits
+        cursor, maps, mismatches = self._cursor, self._maps, self._mismatches
         if int(cursor.state[index.S_SKIP]) > 0:
             return
         file, position = cursor.file, cursor.end_of(event)
         millis = int(cursor.state[index.S_TX_MS]) or int.from_bytes(event[:4], "little") * 1000
         first_seq, cursor.next_seq = cursor.next_seq, cursor.next_seq + prepared.count
         for table in filter(maps.wanted, prepared.unknown):
-            misfits.report(
+            mismatches.report(
                 table,
                 PartialRowsError(
                     f"{file}:{position}: XA COMMIT {xid} brings rows of {table} that its snapshot has not seen. They "
@@ -221,7 +221,7 @@ class XaRows:
             if not part.version or not maps.wanted(part.table):
                 continue
             if shape is None or version_of(shape) != part.version:
-                misfits.report(
+                mismatches.report(
                     part.table,
                     PartialRowsError(
                         f"{file}:{position}: XA COMMIT {xid} brings rows of {part.table} that were prepared when its "
@@ -230,7 +230,7 @@ class XaRows:
                 )
                 continue
             batch = self._without_skipped(self.keeper.batch(part.rows))
-            yield _placed_item(shape, batch, file, position, millis, first_seq)
+            yield _relocated_item(shape, batch, file, position, millis, first_seq)
         if prepared.rows:
             cursor.skip_rows = 0
 
@@ -243,7 +243,7 @@ class XaRows:
             f"{cursor.file}:{cursor.end_of(event)}: XA COMMIT {xid}: the transaction was prepared before the "
             "position this job began at, so its rows were never seen"
         )
-        if not self._misfits.heard:
+        if not self._mismatches.heard:
             raise DataError(f"{why}. Take a new snapshot (a new pipeline.state)")
         tables = self.find_prepared(xid, cursor.event_position)
         for table in filter(maps.wanted, maps.schemas.followed if isinstance(tables, str) else tables):
@@ -252,7 +252,7 @@ class XaRows:
                 if isinstance(tables, str)
                 else f"; some are of {table}"
             )
-            self._misfits.report(
+            self._mismatches.report(
                 table,
                 PartialRowsError(
                     f"{why}{known}. Read the table anew: raycdc tables resnapshot CONFIG {table}; or let tables that "
@@ -297,15 +297,15 @@ def batch_of(data: bytes) -> pa.RecordBatch:
         return reader.read_next_batch().replace_schema_metadata(reader.schema.metadata)
 
 
-def _placed_item(
+def _relocated_item(
     shape: MySqlTable, batch: pa.RecordBatch, file: str, position: int, millis: int, first_seq: int
 ) -> BinlogRowsItem:
     """The batch as rows of the event that ends at `position`."""
     count = batch.num_rows
     batch = _with_column(batch, "_seq", pc.add(batch.column("_seq"), pa.scalar(first_seq)))
     batch = _with_column(batch, "_ts_ms", pa.array(np.full(count, millis, np.int64)))
-    place = pc.replace_substring_regex(batch.column("_pos"), r"^.*:([0-9]+)$", rf"{file}:{position}:\1")
-    batch = _with_column(batch, "_pos", place)
+    location = pc.replace_substring_regex(batch.column("_pos"), r"^.*:([0-9]+)$", rf"{file}:{position}:\1")
+    batch = _with_column(batch, "_pos", location)
     return BinlogRowsItem(shape.id, batch, np.full(count, position, np.int64), count, file, shape, kept=True)
 
 

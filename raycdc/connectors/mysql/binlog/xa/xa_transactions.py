@@ -119,8 +119,8 @@ class XaTransactions:
         self._open: list[bytes] = []
         self._open_bytes = 0
         self._table_ids: set[bytes] = set()
-        self._others: dict[bytes, TableId] = {}
-        self._others_with_rows: dict[TableId, None] = {}
+        self._unfollowed: dict[bytes, TableId] = {}
+        self._unfollowed_with_rows: dict[TableId, None] = {}
 
     def __repr__(self) -> str:
         return f"XaTransactions(prepared={list(self._prepared)}, open={len(self._open)} events)"
@@ -144,7 +144,7 @@ class XaTransactions:
             case index.XA_PREPARE:
                 xid, one_phase = prepared_xid(body)
                 events, self._open, self.is_open = tuple(self._open), [], False
-                return Counting(events) if one_phase else Preparing(xid, events, tuple(self._others_with_rows))
+                return Counting(events) if one_phase else Preparing(xid, events, tuple(self._unfollowed_with_rows))
             case index.QUERY:
                 query = parse_query(body)
                 rules = rules_of(query.session)
@@ -172,21 +172,21 @@ class XaTransactions:
     def _begin(self) -> None:
         self._open, self._open_bytes, self.is_open = [], 0, True
         self._table_ids.clear()
-        self._others.clear()
-        self._others_with_rows.clear()
+        self._unfollowed.clear()
+        self._unfollowed_with_rows.clear()
 
     def _keep(self, event: bytes, *, other: TableId | None = None) -> None:
         """`other`: the event is a table map of this table, whose rows are not wanted."""
         table_id = event[HEADER_BYTES : HEADER_BYTES + 6]
         if event[4] == index.TABLE_MAP:
             self._table_ids.discard(table_id)
-            self._others.pop(table_id, None)
+            self._unfollowed.pop(table_id, None)
             if other is None:
                 self._table_ids.add(table_id)
             else:
-                self._others[table_id] = other
-        elif table_id in self._others:
-            self._others_with_rows[self._others[table_id]] = None
+                self._unfollowed[table_id] = other
+        elif table_id in self._unfollowed:
+            self._unfollowed_with_rows[self._unfollowed[table_id]] = None
         if table_id in self._table_ids:
             self._open.append(event)
             self._open_bytes += len(event)
@@ -333,6 +333,6 @@ def events_by_table(events: tuple[bytes, ...]) -> dict[TableId, list[bytes]]:
     return {table: of_table for table, of_table in events_of.items() if table in with_rows}
 
 
-def placed(events: tuple[bytes, ...], *, seconds: bytes, end: bytes) -> bytes:
+def relocated(events: tuple[bytes, ...], *, seconds: bytes, end: bytes) -> bytes:
     """The events as if they stood at another place: with its time and end position, of four bytes each."""
     return b"".join(seconds + event[4:9] + len(event).to_bytes(4, "little") + end + event[17:] for event in events)

@@ -113,12 +113,12 @@ class FollowedTables(Mapping[TableId, MySqlTable]):
         """Rows of the table do not fit its schema, which it had so far; the decoder passes over them already."""
         return self._tables.pop(table, None)
 
-    def tell(self, change: TableChange) -> None:
+    def report(self, change: TableChange) -> None:
         """The log's version of a table at the last statement."""
         self._updates.append(change.update)
         self._rows += change.rows
 
-    def tell_gone(self, rows: LogRows) -> None:
+    def report_truncated(self, rows: LogRows) -> None:
         """The last statement removed all rows of a table."""
         self._rows.append(rows)
 
@@ -205,7 +205,7 @@ def as_truncation(
 def note_made(
     parked: ParkedTables[Any],
     item: DdlItem,
-    touched: AffectedTables,
+    affected: AffectedTables,
     dialect: DdlDialect,
     was_there: Callable[[DdlItem, CreateTable], bool],
 ) -> None:
@@ -213,7 +213,7 @@ def note_made(
 
     `was_there` of those that the state takes for new, as nobody showed them to it.
     """
-    waiting = [table for table in touched.tables if parked.awaits(table, certain=True)]
+    waiting = [table for table in affected.tables if parked.awaits(table, certain=True)]
     if not waiting or not begins_with("CREATE", item.statement):
         return
     parsed = parse_ddl(item.statement, item.db, dialect=dialect)
@@ -247,19 +247,19 @@ class SchemaMismatches:
     def __contains__(self, table: object) -> bool:
         return table in self._tables
 
-    def add(self, misfit: SchemaMismatch) -> None:
+    def add(self, mismatch: SchemaMismatch) -> None:
         """Its table is parked from the end of the transaction before."""
-        self._tables[misfit.update.table] = misfit
+        self._tables[mismatch.update.table] = mismatch
 
     def schema(self, table: TableId) -> MySqlTable | None:
         """The schema of the rows that are still believed."""
-        misfit = self._tables.get(table)
-        return None if misfit is None else misfit.described
+        mismatch = self._tables.get(table)
+        return None if mismatch is None else mismatch.described
 
     def believed_up_to(self, table: TableId) -> int | None:
         """The ordinal after which rows of `table` are not to be believed; None: all are."""
-        misfit = self._tables.get(table)
-        return None if misfit is None else misfit.ordinal
+        mismatch = self._tables.get(table)
+        return None if mismatch is None else mismatch.ordinal
 
     def take_alive(self) -> list[TableId]:
         """The tables that are `alive`, once."""
@@ -268,8 +268,8 @@ class SchemaMismatches:
 
     def take(self, ts_ms: int) -> tuple[ParkTableUpdate, ...]:
         """Between two transactions, the last of which was committed at `ts_ms`: the tables that are parked, once."""
-        misfits, self._tables = self._tables, {}
-        updates = [misfit.update for misfit in misfits.values()]
+        mismatches, self._tables = self._tables, {}
+        updates = [mismatch.update for mismatch in mismatches.values()]
         return tuple(replace(update, parking=replace(update.parking, ts_ms=ts_ms)) for update in updates)
 
 
@@ -282,7 +282,7 @@ class Sequences:
     def __init__(self, ask: Callable[[TableId], bool] | None = None) -> None:
         self._ask = ask
         self._known: set[TableId] = set()
-        self._told: set[TableId] = set()
+        self._reported: set[TableId] = set()
 
     def __contains__(self, table: object) -> bool:
         return table in self._known
@@ -292,15 +292,15 @@ class Sequences:
         if self._ask is None or not self._ask(table):
             return False
         self._known.add(table)
-        if table not in self._told:
-            self._told.add(table)
+        if table not in self._reported:
+            self._reported.add(table)
             _log.warning("%s is a sequence, which has no rows to follow: it is left out", table)
         return True
 
-    def touched(self, touched: AffectedTables) -> None:
+    def note_statement(self, affected: AffectedTables) -> None:
         """A statement names these: one may be a table from here on, and one that is created is none."""
-        self._known.difference_update(touched.tables, touched.dropped_sequences)
-        self._known.update(touched.made_sequences)
+        self._known.difference_update(affected.tables, affected.dropped_sequences)
+        self._known.update(affected.made_sequences)
 
 
 class SnapshotChunkKeys:

@@ -115,7 +115,7 @@ class DdlHistory:
     ) -> None:
         terms, state = terms or ParkingSetup(), state or HistoryState()
         followed = FollowedTables(tables)
-        self.misfits = SchemaMismatches()
+        self.mismatches = SchemaMismatches()
         self.temporary = TemporaryTables(state.temporary)
         self._facts = HistoryFacts(
             server,
@@ -123,7 +123,7 @@ class DdlHistory:
             followed,
             # A merged target remembers a table that was dropped, too.
             ParkedTables(terms, followed=[*tables, *state.dropped]),
-            ToolTables(followed, shadows=state.shadows, away=state.away),
+            ToolTables(followed, shadows=state.shadows, absent=state.away),
             Sequences(server.is_sequence),
             DatabaseDefaults(state.databases, server.databases, server=server.default_charset),
             DroppedTables(state.dropped),
@@ -138,7 +138,7 @@ class DdlHistory:
 
     def table(self, table: TableId) -> MySqlTable | None:
         """The schema in force, as far as the log was decoded."""
-        return self._facts.tables.get(table) or self.misfits.schema(table)
+        return self._facts.tables.get(table) or self.mismatches.schema(table)
 
     def take_updates(self) -> tuple[tuple[SchemaUpdate, ...], tuple[LogRows, ...]]:
         """The changes of the last statement, and the rows that say it truncated, once; none for other statements."""
@@ -161,7 +161,7 @@ class DdlHistory:
             note.changed = False
         return HistoryState(
             self._facts.tools.shadows.all(),
-            self._facts.tools.away,
+            self._facts.tools.absent,
             self._facts.defaults.all(),
             self._facts.masked.former(),
             self._facts.dropped.all(),
@@ -174,7 +174,7 @@ class DdlHistory:
         `has_rows`: there are some.
         """
         if has_rows and table not in self._facts.tables and self._facts.parked[table] is ParkedKind.ENDED:
-            self.misfits.alive.add(table)
+            self.mismatches.alive.add(table)
         return self._facts.captures(table)
 
     def selects(self, table: TableId) -> bool:
@@ -212,7 +212,7 @@ class DdlHistory:
         for each in reached:
             self._carry_out(statement, judge(ROWS_RULES, each, facts))
         for each in reached:
-            facts.parked.touched(each.table, ordinal_of(item.position))
+            facts.parked.invalidate(each.table, ordinal_of(item.position))
 
     def _on_parts(self, statement: LoggedStatement) -> None:
         """The statement is understood: its parts are judged one by one, and its renames at once."""
@@ -260,7 +260,7 @@ class DdlHistory:
             facts.tables.remove(table)
             if now is None:
                 facts.dropped.add(before, read=not facts.snapshots.under_way(table))
-            facts.tables.tell(TableChange(DropTableUpdate(table, events if now is None else events[:1])))
+            facts.tables.report(TableChange(DropTableUpdate(table, events if now is None else events[:1])))
             events = events[1:]
         if now is not None:
             is_made = False
@@ -268,15 +268,15 @@ class DdlHistory:
                 facts.tables.put(now)
                 is_made = facts.parked.follow(table)
             if is_made:
-                facts.tables.tell(TableChange(BeginTableUpdate(table, (), document_of(now), without_chunks())))
+                facts.tables.report(TableChange(BeginTableUpdate(table, (), document_of(now), without_chunks())))
             else:
-                facts.tables.tell(TableChange(AlterTableUpdate(table, events, document_of(now))))
+                facts.tables.report(TableChange(AlterTableUpdate(table, events, document_of(now))))
         if any(event.type not in facts.parked.rules.left_out for event in emptying):
-            gone = now or before
-            assert gone is not None
-            seq, place = facts.tables.decoder.take_seq(), place_of(item.position, item.ts_ms)
+            dropped = now or before
+            assert dropped is not None
+            seq, shown = facts.tables.decoder.take_seq(), parse_location(item.position, item.ts_ms)
             text = f"{item.position.file}:{item.position.pos}:0"
-            facts.tables.tell_gone(truncation(gone.id, gone.schema(), place, seq=seq, statement=text))
+            facts.tables.report_truncated(truncation(dropped.id, dropped.schema(), shown, seq=seq, statement=text))
 
     def _park(self, item: DdlItem, verdict: Park | Resnapshot) -> None:
         """Park the tables; where there are none, or nothing may be parked, the run ends."""
@@ -285,7 +285,7 @@ class DdlHistory:
             raise RefusedStatementError(f"{verdict.reason}{_ENDS}")
         if not verdict.tables:
             raise RefusedStatementError(verdict.reason)
-        place = place_of(item.before, item.ts_ms)
+        shown = parse_location(item.before, item.ts_ms)
         again = isinstance(verdict, Resnapshot)
         phase = verdict.phase if isinstance(verdict, Park) else ParkedPhase.PARKED
         for table in verdict.tables:
@@ -293,27 +293,27 @@ class DdlHistory:
             facts.dropped.refused(table)
             facts.tables.remove(table)
             facts.tables.untell(table)
-            facts.tables.tell(TableChange(facts.parked.park(table, verdict.reason, place, again=again, phase=phase)))
+            facts.tables.report(TableChange(facts.parked.park(table, verdict.reason, shown, again=again, phase=phase)))
 
     # Tables that are not followed ---------------------------------------------------------------------------------
 
-    def on_misfit(self, table: TableId, error: DataError, before: BinlogOffset) -> None:
+    def on_schema_mismatch(self, table: TableId, error: DataError, before: BinlogOffset) -> None:
         """Rows cannot be decoded by the schema in force. Raises the error where nothing may be parked."""
         unknown = table not in self._facts.tables
         if unknown and self._facts.sequences.met(table):
             return
         if not self._facts.parked.parks:
             raise error
-        if table in self.misfits:
+        if table in self.mismatches:
             return
         described = self._facts.tables.doubt(table)
         if unknown:
             # No schema of it is known: one look at it tells more than anybody.
-            update = self._facts.parked.met(table, str(error), place_of(before, 0))
+            update = self._facts.parked.met(table, str(error), parse_location(before, 0))
         else:
             again = isinstance(error, PartialRowsError) and self._facts.parked.rules.lost_rows_again
-            update = self._facts.parked.park(table, str(error), place_of(before, 0), again=again)
-        self.misfits.add(SchemaMismatch(update, described, ordinal_of(before)))
+            update = self._facts.parked.park(table, str(error), parse_location(before, 0), again=again)
+        self.mismatches.add(SchemaMismatch(update, described, ordinal_of(before)))
 
     def park_unlogged(self, tables: Mapping[TableId, str], position: BinlogOffset) -> None:
         """The server leaves rows of these tables out of its log, for which the reasons are given, somewhere behind
@@ -325,41 +325,41 @@ class DdlHistory:
             if table in self._facts.tables:
                 self._facts.tools.forget(table)
                 self._facts.tables.remove(table)
-                self._facts.tables.tell(TableChange(self._facts.parked.park(table, why, place_of(position, 0))))
+                self._facts.tables.report(TableChange(self._facts.parked.park(table, why, parse_location(position, 0))))
 
-    def take_misfits(self, position: BinlogOffset, ts_ms: int) -> tuple[ParkTableUpdate, ...]:
+    def take_mismatches(self, position: BinlogOffset, ts_ms: int) -> tuple[ParkTableUpdate, ...]:
         """Between two transactions: the tables that are parked as their rows did not fit, once.
 
         A table that was renamed away and still has rows was another one: MariaDB does not say that a RENAME TABLE was
         of a temporary table, and logs it also where it logs nothing else of that table.
         """
-        updates = self.misfits.take(ts_ms)
-        for table in self.misfits.take_alive():
+        updates = self.mismatches.take(ts_ms)
+        for table in self.mismatches.take_alive():
             if self._facts.parked[table] is ParkedKind.ENDED:
                 why = f"{position}: rows of {table} came, which was renamed away: that was another table of its name"
-                updates = (*updates, self._facts.parked.met(table, why, place_of(position, ts_ms)))
+                updates = (*updates, self._facts.parked.met(table, why, parse_location(position, ts_ms)))
         for update in updates:
             self._facts.tables.remove(update.table)
         return updates
 
-    def begin_again(self, position: BinlogOffset, ts_ms: int) -> None:
+    def resnapshot_parked(self, position: BinlogOffset, ts_ms: int) -> None:
         """Between two transactions: follow parked tables from here on whose look holds here. It may block."""
-        place = place_of(position, ts_ms)
-        for table, look in self._facts.parked.looked_at(place):
-            if not isinstance(look, FollowableTable):
-                self._facts.tables.tell(TableChange(look))
-            elif why := self._facts.masked.shown_by(look.described):
-                self._facts.tables.tell(TableChange(self._facts.parked.park(table, why, place)))
+        shown = parse_location(position, ts_ms)
+        for table, probe in self._facts.parked.take_probed(shown):
+            if not isinstance(probe, FollowableTable):
+                self._facts.tables.report(TableChange(probe))
+            elif why := self._facts.masked.shown_by(probe.described):
+                self._facts.tables.report(TableChange(self._facts.parked.park(table, why, shown)))
             else:
                 self._facts.parked.follow(table)
                 self._facts.dropped.forget(table)
-                self._facts.snapshots.begin(table, look.snapshot.key)
-                self._facts.tables.put(look.described)
+                self._facts.snapshots.begin(table, probe.snapshot.key)
+                self._facts.tables.put(probe.described)
                 seq = self._facts.tables.decoder.take_seq()
-                self._facts.tables.tell(begin(table, version_of(look.described), look.snapshot, place, seq=seq))
+                self._facts.tables.report(begin(table, version_of(probe.described), probe.snapshot, shown, seq=seq))
 
 
-def place_of(position: BinlogOffset, ts_ms: int) -> StatementPosition:
+def parse_location(position: BinlogOffset, ts_ms: int) -> StatementPosition:
     """A place of the log, as people are shown it."""
     shown_position = BinlogOffset(position.file, position.pos, position.gtid_set, mark=position.mark)
     return StatementPosition(shown_position.sealed(), ordinal_of(position), ts_ms)

@@ -61,27 +61,27 @@ class TemporaryNames:
 class TemporaryTables:
     """See the module's docstring."""
 
-    def __init__(self, hidden: TemporaryNames) -> None:
-        self._file = hidden.file
-        self._sessions = dict(hidden.sessions)
-        self._since = hidden.since
+    def __init__(self, temporary: TemporaryNames) -> None:
+        self._file = temporary.file
+        self._sessions = dict(temporary.sessions)
+        self._since = temporary.since
         self.changed = False
 
-    def hides(self, thread: LoggedThread, table: TableId) -> bool:
+    def shadows(self, thread: LoggedThread, table: TableId) -> bool:
         """Whether the session has a temporary table of that name."""
         return table in self._sessions.get(thread, ())
 
-    def follow(self, item: DdlItem, touched: AffectedTables) -> bool:
+    def follow(self, item: DdlItem, affected: AffectedTables) -> bool:
         """Whether a statement is about temporary tables, and about nothing else; then that is noted."""
         thread, file = item.thread, item.position.file
-        if touched.made_temporary or touched.dropped_temporary:
-            self.create(thread, touched.made_temporary, file=file)
-            self.drop(thread, touched.dropped_temporary, file=file)
+        if affected.made_temporary or affected.dropped_temporary:
+            self.create(thread, affected.made_temporary, file=file)
+            self.drop(thread, affected.dropped_temporary, file=file)
             return True
-        if touched.verb not in _SAYS_SO or not touched.tables or not item.thread_specific:
+        if affected.verb not in _SAYS_SO or not affected.tables or not item.thread_specific:
             return False
-        table, *others = touched.tables
-        if not self.hides(thread, table):
+        table, *others = affected.tables
+        if not self.shadows(thread, table):
             return False
         for to in others:  # ALTER TABLE … RENAME TO; partitions are not exchanged with temporary tables.
             self.rename(thread, table, to, file=file)
@@ -89,25 +89,25 @@ class TemporaryTables:
 
     def renames(self, item: DdlItem, ddl: RenameTable) -> bool:
         """Whether a RENAME TABLE of MariaDB is of a temporary table; then that is noted."""
-        if not self.hides(item.thread, ddl.table):
+        if not self.shadows(item.thread, ddl.table):
             return False
         self.rename(item.thread, ddl.table, ddl.new_table, file=item.position.file)
         return True
 
-    def doubt(self, item: DdlItem, touched: AffectedTables) -> str | None:
+    def doubt(self, item: DdlItem, affected: AffectedTables) -> str | None:
         """Why nobody knows whether a statement means a table, or a temporary one of its session."""
-        if touched.verb not in _SAYS_SO or not touched.tables:
+        if affected.verb not in _SAYS_SO or not affected.tables:
             return None
-        hidden = self.hides(item.thread, touched.tables[0])
-        if hidden == item.thread_specific or (not hidden and self._knows(item.thread)):
+        temporary = self.shadows(item.thread, affected.tables[0])
+        if temporary == item.thread_specific or (not temporary and self._knows(item.thread)):
             return None
-        if hidden:
-            return f"its session made a temporary table {touched.tables[0]}, which the statement does not use"
+        if temporary:
+            return f"its session made a temporary table {affected.tables[0]}, which the statement does not use"
         return "its session may have made a temporary table of that name before this log was read"
 
     def may_mean(self, item: DdlItem, table: TableId) -> bool:
         """Whether a table that a statement takes columns from is, or may be, a temporary one."""
-        return self.hides(item.thread, table) or (item.thread_specific and not self._knows(item.thread))
+        return self.shadows(item.thread, table) or (item.thread_specific and not self._knows(item.thread))
 
     def create(self, thread: LoggedThread, tables: Iterable[TableId], *, file: str) -> None:
         """The session made temporary tables, in `file` of the log."""
@@ -136,9 +136,9 @@ class TemporaryTables:
             self._sessions.clear()
             self._since = None
         self._file = file if self._sessions else ""
-        news = self.all() != before
-        self.changed = self.changed or news
-        return news
+        has_changed = self.all() != before
+        self.changed = self.changed or has_changed
+        return has_changed
 
     def all(self) -> TemporaryNames:
         """The names, as of now."""
@@ -220,7 +220,7 @@ class HistoryState:
             }
         if self.dropped:
             stored["dropped"] = {str(name): fingerprint for name, fingerprint in self.dropped.items()}
-        if temporary := _stored_hidden(self.temporary):
+        if temporary := _stored_temporary(self.temporary):
             stored["temporary"] = temporary
         return stored
 
@@ -240,21 +240,21 @@ class HistoryState:
             None if databases is None else {db: (charset, collation) for db, (charset, collation) in databases.items()},
             former,
             {TableId.parse(name): fingerprint for name, fingerprint in data.get("dropped", {}).items()},
-            _hidden(data["temporary"]) if "temporary" in data else TemporaryNames(),
+            _temporary_names(data["temporary"]) if "temporary" in data else TemporaryNames(),
         )
 
 
-def _stored_hidden(hidden: TemporaryNames) -> StoredTemporary:
+def _stored_temporary(temporary: TemporaryNames) -> StoredTemporary:
     stored: StoredTemporary = {}
-    if hidden.sessions:
-        stored["file"] = hidden.file
-        stored["sessions"] = {str(thread): sorted(map(str, names)) for thread, names in hidden.sessions.items()}
-    if hidden.since is not None:
-        stored["since"] = str(hidden.since)
+    if temporary.sessions:
+        stored["file"] = temporary.file
+        stored["sessions"] = {str(thread): sorted(map(str, names)) for thread, names in temporary.sessions.items()}
+    if temporary.since is not None:
+        stored["since"] = str(temporary.since)
     return stored
 
 
-def _hidden(stored: StoredTemporary) -> TemporaryNames:
+def _temporary_names(stored: StoredTemporary) -> TemporaryNames:
     sessions = {
         LoggedThread.parse(thread): frozenset(map(TableId.parse, names))
         for thread, names in stored.get("sessions", {}).items()
@@ -268,7 +268,7 @@ def begin_state(databases: Mapping[str, CharsetDefault], since: LoggedThread) ->
 
     `since` is a session of the server that is not older than the log's beginning.
     """
-    stored: StoredHistory = {"temporary": _stored_hidden(TemporaryNames(since=since))}
+    stored: StoredHistory = {"temporary": _stored_temporary(TemporaryNames(since=since))}
     if databases:
         stored["databases"] = _stored_databases(databases)
     return stored

@@ -130,12 +130,12 @@ def tables_reached(
     tables: Iterable[TableId],
     *,
     databases: Sequence[str] | None = None,
-    hidden: Callable[[TableId], bool] = lambda _: False,
+    shadowed: Callable[[TableId], bool] = lambda _: False,
     rules: LexRules = LexRules(),  # noqa: B008  frozen
 ) -> dict[TableId, str]:
     """Those of `tables` that a change of rows may concern, each with the reason where it does not name it.
 
-    `databases` are those whose tables it changes, where the server said so; `hidden`: the statement means a temporary
+    `databases` are those whose tables it changes, where the server said so; `shadowed`: the statement means a temporary
     table by that name; `rules`: how its session reads it.
     """
     statement = loaded(statement, rules) or statement
@@ -143,7 +143,7 @@ def tables_reached(
         changed = {db.casefold() for db in databases}
         tables = [table for table in tables if table.db.casefold() in changed]
     tables = list(tables)
-    reached = {t: "" for t in tables if mentions(statement.text, t, db=statement.db) and not hidden(t)}
+    reached = {t: "" for t in tables if mentions(statement.text, t, db=statement.db) and not shadowed(t)}
     if ways_of is None or not (rest := [table for table in tables if table not in reached]):
         return reached
     ways = ways_of(statement)

@@ -94,7 +94,7 @@ class LogServer:
         resolved = self.looked_up(before.id, after, reason)
         if isinstance(resolved, str):
             return resolved
-        origins = resolved.origins(before)
-        if isinstance(origins, str):
-            return f"{reason}, and {origins}"
-        return Shadow(before.id, resolved.table, filled=origins.filled, computed=origins.computed)
+        lineage = resolved.lineage(before)
+        if isinstance(lineage, str):
+            return f"{reason}, and {lineage}"
+        return Shadow(before.id, resolved.table, filled=lineage.filled, computed=lineage.computed)

@@ -25,7 +25,7 @@ from raycdc.connectors.mysql.ddl.parse.statements import (
     DropTable,
     RenameColumn,
     RenameTable,
-    places_after,
+    previous_names_of,
     separated,
 )
 from raycdc.connectors.mysql.values.types import MySqlTable
@@ -65,17 +65,17 @@ class MaskedNames:
         """The names as of now."""
         return FormerNames(dict(self._earlier), dict(self._columns))
 
-    def follow(self, statement: str, db: str, touched: AffectedTables, dialect: DdlDialect) -> None:
-        """The effect of a statement of the log, which names `touched`, on the names of rows."""
-        if not self._masks or not touched or not _MOVES.search(statement):
+    def follow(self, statement: str, db: str, affected: AffectedTables, dialect: DdlDialect) -> None:
+        """The effect of a statement of the log, which names `affected`, on the names of rows."""
+        if not self._masks or not affected or not _MOVES.search(statement):
             return
         before = dict(self._earlier), dict(self._columns)
-        for name in touched.databases:
+        for name in affected.databases:
             self._earlier = {table: names for table, names in self._earlier.items() if table.db != name}
             self._columns = {table: columns for table, columns in self._columns.items() if table.db != name}
         parsed = parse_ddl(statement, db, dialect=dialect)
         if isinstance(parsed, RefusedStatement):
-            self._mix(touched.tables)
+            self._mix(affected.tables)
         else:
             moved = list(separated(parsed))
             renames = [ddl for ddl in moved if isinstance(ddl, RenameTable)]
@@ -89,8 +89,8 @@ class MaskedNames:
                         self._set(ddl.table, self._names_of(other), self._columns.get(other, {}))
                     case DropDatabase() | RenameTable():
                         pass
-                    case _ if len(touched.tables) > 1 and not renames:
-                        self._mix(touched.tables)
+                    case _ if len(affected.tables) > 1 and not renames:
+                        self._mix(affected.tables)
             self._rename(renames)
         for notes in (self._earlier, self._columns):
             while len(notes) > NAMES_MAX:
@@ -132,12 +132,12 @@ class MaskedNames:
             self._set(table, all_names, all_columns)
 
     def _rename(self, renames: Sequence[RenameTable]) -> None:
-        places = places_after(renames)
+        previous_names = previous_names_of(renames)
         names_after = {
             new: (frozenset[TableId](), dict[str, frozenset[str]]())
             if old is None
             else (self._names_of(old), self._columns.get(old, {}))
-            for new, old in places.items()
+            for new, old in previous_names.items()
         }
         for new, (names, columns) in names_after.items():
             self._set(new, names, columns)
@@ -145,23 +145,23 @@ class MaskedNames:
     def _rename_columns(self, ddl: AlterTable) -> None:
         """All of a statement at once: who had which name before decides."""
         columns = self._columns.get(ddl.table, {})
-        places: dict[str, str] = {}
+        previous_names: dict[str, str] = {}
         after = dict(columns)
         for action in ddl.actions:
             match action:
                 case ChangeColumn(name, definition) if name != definition.name:
-                    places[name] = definition.name
+                    previous_names[name] = definition.name
                 case RenameColumn(name, new_name):
-                    places[name] = new_name
+                    previous_names[name] = new_name
                 case DropColumn(name):
                     after.pop(name.casefold(), None)
                 case AddColumn(definition, if_not_exists=False):
                     after.pop(definition.name.casefold(), None)
                 case _:
                     pass
-        for name in places:
+        for name in previous_names:
             after.pop(name.casefold(), None)
-        for name, new in places.items():
+        for name, new in previous_names.items():
             hidden = any(self._masks.of(table, name) for table in (ddl.table, *self._earlier.get(ddl.table, ())))
             names = (columns.get(name.casefold(), frozenset()) | ({name} if hidden else set())) - {new}
             after.pop(new.casefold(), None)

@@ -18,7 +18,7 @@ from pymysql.connections import Connection
 
 from raycdc.clients.mysql import query, quote_name
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
-from raycdc.connectors.mysql.ddl.apply import DdlDialect, touched_tables
+from raycdc.connectors.mysql.ddl.apply import DdlDialect, affected_tables
 from raycdc.connectors.mysql.ddl.defaults import catalogue_fill
 from raycdc.connectors.mysql.ddl.dialect import dialect_of, dialect_of_session
 from raycdc.connectors.mysql.ddl.parse.column import never_logged
@@ -26,7 +26,7 @@ from raycdc.connectors.mysql.ddl.parse.statement_text import mentions, shown
 from raycdc.connectors.mysql.ddl.shape import ColumnLineage
 from raycdc.connectors.mysql.log.startup import OpenLog, statements_between
 from raycdc.connectors.mysql.server.catalog import constant_default, load_table
-from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_place, log_files
+from raycdc.connectors.mysql.server.client import MySqlServerInfo, current_end, log_files
 from raycdc.connectors.mysql.server.locks import wait_for_locks
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError
@@ -50,7 +50,7 @@ class Resolved:
     table: MySqlTable
     computed: Mapping[str, str]
 
-    def origins(self, before: MySqlTable) -> ColumnLineage | str:
+    def lineage(self, before: MySqlTable) -> ColumnLineage | str:
         """Where its columns come from, going by their names alone; or why these do not tell."""
         old, new = ({c.name.casefold(): c for c in table.columns} for table in (before, self.table))
         added = [column for name, column in new.items() if name not in old]
@@ -96,15 +96,15 @@ class ServerResolver:
         query(connection, f"SELECT 1 FROM {quote_name(table.db, table.table)} LIMIT 0")
         described = load_table(connection, table)
         computed = _computed(query(connection, _DEFAULTS, (table.db, table.table)), mariadb=self._info.is_mariadb)
-        end = current_place(connection, self._info)
+        end = current_end(connection, self._info)
         connection.rollback()
         return Resolved(described, computed), end
 
 
 def _touches(statement: str, db: str, table: TableId, dialect: DdlDialect) -> bool:
-    touched = touched_tables(statement, db, dialect=dialect)
-    named = table in touched.tables or table.db in touched.databases
-    return named or (bool(touched.unread) and mentions(statement, table, db=db))
+    affected = affected_tables(statement, db, dialect=dialect)
+    named = table in affected.tables or table.db in affected.databases
+    return named or (bool(affected.unread) and mentions(statement, table, db=db))
 
 
 def _computed(rows: Any, *, mariadb: bool) -> dict[str, str]:

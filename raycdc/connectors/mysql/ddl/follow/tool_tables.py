@@ -18,7 +18,7 @@ from raycdc.connectors.mysql.ddl.parse.statements import (
     RenameTable,
     TruncateTable,
     happened,
-    places_after,
+    previous_names_of,
 )
 from raycdc.connectors.mysql.ddl.shadows import Role, Shadow, ShadowTables, role_of
 from raycdc.connectors.mysql.values.types import MySqlTable
@@ -32,13 +32,13 @@ class NewNames:
     `shapes` are the captured tables, and `shadows` the tools', that had any of these names.
     """
 
-    places: Mapping[TableId, TableId | None]
+    previous_names: Mapping[TableId, TableId | None]
     shapes: Mapping[TableId, MySqlTable]
     shadows: Mapping[TableId, Shadow]
 
     def new_name_of(self, table: TableId) -> TableId | None:
         """The name that the table has now which had this one; None: another database's, or none that is known."""
-        return next((new for new, before in self.places.items() if before == table), None)
+        return next((new for new, before in self.previous_names.items() if before == table), None)
 
 
 class ToolTables:
@@ -49,12 +49,12 @@ class ToolTables:
         tables: Mapping[TableId, MySqlTable],
         *,
         shadows: Mapping[TableId, Shadow],
-        away: Collection[TableId],
+        absent: Collection[TableId],
     ) -> None:
         self._tables = tables
         self.shadows = ShadowTables(shadows)
         #: Captured tables whose name nobody has, between the two renames of a tool that does them one by one.
-        self._away = set(away)
+        self._absent = set(absent)
 
     def __contains__(self, table: object) -> bool:
         """Whether a tool made the table for a captured one."""
@@ -62,9 +62,9 @@ class ToolTables:
         return self.shadows.get(table) is not None or role_of(table, self._tables) is not None
 
     @property
-    def away(self) -> frozenset[TableId]:
+    def absent(self) -> frozenset[TableId]:
         """Captured tables whose name nobody has, as of now."""
-        return frozenset(self._away)
+        return frozenset(self._absent)
 
     def shape(self, table: TableId) -> MySqlTable | None:
         """A table's columns, whether it is captured or a tool's."""
@@ -72,7 +72,7 @@ class ToolTables:
 
     def forget(self, owner: TableId) -> None:
         """The captured table is not followed any more, so that no table that is to take its place is of interest."""
-        self._away.discard(owner)
+        self._absent.discard(owner)
 
     def role(self, table: TableId) -> tuple[TableId, Role] | None:
         """The captured table that a tool made `table` for, and what for, going by its name; None if for none."""
@@ -102,9 +102,9 @@ class ToolTables:
             case AlterTable():
                 self.shadows.alter(ddl, dialect=dialect)
             case DropTable():
-                gone = self.shadows.pop(ddl.table)
-                if gone is not None and gone.owner in self._away and gone.table is not None:
-                    return gone.owner
+                dropped = self.shadows.pop(ddl.table)
+                if dropped is not None and dropped.owner in self._absent and dropped.table is not None:
+                    return dropped.owner
             case _:
                 pass
         return None
@@ -114,10 +114,12 @@ class ToolTables:
 
         Shadows have no names until `keep_shadows`.
         """
-        places = places_after(happened(pairs, lambda t: t in self._tables or self.shadows.get(t) is not None))
-        shapes = {name: self._tables[name] for name in places if name in self._tables}
-        shadows = {name: shadow for name in places if (shadow := self.shadows.pop(name)) is not None}
-        return NewNames(places, shapes, shadows)
+        previous_names = previous_names_of(
+            happened(pairs, lambda t: t in self._tables or self.shadows.get(t) is not None)
+        )
+        shapes = {name: self._tables[name] for name in previous_names if name in self._tables}
+        shadows = {name: shadow for name in previous_names if (shadow := self.shadows.pop(name)) is not None}
+        return NewNames(previous_names, shapes, shadows)
 
     def leaves(self, table: TableId, to: TableId | None) -> bool:
         """Whether a tool renames the table away `to` give its name to another one with its next statement, as those do
@@ -126,12 +128,12 @@ class ToolTables:
         role = None if to is None else self.role(to)
         if role is None or role[0] != table or not self.shadows.shadow_of(table):
             return False
-        self._away.add(table)
+        self._absent.add(table)
         return True
 
     def keep_shadows(self, names: NewNames, captures: Callable[[TableId], bool]) -> None:
         """Tools' tables have these names from here on; those that `captures` says are captured are none."""
-        for name, before in names.places.items():
+        for name, before in names.previous_names.items():
             role = self.role(name)
             if before is None or role is None or captures(name):
                 continue

@@ -371,14 +371,14 @@ def happened(pairs: Iterable[RenameTable], known: Callable[[TableId], bool]) -> 
     return done
 
 
-def places_after(pairs: Sequence[RenameTable]) -> dict[TableId, TableId | None]:
+def previous_names_of(pairs: Sequence[RenameTable]) -> dict[TableId, TableId | None]:
     """For each name in `pairs` the name that its table had before all of them; None where no table has it any more."""
-    places: dict[TableId, TableId | None] = {}
+    previous_names: dict[TableId, TableId | None] = {}
     for pair in pairs:
-        before = places.get(pair.table, pair.table)
-        places[pair.table] = None
-        places[pair.new_table] = before
-    return places
+        before = previous_names.get(pair.table, pair.table)
+        previous_names[pair.table] = None
+        previous_names[pair.new_table] = before
+    return previous_names
 
 
 def with_collations(table: MySqlTable, before: MySqlTable) -> MySqlTable:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raycdc.connectors.mysql.ddl.logged_otherwise import told_otherwise
+from raycdc.connectors.mysql.ddl.logged_otherwise import unlogged_reason
 from raycdc.connectors.mysql.ddl.rules import proofs
 from raycdc.connectors.mysql.ddl.rules.facts import HistoryFacts, LoggedStatement, MySqlVerdict
 from raycdc.connectors.mysql.values.types import MySqlTable
@@ -40,7 +40,7 @@ def has_another_key_or_name(judged: StatementEffect, facts: HistoryFacts) -> MyS
 def is_logged_otherwise(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
     """The log has other values of the table's rows than the table."""
     after = judged.effect.after
-    if after is None or not (why := told_otherwise(after)):
+    if after is None or not (why := unlogged_reason(after)):
         return None
     return judged.statement.refused(facts, why.removesuffix("."), again=True)
 

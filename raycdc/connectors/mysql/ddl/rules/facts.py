@@ -18,8 +18,8 @@ from raycdc.connectors.mysql.ddl.apply import (
     DdlDialect,
     RefusedStatement,
     TableDdl,
+    affected_tables,
     parse_ddl,
-    touched_tables,
 )
 from raycdc.connectors.mysql.ddl.dialect import dialect_of_session
 from raycdc.connectors.mysql.ddl.follow.database_defaults import DatabaseDefaults
@@ -80,13 +80,13 @@ class LoggedStatement:
     """A statement of the log, as its session meant it, and the tables that it names.
 
     `of_temporary`: it is about temporary tables alone. `mentioned` are the followed tables in its text, where its names
-    cannot be read. The tables of `touched` are `captured`, or of a schema change tool (`tools`), or of no interest.
+    cannot be read. The tables of `affected` are `captured`, or of a schema change tool (`tools`), or of no interest.
     `parked` are those that it names and that are parked.
     """
 
     item: DdlItem
     dialect: DdlDialect
-    touched: AffectedTables
+    affected: AffectedTables
     of_temporary: bool = False
     mentioned: tuple[TableId, ...] = ()
     captured: tuple[TableId, ...] = ()
@@ -122,7 +122,7 @@ class LoggedStatement:
         not say which of them it concerns.
         """
         text = self.refusal(reason)
-        concerned = tuple(dict.fromkeys((*tables, *(t for t in self.touched.tables if facts.captures(t)))))
+        concerned = tuple(dict.fromkeys((*tables, *(t for t in self.affected.tables if facts.captures(t)))))
         new = begins_with("CREATE", self.text) and not any(t in facts.tables for t in concerned)
         if again or new or len(concerned) > 1:
             return Resnapshot(text, concerned)
@@ -132,30 +132,30 @@ class LoggedStatement:
 def note_statement(item: DdlItem, facts: HistoryFacts) -> LoggedStatement:
     """The statement with the tables that it names; what it says of names is noted, whatever the verdict on them."""
     dialect = dialect_of_session(facts.server.dialect, item.session)
-    touched = touched_tables(item.statement, item.db, dialect=dialect)
-    if facts.temporary.follow(item, touched):
-        return LoggedStatement(item, dialect, touched, of_temporary=True)
-    note_made(facts.parked, item, touched, dialect, facts.server.was_there_before)
-    named: Collection[TableId] = touched.tables
-    if touched.unread:
+    affected = affected_tables(item.statement, item.db, dialect=dialect)
+    if facts.temporary.follow(item, affected):
+        return LoggedStatement(item, dialect, affected, of_temporary=True)
+    note_made(facts.parked, item, affected, dialect, facts.server.was_there_before)
+    named: Collection[TableId] = affected.tables
+    if affected.unread:
         named = [t for t in (*facts.tables, *facts.parked) if mentions(item.statement, t, db=item.db)]
-    asked = {*named, *touched.dropped_sequences}
-    parked = tuple(table for table in facts.parked if table in asked or table.db in touched.databases)
+    asked = {*named, *affected.dropped_sequences}
+    parked = tuple(table for table in facts.parked if table in asked or table.db in affected.databases)
     # Looks at parked tables are out of date.
     dropped = begins_with("DROP", item.statement)
     leaves = dropped or begins_with("RENAME", item.statement)
     for table in parked:
-        facts.parked.touched(table, ordinal_of(item.position), stays_absent=dropped, leaves=leaves)
-    facts.sequences.touched(touched)
-    facts.masked.follow(item.statement, item.db, touched, dialect)
-    captured = tuple(table for table in touched.tables if facts.captures(table))
+        facts.parked.invalidate(table, ordinal_of(item.position), stays_absent=dropped, leaves=leaves)
+    facts.sequences.note_statement(affected)
+    facts.masked.follow(item.statement, item.db, affected, dialect)
+    captured = tuple(table for table in affected.tables if facts.captures(table))
     return LoggedStatement(
         item,
         dialect,
-        touched,
-        mentioned=tuple(table for table in named if table in facts.tables) if touched.unread else (),
+        affected,
+        mentioned=tuple(table for table in named if table in facts.tables) if affected.unread else (),
         captured=captured,
-        tools=tuple(table for table in touched.tables if table not in captured and table in facts.tools),
+        tools=tuple(table for table in affected.tables if table not in captured and table in facts.tools),
         parked=parked,
     )
 

@@ -41,7 +41,7 @@ def judge_names(
     if statement.dialect.mariadb:
         pairs = [pair for pair in pairs if not facts.temporary.renames(statement.item, pair)]
     names = facts.tools.take_names(pairs)
-    given = [GivenName(statement, name, before, names) for name, before in names.places.items()]
+    given = [GivenName(statement, name, before, names) for name, before in names.previous_names.items()]
     verdicts = [judge(NAME_RULES, each, facts) for each in given]
     facts.tools.keep_shadows(names, facts.captures)
     concerned = [verdict for verdict in verdicts if not isinstance(verdict, Ignore)]
@@ -69,7 +69,7 @@ def leaves_the_name(given: GivenName, facts: HistoryFacts) -> MySqlVerdict | Non
         return proofs.NOT_FOLLOWED
     to = given.names.new_name_of(given.name)
     if facts.tools.leaves(given.name, to):
-        return proofs.AWAY_FOR_A_MOMENT
+        return proofs.BETWEEN_RENAMES
     return Park(given.refusal(f"rename_table is not followed (to {to})"), (given.name,), ParkedPhase.ENDED)
 
 
@@ -102,7 +102,7 @@ def may_have_other_rows(given: GivenName, facts: HistoryFacts) -> MySqlVerdict |
     return Resnapshot(given.refusal(why), (given.name,))
 
 
-def takes_the_place(given: GivenName, facts: HistoryFacts) -> MySqlVerdict:
+def takes_over_name(given: GivenName, facts: HistoryFacts) -> MySqlVerdict:
     """A tool's table takes the place of the one that it was made for, with the rows of that."""
     name, before, captured = given.name, given.before, facts.tables[given.name]
     assert before is not None
@@ -118,7 +118,7 @@ def takes_the_place(given: GivenName, facts: HistoryFacts) -> MySqlVerdict:
         return Resnapshot(given.refusal(doubted), (name,))
     assert shadow.table is not None
     after = with_collations(replace(shadow.table, id=name), captured)
-    events, doubt = reshape(captured, after, shadow.origins)
+    events, doubt = reshape(captured, after, shadow.lineage)
     if doubt is not None:
         return Resnapshot(given.refusal(doubt), (name,))
     if shadow.comment is not None:
@@ -142,5 +142,5 @@ NAME_RULES: tuple[Rule[GivenName, HistoryFacts, MySqlTable], ...] = (
     was_not_captured_before,
     # Before the last one, which takes the rows for those of the table.
     may_have_other_rows,
-    takes_the_place,
+    takes_over_name,
 )

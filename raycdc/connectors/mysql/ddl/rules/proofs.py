@@ -19,7 +19,5 @@ STAYS_PARKED = Ignore("the table is parked, and the event that it waits for is t
 ROWS_OF_PARKED = Ignore("no row of a parked table is passed on, and it is looked at again before one is")
 KEEPS_ITS_NAME = Ignore("behind all renames of the statement the table has the name that it had before")
 OF_ANOTHER_NAME = Ignore("the name is not captured")
-AWAY_FOR_A_MOMENT = Ignore(
-    "its tool has the table ready that gets the name next, and a name without a table has no rows"
-)
+BETWEEN_RENAMES = Ignore("its tool has the table ready that gets the name next, and a name without a table has no rows")
 NOT_FOLLOWED = Ignore("no table of the name was followed, so that its target has no rows of one")

@@ -85,7 +85,7 @@ def reached_tables(item: DdlItem, facts: HistoryFacts) -> tuple[ReachedTable, ..
         facts.server.led_to,
         [*facts.tables, *facts.parked],
         databases=session.databases,
-        hidden=lambda table: item.thread_specific and facts.temporary.hides(item.thread, table),
+        shadowed=lambda table: item.thread_specific and facts.temporary.shadows(item.thread, table),
         rules=LexRules(session.ansi_quotes, session.backslash_escapes),
     )
     return tuple(ReachedTable(item, table, unseen) for table, unseen in reached.items())
@@ -126,39 +126,39 @@ def has_unreadable_names(statement: LoggedStatement, facts: HistoryFacts) -> MyS
     """It may be about any followed table that its text mentions."""
     if not statement.mentioned:
         return None
-    reason = f"its names cannot be read: {statement.touched.unread}"
+    reason = f"its names cannot be read: {statement.affected.unread}"
     return statement.refused(facts, reason, again=True, tables=statement.mentioned)
 
 
 def merges_tables(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
     """A MERGE table is made, or gets other tables below it, of which one of the two is captured."""
     below = tables_below(statement.text, statement.item.db, statement.dialect)
-    merged = [table for table in (*statement.touched.tables, *below) if facts.captures(table)] if below else []
+    merged = [table for table in (*statement.affected.tables, *below) if facts.captures(table)] if below else []
     return statement.refused(facts, MERGED, again=True, tables=merged) if merged else None
 
 
 def names_nothing_captured(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
     """Most statements of a log end here, and are never parsed."""
-    touched, tables, shadows = statement.touched, facts.tables, facts.tools.shadows
-    drops_tables = any(shadows.holds(db) or any(t.db == db for t in tables) for db in touched.databases)
-    named = statement.captured or statement.tools or touched.defaults or drops_tables
+    affected, tables, shadows = statement.affected, facts.tables, facts.tools.shadows
+    drops_tables = any(shadows.holds(db) or any(t.db == db for t in tables) for db in affected.databases)
+    named = statement.captured or statement.tools or affected.defaults or drops_tables
     return None if named else proofs.NAMES_NONE
 
 
 def repairs(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
     """Rows of a damaged table that cannot be saved are gone, and nothing logs them."""
-    if statement.touched.verb != "REPAIR":
+    if statement.affected.verb != "REPAIR":
         return None
     repaired = tuple(table for table in statement.captured if facts.server.repairs(table))
     if not repaired:
         return proofs.REPAIRS_NONE if statement.captured else proofs.OF_A_TOOL
-    of_repaired = replace(statement, touched=replace(statement.touched, tables=repaired))
+    of_repaired = replace(statement, affected=replace(statement.affected, tables=repaired))
     return of_repaired.refused(facts, _REPAIRED, again=True)
 
 
 def may_mean_a_temporary_table(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
     """Nobody knows whether it means the table or a temporary one of its name; a new snapshot is right in both cases."""
-    doubt = facts.temporary.doubt(statement.item, statement.touched)
+    doubt = facts.temporary.doubt(statement.item, statement.affected)
     if doubt is None:
         return None
     facts.tools.doubt(statement.tools, doubt)
@@ -243,10 +243,10 @@ def asked_of_server(
     after = resolved.table
     if before is None:
         return Follow((TableEffect(table, after, (CreateTableEvent(table, after.schema()),)),))
-    origins = resolved.origins(before)
-    if isinstance(origins, str):
-        return statement.refused(facts, f"{reason}, and {origins}")
-    events, doubt = reshape(before, after, origins, forgiving=not statement.dialect.strict)
+    lineage = resolved.lineage(before)
+    if isinstance(lineage, str):
+        return statement.refused(facts, f"{reason}, and {lineage}")
+    events, doubt = reshape(before, after, lineage, forgiving=not statement.dialect.strict)
     if doubt is not None:
         return statement.refused(facts, f"{reason}, and {doubt}")
     return Follow((TableEffect(table, after, events, replaces=True),))

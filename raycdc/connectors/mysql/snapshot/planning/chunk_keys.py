@@ -256,7 +256,7 @@ def can_stand_alone(column: MySqlColumn) -> bool:
     return keys.key_kind(column) not in (None, KeyKind.LABEL)
 
 
-def settled(
+def usable_key(
     connection: Connection[Any], table: MySqlTable, key: KeyColumns | None, *, named: bool
 ) -> KeyColumns | None:
     """`key`, or None where its order cannot be followed; `ConfigError` when the user `named` it."""

@@ -84,11 +84,11 @@ class ChunkRange:
         )
 
 
-def split_of(chunk: ChunkRange, table: TableId, index: int, hiding: Masking) -> SnapshotSplit:
+def split_of(chunk: ChunkRange, table: TableId, index: int, masking: Masking) -> SnapshotSplit:
     """The chunk as number `index` of `table`; bounds that a mask hides are sealed."""
 
     def bound(value: Bound | None) -> Any:
-        return None if value is None else hiding.seal_json(table, key_names(chunk.key), keys.bound_to_json(value))
+        return None if value is None else masking.seal_json(table, key_names(chunk.key), keys.bound_to_json(value))
 
     return SnapshotSplit(
         table,
@@ -101,9 +101,9 @@ def split_of(chunk: ChunkRange, table: TableId, index: int, hiding: Masking) -> 
     )
 
 
-def range_of(split: SnapshotSplit, hiding: Masking) -> ChunkRange:
+def range_of(split: SnapshotSplit, masking: Masking) -> ChunkRange:
     """Inverse of `split_of`."""
-    lower, upper = (keys.bound_from_json(hiding.open_json(bound)) for bound in (split.lower, split.upper))
+    lower, upper = (keys.bound_from_json(masking.open_json(bound)) for bound in (split.lower, split.upper))
     return ChunkRange(lower, upper, split.includes_null and not split.only_null, split.only_null, split.key)
 
 

@@ -47,7 +47,7 @@ from raycdc.connectors.mysql.server.catalog import TableSize, table_sizes
 from raycdc.connectors.mysql.snapshot import keys
 from raycdc.connectors.mysql.snapshot import keys as key_space
 from raycdc.connectors.mysql.snapshot.keys import Bound, KeyValue
-from raycdc.connectors.mysql.snapshot.planning.chunk_keys import KeyColumns, chunk_key, index_of, settled
+from raycdc.connectors.mysql.snapshot.planning.chunk_keys import KeyColumns, chunk_key, index_of, usable_key
 from raycdc.connectors.mysql.snapshot.planning.chunk_plan import ChunkPlan, ChunkPlanPhase, ChunkRange
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError, SourceUnavailableError
@@ -392,7 +392,7 @@ class ChunkPlanner:
         self.rows = size.rows or None
         if self._settings.chunk_bytes is not None:
             plan = replace(plan, rows=max(1, min(plan.rows, self._settings.chunk_bytes // size.row_bytes)))
-        key = settled(connection, self._table, plan.key, named=self._settings.key is not None)
+        key = usable_key(connection, self._table, plan.key, named=self._settings.key is not None)
         plan = replace(plan, key=key)
         if key is None or self._is_small(connection, key, size, plan.rows):
             return plan.with_whole_table()

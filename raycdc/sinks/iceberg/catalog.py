@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
@@ -39,6 +39,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import RemoveSnapshotsUpdate, TableUpdate
 from requests.exceptions import SSLError
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from raycdc.core.certificate_faults import TlsServer, first_fault
 from raycdc.errors import SinkError, SinkUnavailableError
@@ -122,7 +123,22 @@ def _certificate_fault(options: IcebergCatalogOptions) -> str:
 
 
 class _SyncedSqlCatalog(SqlCatalog):
-    """Metadata is on the disk before the database points to it, and no named snapshot is left out of it."""
+    """Metadata is on the disk before the database points to it, and no named snapshot is left out of it.
+
+    Several processes may open a new catalog together.
+    """
+
+    def create_tables(self) -> None:
+        """Create the catalog's own tables, as far as they are missing.
+
+        SQLAlchemy asks for each table first and then creates it, so another process can come in between.
+        """
+        for _ in SqlCatalogBaseTable.metadata.tables:
+            try:
+                return super().create_tables()
+            except (OperationalError, ProgrammingError, IntegrityError):
+                continue
+        super().create_tables()
 
     def _update_and_stage_table(
         self, current_table: Any, table_identifier: Any, requirements: Any, updates: Any

@@ -43,7 +43,6 @@ TOGETHER = {
 FIRST = (
     "tests/kill/test_kills.py",
     "tests/e2e/test_datasource.py",
-    "tests/e2e/test_worked_example.py",
     "tests/spark/",
     "tests/e2e/test_shop_tutorial.py",
     "tests/e2e/test_transforms.py",
@@ -51,7 +50,6 @@ FIRST = (
     "tests/kill/",
     "tests/e2e/test_ways_out.py",
     "tests/e2e/test_bench.py",
-    "tests/e2e/test_two_nodes.py",
     "tests/e2e/test_demo.py",
     "tests/e2e/test_masked_state.py",
     "tests/e2e/test_failover.py",

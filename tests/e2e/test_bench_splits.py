@@ -83,6 +83,7 @@ def test_each_strategy_reads_all_rows_and_one_is_recommended(job: Job) -> None:
     assert not job.lake.exists()
 
 
+@pytest.mark.long(suite="stories")
 def test_a_share_of_the_chunks_is_read_and_the_screen_says_what_to_type(job: Job) -> None:
     code, out, errors = compared(
         job, f"{job.database}.skewed", "--rows", "500", "--strategies", "uneven", "--readers", "3"
@@ -97,6 +98,7 @@ def test_a_share_of_the_chunks_is_read_and_the_screen_says_what_to_type(job: Job
     assert result["runs"][0]["rows"] < ROWS
 
 
+@pytest.mark.long(suite="stories")
 def test_a_named_table_is_compared_where_another_one_of_the_file_is_gone(job: Job) -> None:
     job.tables = (*job.tables, "dropped")
     code, out, err = compared(job, f"{job.database}.named", "--strategies", "auto", "--json")
@@ -152,6 +154,7 @@ def test_a_wrong_word_is_named_before_anything_is_read(words: list[str], told: s
     assert told in errors
 
 
+@pytest.mark.long(suite="stories")
 def test_collections_are_compared_too(mongodb: MongoDb, mongodb_database: str, tmp_path: Path) -> None:
     with mongodb.client() as client:
         client[mongodb_database].shop.insert_many({"_id": Int64(n), "t": "x" * 3000} for n in range(ROWS))
@@ -223,6 +226,7 @@ def fill(kafka: KafkaServer, topic: str, counts: Mapping[int, int]) -> None:
     assert producer.flush(300) == 0
 
 
+@pytest.mark.long(suite="stories")
 def test_generated_tables_need_no_configuration(tmp_path: Path) -> None:
     words = ["--cases", "skewed,string", "--rows", "20000", "--json", "--html", str(tmp_path / "page.html")]
     done = completed(["bench", "splits", *words], environment=os.environ, folder=tmp_path)

@@ -234,6 +234,7 @@ def test_a_stream_has_every_change_once_across_kills_and_restarts(spark: Any, jo
     assert len(spool) < 10
 
 
+@pytest.mark.long(suite="stories")
 def test_a_checkpoint_and_a_state_that_do_not_belong_together_are_refused(
     spark: Any, jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -274,6 +275,7 @@ def test_a_column_that_comes_ends_the_query_and_is_there_after_a_restart(
     assert [(row["id"], row["late"], row["_op"]) for row in late] == [(1, 5, "+U")]
 
 
+@pytest.mark.long(suite="stories")
 def test_a_truncation_is_no_row_of_a_sum_unless_asked_for(spark: Any, jobs: Jobs, tmp_path: Path) -> None:
     options = jobs.options("orders", until="caught-up")
     given = {"out": str(tmp_path / "out"), "checkpoint": str(tmp_path / "checkpoint")}

@@ -141,7 +141,7 @@ print(json.dumps({"rows": rows, "seen": [row["id"] for row in seen.select("id").
 """
 
 
-@pytest.mark.long_variants("iceberg-partitioned-upsert", suite="sinks")
+@pytest.mark.long(suite="sinks")
 @pytest.mark.parametrize("kind", ["iceberg-upsert", "iceberg-partitioned-upsert"])
 def test_spark_follows_a_table_whose_small_files_become_large_ones(tmp_path: Path, kind: str) -> None:
     """Each row is seen once, though files with them were added to the table again and again."""

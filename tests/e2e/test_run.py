@@ -93,6 +93,7 @@ def test_a_column_added_mid_stream_reaches_the_lake(mariadb: MariaDbServer, tmp_
     assert [problem for result in results for problem in result.problems] == []
 
 
+@pytest.mark.long(suite="stories")
 @pytest.mark.spark
 def test_three_processes_read_the_chunks_of_one_table(mariadb: MariaDbServer, tmp_path: Path) -> None:
     database = "three"

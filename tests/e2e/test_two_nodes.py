@@ -36,6 +36,7 @@ def job_on(nodes: TwoNodes, server: MariaDbServer, folder: Path, database: str) 
     return Job(folder, server, database, TABLES, readers=5, chunk_rows=500, sections=nodes.section, snapshot=pace)
 
 
+@pytest.mark.long(suite="elastic")
 def test_rows_read_on_another_node_reach_the_lake_over_flight(
     nodes: TwoNodes, mariadb: MariaDbServer, tmp_path: Path
 ) -> None:

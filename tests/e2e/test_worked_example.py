@@ -102,6 +102,7 @@ def test_sums_over_the_changelog_agree_with_the_server_after_every_statement(
         spark.stop()
 
 
+@pytest.mark.long(suite="stories")
 def test_the_commands_of_the_manual_give_the_sums(kafka: KafkaServer, tmp_path: Path) -> None:
     page = (EXAMPLES.parent / "raycdc" / "manual" / "kafka.md").read_text()
     (commands,) = (block for block in re.findall(r"```bash\n(.*?)```", page, re.S) if "maxwell_weights" in block)

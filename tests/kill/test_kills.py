@@ -152,7 +152,7 @@ def test_the_driver_is_killed_around_the_sinks_commit(
     expect_equal(job)
 
 
-@pytest.mark.long_variants("snapshot-*", suite="kill")
+@pytest.mark.long(suite="kill")
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", SEEDS)

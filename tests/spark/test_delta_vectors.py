@@ -124,6 +124,7 @@ def test_rows_that_are_deleted_by_a_vector_never_come_back(
     check(world, spark)
 
 
+@pytest.mark.long(suite="sinks")
 def test_whether_a_key_is_there_is_asked_of_rows_that_are_not_deleted(tmp_path: Path, spark: Any) -> None:
     world = new_world("delta-upsert", tmp_path)
     orders = world.script.table("shop.orders")

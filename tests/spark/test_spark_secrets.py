@@ -84,6 +84,7 @@ def test_settings_stand_on_no_command_line_and_in_no_file_that_stays(tmp_path: P
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.long(suite="spark-elsewhere")
 def test_settings_of_the_user_for_spark_submit_are_heeded(tmp_path: Path) -> None:
     (tmp_path / "theirs.properties").write_text("spark.user.default theirs\n")
     (tmp_path / "settings.json").write_text("{}")

@@ -135,9 +135,10 @@ class _SyncedSqlCatalog(SqlCatalog):
         """
         for _ in SqlCatalogBaseTable.metadata.tables:
             try:
-                return super().create_tables()
+                super().create_tables()
             except (OperationalError, ProgrammingError, IntegrityError):
                 continue
+            return
         super().create_tables()
 
     def _update_and_stage_table(

@@ -32,7 +32,7 @@ def test_another_process_that_creates_the_tables_first_is_no_error(tmp_path: Pat
 
     event.listen(table, "before_create", come_in_between)
     try:
-        catalog = open_catalog(options)
+        catalog: Any = open_catalog(options)
     finally:
         event.remove(table, "before_create", come_in_between)
     catalog.create_namespace("shop")

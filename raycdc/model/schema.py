@@ -10,34 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import pyarrow as pa
 
-from raycdc.model.types import LogicalType, TypeJson
-
-
-class ColumnJson(TypedDict):
-    """A `Column` in state files."""
-
-    name: str
-    type: TypeJson
-    nullable: bool
-    default: str | None
-    hidden: NotRequired[bool]
-
-
-class SchemaJson(TypedDict):
-    """A `TableSchema` in state files."""
-
-    columns: list[ColumnJson]
-    primary_key: list[str]
+from raycdc.core.typed_codec import JsonObject, read, stored
+from raycdc.model.types import LogicalType
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(JsonObject):
     """One column. `default` is the constant an added column gives to rows that existed before, as text, or None.
 
     `hidden`: it is what a mask leaves of that constant, to stand in rows that are masked already.
@@ -47,20 +31,11 @@ class Column:
     type: LogicalType
     nullable: bool = True
     default: str | None = None
-    hidden: bool = False
-
-    def to_json(self) -> ColumnJson:
-        document = ColumnJson(name=self.name, type=self.type.to_json(), nullable=self.nullable, default=self.default)
-        return {**document, "hidden": True} if self.hidden else document
-
-    @classmethod
-    def from_json(cls, data: ColumnJson) -> Column:
-        known = (data["name"], LogicalType.from_json(data["type"]), data["nullable"], data["default"])
-        return cls(*known, hidden=data.get("hidden", False))
+    hidden: bool = field(default=False, metadata=stored("hidden", left_out=True))
 
 
 @dataclass(frozen=True, slots=True)
-class TableSchema:
+class TableSchema(JsonObject):
     """Columns in table order and the primary key's column names in key order (empty: no primary key)."""
 
     columns: tuple[Column, ...]
@@ -86,9 +61,6 @@ class TableSchema:
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def to_json(self) -> SchemaJson:
-        return {"columns": [c.to_json() for c in self.columns], "primary_key": list(self.primary_key)}
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableSchema:
         """One object for many tables of one schema: tenants have tables by the ten thousand."""
@@ -97,8 +69,8 @@ class TableSchema:
 
 @lru_cache(maxsize=1024)
 def _schema_of(text: str) -> TableSchema:
-    data: SchemaJson = json.loads(text)
-    return TableSchema(tuple(Column.from_json(column) for column in data["columns"]), tuple(data["primary_key"]))
+    schema: TableSchema = read(TableSchema, json.loads(text))
+    return schema
 
 
 def constant(text: str, arrow: pa.DataType) -> pa.Scalar:

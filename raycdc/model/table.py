@@ -14,6 +14,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from raycdc.core.typed_codec import JsonText
+
 #: Names of files have 255 bytes on Linux; this leaves some for what stands before and behind.
 FILE_NAME_BYTES = 160
 _DIGITS = 32
@@ -23,7 +25,7 @@ _QUOTED_DATABASE = re.compile(rf"({_QUOTED})\.(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TableId:
+class TableId(JsonText):
     """A table (or collection, or topic's table) by database and name, in the source's own spelling."""
 
     db: str

@@ -20,12 +20,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
-from typing import NotRequired, TypedDict
 
 import pyarrow as pa
+
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject
 
 DECIMAL_PRECISION_MAX = 38
 
@@ -55,60 +55,26 @@ class TypeKind(StrEnum):
     JSON = "json"
 
 
-class TypeJson(TypedDict):
-    """A `LogicalType` in state files: only the parameters that are set, so that schemas stay readable."""
-
-    kind: str
-    precision: NotRequired[int]
-    scale: NotRequired[int]
-    fsp: NotRequired[int]
-    length: NotRequired[int]
-    native: NotRequired[str]
-
-
 @dataclass(frozen=True, slots=True)
-class LogicalType:
+class LogicalType(JsonObject):
     """A type with the parameters that change values or their text.
 
     `precision`/`scale` belong to DECIMAL, `fsp` (fractional-second digits, 0–6) to the temporal kinds and `length`
     (bits) to BIT. `native` is the source's own spelling (``information_schema.COLUMN_TYPE``), for people and DDL;
-    it takes no part in equality of data, but is kept in state.
+    it takes no part in equality of data, but is kept in state. A state has only the parameters that are set, so that
+    schemas stay readable.
     """
 
     kind: TypeKind
-    precision: int = 0
-    scale: int = 0
-    fsp: int = 0
-    length: int = 0
-    native: str = ""
+    precision: int = field(default=0, metadata=LEFT_OUT)
+    scale: int = field(default=0, metadata=LEFT_OUT)
+    fsp: int = field(default=0, metadata=LEFT_OUT)
+    length: int = field(default=0, metadata=LEFT_OUT)
+    native: str = field(default="", metadata=LEFT_OUT)
 
-    def to_json(self) -> TypeJson:
-        out = TypeJson(kind=self.kind.value)
-        if self.precision:
-            out["precision"] = self.precision
-        if self.scale:
-            out["scale"] = self.scale
-        if self.fsp:
-            out["fsp"] = self.fsp
-        if self.length:
-            out["length"] = self.length
-        if self.native:
-            out["native"] = self.native
-        return out
-
-    @classmethod
-    def from_json(cls, data: TypeJson) -> LogicalType:
-        """Raises ValueError for a parameter that is unknown."""
-        if unknown := data.keys() - _PARAMETERS:
-            raise ValueError(f"a type has the unknown parameters {', '.join(sorted(unknown))}")
-        return _shared(
-            TypeKind(data["kind"]),
-            data.get("precision", 0),
-            data.get("scale", 0),
-            data.get("fsp", 0),
-            data.get("length", 0),
-            data.get("native", ""),
-        )
+    refuses_unknown_keys = True
+    #: The schemas of 100,000 tables have a million columns, and few types.
+    interned_max = 1 << 16
 
     def arrow(self) -> pa.DataType:
         """The Arrow type of a column of this type (table in the module's docstring)."""
@@ -131,19 +97,11 @@ class LogicalType:
                 return _SPARK[kind]
 
 
-@lru_cache(maxsize=1 << 16)
-def _shared(kind: TypeKind, precision: int, scale: int, fsp: int, length: int, native: str) -> LogicalType:
-    """One object of each type: the schemas of 100,000 tables have a million columns, and few types."""
-    return LogicalType(kind, precision, scale, fsp, length, native)
-
-
 def wide_decimal(logical: LogicalType) -> tuple[int, int] | None:
     """Precision and scale of a decimal column whose values are text because Arrow's decimals are too narrow."""
     match = _WIDE.match(logical.native) if logical.kind is TypeKind.STRING else None
     return (int(match[1]), int(match[2] or 0)) if match else None
 
-
-_PARAMETERS = TypeJson.__annotations__.keys()
 
 _WIDE = re.compile(r"(?:decimal|numeric)\((\d+)(?:,(\d+))?\)", re.IGNORECASE)
 

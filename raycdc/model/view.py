@@ -6,30 +6,11 @@ First a *projection* chooses, renames and adds columns; then rows become rows of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import NotRequired, TypedDict
+from dataclasses import dataclass, field, replace
 
-from raycdc.model.schema import SchemaJson, TableSchema
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject
+from raycdc.model.schema import TableSchema
 from raycdc.model.types import LogicalType, TypeKind
-
-#: An `Output` in a segment's descriptor: name, stored column, constant.
-OutputJson = tuple[str, str, int | str | bool | None]
-
-
-class ProjectionJson(TypedDict):
-    """A `Projection` in a segment's descriptor."""
-
-    outputs: list[OutputJson]
-    deleted: str
-
-
-class RowViewJson(TypedDict):
-    """A `RowView` in a segment's descriptor."""
-
-    source: SchemaJson
-    target: SchemaJson
-    fill: bool
-    projection: NotRequired[ProjectionJson]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +21,17 @@ class Output:
     stored: str = ""
     constant: int | str | bool | None = None
 
-    def to_json(self) -> OutputJson:
-        return self.name, self.stored, self.constant
-
 
 @dataclass(frozen=True, slots=True)
-class Projection:
+class Projection(JsonObject):
     """Columns by name. With `deleted` a last column of this name says which rows are deleted: they stay, as updates."""
 
     outputs: tuple[Output, ...]
     deleted: str = ""
 
-    def to_json(self) -> ProjectionJson:
-        return {"outputs": [output.to_json() for output in self.outputs], "deleted": self.deleted}
-
-    @classmethod
-    def from_json(cls, data: ProjectionJson) -> Projection:
-        return cls(tuple(Output(*entry) for entry in data["outputs"]), data["deleted"])
-
 
 @dataclass(frozen=True, slots=True)
-class RowView:
+class RowView(JsonObject):
     """Rows of schema `source`, to be read as rows of `target`, which has all their columns in types that hold them.
 
     Columns are the same when their names differ in case alone. One that `source` lacks is null, or with `fill` the
@@ -70,18 +41,7 @@ class RowView:
     source: TableSchema
     target: TableSchema
     fill: bool = False
-    projection: Projection | None = None
-
-    def to_json(self) -> RowViewJson:
-        view = RowViewJson(source=self.source.to_json(), target=self.target.to_json(), fill=self.fill)
-        return {**view, "projection": self.projection.to_json()} if self.projection else view
-
-    @classmethod
-    def from_json(cls, data: RowViewJson) -> RowView:
-        projection = Projection.from_json(data["projection"]) if "projection" in data else None
-        return cls(
-            TableSchema.from_json(data["source"]), TableSchema.from_json(data["target"]), data["fill"], projection
-        )
+    projection: Projection | None = field(default=None, metadata=LEFT_OUT)
 
 
 def projected(projection: Projection | None, names: Mapping[str, str]) -> Projection | None:

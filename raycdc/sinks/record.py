@@ -19,13 +19,14 @@ more behind them: they are planned from `Before`, and what was done already is l
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NotRequired, TypedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
 from raycdc.errors import ChangeRefusedError, SinkError
 from raycdc.model import Column, TableId
-from raycdc.model.schema import ColumnJson
+from raycdc.model.json_value import Json
 from raycdc.sinks.api import CommitVector
 from raycdc.sinks.columns import ColumnsPlan
 
@@ -35,72 +36,26 @@ _WITHOUT_CONSTRAINTS = 3
 _WITHOUT_IDENTITY = 2
 
 
-class BeforeJson(TypedDict):
-    """`Before` in the commit table."""
-
-    columns: list[ColumnJson]
-    key: list[str]
-    now: list[str | None]
-
-
-class IntentJson(TypedDict):
-    """`Intent` in the commit table."""
-
-    marker: str
-    columns: list[ColumnJson]
-    key: list[str]
-    before: BeforeJson
-    demands: NotRequired[list[str]]
-    copies: NotRequired[list[list[str]]]
-
-
 @dataclass(frozen=True, slots=True)
-class Before:
+class Before(JsonObject):
     """The target's columns and key before a change, and what each column is called since; None for one that went."""
 
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     now: tuple[str | None, ...]
 
-    def to_json(self) -> BeforeJson:
-        return BeforeJson(columns=_to_json(self.columns), key=list(self.key), now=list(self.now))
-
-    @classmethod
-    def from_json(cls, data: BeforeJson) -> Before:
-        return cls(_from_json(data["columns"]), tuple(data["key"]), tuple(data["now"]))
-
 
 @dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(JsonObject):
     """The record of a target that a statement which commits by itself has changed, once the target bears `marker`."""
 
     marker: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     before: Before
-    demands: tuple[str, ...] = ()
+    demands: tuple[str, ...] = field(default=(), metadata=stored("demands", left_out=True))
     #: New columns, each with that whose values it gets.
-    copies: tuple[tuple[str, str], ...] = ()
-
-    def to_json(self) -> IntentJson:
-        document = IntentJson(
-            marker=self.marker,
-            columns=_to_json(self.columns),
-            key=list(self.key),
-            before=self.before.to_json(),
-        )
-        if self.demands:
-            document["demands"] = list(self.demands)
-        if self.copies:
-            document["copies"] = list(map(list, self.copies))
-        return document
-
-    @classmethod
-    def from_json(cls, data: IntentJson) -> Intent:
-        before = Before.from_json(data["before"])
-        demands = tuple(data.get("demands", ()))
-        copies = tuple((new, old) for new, old in data.get("copies", ()))
-        return cls(data["marker"], _from_json(data["columns"]), tuple(data["key"]), before, demands, copies)
+    copies: tuple[tuple[str, str], ...] = field(default=(), metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +166,9 @@ def again(target: TableId, held: TargetRecord, planned: ColumnsPlan) -> ColumnsP
     return replace(planned, columns=tuple(columns))
 
 
-def _to_json(columns: Sequence[Column]) -> list[ColumnJson]:
+def _to_json(columns: Sequence[Column]) -> Sequence[Mapping[str, Json]]:
     return [column.to_json() for column in columns]
 
 
-def _from_json(data: Sequence[ColumnJson]) -> tuple[Column, ...]:
+def _from_json(data: Any) -> tuple[Column, ...]:
     return tuple(map(Column.from_json, data))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
+from raycdc.core.typed_codec import LEFT_OUT, PACKED, JsonObject, stored
 from raycdc.model import TableId
 from raycdc.source.schema_document import SchemaDocument
-from raycdc.source.snapshot.key_intervals import ChunkKey, key_from_json
+from raycdc.source.snapshot.key_intervals import ChunkKey
 from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.state.manifests.manifest import STREAM_SPLIT_ID
 from raycdc.state.opaque import Position, SealedSplit
@@ -23,15 +24,6 @@ __all__ = [
     "SourceSplit",
     "StreamSplit",
 ]
-
-
-class BackfillRowsJson(TypedDict):
-    """`BackfillRows` in a state and in messages."""
-
-    backfill: str
-    where: str
-    keys: str
-    order: NotRequired[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +49,7 @@ class OpenedAt:
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillRows:
+class BackfillRows(JsonObject):
     """Rows of a followed table to read once more, parallel to its log, for the backfill `backfill`.
 
     The backfill has its command's id (`raycdc.source.snapshot.rereading.backfill`). Within the chunk's range, rows are
@@ -70,22 +62,11 @@ class BackfillRows:
     backfill: str
     where: str = ""
     keys: str = ""
-    order: str = ""
-
-    def to_json(self) -> BackfillRowsJson:
-        again = BackfillRowsJson(backfill=self.backfill, where=self.where, keys=self.keys)
-        if self.order:
-            again["order"] = self.order
-        return again
-
-    @classmethod
-    def from_json(cls, data: BackfillRowsJson) -> BackfillRows:
-        """Inverse of `to_json`; older states have no order."""
-        return cls(data["backfill"], data["where"], data["keys"], data.get("order", ""))
+    order: str = field(default="", metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotSplit:
+class SnapshotSplit(JsonObject):
     """One chunk of a table: chunk keys in [lower, upper), None meaning unbounded.
 
     `includes_null` makes it (also) the chunk of NULL keys, `only_null` the chunk of nothing else. Bounds are JSON-able
@@ -101,12 +82,16 @@ class SnapshotSplit:
     key: ChunkKey | None
     lower: Any
     upper: Any
-    includes_null: bool = False
-    only_null: bool = False
-    incarnation: int = 0
-    attempt: int = 0
-    as_of: int | None = None
-    again: BackfillRows | None = None
+    includes_null: bool = field(default=False, metadata=stored(older=False))
+    only_null: bool = field(default=False, metadata=stored(older=False))
+    incarnation: int = field(default=0, metadata=stored(older=0))
+    attempt: int = field(default=0, metadata=stored(older=0))
+    as_of: int | None = field(default=None, metadata=LEFT_OUT)
+    again: BackfillRows | None = field(default=None, metadata=stored("again", left_out=True))
+
+    kind = "snapshot"
+    written_first = ("kind",)
+    refuses_unknown_keys = True
 
     @property
     def split_id(self) -> str:
@@ -117,22 +102,6 @@ class SnapshotSplit:
     def chunk_id(self) -> ChunkId:
         """The attempt at the chunk that this is."""
         return ChunkId(self.table, self.split_id, self.attempt)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": "snapshot",
-            "table": str(self.table),
-            **{name: getattr(self, name) for name in self.__slots__ if name not in ("table", "as_of", "again")},
-            **({} if self.as_of is None else {"as_of": self.as_of}),
-            **({} if self.again is None else {"again": self.again.to_json()}),
-        }
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> SnapshotSplit:
-        values = {name: value for name, value in data.items() if name != "kind"}
-        if "again" in data:
-            values["again"] = BackfillRows.from_json(data["again"])
-        return cls(**{**values, "table": TableId.parse(data["table"]), "key": key_from_json(data["key"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +115,7 @@ class StreamSplit:
     """
 
     state: StreamState
-    schemas: Mapping[str, SchemaDocument] = field(default_factory=dict)
+    schemas: Mapping[str, SchemaDocument] = field(default_factory=dict, metadata=PACKED)
     is_catch_up: bool = False
 
     @classmethod

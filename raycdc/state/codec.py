@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any
 
+from raycdc.core.typed_codec import CodecError
 from raycdc.errors import StateError
 from raycdc.state.files.state_folder import StateFolder
 from raycdc.state.manifests.manifest import MANIFEST_VERSION, STATE_NODE, Manifest
@@ -121,6 +122,8 @@ def malformed_as_damage(origin: str) -> Iterator[None]:
     """What cannot be read of a document's fields is a `StateError` naming `origin`."""
     try:
         yield
+    except CodecError as cause:
+        raise damaged(origin, f"a field is missing or malformed ({cause})") from cause
     except (KeyError, TypeError, ValueError) as cause:
         raise damaged(origin, f"a field is missing or malformed ({cause!r})") from cause
 

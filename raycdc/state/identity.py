@@ -14,10 +14,11 @@ has read the document before it was barred, so whoever claims a generation looks
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
 from raycdc.errors import StateError
 from raycdc.state import codec
 from raycdc.state.files.state_folder import StateFolder
@@ -26,20 +27,8 @@ NAME = "meta.json"
 BARRED_VERSION = 2
 
 
-class _IdentityJson(TypedDict):
-    """The content of ``meta.json``."""
-
-    version: int
-    checkpoint: str
-    pipeline: str
-    moved_to: NotRequired[str]
-    copied_from: NotRequired[str]
-    copy: NotRequired[str]
-    at_ms: NotRequired[int]
-
-
 @dataclass(frozen=True, slots=True)
-class StateIdentity:
+class StateIdentity(JsonObject):
     """Of a state: its pipeline, and `checkpoint`, which is in every commit of it.
 
     `moved_to` bars a place that a state has left, `copied_from` one that a state has not wholly come to; both are
@@ -48,30 +37,23 @@ class StateIdentity:
 
     checkpoint: str
     pipeline: str
-    moved_to: str = ""
-    copied_from: str = ""
-    at_ms: int = 0
-    copy: str = ""
+    moved_to: str = field(default="", metadata=LEFT_OUT)
+    copied_from: str = field(default="", metadata=LEFT_OUT)
+    at_ms: int = field(default=0, metadata=LEFT_OUT)
+    copy: str = field(default="", metadata=stored(left_out=True, before="at_ms"))
+
+    written_first = ("version",)
 
     @property
     def barred(self) -> bool:
         return bool(self.moved_to or self.copied_from)
 
+    @property
+    def version(self) -> int:
+        return BARRED_VERSION if self.barred else codec.DOCUMENT_VERSION
+
     def encoded(self) -> bytes:
-        document = _IdentityJson(
-            version=BARRED_VERSION if self.barred else codec.DOCUMENT_VERSION,
-            checkpoint=self.checkpoint,
-            pipeline=self.pipeline,
-        )
-        if self.moved_to:
-            document["moved_to"] = self.moved_to
-        if self.copied_from:
-            document["copied_from"] = self.copied_from
-        if self.copied_from and self.copy:
-            document["copy"] = self.copy
-        if self.barred:
-            document["at_ms"] = self.at_ms
-        return codec.encode(document)
+        return codec.encode(self.to_json())
 
     def bar(self, where: str) -> str:
         """Why nobody may go on from the place `where`, and what to do."""
@@ -101,14 +83,7 @@ def read_identity(folder: StateFolder) -> StateIdentity | None:
             document, origin=origin, current=codec.DOCUMENT_VERSION, upgrades=codec.DOCUMENT_UPGRADES
         )
     with codec.malformed_as_damage(origin):
-        return StateIdentity(
-            str(written["checkpoint"]),
-            str(written["pipeline"]),
-            str(written.get("moved_to", "")),
-            str(written.get("copied_from", "")),
-            int(written.get("at_ms", 0)),
-            str(written.get("copy", "")),
-        )
+        return StateIdentity.from_json(written)
 
 
 def require_usable(folder: StateFolder) -> StateIdentity | None:

@@ -8,31 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
+from raycdc.core.typed_codec import JsonObject
 from raycdc.model import TableId
 from raycdc.state.manifests.manifest import Manifest
-
-
-class MissingRowJson(TypedDict):
-    """`MissingRow` in a state."""
-
-    table: str
-    key: str
-    reason: str
-    ts_ms: int
-    pos: str
-
-
-class MissingJson(TypedDict):
-    """`MissingState` in a state."""
-
-    count: int
-    rows: list[MissingRowJson]
+from raycdc.state.opaque import SealedSplit
 
 
 @dataclass(frozen=True, slots=True)
-class MissingRow:
+class MissingRow(JsonObject):
     """A change without its row. `key` is the row's key as a JSON object, `pos` where the change is in the log."""
 
     table: TableId
@@ -41,30 +25,13 @@ class MissingRow:
     ts_ms: int
     pos: str
 
-    def to_json(self) -> MissingRowJson:
-        return MissingRowJson(table=str(self.table), key=self.key, reason=self.reason, ts_ms=self.ts_ms, pos=self.pos)
-
-    @classmethod
-    def from_json(cls, data: MissingRowJson) -> MissingRow:
-        return cls(TableId.parse(data["table"]), data["key"], data["reason"], data["ts_ms"], data["pos"])
-
 
 @dataclass(frozen=True, slots=True)
-class MissingState:
+class MissingState(JsonObject):
     """The missing rows in a stream's state: their `count` since it began, and the `rows` of the epoch that it ends."""
 
     count: int = 0
     rows: tuple[MissingRow, ...] = ()
-
-    def to_json(self) -> MissingJson:
-        return MissingJson(count=self.count, rows=[row.to_json() for row in self.rows])
-
-    @classmethod
-    def from_json(cls, data: MissingJson | None) -> MissingState:
-        """Inverse of `to_json`; None where there never were any."""
-        if data is None:
-            return cls()
-        return cls(data["count"], tuple(map(MissingRow.from_json, data["rows"])))
 
 
 class MissingRows:
@@ -89,13 +56,17 @@ class MissingRows:
         return MissingState(self._count + len(self.rows), tuple(self.rows))
 
 
+def _missing_in(split: SealedSplit | None) -> MissingState:
+    data = None if split is None else split.missing
+    return MissingState() if data is None else MissingState.from_json(data)
+
+
 def missing_rows(manifest: Manifest) -> list[MissingRow]:
     """Those of one epoch."""
     rows: list[MissingRow] = []
     for name, state in manifest.to_splits.items():
         begin = manifest.from_splits.get(name)
-        before = MissingState.from_json(None if begin is None else begin.missing)
-        after = MissingState.from_json(state.missing)
+        before, after = _missing_in(begin), _missing_in(state)
         if after.count > before.count:
             rows += after.rows
     return rows

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
 
+from raycdc.core.typed_codec import JsonObject
 from raycdc.errors import ParkReason
 from raycdc.model import TableId
 from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
@@ -42,21 +42,8 @@ WAYS_OUT: Mapping[ParkReason, str] = {
 REPLACEABLE = frozenset({ParkReason.CHANGE, ParkReason.TAKEN, ParkReason.MODIFIED})
 
 
-class ParkedTargetJson(TypedDict):
-    """`ParkedTarget` in a commit record; the positions are those of their connectors."""
-
-    epoch: int
-    held: list[int] | None
-    reason: str
-    text: str
-    since_ms: int
-    sources: dict[str, int]
-    positions: dict[str, Any]
-    begun: bool
-
-
 @dataclass(frozen=True, slots=True)
-class ParkedTarget:
+class ParkedTarget(JsonObject):
     """Nothing from `epoch` on is in the target, but for what `held` (the vector it reached; None: none) says.
 
     `sources` are the source tables that do not take part, with their incarnations when they were parked. `positions`
@@ -72,32 +59,6 @@ class ParkedTarget:
     sources: Mapping[str, int]
     positions: Mapping[str, Position] = field(default_factory=dict)
     begun: bool = False
-
-    def to_json(self) -> ParkedTargetJson:
-        return {
-            "epoch": self.epoch,
-            "held": None if self.held is None else list(self.held),
-            "reason": self.reason.value,
-            "text": self.text,
-            "since_ms": self.since_ms,
-            "sources": dict(self.sources),
-            "positions": {split: position.to_json() for split, position in self.positions.items()},
-            "begun": self.begun,
-        }
-
-    @classmethod
-    def from_json(cls, data: ParkedTargetJson) -> ParkedTarget:
-        held = data["held"]
-        return cls(
-            epoch=data["epoch"],
-            held=None if held is None else (held[0], held[1]),
-            reason=ParkReason(data["reason"]),
-            text=data["text"],
-            since_ms=data["since_ms"],
-            sources=data["sources"],
-            positions={split: Position.from_json(position) for split, position in data["positions"].items()},
-            begun=data["begun"],
-        )
 
     def waits(self, source: TableId, manifest: Manifest) -> bool:
         """Whether rows of `source` in `manifest` are not for the target."""

@@ -368,7 +368,7 @@ def let_the_log_pass_a_table_that_is_read_as_of_a_place(patch: pytest.MonkeyPatc
 def forget_the_place_at_a_restart(patch: pytest.MonkeyPatch) -> None:
     real = table_life.followed_from_json
 
-    def from_json(data: table_life.FollowedJson) -> table_life.Followed:
+    def from_json(data: Any) -> table_life.Followed:
         snapshot: Any = data["snapshot"]
         kept: Any = None if snapshot is None else {name: value for name, value in snapshot.items() if name != "as_of"}
         return real({**data, "snapshot": kept})

@@ -23,7 +23,7 @@ from raycdc.connectors.kafka.plugin import KafkaSourceConfig
 from raycdc.connectors.kafka.split import PartitionState
 from raycdc.connectors.mongodb.stream.resume_token import StreamPosition
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
-from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState, StoredHistory
+from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
 from raycdc.delivery.targets.described_targets import DescribedTargets
 from raycdc.driver.resolve import next_run
 from raycdc.model import TableId
@@ -200,7 +200,7 @@ def test_a_stored_log_goes_on_where_it_was(
 def test_a_stored_name_stays_hidden(store: CheckpointStore) -> None:
     state = stream_of(store.last_manifest())
     assert state is not None
-    history = HistoryState.from_json(cast("StoredHistory", state.notes.to_json()))
+    history = HistoryState.from_json(state.notes.to_json())
     (names,) = history.temporary.sessions.values()
     assert names == frozenset(state.followed)
     assert history.temporary.file == state.position.to_json()["file"]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypedDict
 
 from raycdc.cli.screens.positions import PositionText, position_text_of
 from raycdc.config.load import read_toml, state_sections
 from raycdc.core.terminal_text import printable, printable_json
+from raycdc.core.typed_codec import JsonObject
 from raycdc.errors import ExitCode, StateError
-from raycdc.state.commits.commit_record import CommitRecordJson
+from raycdc.state.commits.commit_record import CommitRecord
 from raycdc.state.location import StateLocation, state_location
-from raycdc.state.manifests.manifest import ManifestJson
-from raycdc.state.opaque import Position
+from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.state.store import CheckpointStore
 from raycdc.storage.url import is_url
 
@@ -26,7 +27,7 @@ def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
     if summary:
         print(_summary(document, position_text_of(store)))
     else:
-        print(printable_json(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2)))
+        print(printable_json(json.dumps(document.to_json(), ensure_ascii=False, indent=None if one_line else 2)))
     return int(ExitCode.DONE)
 
 
@@ -46,59 +47,60 @@ def state_location_of(path: Path) -> StateLocation:
     return state_location(*state_sections(document))
 
 
-class CheckpointDocument(TypedDict):
+@dataclass(frozen=True, slots=True)
+class CheckpointDocument(JsonObject):
     """The document that the command prints; its parts are as the state has them."""
 
     state: str
     pipeline: str
     checkpoint: str
     generation: int
-    sealed_epochs: list[int]
+    sealed_epochs: Sequence[int]
     committed_epoch: int | None
-    commit: CommitRecordJson | None
-    manifest: ManifestJson | None
+    commit: CommitRecord | None
+    manifest: Manifest | None
 
 
 def checkpoint_document(store: CheckpointStore) -> CheckpointDocument:
     """Identity, the newest sealed epoch whole, and what the sink is known to hold."""
-    manifest = store.last_manifest()
     commit = store.last_commit()
-    return {
-        "state": str(store.location),
-        "pipeline": store.pipeline,
-        "checkpoint": store.checkpoint,
-        "generation": store.generations.newest(),
-        "sealed_epochs": store.sealed_epochs(),
-        "committed_epoch": None if commit is None else commit.epoch,
-        "commit": None if commit is None else commit.to_json(),
-        "manifest": None if manifest is None else manifest.to_json(),
-    }
+    return CheckpointDocument(
+        str(store.location),
+        store.pipeline,
+        store.checkpoint,
+        store.generations.newest(),
+        store.sealed_epochs(),
+        None if commit is None else commit.epoch,
+        commit,
+        store.last_manifest(),
+    )
 
 
 def _summary(document: CheckpointDocument, position_text: PositionText) -> str:
-    manifest = document["manifest"]
+    manifest = document.manifest
     lines = [
-        f"pipeline    {document['pipeline']}",
-        f"checkpoint  {document['checkpoint']}, generation {document['generation']}",
-        f"state       {document['state']}",
+        f"pipeline    {document.pipeline}",
+        f"checkpoint  {document.checkpoint}, generation {document.generation}",
+        f"state       {document.state}",
     ]
     if manifest is None:
         return "\n".join(map(printable, [*lines, "epochs      none sealed yet"]))
-    committed = document["committed_epoch"]
-    sealed = datetime.fromtimestamp(manifest["created_ms"] / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+    committed = document.committed_epoch
+    sealed = datetime.fromtimestamp(manifest.created_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
     lines.append(
-        f"epochs      {manifest['epoch']} sealed at {sealed}, {'none' if committed is None else committed} committed"
+        f"epochs      {manifest.epoch} sealed at {sealed}, {'none' if committed is None else committed} committed"
     )
-    for split, state in manifest["to_splits"].items():
-        position = state.get("position") if isinstance(state, dict) else None
-        if position:
-            lines.append(f"{split:<11} {position_text(Position.from_json(position))}")
-    tables = manifest["enumerator"].get("tables", {})
+    for split, state in manifest.to_splits.items():
+        if state.position is not None:
+            lines.append(f"{split:<11} {position_text(state.position)}")
+    tables = manifest.enumerator.to_json().get("tables", {})
     for name, table in sorted(tables.items()):
         reading = table.get("planner") is not None or table.get("finished", 0) < table.get("planned", 0)
         phase = f"snapshot, {table.get('finished', 0)} of {table.get('planned', 0)} planned chunks"
         lines.append(f"table       {name}: {phase if reading else 'stream'}")
-    for name, entry in sorted(manifest["to_splits"].get("stream", {}).get("parked", {}).items()):
+    stream = manifest.to_splits.get(STREAM_SPLIT_ID)
+    parked = {} if stream is None else stream.to_json().get("parked", {})
+    for name, entry in sorted(parked.items()):
         waits = ", begins again" if entry["again"] else ""
         lines.append(f"table       {name}: {entry['phase']}{waits}: {entry['reason']}")
     return "\n".join(map(printable, lines))

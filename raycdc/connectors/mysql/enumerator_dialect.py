@@ -16,7 +16,7 @@ from pymysql.connections import Connection
 from raycdc.clients.mysql import is_of_changed_table, is_of_locked_table
 from raycdc.connectors.mysql.binlog.events import LoggedThread
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset, ordinal_of
-from raycdc.connectors.mysql.ddl.follow.history_state import StoredHistory, begin_state
+from raycdc.connectors.mysql.ddl.follow.history_state import begin_state
 from raycdc.connectors.mysql.log.log_filter import redacted_table
 from raycdc.connectors.mysql.log.log_proof import marked
 from raycdc.connectors.mysql.log.startup import PastStart, past_point
@@ -41,6 +41,7 @@ from raycdc.connectors.mysql.values.documents import document_of, table_of
 from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.errors import SourceError, SourceUnavailableError
 from raycdc.model import TableId
+from raycdc.model.json_value import Json
 from raycdc.source.connector import SourceContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator.snapshot_plan import (
@@ -160,7 +161,7 @@ class MySqlEnumeratorDialect:
         described, settings = table_of(document), self._options.chunks(table)
         state = planner.to_json()
         opened: Any = self._context.masking.open_json(state.get(_SEALED)) or state
-        begun = ChunkPlan.from_json(opened, described, rows=settings.chunk_rows) if opened else None
+        begun = ChunkPlan.restored(opened, described, rows=settings.chunk_rows) if opened else None
         chunks = ChunkPlanner(connect, described, settings, begun)
         try:
             ranges = chunks.next_chunks(PLANNED_AHEAD)
@@ -250,5 +251,5 @@ def _other_table(table: TableId, why: str) -> TablePlan:
     return TablePlan(table, "", SchemaDocument({}), None, why)
 
 
-def _notes(state: StoredHistory | None) -> LogNotes:
+def _notes(state: Mapping[str, Json] | None) -> LogNotes:
     return NO_NOTES if state is None else LogNotes.from_json(state)

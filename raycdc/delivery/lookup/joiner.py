@@ -30,16 +30,17 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycdc.core.failpoints import reach
+from raycdc.core.typed_codec import JsonObject, stored
 from raycdc.delivery.lookup.api import KEY, canonical
 from raycdc.delivery.lookup.asking import LookupQuery
 from raycdc.errors import RowRefusedError, SegmentUnavailableError, StateError
@@ -51,7 +52,7 @@ from raycdc.segments.bad_rows import BadRecords, FilteredSegment, judged, whole_
 from raycdc.segments.reading import read_segment, verify_segments
 from raycdc.state.documents import DriverDocuments
 from raycdc.state.files.folder import LocalFolder
-from raycdc.state.manifests.manifest import Segment, SegmentJson
+from raycdc.state.manifests.manifest import Segment
 from raycdc.state.store import CheckpointStore
 from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import ResolvedLookup
@@ -182,11 +183,16 @@ _CAME = (RowKind.INSERT, RowKind.UPDATE_AFTER)
 JOINED_BYTES_MAX = 8 << 20
 
 
-class _Note(TypedDict):
+def _stored_segment(segment: Segment | None) -> object:
+    return None if segment is None else segment.stored()
+
+
+@dataclass(frozen=True, slots=True)
+class _Note(JsonObject):
     """Noted of a segment that was joined: its file (empty: no row is left), and the transform that it was made by."""
 
     file: str
-    segment: SegmentJson | None
+    segment: Segment | None = field(metadata=stored(write=_stored_segment))
     asked: str
 
 
@@ -243,9 +249,7 @@ class Joiner:
         there = self._answers.note(note)
         if there is None:
             fresh, lost = self._written(made, resolved, epoch)
-            stored = fresh.stored() if fresh else None
-            reported: _Note = {"file": fresh.name if fresh else "", "segment": stored, "asked": asked}
-            ours = json.dumps(reported).encode()
+            ours = json.dumps(_Note(fresh.name if fresh else "", fresh, asked).to_json()).encode()
             there = self._answers.keep(note, ours, fresh.name if fresh else "")
             reach("after_lookup")
             if lost:
@@ -255,17 +259,17 @@ class Joiner:
                 )
             if there == ours:
                 return fresh
-        noted: _Note = json.loads(there)
-        if noted["asked"] != asked:
+        noted = _Note.from_json(json.loads(there))
+        if noted.asked != asked:
             raise StateError(
                 f"The [[lookup]] or [[transform]] of {resolved.table} differs from when epoch {epoch} was begun, of "
                 "which a part may be in the sink. Take it back, or begin with another pipeline.state and a new "
                 "snapshot."
             )
-        if noted["segment"] is None:
+        if noted.segment is None:
             return None
-        self._answers.fetch(noted["file"])
-        segment = Segment.from_json(noted["segment"]).located(self._answers.path)
+        self._answers.fetch(noted.file)
+        segment = noted.segment.located(self._answers.path)
         if not verify_segments([segment]):
             raise StateError(
                 f"{segment.path} is missing or damaged. It has the answers of lookups for epoch {epoch}, of which a "

@@ -15,7 +15,7 @@ from raycdc.formats.api import MessageBatch
 from raycdc.formats.decoding.arena import WireColumn
 from raycdc.formats.decoding.bad_messages import MessageAt
 from raycdc.formats.decoding.pieces import TableDecoder
-from raycdc.formats.decoding.tables import TableState, TableStateJson
+from raycdc.formats.decoding.tables import TableState
 from raycdc.formats.decoding.work import Chunk
 from raycdc.formats.envelope import EnvelopeLayout, EnvelopeSpec, KnownTables, RepeatedTexts
 from raycdc.formats.loops import envelope_loops as envelope
@@ -23,6 +23,7 @@ from raycdc.formats.loops.tape_loops import ABSENT
 from raycdc.formats.options import DEAD_LETTERS, FormatOptions
 from raycdc.model import LogicalType, TableId
 from raycdc.model.evolution import SchemaChangeEvent
+from raycdc.model.json_value import Json
 
 #: The fields that name a message's table.
 _NAMES = (envelope.DATABASE, envelope.SCHEMA, envelope.TABLE)
@@ -96,10 +97,10 @@ class NamedTables:
     def __iter__(self) -> Iterator[TableDecoder]:
         return iter(self._decoders.values())
 
-    def restore(self, states: Iterable[TableStateJson]) -> None:
+    def restore(self, states: Iterable[Json]) -> None:
         """Go on with the tables of a decoder's state."""
         for data in states:
-            state = TableState.from_json(data, keep_nulls=self._keep_nulls)
+            state = TableState.restored(data, keep_nulls=self._keep_nulls)
             self._decoders[state.id] = self._decoder(state)
 
     def scan(self, batch: MessageBatch, chunk: Chunk) -> None:

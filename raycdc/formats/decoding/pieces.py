@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from raycdc.errors import DataError
 from raycdc.formats.api import ChangeItem, MessageBatch, RowsItem
 from raycdc.formats.decoding.arena import ROWS_MAX, Arena, WireColumn
-from raycdc.formats.decoding.tables import TableState, TableStateJson
+from raycdc.formats.decoding.tables import TableState
 from raycdc.formats.decoding.work import Chunk
 from raycdc.formats.envelope import EnvelopeLayout, packed
 from raycdc.formats.loops import row_loops as loops
@@ -20,6 +21,7 @@ from raycdc.formats.loops.envelope_loops import REMEMBERED_KEYS
 from raycdc.formats.options import FormatOptions
 from raycdc.model.batch import BATCH_BYTES_MAX, META_FIELDS
 from raycdc.model.evolution import SchemaChangeEvent
+from raycdc.model.json_value import Json
 
 
 class TableDecoder:
@@ -52,7 +54,7 @@ class TableDecoder:
         assert self._arena.rows == 0
         self._batch = batch
 
-    def sealed(self) -> TableStateJson:
+    def sealed(self) -> Mapping[str, Json]:
         """The state of the table, for a checkpoint."""
         self._note_had()
         return self.state.to_json()

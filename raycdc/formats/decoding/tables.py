@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NotRequired, TypedDict
 
 import numpy as np
 
+from raycdc.core.typed_codec import NOWHERE, SPREAD, JsonObject, stored
 from raycdc.formats.decoding.arena import WireColumn
 from raycdc.formats.decoding.sql_types import same_type
 from raycdc.formats.loops import code_loops as cells
@@ -25,14 +25,13 @@ from raycdc.model.evolution import (
     SchemaChangeEvent,
 )
 from raycdc.model.evolution.events import After, First
-from raycdc.model.types import TypeJson
 
 _STRING = LogicalType(TypeKind.STRING)
 _NUMBERS = rows.SEEN_SMALL | rows.SEEN_INT64 | rows.SEEN_BIG | rows.SEEN_DOUBLE | rows.SEEN_EXACT
 
 
 @dataclass(slots=True)
-class TableColumn:
+class TableColumn(JsonObject):
     """A column and where it comes from: `mask` (classes of values seen) counts where it is `inferred`. `had`: a row or
     a description had it, so that a row without it is a part of one, where a format's rows are whole.
     """
@@ -42,7 +41,7 @@ class TableColumn:
     wire: int = cells.WIRE_PLAIN
     inferred: bool = False
     mask: int = 0
-    had: bool = False
+    had: bool = field(default=False, metadata=stored("had", left_out=True))
 
     @property
     def visible(self) -> bool:
@@ -50,39 +49,16 @@ class TableColumn:
         return not self.inferred or self.mask & ~rows.SEEN_NULL != 0
 
 
-class TableColumnJson(TypedDict):
-    """A `TableColumn` in a decoder's state."""
-
-    name: str
-    type: TypeJson
-    wire: int
-    inferred: bool
-    mask: int
-    had: NotRequired[bool]
-
-
-class TableStateJson(TypedDict):
-    """A `TableState` in a decoder's state."""
-
-    db: str
-    table: str
-    columns: list[TableColumnJson]
-    primary_key: list[str]
-    fixed: bool
-    announced: bool
-    extended: bool
-
-
 @dataclass(slots=True)
-class TableState:
+class TableState(JsonObject):
     """A table as known so far. `fixed`: the schema was given, and fields beyond it are left out."""
 
-    id: TableId
+    id: TableId = field(metadata=SPREAD)
     columns: list[TableColumn] = field(default_factory=list)
     primary_key: tuple[str, ...] = ()
     fixed: bool = False
     announced: bool = False
-    keep_nulls: bool = False
+    keep_nulls: bool = field(default=False, metadata=NOWHERE)
     extended: bool = False
 
     def visible(self) -> list[TableColumn]:
@@ -188,34 +164,12 @@ class TableState:
                 events.append(AlterColumnTypeEvent(self.id, column.name, kind))
         return events if self.announced else []
 
-    def to_json(self) -> TableStateJson:
-        return {
-            "db": self.id.db,
-            "table": self.id.table,
-            "columns": [_column_json(column) for column in self.columns],
-            "primary_key": list(self.primary_key),
-            "fixed": self.fixed,
-            "announced": self.announced,
-            "extended": self.extended,
-        }
-
     @classmethod
-    def from_json(cls, data: TableStateJson, *, keep_nulls: bool) -> TableState:
-        columns = [
-            TableColumn(
-                c["name"], LogicalType.from_json(c["type"]), c["wire"], c["inferred"], c["mask"], c.get("had", False)
-            )
-            for c in data["columns"]
-        ]
-        return cls(
-            TableId(data["db"], data["table"]),
-            columns,
-            tuple(data["primary_key"]),
-            data["fixed"],
-            data["announced"],
-            keep_nulls,
-            data["extended"],
-        )
+    def restored(cls, sealed: object, *, keep_nulls: bool) -> TableState:
+        """The table that a decoder's state has, as `to_json` wrote it."""
+        state = cls.from_json(sealed)
+        state.keep_nulls = keep_nulls
+        return state
 
     def _known(self, name: str) -> TableColumn | None:
         return next((c for c in self.columns if c.name == name), None)
@@ -230,19 +184,6 @@ class TableState:
             if self.columns[before].visible or self.keep_nulls:
                 return After(self.columns[before].name)
         return First()
-
-
-def _column_json(column: TableColumn) -> TableColumnJson:
-    document = TableColumnJson(
-        name=column.name,
-        type=column.type.to_json(),
-        wire=column.wire,
-        inferred=column.inferred,
-        mask=column.mask,
-    )
-    if column.had:
-        document["had"] = True
-    return document
 
 
 def inferred_type(mask: int) -> LogicalType:

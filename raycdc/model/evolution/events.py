@@ -10,14 +10,15 @@ As JSON, on the wire and in state, an event is ``{"type": "add_column", "db": â€
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, assert_never, get_args
 
+from raycdc.core.typed_codec import LEFT_OUT, SPREAD, CodecError, JsonObject, stored
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema
-from raycdc.model.schema import SchemaJson
+from raycdc.model.json_value import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +41,68 @@ class Last:
 ColumnPosition = First | After | Last
 
 
+def _position_to_json(position: ColumnPosition) -> Json:
+    match position:
+        case First():
+            return "first"
+        case Last():
+            return "last"
+        case After(column):
+            return {"after": column}
+        case _:
+            assert_never(position)
+
+
+def _position_from_json(value: Any) -> ColumnPosition:
+    match value:
+        case "first":
+            return First()
+        case "last":
+            return Last()
+        case {"after": str(column)}:
+            return After(column)
+        case _:
+            raise ValueError(f"position {value!r}")
+
+
+def _table_to_json(table: TableId) -> Json:
+    return {"db": table.db, "table": table.table}
+
+
+def _table_from_json(value: Any) -> TableId:
+    return TableId(value["db"], value["table"])
+
+
+@lru_cache(maxsize=1024)
+def _schema_to_json(schema: TableSchema) -> Mapping[str, Json]:
+    """One object for all events of a schema, which nobody changes: an epoch may begin 100,000 tables of few schemas."""
+    return schema.to_json()
+
+
+class _Change(JsonObject):
+    """What all events have as JSON."""
+
+    __slots__ = ()
+    type: ClassVar[str]
+    written_first = ("type",)
+    refuses_unknown_keys = True
+
+
 @dataclass(frozen=True, slots=True)
-class CreateTableEvent:
+class CreateTableEvent(_Change):
     """The table exists from now on with `schema`; also sent before the first row of a table found by discovery.
 
     `comment` is None where nobody looked for one.
     """
 
     type: ClassVar[str] = "create_table"
-    table: TableId
-    schema: TableSchema
-    comment: str | None = ""
+    table: TableId = field(metadata=SPREAD)
+    schema: TableSchema = field(metadata=stored(write=_schema_to_json, read=TableSchema.from_json))
+    comment: str | None = field(default="", metadata=stored(left_out=True, older=None))
 
 
 @dataclass(frozen=True, slots=True)
-class AddColumnEvent:
+class AddColumnEvent(_Change):
     """A column was added; rows that existed before hold ``column.default`` (None: null) in it.
 
     `hidden`: a mask is about the column, and the default is masked already. No state has such a default unmasked.
@@ -63,94 +111,96 @@ class AddColumnEvent:
     """
 
     type: ClassVar[str] = "add_column"
-    table: TableId
+    table: TableId = field(metadata=SPREAD)
     column: Column
-    position: ColumnPosition = Last()
-    hidden: bool = False
-    values_of: str | None = None
+    position: ColumnPosition = field(
+        default=Last(), metadata=stored(older=Last(), write=_position_to_json, read=_position_from_json)
+    )
+    hidden: bool = field(default=False, metadata=stored("hidden", left_out=True))
+    values_of: str | None = field(default=None, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, slots=True)
-class DropColumnEvent:
+class DropColumnEvent(_Change):
     """A column and its values are gone."""
 
     type: ClassVar[str] = "drop_column"
-    table: TableId
+    table: TableId = field(metadata=SPREAD)
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class RenameColumnEvent:
+class RenameColumnEvent(_Change):
     """A column kept its values, type and place, and got a new name."""
 
     type: ClassVar[str] = "rename_column"
-    table: TableId
+    table: TableId = field(metadata=SPREAD)
     name: str
     new_name: str
 
 
 @dataclass(frozen=True, slots=True)
-class AlterColumnTypeEvent:
+class AlterColumnTypeEvent(_Change):
     """A column's type or nullability changed; the source converted its values in place."""
 
     type: ClassVar[str] = "alter_column_type"
-    table: TableId
+    table: TableId = field(metadata=SPREAD)
     name: str
     new_type: LogicalType
-    nullable: bool = True
+    nullable: bool = field(default=True, metadata=stored(older=True))
 
 
 @dataclass(frozen=True, slots=True)
-class AlterColumnPositionEvent:
+class AlterColumnPositionEvent(_Change):
     """A column moved; its values are untouched."""
 
     type: ClassVar[str] = "alter_column_position"
-    table: TableId
+    table: TableId = field(metadata=SPREAD)
     name: str
-    position: ColumnPosition
+    position: ColumnPosition = field(metadata=stored(write=_position_to_json, read=_position_from_json))
 
 
 @dataclass(frozen=True, slots=True)
-class AlterPrimaryKeyEvent:
+class AlterPrimaryKeyEvent(_Change):
     """The primary key is now `columns` (empty: the table has none any more)."""
 
     type: ClassVar[str] = "alter_primary_key"
-    table: TableId
+    table: TableId = field(metadata=SPREAD)
     columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AlterTableCommentEvent:
+class AlterTableCommentEvent(_Change):
     """The table's comment changed; its rows and columns did not."""
 
     type: ClassVar[str] = "alter_table_comment"
-    table: TableId
+    table: TableId = field(metadata=SPREAD)
     comment: str
 
 
 @dataclass(frozen=True, slots=True)
-class RenameTableEvent:
+class RenameTableEvent(_Change):
     """The table is called `new_table` from now on; its rows are untouched."""
 
     type: ClassVar[str] = "rename_table"
-    table: TableId
-    new_table: TableId
+    table: TableId = field(metadata=SPREAD)
+    new_table: TableId = field(metadata=stored(write=_table_to_json, read=_table_from_json))
 
 
 @dataclass(frozen=True, slots=True)
-class TruncateTableEvent:
+class TruncateTableEvent(_Change):
     """All rows are gone, the table remains."""
 
     type: ClassVar[str] = "truncate_table"
-    table: TableId
+    table: TableId = field(metadata=SPREAD)
 
 
 @dataclass(frozen=True, slots=True)
-class DropTableEvent:
+class DropTableEvent(_Change):
     """The table and its rows are gone."""
 
     type: ClassVar[str] = "drop_table"
-    table: TableId
+    table: TableId = field(metadata=SPREAD)
 
 
 SchemaChangeEvent = (
@@ -192,80 +242,17 @@ def named_change(event: SchemaChangeEvent) -> str:
 
 def event_to_json(event: SchemaChangeEvent) -> dict[str, Any]:
     """The event as JSON-able values; `event_from_json` is the inverse."""
-    out: dict[str, Any] = {"type": event.type, "db": event.table.db, "table": event.table.table}
-    for name in type(event).__dataclass_fields__:
-        value = getattr(event, name)
-        if name not in ("type", "table") and value is not None and (name != "hidden" or value):
-            out[name] = _value_to_json(value)
-    return out
+    return event.to_json()
 
 
 def event_from_json(data: Mapping[str, Any]) -> SchemaChangeEvent:
-    """Inverse of `event_to_json`. Raises `SchemaError` naming an unknown type or a field that is missing or odd."""
-    cls = _BY_TYPE.get(data.get("type", ""))
+    """Inverse of `event_to_json`. Raises `SchemaError` naming an unknown type or a field that is missing or invalid."""
+    kind = data.get("type")
+    cls = _BY_TYPE.get(kind) if isinstance(kind, str) else None
     if cls is None:
-        raise SchemaError(f"Unknown schema change {data.get('type')!r}; known are {', '.join(EVENT_TYPES)}")
+        raise SchemaError(f"Unknown schema change {kind!r}; known are {', '.join(EVENT_TYPES)}")
     try:
-        fields = {k: _FIELD_DECODERS.get(k, _same)(v) for k, v in data.items() if k not in ("type", "db", "table")}
-        if cls is CreateTableEvent:
-            fields.setdefault("comment", None)
-        event: SchemaChangeEvent = cls(table=TableId(data["db"], data["table"]), **fields)
-    except (KeyError, TypeError, ValueError) as cause:
-        raise SchemaError(f"Malformed schema change {data['type']}: {type(cause).__name__}") from None
+        event: SchemaChangeEvent = cls.from_json(data)
+    except CodecError as cause:
+        raise SchemaError(f"Malformed schema change {kind}: {cause}") from None
     return event
-
-
-def _value_to_json(value: Any) -> Any:
-    match value:
-        case First():
-            return "first"
-        case Last():
-            return "last"
-        case After(column):
-            return {"after": column}
-        case TableId():
-            return {"db": value.db, "table": value.table}
-        case TableSchema():
-            return _schema_json(value)
-        case Column() | LogicalType():
-            return value.to_json()
-        case tuple():
-            return list(value)
-        case _:
-            return value
-
-
-@lru_cache(maxsize=1024)
-def _schema_json(schema: TableSchema) -> SchemaJson:
-    """One object for all events of a schema, which nobody changes: an epoch may begin 100,000 tables of few schemas."""
-    return schema.to_json()
-
-
-def _position_from_json(value: Any) -> ColumnPosition:
-    match value:
-        case "first":
-            return First()
-        case "last":
-            return Last()
-        case {"after": str(column)}:
-            return After(column)
-        case _:
-            raise ValueError(f"position {value!r}")
-
-
-def _table_from_json(value: Any) -> TableId:
-    return TableId(value["db"], value["table"])
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-_FIELD_DECODERS: dict[str, Callable[[Any], Any]] = {
-    "column": Column.from_json,
-    "schema": TableSchema.from_json,
-    "new_type": LogicalType.from_json,
-    "new_table": _table_from_json,
-    "position": _position_from_json,
-    "columns": tuple,
-}

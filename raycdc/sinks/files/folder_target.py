@@ -27,26 +27,27 @@ import re
 import shutil
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from raycdc.core.failpoints import reach
+from raycdc.core.typed_codec import JsonObject
 from raycdc.errors import FencedError, TargetDroppedError, TargetExistsError
 from raycdc.model import TableId
+from raycdc.model.json_value import Json
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector, SinkContext, TableCommit
 from raycdc.sinks.steps import CommitMetadata, ForeignTarget, MissingTarget, OwnTarget, Target, TargetState
 from raycdc.sinks.targets import absent
 from raycdc.sinks.tasks import DataFile, LinesFile
 from raycdc.state.files.folder import LocalFolder, sync_folder
-from raycdc.state.opaque import Positions
 from raycdc.storage.files import FileName
 
 
 @dataclass(frozen=True, slots=True)
-class FileNote:
+class FileNote(JsonObject):
     """The facts about a file that was to become visible: whose it is, and how many rows it has. A `tombstone` has none,
     and bars its epoch. `positions` are the source's, for people to see.
     """
@@ -57,16 +58,11 @@ class FileNote:
     rows: int
     tombstone: bool
     inode: int
-    positions: Positions
+    positions: Mapping[str, Json]
 
-    def to_json(self) -> str:
-        return json.dumps({part.name: getattr(self, part.name) for part in fields(self)})
 
-    @classmethod
-    def from_json(cls, text: str) -> FileNote:
-        """Keys that a newer version may have added are passed over."""
-        data = json.loads(text)
-        return cls(**{part.name: data[part.name] for part in fields(cls)})
+def _encoded(note: FileNote) -> bytes:
+    return json.dumps(note.to_json()).encode()
 
 
 class FileNotes:
@@ -80,16 +76,16 @@ class FileNotes:
         """Before the file called `stem` becomes visible. Whole or not at all: a recovery may read it when this process
         died right after.
         """
-        LocalFolder(self._folder).write(f"{stem}-g{note.generation}.json", note.to_json().encode())
+        LocalFolder(self._folder).write(f"{stem}-g{note.generation}.json", _encoded(note))
 
     def write_newest(self, note: FileNote) -> None:
         """The file is visible, and whoever loads it may take it away from here on."""
-        LocalFolder(self._folder).write(self._newest, note.to_json().encode())
+        LocalFolder(self._folder).write(self._newest, _encoded(note))
 
     def newest(self) -> FileNote | None:
         """The note about the newest file that is known to have been visible. Older raycdcs wrote none."""
         try:
-            return FileNote.from_json((self._folder / self._newest).read_text())
+            return FileNote.from_json(json.loads((self._folder / self._newest).read_bytes()))
         except FileNotFoundError:
             return None
 
@@ -101,7 +97,7 @@ class FileNotes:
         inode = 0
         with suppress(FileNotFoundError):
             inode = file.stat().st_ino
-        notes = [FileNote.from_json(path.read_text()) for path in self._folder.glob(f"{stem}-g*.json")]
+        notes = [FileNote.from_json(json.loads(path.read_bytes())) for path in self._folder.glob(f"{stem}-g*.json")]
         return max(notes, key=lambda note: (note.inode == inode, note.generation), default=None)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
+from raycdc.core.typed_codec import JsonObject
 from raycdc.errors import SinkError, TargetDroppedError
 from raycdc.sinks.api import STEP_LAST, STEP_TOMBSTONE, CommitVector
 from raycdc.storage.api import ObjectWritten, PreconditionFailed, Stored
@@ -23,7 +24,7 @@ _RECORD = re.compile(r"commit-(\d{10})-([0-9a-f]{8})\.json")
 
 
 @dataclass(frozen=True, slots=True)
-class StoreCommitRecord:
+class StoreCommitRecord(JsonObject):
     """An epoch of a target as it was committed: who did it, how many rows it has, and the name of the staged object
     that has them (empty where there are none). A `tombstone` has none and bars its epoch. `positions` are the source's,
     as JSON text, for people to see.
@@ -37,23 +38,27 @@ class StoreCommitRecord:
     staged: str
     positions: str
 
+    version = _VERSION
+    written_first = ("version",)
+    refuses_unknown_keys = True
+
     @property
     def vector(self) -> CommitVector:
         return CommitVector(self.epoch, STEP_TOMBSTONE if self.tombstone else STEP_LAST, self.generation)
 
-    def to_json(self) -> bytes:
-        return json.dumps({"version": _VERSION, **asdict(self)}).encode()
+    def encoded(self) -> bytes:
+        return json.dumps(self.to_json()).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, location: object) -> StoreCommitRecord:
+    def decoded(cls, data: bytes, location: object) -> StoreCommitRecord:
         """`SinkError` for a version that this raycdc does not know."""
         record = json.loads(data)
-        if (version := record.pop("version", 0)) != _VERSION:
+        if (version := record.get("version", 0)) != _VERSION:
             raise SinkError(
                 f"{location} has a record of version {version}, and this raycdc reads version {_VERSION}. Use the "
                 "newer one that wrote it."
             )
-        return cls(**record)
+        return cls.from_json(record)
 
 
 class StoreNotes:
@@ -67,7 +72,7 @@ class StoreNotes:
     def commit(self, record: StoreCommitRecord) -> bool:
         """Make `record` the one of its epoch; False where there is another one."""
         # The staged object's name, and the generation where there is none, are nobody else's.
-        return not isinstance(self._store.put_if_absent(self._name(record.epoch), record.to_json()), PreconditionFailed)
+        return not isinstance(self._store.put_if_absent(self._name(record.epoch), record.encoded()), PreconditionFailed)
 
     def newest_done(self) -> StoreCommitRecord | None:
         """The newest record that is known to be carried out: its rows are visible, or were."""
@@ -81,9 +86,9 @@ class StoreNotes:
         there = self._store.read(name)
         while there is None or self._parsed(name, there).epoch < record.epoch:
             if there is None:
-                outcome = self._store.put_if_absent(name, record.to_json())
+                outcome = self._store.put_if_absent(name, record.encoded())
             else:
-                outcome = self._store.replace_if_match(name, record.to_json(), there.version)
+                outcome = self._store.replace_if_match(name, record.encoded(), there.version)
             if isinstance(outcome, ObjectWritten):
                 return
             there = outcome.current
@@ -114,7 +119,7 @@ class StoreNotes:
         return None if stored is None else self._parsed(name, stored)
 
     def _parsed(self, name: str, stored: Stored) -> StoreCommitRecord:
-        return StoreCommitRecord.from_json(stored.data, f"{self._folder}/{name}")
+        return StoreCommitRecord.decoded(stored.data, f"{self._folder}/{name}")
 
 
 _FILE = re.compile(r"epoch-\d{10}\.\d-([0-9a-f]{8})\.")

@@ -19,7 +19,7 @@
 | `ReaderFailed` | reader → coordinator | `Shutdown` |
 | `Shutdown` | coordinator → reader | – |
 
-On the wire a message is ``[type name, fields…]`` in msgpack (`raycdc.source.protocol.wire`), inside a packet of
+On the wire a message is ``[type name, fields…]`` in msgpack (`raycdc.core.typed_codec`), inside a packet of
 `raycdc.source.protocol.link`, which numbers, acknowledges, repeats and fences. It is decoded there, once, into the
 classes of this page. A type this page does not list is a `ProtocolError` that names it. Split states, positions and
 schema documents are JSON that only their connector knows.
@@ -35,8 +35,8 @@ from typing import Any, ClassVar, get_args
 
 import msgpack
 
+from raycdc.core.typed_codec import PACKED, CodecError, NamedUnion
 from raycdc.errors import ProtocolError
-from raycdc.source.protocol import wire
 from raycdc.source.protocol.metrics import NO_METRICS, NO_PROCESS_METRICS, ProcessMetrics, ReaderMetrics
 from raycdc.source.protocol.rate_budget import RateDemand
 from raycdc.source.schema_document import SchemaDocument
@@ -51,7 +51,7 @@ PROTOCOL_VERSION = 4
 class SourceEvent:
     """Base of the messages between a connector's enumerator and readers (FLIP-27's SourceEvent).
 
-    A subclass is a frozen dataclass whose fields `raycdc.source.protocol.wire` can write. Its class name identifies it
+    A subclass is a frozen dataclass whose fields `raycdc.core.typed_codec` can write. Its class name identifies it
     on the wire, so a second class with the same name is a `TypeError` when it is defined.
     """
 
@@ -154,14 +154,14 @@ class EpochSealed:
     """
 
     epoch: int
-    splits: Mapping[str, SealedSplit]
+    splits: Mapping[str, SealedSplit] = field(metadata=PACKED)
     segments: tuple[Segment, ...]
-    tables: Mapping[str, TableEpoch]
-    schemas: Mapping[str, SchemaDocument]
+    tables: Mapping[str, TableEpoch] = field(metadata=PACKED)
+    schemas: Mapping[str, SchemaDocument] = field(metadata=PACKED)
     finished: tuple[str, ...]
     watermark_ms: int | None
     end_of_input: bool
-    changes: Mapping[str, Patch] = field(default_factory=dict)
+    changes: Mapping[str, Patch] = field(default_factory=dict, metadata=PACKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,16 +249,21 @@ Message = (
 )
 
 _BY_NAME: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Message)}
+_MESSAGES = NamedUnion(lambda: _BY_NAME, "message")
 
 
 def encode(message: Message) -> list[Any]:
     """The message as a msgpack-able list; `pack` makes bytes of it."""
-    return wire.write_named(message)
+    written: list[Any] = _MESSAGES.write(message)
+    return written
 
 
 def decode(data: Any) -> Message:
     """Inverse of `encode`. Raises `ProtocolError` naming an unknown type, or what of a known one is wrong."""
-    message: Message = wire.read_named(_BY_NAME, data, what="message")
+    try:
+        message: Message = _MESSAGES.read(data)
+    except CodecError as cause:
+        raise ProtocolError(str(cause)) from cause
     return message
 
 

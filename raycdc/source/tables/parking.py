@@ -22,16 +22,18 @@ is at the last sealed step. Pure; probes block (they run in the log's fetcher th
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NotRequired, TypedDict, assert_never
+from typing import Any, assert_never
 
+from raycdc.core.typed_codec import LEFT_OUT, NOWHERE, JsonObject, stored, write
 from raycdc.errors import StateError
 from raycdc.model import TableId
+from raycdc.model.json_value import Json
 from raycdc.source.snapshot.log.log_unit import BeginTableUpdate, LogUnit, ParkTableUpdate, SchemaChange, narrowed
 from raycdc.source.snapshot.log.stream_state import StreamState
-from raycdc.source.snapshot.rereading.backfill_request import RowsRequest, RowsRequestJson
+from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
 from raycdc.source.tables.table_life import (
     AsOf,
     Behind,
@@ -98,66 +100,16 @@ class TableRequest(StrEnum):
                 assert_never(self)
 
 
-class LogStartJson(TypedDict):
-    """`LogStart` in a state. Only the connector knows the form of the position."""
-
-    position: Any
-    ordinal: int
-
-
-class CommandDecisionJson(TypedDict):
-    """`CommandDecision` in a state."""
-
-    id: str
-    action: str
-    table: str
-    tables: list[str]
-    text: str
-    refused: bool
-    begins: NotRequired[list[str]]
-    replaces: NotRequired[bool]
-    parked: NotRequired[bool]
-
-
-class RequestsJson(TypedDict):
-    """`Requests` in a state, with a higher version if it has requests for rows."""
-
-    version: NotRequired[int]
-    number: int
-    tables: dict[str, str]
-    start: LogStartJson | None
-    numbers: NotRequired[dict[str, int]]
-    commands: NotRequired[list[CommandDecisionJson]]
-    rows: NotRequired[list[RowsRequestJson]]
-
-
-class RefusalJson(TypedDict):
-    """`Refusal` in a message. Only the connector knows the form of the position."""
-
-    table: str
-    incarnation: int
-    reason: str
-    position: Any
-    ts_ms: int
-
-
 @dataclass(frozen=True, slots=True)
-class LogStart:
+class LogStart(JsonObject):
     """Where a log is to be read from: position, and ordinal in the log's total order."""
 
     position: Position
     ordinal: int
 
-    def to_json(self) -> LogStartJson:
-        return LogStartJson(position=self.position.to_json(), ordinal=self.ordinal)
-
-    @classmethod
-    def from_json(cls, data: LogStartJson) -> LogStart:
-        return cls(Position.from_json(data["position"]), data["ordinal"])
-
 
 @dataclass(frozen=True, slots=True)
-class CommandDecision:
+class CommandDecision(JsonObject):
     """A judged command of the user: refused, or turned into a request about `tables`.
 
     `text` says what it does, or why it was refused. `resnapshots`: the tables are resnapshotted; this is for the
@@ -166,52 +118,33 @@ class CommandDecision:
     was parked again, as `text` says.
     """
 
-    command: str
+    command: str = field(metadata=stored("id"))
     action: str
     table: str
     tables: tuple[str, ...]
     text: str
     refused: bool = False
-    resnapshots: bool = False
-    begins: tuple[str, ...] = ()
-    replaces: bool = False
-    parked: bool = False
+    resnapshots: bool = field(default=False, metadata=NOWHERE)
+    # An older raycdc passes over these: it calls the command done as soon as its request is.
+    begins: tuple[str, ...] = field(default=(), metadata=stored("begins", left_out=True))
+    replaces: bool = field(default=False, metadata=stored("replaces", left_out=True))
+    parked: bool = field(default=False, metadata=LEFT_OUT)
 
-    def to_json(self) -> CommandDecisionJson:
-        document: CommandDecisionJson = {
-            "id": self.command,
-            "action": self.action,
-            "table": self.table,
-            "tables": [*self.tables],
-            "text": self.text,
-            "refused": self.refused,
-        }
-        # An older raycdc passes over these: it calls the command done as soon as its request is.
-        if self.begins:
-            document["begins"] = [*self.begins]
-        if self.replaces:
-            document["replaces"] = True
-        if self.parked:
-            document["parked"] = True
-        return document
 
-    @classmethod
-    def from_json(cls, data: CommandDecisionJson) -> CommandDecision:
-        return cls(
-            data["id"],
-            data["action"],
-            data["table"],
-            tuple(data["tables"]),
-            data["text"],
-            data["refused"],
-            begins=tuple(data.get("begins", ())),
-            replaces=data.get("replaces", False),
-            parked=data.get("parked", False),
-        )
+def _read_requests(written: Mapping[str, str]) -> Mapping[str, TableRequest]:
+    return {table: _request(table, text) for table, text in written.items()}
+
+
+def _written_rows(rows: Mapping[str, RowsRequest]) -> Sequence[Mapping[str, Json]]:
+    return [request.to_json() for request in rows.values()]
+
+
+def _read_rows(written: Sequence[Any]) -> Mapping[str, RowsRequest]:
+    return {request.backfill: request for request in map(RowsRequest.from_json, written)}
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class Requests(JsonObject):
     """Requests about tables, by users or because of a purged log. Repeating one is harmless: it acts once.
 
     `tables` maps names to an action. An action applies only to a table that has not changed since its number
@@ -222,38 +155,18 @@ class Requests:
     """
 
     number: int = 0
-    tables: Mapping[str, TableRequest] = field(default_factory=dict)
+    tables: Mapping[str, TableRequest] = field(default_factory=dict, metadata=stored(read=_read_requests))
     start: LogStart | None = None
-    numbers: Mapping[str, int] = field(default_factory=dict)
-    commands: tuple[CommandDecision, ...] = ()
-    rows: Mapping[str, RowsRequest] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict, metadata=LEFT_OUT)
+    commands: tuple[CommandDecision, ...] = field(default=(), metadata=LEFT_OUT)
+    rows: Mapping[str, RowsRequest] = field(
+        default_factory=dict, metadata=stored(left_out=True, write=_written_rows, read=_read_rows)
+    )
 
-    def to_json(self) -> RequestsJson:
-        start = None if self.start is None else self.start.to_json()
-        document = RequestsJson(
-            number=self.number, tables={name: str(request) for name, request in self.tables.items()}, start=start
-        )
-        if self.numbers:
-            document["numbers"] = dict(self.numbers)
-        if self.commands:
-            document["commands"] = [asked.to_json() for asked in self.commands]
-        if self.rows:
-            document["version"] = EXTENDED_VERSION
-            document["rows"] = [request.to_json() for request in self.rows.values()]
-        return document
-
-    @classmethod
-    def from_json(cls, data: RequestsJson) -> Requests:
-        start = data["start"]
-        tables = {name: _request(name, text) for name, text in data["tables"].items()}
-        return cls(
-            data["number"],
-            tables,
-            None if start is None else LogStart.from_json(start),
-            data.get("numbers", {}),
-            tuple(CommandDecision.from_json(asked) for asked in data.get("commands", [])),
-            {rows["backfill"]: RowsRequest.from_json(rows) for rows in data.get("rows", [])},
-        )
+    def to_json(self) -> dict[str, Any]:
+        """The document has a version of its own where rows are asked for."""
+        document = write(self)
+        return {"version": EXTENDED_VERSION, **document} if self.rows else document
 
     def number_of(self, name: str) -> int:
         """The state's ``changes`` when the table's request was made."""
@@ -354,7 +267,7 @@ def _carried_out(
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(JsonObject):
     """A refusal: the table's target could not take a sealed epoch (`raycdc.state.parked`), so the table is parked.
 
     The driver sends it during the job, and again from its record at each start; repetition is harmless. `incarnation`
@@ -367,21 +280,6 @@ class Refusal:
     reason: str
     position: Position
     ts_ms: int
-
-    def to_json(self) -> RefusalJson:
-        return {
-            "table": str(self.table),
-            "incarnation": self.incarnation,
-            "reason": self.reason,
-            "position": self.position.to_json(),
-            "ts_ms": self.ts_ms,
-        }
-
-    @classmethod
-    def from_json(cls, data: RefusalJson) -> Refusal:
-        table = TableId.parse(data["table"])
-        position = Position.from_json(data["position"])
-        return cls(table, data["incarnation"], data["reason"], position, data["ts_ms"])
 
     @property
     def parking(self) -> ParkingCause:

@@ -31,8 +31,8 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NotRequired, TypedDict
 
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model import TableId
 from raycdc.model.rules.routes import Router
@@ -145,19 +145,8 @@ _DONE = {
 }
 
 
-class TableCommandJson(TypedDict):
-    """`TableCommand` in a state."""
-
-    id: str
-    action: str
-    table: str
-    where: NotRequired[str]
-    keys: NotRequired[list[str]]
-    replace: NotRequired[bool]
-
-
 @dataclass(frozen=True, slots=True)
-class TableCommand:
+class TableCommand(JsonObject):
     """An action on `table`, named as users write it. Giving it twice under one `id` has the effect of once.
 
     It is about all rows, or those that meet the predicate `where`, or those of the `keys`, which are lists of keys
@@ -168,9 +157,10 @@ class TableCommand:
     id: str
     action: TableAction
     table: str
-    where: str = ""
-    keys: tuple[str, ...] = ()
-    replaces: bool = False
+    where: str = field(default="", metadata=LEFT_OUT)
+    keys: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
+    #: An older raycdc passes over it: the target refuses the new snapshot as it did before.
+    replaces: bool = field(default=False, metadata=stored("replace", left_out=True))
 
     @classmethod
     def new(
@@ -197,23 +187,6 @@ class TableCommand:
             return RowsRequest(self.id, table, where=self.where)
         parts = [SnapshotSplit(table, n, None, None, None, again=again) for n, again in enumerate(self.rows)]
         return RowsRequest(self.id, table, parts=tuple(parts))
-
-    def to_json(self) -> TableCommandJson:
-        command = TableCommandJson(id=self.id, action=str(self.action), table=self.table)
-        if self.where:
-            command["where"] = self.where
-        if self.keys:
-            command["keys"] = [*self.keys]
-        if self.replaces:
-            # An older raycdc passes over it: the target refuses the new snapshot as it did before.
-            command["replace"] = True
-        return command
-
-    @classmethod
-    def from_json(cls, data: TableCommandJson) -> TableCommand:
-        """`ValueError` for an action that this version does not know."""
-        where, keys = data.get("where", ""), tuple(data.get("keys", ()))
-        return cls(data["id"], TableAction(data["action"]), data["table"], where, keys, data.get("replace", False))
 
     def requests(self, asked: CommandDecision) -> dict[str, TableRequest]:
         """The requests that come of the command, which was judged as `asked`."""

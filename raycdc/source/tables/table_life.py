@@ -33,12 +33,14 @@ which invalidates every earlier message about it.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
-from typing import Any, NamedTuple, NotRequired, TypedDict, assert_never
+from typing import Any, NamedTuple, assert_never
 
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
 from raycdc.model import TableId
-from raycdc.source.snapshot.key_intervals import ChunkKey, key_from_json
+from raycdc.model.json_value import Json
+from raycdc.source.snapshot.key_intervals import ChunkKey
 from raycdc.state.opaque import NO_NOTES, LogNotes, Position
 
 
@@ -54,70 +56,8 @@ class ParkedPhase(StrEnum):
     ENDED = "ended"
 
 
-class AsOfJson(TypedDict):
-    """The part of `AsOf` in addition to its snapshot."""
-
-    at: int
-    lost: int | None
-
-
-class SnapshotJson(TypedDict):
-    """`SnapshotState` in a manifest, with the additional part of an `AsOf`."""
-
-    key: ChunkKey | None
-    foldable: bool
-    needs_null: bool
-    null_closed: bool
-    closed: list[list[Any]]
-    as_of: NotRequired[AsOfJson]
-
-
-class FollowedJson(TypedDict):
-    """A followed table in a manifest."""
-
-    incarnation: NotRequired[int]
-    schema: str
-    announced: bool
-    snapshot: SnapshotJson | None
-    passed: NotRequired[int]
-
-
-class LeftJson(TypedDict):
-    """`LeftAt` in a manifest; the notes are those of its connector."""
-
-    incarnation: int
-    ordinal: int
-    notes: NotRequired[Any]
-
-
-class ParkedJson(TypedDict):
-    """`Parked`, or `CatchingUp`, in a manifest. Only the connector knows the form of the position.
-
-    A version that does not know `catching_up` sees a paused table, and one that does not know `awaited` sees a table to
-    be resnapshotted; both may treat it so.
-    """
-
-    schema: str | None
-    announced: bool
-    incarnation: int
-    again: bool
-    phase: str
-    reason: str
-    position: Any
-    ts_ms: int
-    left: NotRequired[LeftJson]
-    awaited: NotRequired[bool]
-    catching_up: NotRequired[CatchingUpJson]
-
-
-class CatchingUpJson(TypedDict):
-    """The part of `CatchingUp` that a paused table has not."""
-
-    gone: bool
-
-
 @dataclass(frozen=True, slots=True)
-class SnapshotState:
+class SnapshotState(JsonObject):
     """The cut of a table into chunks, and the keys that are published.
 
     `key` is None for a table that is a single chunk. Rows of a `foldable` table have a unique key, so held changes may
@@ -130,20 +70,6 @@ class SnapshotState:
     needs_null: bool
     null_closed: bool = False
     closed: tuple[tuple[Any, Any], ...] = ()
-
-    def to_json(self) -> SnapshotJson:
-        return {
-            "key": self.key,
-            "foldable": self.foldable,
-            "needs_null": self.needs_null,
-            "null_closed": self.null_closed,
-            "closed": [list(bounds) for bounds in self.closed],
-        }
-
-    @classmethod
-    def from_json(cls, data: SnapshotJson) -> SnapshotState:
-        closed = tuple((lower, upper) for lower, upper in data["closed"])
-        return cls(key_from_json(data["key"]), data["foldable"], data["needs_null"], data["null_closed"], closed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +121,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftAt:
+class LeftAt(JsonObject):
     """The data that a paused table needs, with schema and position, to go on from there.
 
     They are its incarnation, the ordinal of the position, and the connector's notes about the log before it.
@@ -203,21 +129,11 @@ class LeftAt:
 
     incarnation: int
     ordinal: int
-    notes: LogNotes = NO_NOTES
-
-    def to_json(self) -> LeftJson:
-        left = LeftJson(incarnation=self.incarnation, ordinal=self.ordinal)
-        if self.notes:
-            left["notes"] = self.notes.to_json()
-        return left
-
-    @classmethod
-    def from_json(cls, data: LeftJson) -> LeftAt:
-        return cls(data["incarnation"], data["ordinal"], LogNotes.from_json(data.get("notes", {})))
+    notes: LogNotes = field(default=NO_NOTES, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class Parked(JsonObject):
     """No rows of the table are passed on from `position` on. `again`: it will be resnapshotted automatically.
 
     `schema` is the last one that was followed (None: never), `ts_ms` the commit time of the event that parked it.
@@ -233,46 +149,14 @@ class Parked:
     reason: str
     position: Position
     ts_ms: int
-    again: bool = False
-    left: LeftAt | None = None
-    awaited: bool = False
+    again: bool = field(default=False, metadata=stored("again", before="phase"))
+    left: LeftAt | None = field(default=None, metadata=LEFT_OUT)
+    awaited: bool = field(default=False, metadata=LEFT_OUT)
 
     @property
     def word(self) -> str:
         """Return the phase as one word for people and programs; a table about to be read is ``pending``."""
         return "pending" if self.again and self.phase is ParkedPhase.PARKED else str(self.phase)
-
-    def to_json(self) -> ParkedJson:
-        entry: ParkedJson = {
-            "schema": self.schema,
-            "announced": self.announced,
-            "incarnation": self.incarnation,
-            "again": self.again,
-            "phase": str(self.phase),
-            "reason": self.reason,
-            "position": self.position.to_json(),
-            "ts_ms": self.ts_ms,
-        }
-        if self.left is not None:
-            entry["left"] = self.left.to_json()
-        if self.awaited:
-            entry["awaited"] = True
-        return entry
-
-    @classmethod
-    def from_json(cls, data: ParkedJson) -> Parked:
-        return cls(
-            data["schema"],
-            data["announced"],
-            data["incarnation"],
-            ParkedPhase(data["phase"]),
-            data["reason"],
-            Position.from_json(data["position"]),
-            data["ts_ms"],
-            data["again"],
-            LeftAt.from_json(data["left"]) if "left" in data else None,
-            data.get("awaited", False),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +181,8 @@ class CatchingUp:
     def ordinal(self) -> int:
         return self.left.ordinal
 
-    def to_json(self) -> ParkedJson:
+    def to_json(self) -> Mapping[str, Json]:
+        """A table that is caught up looks like a paused one to whoever does not know it, and may be treated so."""
         paused = Parked(
             self.schema,
             self.announced,
@@ -311,7 +196,7 @@ class CatchingUp:
         return {**paused.to_json(), "catching_up": {"gone": self.gone}}
 
     @classmethod
-    def from_json(cls, data: ParkedJson) -> CatchingUp:
+    def from_json(cls, data: Any) -> CatchingUp:
         assert data["schema"] is not None, "a table is caught up that was never followed"
         return cls(
             data["schema"],
@@ -735,9 +620,9 @@ class ParkingCause:
     awaited: bool = False
 
 
-def followed_to_json(state: Followed) -> FollowedJson:
+def followed_to_json(state: Followed) -> Mapping[str, Json]:
     """A followed table as a manifest has it."""
-    entry: FollowedJson = {
+    entry: dict[str, Json] = {
         "incarnation": state.incarnation,
         "schema": state.schema,
         "announced": state.announced,
@@ -757,7 +642,7 @@ def followed_to_json(state: Followed) -> FollowedJson:
     return entry
 
 
-def followed_from_json(data: FollowedJson) -> Followed:
+def followed_from_json(data: Any) -> Followed:
     """Inverse of `followed_to_json`; states that were written before tables could begin again have no incarnation."""
     schema, announced, incarnation = data["schema"], data["announced"], data.get("incarnation", 0)
     if data["snapshot"] is not None:

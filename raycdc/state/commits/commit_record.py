@@ -22,13 +22,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NotRequired, TypedDict
+from typing import Any
 
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject, reader, stored
 from raycdc.errors import StateError
+from raycdc.model.json_value import Json
 from raycdc.state import codec
 from raycdc.state.files.state_folder import StateFolder
 from raycdc.state.manifests.epoch_files import epoch_name, numbers
-from raycdc.state.parked import ParkedTarget, ParkedTargetJson
+from raycdc.state.parked import ParkedTarget
 
 #: Version of a record that is whole and has parked targets; one without them is of version 1.
 PARKED_VERSION = 2
@@ -37,20 +39,8 @@ PARKED_VERSION = 2
 DESCRIBED_VERSION = 4
 
 
-class RoutedTargetJson(TypedDict):
-    """`RoutedTarget` in a commit record."""
-
-    #: Left out where it is the table of the target's own name alone.
-    sources: NotRequired[list[str]]
-    schema: str
-    dropped: NotRequired[dict[str, list[str]]]
-    transforms: NotRequired[dict[str, str]]
-    refused: NotRequired[list[str]]
-    named: NotRequired[dict[str, str]]
-
-
 @dataclass(frozen=True, slots=True)
-class RoutedTarget:
+class RoutedTarget(JsonObject):
     """A target table: the source tables that went into it so far, the fingerprint of its columns, those of them (in
     lower case) that each source dropped, and the identity of the transform of each source that has one.
 
@@ -61,10 +51,10 @@ class RoutedTarget:
 
     sources: tuple[str, ...]
     schema: str
-    dropped: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    transforms: Mapping[str, str] = field(default_factory=dict)
-    refused: tuple[str, ...] = ()
-    named: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, Sequence[str]] = field(default_factory=dict, metadata=LEFT_OUT)
+    transforms: Mapping[str, str] = field(default_factory=dict, metadata=LEFT_OUT)
+    refused: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
+    named: Mapping[str, str] = field(default_factory=dict, metadata=LEFT_OUT)
 
     @property
     def schemas(self) -> tuple[str, ...]:
@@ -75,47 +65,23 @@ class RoutedTarget:
         """The target after it refused an epoch that would have made it `other`."""
         return replace(self, refused=tuple(dict.fromkeys((*self.refused, *other.schemas))))
 
-    def to_json(self, name: str) -> RoutedTargetJson:
-        document = RoutedTargetJson(schema=self.schema)
-        if self.sources != (name,):
-            document = RoutedTargetJson(sources=list(self.sources), schema=self.schema)
-        if self.dropped:
-            document["dropped"] = {source: list(columns) for source, columns in self.dropped.items()}
-        if self.transforms:
-            document["transforms"] = dict(self.transforms)
-        if self.refused:
-            document["refused"] = list(self.refused)
-        if self.named:
-            document["named"] = dict(self.named)
-        return document
 
-    @classmethod
-    def from_json(cls, name: str, data: RoutedTargetJson) -> RoutedTarget:
-        return cls(
-            tuple(data.get("sources", (name,))),
-            data["schema"],
-            data.get("dropped", {}),
-            data.get("transforms", {}),
-            tuple(data.get("refused", ())),
-            data.get("named", {}),
-        )
+def _written_routes(routes: Mapping[str, RoutedTarget]) -> Mapping[str, Json]:
+    """A target has no `sources` where it is the table of its own name alone."""
+    documents = {name: target.to_json() for name, target in routes.items()}
+    for name, target in routes.items():
+        if target.sources == (name,):
+            del documents[name]["sources"]
+    return documents
 
 
-class CommitRecordJson(TypedDict):
-    """`CommitRecord` on disk."""
-
-    version: int
-    epoch: int
-    generation: int
-    committed_ms: int
-    tables: dict[str, list[int]]
-    routes: NotRequired[dict[str, RoutedTargetJson]]
-    known: NotRequired[dict[str, list[int]]]
-    parked: NotRequired[dict[str, ParkedTargetJson]]
+def _read_routes(documents: Mapping[str, Any]) -> Mapping[str, RoutedTarget]:
+    read = reader(RoutedTarget)
+    return {name: read({"sources": [name], **document}) for name, document in documents.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class CommitRecord:
+class CommitRecord(JsonObject):
     """Epoch `epoch` is in the sink. `tables` maps each target ever written to its ``[epoch, step]`` after it.
 
     `routes` says where their rows came from, and what columns they have; a target that it does not name has those of
@@ -128,41 +94,26 @@ class CommitRecord:
     generation: int
     committed_ms: int
     tables: Mapping[str, tuple[int, int]]
-    routes: Mapping[str, RoutedTarget] = field(default_factory=dict)
-    known: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    parked: Mapping[str, ParkedTarget] = field(default_factory=dict)
+    routes: Mapping[str, RoutedTarget] = field(
+        default_factory=dict, metadata=stored(left_out=True, write=_written_routes, read=_read_routes)
+    )
+    known: Mapping[str, tuple[int, int]] = field(default_factory=dict, metadata=LEFT_OUT)
+    parked: Mapping[str, ParkedTarget] = field(default_factory=dict, metadata=LEFT_OUT)
 
-    def to_json(self) -> CommitRecordJson:
-        # A raycdc that knows nothing of parked targets must not go on with rows that come behind a gap.
-        version = PARKED_VERSION if self.parked else 1
-        document: CommitRecordJson = {
-            "version": DESCRIBED_VERSION if self.routes else version,
-            "epoch": self.epoch,
-            "generation": self.generation,
-            "committed_ms": self.committed_ms,
-            "tables": {name: list(vector) for name, vector in self.tables.items()},
-        }
+    written_first = ("version",)
+
+    @property
+    def version(self) -> int:
+        """A raycdc that knows nothing of parked targets must not go on with rows that come behind a gap."""
         if self.routes:
-            document["routes"] = {name: target.to_json(name) for name, target in self.routes.items()}
-        if self.known:
-            document["known"] = {name: list(vector) for name, vector in self.known.items()}
-        if self.parked:
-            document["parked"] = {name: entry.to_json() for name, entry in self.parked.items()}
-        return document
+            return DESCRIBED_VERSION
+        return PARKED_VERSION if self.parked else 1
 
     @property
     def merged(self) -> dict[str, str]:
         """Source tables that share a target with others, and that target."""
         shared = {name: target for name, target in self.routes.items() if len(target.sources) > 1}
         return {source: name for name, target in shared.items() for source in target.sources}
-
-    @classmethod
-    def from_json(cls, data: CommitRecordJson) -> CommitRecord:
-        tables = {name: (vector[0], vector[1]) for name, vector in data["tables"].items()}
-        routes = {name: RoutedTarget.from_json(name, entry) for name, entry in data.get("routes", {}).items()}
-        known = {name: (vector[0], vector[1]) for name, vector in data.get("known", {}).items()}
-        parked = {name: ParkedTarget.from_json(entry) for name, entry in data.get("parked", {}).items()}
-        return cls(data["epoch"], data["generation"], data["committed_ms"], tables, routes, known, parked)
 
 
 _FOLDER = "commits"

@@ -28,16 +28,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NotRequired, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from raycdc.core.startup_tuning import without_collection
+from raycdc.core.typed_codec import JsonObject
 from raycdc.errors import StateError
+from raycdc.model.json_value import Json
 from raycdc.state import codec
 from raycdc.state.commits.commit_record import (
     DESCRIBED_VERSION,
     CommitFiles,
     CommitRecord,
-    CommitRecordJson,
     RoutedTarget,
 )
 from raycdc.state.files.state_folder import StateFolder
@@ -67,23 +68,8 @@ _Value = TypeVar("_Value")
 KeptRecords = Callable[[], tuple[Iterable[codec.Document], int]]
 
 
-class BaseReferenceJson(TypedDict):
-    """`BaseReference` in a record."""
-
-    epoch: int
-    generation: int
-    sha: str
-
-
-class ChangedRecordJson(CommitRecordJson):
-    """A record on disk that names a base."""
-
-    base: BaseReferenceJson
-    gone: NotRequired[dict[str, list[str]]]
-
-
 @dataclass(frozen=True, slots=True)
-class BaseReference:
+class BaseReference(JsonObject):
     """Which base: the epoch and generation of the record that it was written with, and its checksum."""
 
     epoch: int
@@ -93,13 +79,6 @@ class BaseReference:
     @property
     def name(self) -> str:
         return f"{_FOLDER}/{PREFIX}{self.epoch:010d}-{self.generation:010d}-{self.sha}.json"
-
-    def to_json(self) -> BaseReferenceJson:
-        return {"epoch": self.epoch, "generation": self.generation, "sha": self.sha}
-
-    @classmethod
-    def from_json(cls, data: BaseReferenceJson) -> BaseReference:
-        return cls(data["epoch"], data["generation"], data["sha"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +250,7 @@ def _base_of(record: CommitRecord) -> tuple[Base, bytes]:
     return Base(reference, dict(record.tables), dict(record.routes), dict(record.known)), data
 
 
-def _change(record: CommitRecord, base: Base) -> tuple[ChangedRecordJson, int]:
+def _change(record: CommitRecord, base: Base) -> tuple[Mapping[str, Json], int]:
     """The document of `record` as a change of `base`, and of how many targets it tells."""
     short = replace(
         record,
@@ -285,9 +264,7 @@ def _change(record: CommitRecord, base: Base) -> tuple[ChangedRecordJson, int]:
         "known": _missing(base.known, record.known),
     }
     whole = short.to_json()
-    whole["version"] = COMMIT_VERSION
-    # mypy does not see that what may be left out of the one may be left out of the other.
-    document: ChangedRecordJson = {**whole, "base": base.reference.to_json()}  # type: ignore[typeddict-item]
+    document = {**whole, "version": COMMIT_VERSION, "base": base.reference.to_json()}
     if any(gone.values()):
         document["gone"] = {part: names for part, names in gone.items() if names}
     reported = len(short.tables) + len(short.routes) + len(short.known)

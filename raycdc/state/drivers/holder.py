@@ -19,11 +19,11 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import NotRequired, TypedDict
 
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
 from raycdc.errors import StateError
 from raycdc.state.files.folder import is_free
 
@@ -32,17 +32,8 @@ VERSION = 1
 _FILE = re.compile(r"private-[0-9a-f]{32}")
 
 
-class ControlEndpointJson(TypedDict):
-    """`ControlEndpoint` on disk."""
-
-    url: str
-    token: str
-    version: int
-    problem: str
-
-
 @dataclass(frozen=True, slots=True)
-class ControlEndpoint:
+class ControlEndpoint(JsonObject):
     """`token` is the name of a private file, empty where the configuration has the token. `problem` says why there is
     no door.
     """
@@ -51,13 +42,6 @@ class ControlEndpoint:
     token: str = ""
     version: int = VERSION
     problem: str = ""
-
-    def to_json(self) -> ControlEndpointJson:
-        return ControlEndpointJson(url=self.url, token=self.token, version=self.version, problem=self.problem)
-
-    @classmethod
-    def from_json(cls, data: ControlEndpointJson) -> ControlEndpoint:
-        return cls(data["url"], data["token"], data["version"], data["problem"])
 
     def token_path(self, private: Path) -> Path:
         """The file of the token in the folder of private files. `StateError` where the record names no such file."""
@@ -74,17 +58,8 @@ class ControlEndpoint:
 _TEXT_MAX = 500
 
 
-class RunEndJson(TypedDict):
-    """`RunEnd` on disk."""
-
-    at_ms: int
-    exit_code: int
-    error: str
-    text: str
-
-
 @dataclass(frozen=True, slots=True)
-class RunEnd:
+class RunEnd(JsonObject):
     """`exit_code` is the process's; `error` and `text` are empty where it was 0."""
 
     at_ms: int
@@ -98,31 +73,9 @@ class RunEnd:
         line = text.strip().partition("\n")[0]
         return cls(time.time_ns() // 1_000_000, exit_code, error, line[:_TEXT_MAX])
 
-    def to_json(self) -> RunEndJson:
-        return RunEndJson(at_ms=self.at_ms, exit_code=self.exit_code, error=self.error, text=self.text)
-
-    @classmethod
-    def from_json(cls, data: RunEndJson) -> RunEnd:
-        return cls(data["at_ms"], data["exit_code"], data["error"], data["text"])
-
-
-class HolderJson(TypedDict):
-    """`Holder` on disk."""
-
-    host: str
-    machine: str
-    pid: int
-    beat: int
-    locked: bool
-    ended: bool
-    lock: NotRequired[str]
-    lock_file: NotRequired[str]
-    door: NotRequired[ControlEndpointJson]
-    end: NotRequired[RunEndJson]
-
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(JsonObject):
     """A driver as it says itself: where it runs, how often it has said so, whether it has the state's lock, whether it
     has ended, and how (`end`; None for one of an older raycdc). `machine` is the same for all processes of one kernel
     since it started. `lock` says which file is locked, where that is not in the state's own folder, and `lock_file` is
@@ -135,10 +88,10 @@ class Holder:
     beat: int = 0
     locked: bool = False
     ended: bool = False
-    lock: str = ""
-    door: ControlEndpoint | None = None
-    lock_file: str = ""
-    end: RunEnd | None = None
+    lock: str = field(default="", metadata=LEFT_OUT)
+    door: ControlEndpoint | None = field(default=None, metadata=stored("door", left_out=True))
+    lock_file: str = field(default="", metadata=stored(left_out=True, before="door"))
+    end: RunEnd | None = field(default=None, metadata=LEFT_OUT)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -160,32 +113,6 @@ class Holder:
     def is_here(self) -> bool:
         """Whether it runs, or ran, on this machine, and in this container."""
         return self.host == socket.gethostname() and self.machine in ("", machine_identity())
-
-    def to_json(self) -> HolderJson:
-        document = HolderJson(
-            host=self.host,
-            machine=self.machine,
-            pid=self.pid,
-            beat=self.beat,
-            locked=self.locked,
-            ended=self.ended,
-        )
-        if self.lock:
-            document["lock"] = self.lock
-        if self.lock_file:
-            document["lock_file"] = self.lock_file
-        if self.door is not None:
-            document["door"] = self.door.to_json()
-        if self.end is not None:
-            document["end"] = self.end.to_json()
-        return document
-
-    @classmethod
-    def from_json(cls, data: HolderJson) -> Holder:
-        said = data["host"], data["machine"], data["pid"], data["beat"], data["locked"], data["ended"]
-        door = ControlEndpoint.from_json(data["door"]) if "door" in data else None
-        end = RunEnd.from_json(data["end"]) if "end" in data else None
-        return cls(*said, data.get("lock", ""), door, data.get("lock_file", ""), end)
 
     @classmethod
     def myself(cls) -> Holder:

@@ -34,9 +34,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import NotRequired, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from raycdc.core.failpoints import reach
+from raycdc.core.typed_codec import JsonObject, stored
 from raycdc.errors import StateError
 from raycdc.state import codec
 from raycdc.storage.api import ObjectWritten, PreconditionFailed, Store, StoreError, Version
@@ -50,29 +51,22 @@ INLINE_BYTES_MAX = 4096
 _GENERATIONS = "generations/"
 
 
-class _EntryJson(TypedDict):
-    """What a root says of a document: its text, or the name of the object that has it."""
-
-    text: NotRequired[str]
-    object: NotRequired[str]
-
-
 class ObjectMissingError(Exception):
     """An object that the step's root names is gone: the root is not the newest any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class InlineDocument:
+class InlineDocument(JsonObject):
     """A document that is in the root."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectDocument:
+class ObjectDocument(JsonObject):
     """A document that is the object `name`."""
 
-    name: str
+    name: str = field(metadata=stored("object"))
 
 
 @dataclass(slots=True)
@@ -168,7 +162,7 @@ class Roots:
                 {
                     "version": ROOT_VERSION,
                     "nonce": uuid.uuid4().hex,
-                    "documents": {name: _to_json(entry) for name, entry in sorted(step.documents.items())},
+                    "documents": {name: entry.to_json() for name, entry in sorted(step.documents.items())},
                 }
             )
             reach("before_root")
@@ -214,16 +208,8 @@ def as_state_errors() -> Iterator[None]:
         raise StateError(str(error)) from error
 
 
-def _entry(data: _EntryJson) -> InlineDocument | ObjectDocument:
-    return InlineDocument(data["text"]) if "text" in data else ObjectDocument(data["object"])
-
-
-def _to_json(entry: InlineDocument | ObjectDocument) -> _EntryJson:
-    match entry:
-        case InlineDocument(text):
-            return {"text": text}
-        case ObjectDocument(name):
-            return {"object": name}
+def _entry(data: Any) -> InlineDocument | ObjectDocument:
+    return InlineDocument.from_json(data) if "text" in data else ObjectDocument.from_json(data)
 
 
 _Result = TypeVar("_Result")

@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 from raycdc.state import codec
 from raycdc.state.drivers.generations import OwnGeneration
@@ -34,13 +33,6 @@ _UPGRADES: dict[int, codec.Upgrade] = {1: lambda document: {**document, "version
 _DOCUMENT = re.compile(r"(\d{10})\.epochs\.json$")
 
 
-class InheritedJson(TypedDict):
-    """`Inherited` on disk."""
-
-    epochs: list[int]
-    next: int
-
-
 @dataclass(frozen=True, slots=True)
 class Inherited:
     """The epochs of older generations than `generation` that count, and the first number that none of them had."""
@@ -48,9 +40,6 @@ class Inherited:
     generation: int
     epochs: frozenset[int]
     next: int
-
-    def to_json(self) -> InheritedJson:
-        return InheritedJson(epochs=sorted(self.epochs), next=self.next)
 
 
 class EpochFiles:
@@ -143,8 +132,7 @@ class EpochFiles:
         return None
 
     def _write(self, own: OwnGeneration, epochs: Sequence[int]) -> None:
-        inherited = Inherited(own, frozenset(epochs), self.next())
-        document = {"version": VERSION, **inherited.to_json()}
+        document = {"version": VERSION, "epochs": sorted(epochs), "next": self.next()}
         self._folder.write(_name(own), codec.encode(document))
         for older in self._documents():
             if older < own:

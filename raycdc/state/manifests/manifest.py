@@ -12,15 +12,17 @@ position of the source, and is the same however often the segment is read.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.model.evolution.events import SchemaChangeEvent, event_from_json, event_to_json
-from raycdc.model.view import RowView, RowViewJson
+from raycdc.model.json_value import Json
+from raycdc.model.view import RowView
 from raycdc.state.opaque import EnumeratorState, Opaque, SealedSplit
 
 #: Version of the manifest format; a newer one is refused, an older one upgraded on load (`checkpoint.codec`).
@@ -43,32 +45,8 @@ def seq_base(epoch: int, *, log: bool, offset: int = 0) -> int:
     return (epoch << (SEQ_COUNTER_BITS + 1)) | (int(log) << SEQ_COUNTER_BITS) | offset
 
 
-class SegmentFileJson(TypedDict):
-    """The file of a `Segment` in a message. A manifest has no `flight`."""
-
-    node: str
-    path: str
-    flight: NotRequired[str]
-    rows: int
-    bytes: int
-    crc32: int
-
-
-class SegmentJson(SegmentFileJson):
-    """A `Segment` in a message. A manifest has neither `lost` nor `view`."""
-
-    table: str
-    schema: str
-    split_id: str
-    partition: int
-    kind: str
-    seq_base: int
-    lost: NotRequired[int]
-    view: NotRequired[RowViewJson]
-
-
 @dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(JsonObject):
     """One uncompressed Arrow IPC file of changelog rows: one table, one schema version, one hash partition.
 
     `node` names the spool that has it: `STATE_NODE`, or another Ray node's. In a running job `path` is absolute on that
@@ -82,7 +60,7 @@ class Segment:
 
     node: str
     path: str
-    flight: str
+    flight: str = field(metadata=stored(older=""))
     table: TableId
     schema: str
     split_id: str
@@ -92,44 +70,23 @@ class Segment:
     rows: int
     bytes: int
     crc32: int
-    lost: int = 0
-    view: RowView | None = None
+    lost: int = field(default=0, metadata=stored(older=0))
+    view: RowView | None = field(default=None, metadata=LEFT_OUT)
 
-    def to_json(self) -> SegmentJson:
-        plain = self.stored()
-        plain["path"] = self.path
-        plain["flight"] = self.flight
-        plain["lost"] = self.lost
-        if self.view:
-            plain["view"] = self.view.to_json()
-        return plain
-
-    @classmethod
-    def from_json(cls, data: SegmentJson) -> Segment:
-        view = RowView.from_json(data["view"]) if "view" in data else None
-        fields: Any = {"flight": "", **data, "table": TableId.parse(data["table"]), "view": view}
-        return cls(**fields)
+    refuses_unknown_keys = True
 
     @property
     def name(self) -> str:
         """The file's name, which no two segments share."""
         return posixpath.basename(self.path)
 
-    def stored(self) -> SegmentJson:
+    def stored(self) -> Mapping[str, Json]:
         """The part of `to_json` that stays true when folders move and servers start anew."""
-        return SegmentJson(
-            node=self.node,
-            path=self.name,
-            table=str(self.table),
-            schema=self.schema,
-            split_id=self.split_id,
-            partition=self.partition,
-            kind=self.kind,
-            seq_base=self.seq_base,
-            rows=self.rows,
-            bytes=self.bytes,
-            crc32=self.crc32,
-        )
+        document = self.to_json()
+        document["path"] = self.name
+        del document["flight"], document["lost"]
+        document.pop("view", None)
+        return document
 
     def located(self, folder: PurePath | None, *, flight: str = "") -> Segment:
         """The segment where its node has it now: in `folder` (None: the node knows), served by `flight`."""
@@ -142,14 +99,6 @@ class UnknownChange:
 
     index: int
     written: Opaque
-
-
-class TableEpochJson(TypedDict):
-    """`TableEpoch` in a manifest; a change is of `raycdc.model.evolution.events`, of this version or a later one."""
-
-    schema: str
-    snapshot: bool
-    changes: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +116,7 @@ class TableEpoch:
     changes: tuple[SchemaChangeEvent, ...] = ()
     unknown: tuple[UnknownChange, ...] = ()
 
-    def to_json(self) -> TableEpochJson:
+    def to_json(self) -> Mapping[str, Json]:
         changes: list[Any] = [*map(event_to_json, self.changes)]
         for change in self.unknown:
             # In ascending order, so each finds all that come before it.
@@ -175,7 +124,7 @@ class TableEpoch:
         return {"schema": self.schema, "snapshot": self.snapshot, "changes": changes}
 
     @classmethod
-    def from_json(cls, data: TableEpochJson) -> TableEpoch:
+    def from_json(cls, data: Any) -> TableEpoch:
         changes: list[SchemaChangeEvent] = []
         unknown: list[UnknownChange] = []
         for index, change in enumerate(data["changes"]):
@@ -186,25 +135,12 @@ class TableEpoch:
         return cls(data["schema"], data["snapshot"], tuple(changes), tuple(unknown))
 
 
-class ManifestJson(TypedDict):
-    """A `Manifest` on disk; the splits and the enumerator are as their authors write them."""
-
-    version: int
-    epoch: int
-    generation: int
-    created_ms: int
-    from_splits: dict[str, Any]
-    to_splits: dict[str, Any]
-    enumerator: Any
-    segments: list[SegmentJson]
-    tables: dict[str, TableEpochJson]
-    watermark_ms: int | None
-    final: bool
-    lost: NotRequired[dict[str, int]]
+def _stored_segments(segments: Sequence[Segment]) -> Sequence[Mapping[str, Json]]:
+    return [segment.stored() for segment in segments]
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(JsonObject):
     """One sealed epoch; see the module's docstring. `final` marks the last epoch of a bounded run.
 
     `tables` names every table that must hold the epoch before it counts as committed: those with segments or schema
@@ -218,47 +154,15 @@ class Manifest:
     from_splits: Mapping[str, SealedSplit]
     to_splits: Mapping[str, SealedSplit]
     enumerator: EnumeratorState
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[Segment, ...] = field(default=(), metadata=stored(write=_stored_segments))
     tables: dict[TableId, TableEpoch] = field(default_factory=dict)
     watermark_ms: int | None = None
     final: bool = False
-    lost: dict[TableId, int] = field(default_factory=dict)
+    lost: dict[TableId, int] = field(default_factory=dict, metadata=LEFT_OUT)
+
+    written_first = ("version",)
+    version = MANIFEST_VERSION
 
     @property
     def rows(self) -> int:
         return sum(segment.rows for segment in self.segments)
-
-    def to_json(self) -> ManifestJson:
-        document: ManifestJson = {
-            "version": MANIFEST_VERSION,
-            "epoch": self.epoch,
-            "generation": self.generation,
-            "created_ms": self.created_ms,
-            "from_splits": {split: state.to_json() for split, state in self.from_splits.items()},
-            "to_splits": {split: state.to_json() for split, state in self.to_splits.items()},
-            "enumerator": self.enumerator.to_json(),
-            "segments": [s.stored() for s in self.segments],
-            "tables": {str(t): e.to_json() for t, e in self.tables.items()},
-            "watermark_ms": self.watermark_ms,
-            "final": self.final,
-        }
-        if self.lost:
-            document["lost"] = {str(table): count for table, count in self.lost.items()}
-        return document
-
-    @classmethod
-    def from_json(cls, data: ManifestJson) -> Manifest:
-        """Inverse of `to_json` for the current version; `checkpoint.codec` checks and upgrades versions first."""
-        return cls(
-            epoch=data["epoch"],
-            generation=data["generation"],
-            created_ms=data["created_ms"],
-            from_splits={split: SealedSplit.from_json(state) for split, state in data["from_splits"].items()},
-            to_splits={split: SealedSplit.from_json(state) for split, state in data["to_splits"].items()},
-            enumerator=EnumeratorState.from_json(data["enumerator"]),
-            segments=tuple(Segment.from_json(s) for s in data["segments"]),
-            tables={TableId.parse(t): TableEpoch.from_json(e) for t, e in data["tables"].items()},
-            watermark_ms=data["watermark_ms"],
-            final=data["final"],
-            lost={TableId.parse(table): count for table, count in data.get("lost", {}).items()},
-        )

@@ -8,30 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NotRequired, TypedDict
 
 import msgpack
 
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
 from raycdc.model.json_value import Json
 
 
-class PatchJson(TypedDict):
-    """`Patch` in a manifest or a message; what is empty is left out."""
-
-    put: NotRequired[dict[str, Json]]
-    gone: NotRequired[list[str]]
-    inside: NotRequired[dict[str, PatchJson]]
-
-
 @dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(JsonObject):
     """Keys that are `put`, in the place of older ones or anew, keys that are `gone`, and objects of which some keys are
-    others `inside`. No key is in two of them.
+    others `inside`. No key is in two of them. In a manifest or a message, each is left out where it is empty.
     """
 
-    put: Mapping[str, Json] = field(default_factory=dict)
-    gone: tuple[str, ...] = ()
-    inside: Mapping[str, Patch] = field(default_factory=dict)
+    put: Mapping[str, Json] = field(default_factory=dict, metadata=LEFT_OUT)
+    gone: tuple[str, ...] = field(default=(), metadata=stored("gone", left_out=True))
+    inside: Mapping[str, Patch] = field(default_factory=dict, metadata=LEFT_OUT)
 
     def __bool__(self) -> bool:
         """Whether anything is another one."""
@@ -81,21 +73,6 @@ class Patch:
             after[key] = patch.onto(inner)
         after.update(self.put)
         return after
-
-    def to_json(self) -> PatchJson:
-        document: PatchJson = {}
-        if self.put:
-            document["put"] = dict(self.put)
-        if self.gone:
-            document["gone"] = list(self.gone)
-        if self.inside:
-            document["inside"] = {key: patch.to_json() for key, patch in self.inside.items()}
-        return document
-
-    @classmethod
-    def from_json(cls, data: PatchJson) -> Patch:
-        inside = {key: cls.from_json(patch) for key, patch in data.get("inside", {}).items()}
-        return cls(data.get("put", {}), tuple(data.get("gone", ())), inside)
 
 
 #: Stands for a key that is not there, and is the same as no value.

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any
 
+from raycdc.core.typed_codec import JsonObject
 from raycdc.model import TableId
 from raycdc.model.json_value import Json
-from raycdc.state.manifests.manifest import Manifest, SegmentJson, TableEpochJson
-from raycdc.state.manifests.patch import Patch, PatchJson
+from raycdc.state.manifests.manifest import Manifest
+from raycdc.state.manifests.patch import Patch
 from raycdc.state.opaque import EnumeratorState, SealedSplit
 
 #: Version of a manifest that is a change. One that is whole has `MANIFEST_VERSION`, which older versions read.
@@ -25,7 +26,7 @@ _LEVELS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class SealedState:
+class SealedState(JsonObject):
     """What is behind an epoch: the states of splits and enumerator, and how many values each table has lost so far."""
 
     splits: Mapping[str, SealedSplit]
@@ -43,13 +44,6 @@ class SealedState:
             _splits(data["to_splits"]), EnumeratorState.from_json(data["enumerator"]), _tables(data.get("lost", {}))
         )
 
-    def to_json(self) -> dict[str, Json]:
-        return {"splits": _states(self.splits), "enumerator": self.enumerator.to_json(), "lost": _counts(self.lost)}
-
-    @classmethod
-    def from_json(cls, data: Any) -> SealedState:
-        return cls(_splits(data["splits"]), EnumeratorState.from_json(data["enumerator"]), _tables(data["lost"]))
-
     @property
     def entries(self) -> int:
         """About how many things it has that change by themselves: splits, and tables of these and of the enumerator."""
@@ -63,38 +57,6 @@ class ManifestReference:
 
     epoch: int
     sha: str
-
-
-class AfterJson(TypedDict):
-    """What a manifest follows, and from which number on everything is needed to read that."""
-
-    epoch: int
-    sha: str
-    base: int
-
-
-class ChangesJson(TypedDict):
-    """The patches of a `ChangedManifest`."""
-
-    from_splits: PatchJson
-    to_splits: PatchJson
-    enumerator: PatchJson
-    lost: PatchJson
-
-
-class ChangedManifestJson(TypedDict):
-    """`ChangedManifest` on disk."""
-
-    version: int
-    epoch: int
-    generation: int
-    created_ms: int
-    after: AfterJson
-    changes: ChangesJson
-    segments: list[SegmentJson]
-    tables: dict[str, TableEpochJson]
-    watermark_ms: int | None
-    final: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,28 +114,28 @@ class ChangedManifest:
             lost=_tables(lost),
         )
 
-    def to_json(self) -> ChangedManifestJson:
+    def to_json(self) -> Mapping[str, Json]:
         own = self.own
-        return ChangedManifestJson(
-            version=CHANGE_VERSION,
-            epoch=own.epoch,
-            generation=own.generation,
-            created_ms=own.created_ms,
-            after=AfterJson(epoch=self.after.epoch, sha=self.after.sha, base=self.base),
-            changes=ChangesJson(
-                from_splits=self.from_splits.to_json(),
-                to_splits=self.to_splits.to_json(),
-                enumerator=self.enumerator.to_json(),
-                lost=self.lost.to_json(),
-            ),
-            segments=[segment.stored() for segment in own.segments],
-            tables={str(table): epoch.to_json() for table, epoch in own.tables.items()},
-            watermark_ms=own.watermark_ms,
-            final=own.final,
-        )
+        return {
+            "version": CHANGE_VERSION,
+            "epoch": own.epoch,
+            "generation": own.generation,
+            "created_ms": own.created_ms,
+            "after": {"epoch": self.after.epoch, "sha": self.after.sha, "base": self.base},
+            "changes": {
+                "from_splits": self.from_splits.to_json(),
+                "to_splits": self.to_splits.to_json(),
+                "enumerator": self.enumerator.to_json(),
+                "lost": self.lost.to_json(),
+            },
+            "segments": [segment.stored() for segment in own.segments],
+            "tables": {str(table): epoch.to_json() for table, epoch in own.tables.items()},
+            "watermark_ms": own.watermark_ms,
+            "final": own.final,
+        }
 
     @classmethod
-    def from_json(cls, data: ChangedManifestJson) -> ChangedManifest:
+    def from_json(cls, data: Any) -> ChangedManifest:
         """Inverse of `to_json`; its own manifest has no states."""
         whole: Any = {**data, "from_splits": {}, "to_splits": {}, "enumerator": {}}
         own = Manifest.from_json(whole)

@@ -174,10 +174,10 @@ def test_an_unknown_source_event_is_named() -> None:
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (["SealEpoch", "7"], "SealEpoch.epoch: str is no int"),
-        (["SealEpoch", True], "SealEpoch.epoch: bool is no int"),
-        (["SplitsAdded", "ab"], "SplitsAdded.split_ids: not an array: str"),
-        (["SplitsRemoved", []], "SplitsRemoved.states: not a map: list"),
+        (["SealEpoch", "7"], "SealEpoch.epoch: expected an integer, found a string"),
+        (["SealEpoch", True], "SealEpoch.epoch: expected an integer, found a boolean"),
+        (["SplitsAdded", "ab"], "SplitsAdded.split_ids: expected an array, found a string"),
+        (["SplitsRemoved", []], "SplitsRemoved.states: expected an object, found an array"),
         (["SourceEventWrapper", ["ChunkVoided", ["d.t", "s", 0], "why", "burnt"]], "ChunkVoided.fate: 'burnt'"),
     ],
 )

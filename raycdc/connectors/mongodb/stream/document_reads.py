@@ -22,7 +22,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -37,6 +37,7 @@ from raycdc.connectors.mongodb.stream.causal import Found
 from raycdc.connectors.mongodb.stream.events import EventBatch, RowWriter
 from raycdc.connectors.mongodb.stream.reopened_stream import Stream
 from raycdc.connectors.mongodb.stream.token import seconds_of
+from raycdc.core.typed_codec import NOWHERE, read, stored, write
 from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.state.missing import MissingRow
@@ -67,6 +68,10 @@ class ReadDocuments(Protocol):
     ) -> Found: ...
 
 
+def _key_to_json(key: bytes) -> str:
+    return base64.b64encode(key).decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Absent:
     """A change whose document was not found. `key` is BSON (``{_id: …}``), `time` its cluster time (of several, that of
@@ -76,20 +81,11 @@ class Absent:
 
     table: TableId
     uuid: str
-    key: bytes
+    key: bytes = field(metadata=stored(write=_key_to_json, read=base64.b64decode))
     time: int
     wall_ms: int
     seen: int
-    due: bool = False
-
-    def to_json(self) -> list[Any]:
-        key = base64.b64encode(self.key).decode()
-        return [str(self.table), self.uuid, key, self.time, self.wall_ms, self.seen]
-
-    @classmethod
-    def from_json(cls, data: Sequence[Any]) -> Absent:
-        table, uuid, key, time, wall_ms, seen = data
-        return cls(TableId.parse(table), uuid, base64.b64decode(key), time, wall_ms, seen)
+    due: bool = field(default=False, metadata=NOWHERE)
 
     def missing(self) -> MissingRow:
         key = json_util.dumps(bson.decode(self.key), json_options=json_util.RELAXED_JSON_OPTIONS)
@@ -114,7 +110,7 @@ class RereadEvents:
 
 def is_complete(notes: LogNotes, up_to: int) -> bool:
     """Whether no change up to that cluster time is absent in the log's notes, which `DocumentReads` gave."""
-    return all(Absent.from_json(entry).time > up_to for entry in notes.to_json().get("absent", ()))
+    return all(read(Absent, entry).time > up_to for entry in notes.to_json().get("absent", ()))
 
 
 class DocumentReads:
@@ -137,7 +133,7 @@ class DocumentReads:
         self._bytes = 0
         self._changed = False
         for entry in state.get("absent", ()):
-            absent = Absent.from_json(entry)
+            absent = read(Absent, entry)
             self._absent.setdefault(absent.table, {})[absent.key] = absent
         self._work_out()
         self._changed = False
@@ -165,7 +161,7 @@ class DocumentReads:
         if not self._changed:
             return None
         self._changed = False
-        absent = [one.to_json() for own in self._absent.values() for one in own.values()]
+        absent = [write(one) for own in self._absent.values() for one in own.values()]
         return {"version": VERSION, "absent": absent} if absent else {}
 
     def filled(self, batch: EventBatch, own: np.ndarray, writer: RowWriter) -> tuple[bytes, np.ndarray]:

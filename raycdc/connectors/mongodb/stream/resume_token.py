@@ -8,7 +8,6 @@ Where a source was read to, as state has it: a place in a change stream, or the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
 
 import bson
 from bson import json_util
@@ -16,6 +15,7 @@ from bson.raw_bson import RawBSONDocument
 
 from raycdc.connectors.mongodb.bson.documents import CANONICAL, PLAIN, RAW, Document
 from raycdc.connectors.mongodb.stream.token import TokenParts, cluster_time_of, decode_token
+from raycdc.core.typed_codec import JsonObject
 from raycdc.errors import ConfigError
 from raycdc.state.opaque import Position
 
@@ -56,23 +56,8 @@ class ResumeToken:
         return cls.of(json_util.loads(text, json_options=CANONICAL))
 
 
-class StreamPositionJson(TypedDict):
-    """`StreamPosition` in a state."""
-
-    cluster_time: int
-    token: Any
-    replica_set: str
-
-
-class NoLogPositionJson(TypedDict):
-    """`NoLogPosition` in a state."""
-
-    log: Literal["none"]
-    replica_set: str
-
-
 @dataclass(frozen=True, slots=True)
-class StreamPosition:
+class StreamPosition(JsonObject):
     """Behind `token` (None: none was seen yet); all up to `cluster_time` has been read. Of `replica_set` alone.
 
     The cluster time is the log's ordinal (`raycdc.connectors.mongodb.stream.token.ordinal_of`).
@@ -81,10 +66,6 @@ class StreamPosition:
     cluster_time: int
     token: ResumeToken | None = None
     replica_set: str = ""
-
-    def to_json(self) -> StreamPositionJson:
-        token = None if self.token is None else self.token.to_json()
-        return {"cluster_time": self.cluster_time, "token": token, "replica_set": self.replica_set}
 
     def sealed(self) -> Position:
         """As states have it."""
@@ -103,13 +84,13 @@ class StreamPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class NoLogPosition:
+class NoLogPosition(JsonObject):
     """The place of a snapshot alone, which follows no log; of `replica_set`."""
 
     replica_set: str
 
-    def to_json(self) -> NoLogPositionJson:
-        return {"log": "none", "replica_set": self.replica_set}
+    log = "none"
+    written_first = ("log",)
 
     def sealed(self) -> Position:
         """As states have it."""
@@ -120,6 +101,5 @@ def position_of(position: Position) -> StreamPosition | NoLogPosition:
     """The position that a state has."""
     data = position.to_json()
     if data.get("log") == "none":
-        return NoLogPosition(data["replica_set"])
-    token = None if data["token"] is None else ResumeToken.from_json(data["token"])
-    return StreamPosition(data["cluster_time"], token, data["replica_set"])
+        return NoLogPosition.from_json(data)
+    return StreamPosition.from_json(data)

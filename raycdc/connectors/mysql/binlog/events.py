@@ -20,6 +20,7 @@ from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.binlog.session import NO_SESSION, NO_WRITER, LogWriter, SessionState, parse_session
 from raycdc.connectors.mysql.values.charsets import codec_of
 from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.core.typed_codec import JsonText
 from raycdc.errors import CorruptLogError
 from raycdc.model import TableId
 
@@ -44,7 +45,7 @@ class BinlogRowsItem:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class LoggedThread:
+class LoggedThread(JsonText):
     """The session that ran a statement: the server it was given to, and its number there, until that server starts."""
 
     server_id: int

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypedDict
+from typing import Literal
 
 from raycdc.connectors.mysql.ddl.alter import inherit, server_column
 from raycdc.connectors.mysql.ddl.apply import apply_ddl
@@ -38,7 +38,8 @@ from raycdc.connectors.mysql.ddl.parse.statements import (
     UniqueKey,
 )
 from raycdc.connectors.mysql.ddl.shape import ColumnLineage
-from raycdc.connectors.mysql.values.types import MySqlTable, StoredTable
+from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.core.typed_codec import JsonObject
 from raycdc.errors import SchemaError
 from raycdc.model import TableId
 from raycdc.model.evolution import (
@@ -61,20 +62,8 @@ _ROLES: dict[str, Role] = {"gho": "shadow", "new": "shadow", "del": "old", "rev_
 Role = Literal["shadow", "old", "notes"]
 
 
-class StoredShadow(TypedDict):
-    """`Shadow` in a checkpoint."""
-
-    owner: str
-    table: StoredTable | None
-    doubt: str
-    comment: str | None
-    renamed: dict[str, str]
-    filled: dict[str, str | None]
-    computed: dict[str, str]
-
-
 @dataclass(frozen=True, slots=True)
-class Shadow:
+class Shadow(JsonObject):
     """A tool's table: its shape (None: not known, then `doubt` says why) and where its columns come from.
 
     `doubt` is also why its rows may be others than those of `owner`; empty when they are not. `comment` is what the
@@ -99,30 +88,6 @@ class Shadow:
             columns = ", ".join(sorted(self.renamed))
             return f"gh-ost can be told to leave renamed columns out of its copy ({columns}), which no log tells"
         return self.doubt
-
-    def to_json(self) -> StoredShadow:
-        return {
-            "owner": str(self.owner),
-            "table": None if self.table is None else self.table.to_json(),
-            "doubt": self.doubt,
-            "comment": self.comment,
-            "renamed": dict(self.renamed),
-            "filled": dict(self.filled),
-            "computed": dict(self.computed),
-        }
-
-    @classmethod
-    def from_json(cls, data: StoredShadow) -> Shadow:
-        table = None if data["table"] is None else MySqlTable.from_json(data["table"])
-        return cls(
-            TableId.parse(data["owner"]),
-            table,
-            data["doubt"],
-            data["comment"],
-            data["renamed"],
-            data["filled"],
-            data["computed"],
-        )
 
 
 def role_of(table: TableId, captured: Collection[TableId]) -> tuple[TableId, Role] | None:

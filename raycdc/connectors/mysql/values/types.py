@@ -16,9 +16,10 @@ import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal
 
 from raycdc.connectors.mysql.values.charsets import is_known
+from raycdc.core.typed_codec import LEFT_OUT, NOWHERE, SPREAD, JsonObject
 from raycdc.errors import SchemaError
 from raycdc.model import Column, LogicalType, TableId, TableSchema, TypeKind
 from raycdc.model.types import DECIMAL_PRECISION_MAX
@@ -110,22 +111,8 @@ class ValueTreatment(StrEnum):
     GEOJSON = "geojson"
 
 
-class StoredMySqlColumn(TypedDict):
-    """`MySqlColumn` in a schema document."""
-
-    name: str
-    column_type: str
-    charset: str
-    collation: str
-    nullable: bool
-    default: str | None
-    extra: str
-    #: Left out where there was no choice: the fingerprints of such tables stay what they were.
-    treatment: NotRequired[str]
-
-
 @dataclass(frozen=True, slots=True)
-class MySqlColumn:
+class MySqlColumn(JsonObject):
     """One column as the server describes it.
 
     `column_type` is ``information_schema.COLUMNS.COLUMN_TYPE`` (``decimal(12,2) unsigned``, ``enum('a','b')``);
@@ -140,7 +127,8 @@ class MySqlColumn:
     nullable: bool = True
     default: str | None = None
     extra: str = ""
-    treatment: ValueTreatment = ValueTreatment.PLAIN
+    #: Left out where there was no choice: the fingerprints of such tables stay what they were.
+    treatment: ValueTreatment = field(default=ValueTreatment.PLAIN, metadata=LEFT_OUT)
 
     @property
     def shape(self) -> TypeShape:
@@ -187,49 +175,9 @@ class MySqlColumn:
                 "Leave its table out with source.exclude."
             ) from None
 
-    def to_json(self) -> StoredMySqlColumn:
-        stored: StoredMySqlColumn = {
-            "name": self.name,
-            "column_type": self.column_type,
-            "charset": self.charset,
-            "collation": self.collation,
-            "nullable": self.nullable,
-            "default": self.default,
-            "extra": self.extra,
-        }
-        if self.treatment:
-            stored["treatment"] = self.treatment.value
-        return stored
-
-    @classmethod
-    def from_json(cls, data: StoredMySqlColumn) -> MySqlColumn:
-        return cls(
-            data["name"],
-            data["column_type"],
-            data["charset"],
-            data["collation"],
-            data["nullable"],
-            data["default"],
-            data["extra"],
-            ValueTreatment(data.get("treatment", "")),
-        )
-
-
-class StoredTable(TypedDict):
-    """`MySqlTable` in a schema document."""
-
-    db: str
-    table: str
-    columns: list[StoredMySqlColumn]
-    primary_key: list[str]
-    charset: str
-    collation: str
-    row_end: NotRequired[str]
-    unique_keys: NotRequired[int]
-
 
 @dataclass(frozen=True, slots=True)
-class MySqlTable:
+class MySqlTable(JsonObject):
     """A source table in one version of its schema; `primary_key` holds column names in key order (empty: none).
 
     `charset` and `collation` are the table's defaults, which columns added later inherit; empty where not known.
@@ -239,20 +187,20 @@ class MySqlTable:
     `columns` where the statement that made the table did not name it: the log has it, and ROW START, behind the others.
     """
 
-    id: TableId
+    id: TableId = field(metadata=SPREAD)
     columns: tuple[MySqlColumn, ...]
     primary_key: tuple[str, ...] = ()
     charset: str = ""
     collation: str = ""
-    row_end: str = ""
+    row_end: str = field(default="", metadata=LEFT_OUT)
     #: Of a table of MariaDB: its unique keys but the primary one, at most; the log may have a hash of each.
-    unique_keys: int = 0
+    unique_keys: int = field(default=0, metadata=LEFT_OUT)
     #: Of a table that was just looked at or created, and in no state: its engine where that is known, and a VIRTUAL
     #: column whose values the log has otherwise (`raycdc.connectors.mysql.ddl.logged_otherwise`).
-    engine: str = field(default="", compare=False)
+    engine: str = field(default="", compare=False, metadata=NOWHERE)
     #: It is shown to people, and need not be told apart by its key.
-    for_people: bool = False
-    misleading: str = field(default="", compare=False)
+    for_people: bool = field(default=False, metadata=NOWHERE)
+    misleading: str = field(default="", compare=False, metadata=NOWHERE)
 
     def as_logged(self) -> MySqlTable:
         """The table with the columns that only the log has."""
@@ -267,29 +215,6 @@ class MySqlTable:
         except SchemaError as cause:
             raise SchemaError(f"Table {self.id}: {cause}") from cause
         return TableSchema(columns, self.primary_key)
-
-    def to_json(self) -> StoredTable:
-        stored: StoredTable = {
-            "db": self.id.db,
-            "table": self.id.table,
-            "columns": [c.to_json() for c in self.columns],
-            "primary_key": list(self.primary_key),
-            "charset": self.charset,
-            "collation": self.collation,
-        }
-        if self.row_end:
-            stored["row_end"] = self.row_end
-        if self.unique_keys:
-            stored["unique_keys"] = self.unique_keys
-        return stored
-
-    @classmethod
-    def from_json(cls, data: StoredTable) -> MySqlTable:
-        columns = tuple(MySqlColumn.from_json(c) for c in data["columns"])
-        name = TableId(data["db"], data["table"])
-        end = data.get("row_end", "")
-        keys = data.get("unique_keys", 0)
-        return cls(name, columns, tuple(data["primary_key"]), data["charset"], data["collation"], end, keys)
 
 
 #: MariaDB's name of the column until when a row is current, where the user gave it no name.

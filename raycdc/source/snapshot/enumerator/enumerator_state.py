@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NotRequired, TypedDict
 
+from raycdc.core.typed_codec import JsonObject, stored
 from raycdc.errors import ProtocolError
 from raycdc.model import TableId
 from raycdc.model.json_value import Json
@@ -20,62 +20,21 @@ STATE_VERSION = 1
 BACKFILL_VERSION = 2
 
 
-class SealedPlanningJson(TypedDict):
-    """`SealedPlanning` in a manifest; the planner's state is its connector's."""
-
-    schema: str
-    document: Any
-    planner: Any
-    planned: int
-    finished: int
-    estimate: int
-    incarnation: NotRequired[int]
-    amount: NotRequired[list[Any]]
-
-
 @dataclass(frozen=True, slots=True)
-class SealedPlanning:
+class SealedPlanning(JsonObject):
     """The progress of planning and reading a table; `document` is its schema's, while planning needs it.
 
     `planner` is None once all chunks of the table are planned. `amount` is for people.
     """
 
-    fingerprint: str
+    fingerprint: str = field(metadata=stored("schema"))
     document: SchemaDocument | None
     planner: PlannerState | None
     planned: int
     finished: int
     estimate: int
-    incarnation: int
-    amount: SnapshotAmount = NO_AMOUNT
-
-    def to_json(self) -> Mapping[str, Json]:
-        amount = self.amount
-        return {
-            **({} if amount == NO_AMOUNT else {"amount": [amount.rows, amount.bytes, amount.estimate]}),
-            "schema": self.fingerprint,
-            "document": None if self.document is None else self.document.to_json(),
-            "planner": None if self.planner is None else self.planner.to_json(),
-            "planned": self.planned,
-            "finished": self.finished,
-            "estimate": self.estimate,
-            "incarnation": self.incarnation,
-        }
-
-    @classmethod
-    def from_json(cls, data: SealedPlanningJson) -> SealedPlanning:
-        """Inverse of `to_json`; older states have no incarnation, or no amount."""
-        document, planner = data["document"], data["planner"]
-        return cls(
-            data["schema"],
-            None if document is None else SchemaDocument.from_json(document),
-            None if planner is None else PlannerState.from_json(planner),
-            data["planned"],
-            data["finished"],
-            data["estimate"],
-            data.get("incarnation", 0),
-            SnapshotAmount(*data.get("amount", ())),
-        )
+    incarnation: int = field(metadata=stored(older=0))
+    amount: SnapshotAmount = field(default=NO_AMOUNT, metadata=stored(left_out=True, before="fingerprint"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ class StreamState:
             {table: Parked.from_json(entry) for table, entry in parked.items() if "catching_up" not in entry},
             data.get("changes", 0),
             LogNotes.from_json(data.get("source", {})),
-            MissingState.from_json(data.get("missing")),
+            MissingState.from_json(data["missing"]) if "missing" in data else MissingState(),
             {table: CatchingUp.from_json(entry) for table, entry in parked.items() if "catching_up" in entry},
         )
 

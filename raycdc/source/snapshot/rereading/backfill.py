@@ -36,36 +36,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NotRequired, TypedDict
 
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
 from raycdc.errors import TableLockedError
 from raycdc.model import TableId
 from raycdc.source.protocol.api import BackfillProgress, SplitEnumeratorContext
 from raycdc.source.schema_document import SchemaDocument
 from raycdc.source.snapshot.enumerator.snapshot_plan import EnumeratorDialect, PlannedChunks
 from raycdc.source.snapshot.log.stream_state import StreamState
-from raycdc.source.snapshot.rereading.backfill_request import RowsRequest, RowsRequestJson
+from raycdc.source.snapshot.rereading.backfill_request import RowsRequest
 from raycdc.source.split import BackfillRows, SnapshotSplit
 from raycdc.source.tables.table_life import Followed
 from raycdc.state.manifests.manifest import Segment
 from raycdc.state.opaque import PlannerState
 
 
-class BackfillJson(TypedDict):
-    """`Backfill` in a manifest; chunks, planner and document are as these write themselves."""
-
-    request: RowsRequestJson
-    queue: list[Any]
-    planner: Any
-    document: Any
-    planned: int
-    rows: int
-    over: str | None
-    estimate: NotRequired[int]
-
-
 @dataclass(frozen=True, slots=True)
-class Backfill:
+class Backfill(JsonObject):
     """The progress of a backfill, as manifests have it.
 
     `queue` are planned chunks that are in no manifest; `planner` is None once all are planned, and `document` describes
@@ -79,8 +66,8 @@ class Backfill:
     document: SchemaDocument | None = None
     planned: int = 0
     rows: int = 0
-    over: str | None = None
-    estimate: int = 0
+    over: str | None = field(default=None, metadata=stored("over"))
+    estimate: int = field(default=0, metadata=LEFT_OUT)
 
     @property
     def progress(self) -> BackfillProgress:
@@ -106,34 +93,6 @@ class Backfill:
         if self.over:
             return f"was read again as far as {self.rows:,} rows, and then not any more: {self.over}"
         return f"has {self.rows:,} rows that were read again"
-
-    def to_json(self) -> BackfillJson:
-        document = BackfillJson(
-            request=self.request.to_json(),
-            queue=[split.to_json() for split in self.queue],
-            planner=None if self.planner is None else self.planner.to_json(),
-            document=None if self.document is None else self.document.to_json(),
-            planned=self.planned,
-            rows=self.rows,
-            over=self.over,
-        )
-        if self.estimate:
-            document["estimate"] = self.estimate
-        return document
-
-    @classmethod
-    def from_json(cls, data: BackfillJson) -> Backfill:
-        document, planner = data["document"], data["planner"]
-        return cls(
-            RowsRequest.from_json(data["request"]),
-            tuple(map(SnapshotSplit.from_json, data["queue"])),
-            None if planner is None else PlannerState.from_json(planner),
-            None if document is None else SchemaDocument.from_json(document),
-            data["planned"],
-            data["rows"],
-            data["over"],
-            data.get("estimate", 0),
-        )
 
 
 @dataclass(slots=True)

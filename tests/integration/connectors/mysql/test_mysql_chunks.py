@@ -39,7 +39,7 @@ def plan(server: DatabaseServer, table: MySqlTable, chosen: ChunkSettings, step:
         assert len(found) == step or planner.plan.done
         chunks += [ChunkRange.from_json(json.loads(json.dumps(chunk.to_json()))) for chunk in found]
         state = json.loads(json.dumps(planner.plan.to_json()))
-        planner = ChunkPlanner(connector, table, chosen, ChunkPlan.from_json(state, table, rows=chosen.chunk_rows))
+        planner = ChunkPlanner(connector, table, chosen, ChunkPlan.restored(state, table, rows=chosen.chunk_rows))
         assert planner.plan.estimated_total >= len(chunks)
     assert planner.plan.estimated_total == len(chunks)
     return chunks
@@ -267,6 +267,6 @@ def test_the_key_settled_at_the_start_counts_whatever_the_configuration_says_lat
     with session(mariadb, "root") as connection:
         table = fill(connection, mariadb_database, "INT NOT NULL", list(range(50)), key="PRIMARY KEY (k), KEY (n)")
     connector = partial(connect, settings_of(mariadb, "root"))
-    begun = ChunkPlan.from_json({"key": "k"}, table, rows=5)
+    begun = ChunkPlan.restored({"key": "k"}, table, rows=5)
     planner = ChunkPlanner(connector, table, ChunkSettings(chunk_rows=5, key="n"), begun)
     assert {chunk.key for chunk in planner.next_chunks(5)} == {"k"}

@@ -76,12 +76,12 @@ def filled(connection: Any, database: str, columns: list[tuple[str, list[Any]]],
 def planned(server: DatabaseServer, table: MySqlTable, chosen: ChunkSettings, key: Any) -> list[ChunkRange]:
     """All chunks, a few at a time, with a new planner each time."""
     connector = partial(connect, settings_of(server, "root"))
-    begun = ChunkPlan.from_json({"key": key if isinstance(key, str) else list(key)}, table, rows=chosen.chunk_rows)
+    begun = ChunkPlan.restored({"key": key if isinstance(key, str) else list(key)}, table, rows=chosen.chunk_rows)
     planner = ChunkPlanner(connector, table, chosen, begun)
     chunks: list[ChunkRange] = []
     while not planner.plan.done:
         chunks += [ChunkRange.from_json(chunk.to_json()) for chunk in planner.next_chunks(4)]
-        restored = ChunkPlan.from_json(planner.plan.to_json(), table, rows=chosen.chunk_rows)
+        restored = ChunkPlan.restored(planner.plan.to_json(), table, rows=chosen.chunk_rows)
         planner = ChunkPlanner(connector, table, chosen, restored)
     return chunks
 

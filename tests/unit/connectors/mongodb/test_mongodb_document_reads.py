@@ -12,6 +12,7 @@ from raycdc.connectors.mongodb.stream import document_reads
 from raycdc.connectors.mongodb.stream.causal import Found
 from raycdc.connectors.mongodb.stream.resume_token import StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
+from raycdc.core import typed_codec
 from raycdc.errors import StateError
 from raycdc.model import RowKind
 from raycdc.source.snapshot.log.log_unit import LogTransactions, LogUnit, rows_of
@@ -55,7 +56,7 @@ def waiting(passed: list[LogUnit]) -> list[int]:
     """Keys of the changes that wait behind what was passed, as state has it."""
     state = [unit.log_position.notes.to_json() for unit in passed if unit.log_position.notes is not None]
     entries = state[-1].get("absent", []) if state else []
-    return [bson.decode(document_reads.Absent.from_json(entry).key)["_id"] for entry in entries]
+    return [bson.decode(typed_codec.read(document_reads.Absent, entry).key)["_id"] for entry in entries]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from raycdc.connectors.mongodb.stream.reopened_stream import ReopenedStream
 from raycdc.connectors.mongodb.stream.resume_token import ResumeToken, StreamPosition
 from raycdc.connectors.mongodb.stream.token import ordinal_of
 from raycdc.connectors.mongodb.stream.whole_transactions import MongoDbTransactionAssembler
+from raycdc.core import typed_codec
 from raycdc.errors import DataError, SourceError, SourceUnavailableError
 from raycdc.model import TableId
 from raycdc.model.rules.selector import TableSelector
@@ -316,7 +317,7 @@ def test_a_change_that_the_log_ahead_settles_is_told_where_the_stream_is(monkeyp
     """No row tells it, and a run may wait for it."""
     monkeypatch.setattr("raycdc.connectors.mongodb.stream.document_reads.WAITING_BYTES_MAX", 0)
     waiting = Absent(ORDERS, UUID, bson.encode({"_id": 2}), ordinal_of(9, 1), -1, ordinal_of(20, 1))
-    state = {"version": 1, "absent": [waiting.to_json()]}
+    state = {"version": 1, "absent": [typed_codec.write(waiting)]}
     script = Script(answer(event(15, 1, "delete", key=2)), answer(behind=token(10)))
     (passed,) = units(reader(script, state=state), script)
     assert (told(passed), passed.log_position.notes) == (([], 10, False), NO_NOTES)
@@ -324,7 +325,7 @@ def test_a_change_that_the_log_ahead_settles_is_told_where_the_stream_is(monkeyp
 
 def test_notes_are_settled_up_to_the_first_change_that_is_absent() -> None:
     waiting = Absent(ORDERS, UUID, bson.encode({"_id": 2}), ordinal_of(9, 1), -1, ordinal_of(20, 1))
-    notes = LogNotes.from_json({"version": 1, "absent": [waiting.to_json()]})
+    notes = LogNotes.from_json({"version": 1, "absent": [typed_codec.write(waiting)]})
     assert [is_complete(notes, ordinal_of(9, n)) for n in (0, 1, 2)] == [True, False, False]
     assert is_complete(NO_NOTES, NOWHERE)
 

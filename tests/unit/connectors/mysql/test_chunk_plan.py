@@ -49,25 +49,25 @@ STORED: list[Any] = [
 
 @pytest.mark.parametrize("stored", STORED, ids=[f"{stored['phase']}" for stored in STORED])
 def test_a_stored_plan_is_read_and_written_as_it_is(stored: Any) -> None:
-    plan = ChunkPlan.from_json(stored, TABLE, rows=7)
+    plan = ChunkPlan.restored(stored, TABLE, rows=7)
     assert json.loads(json.dumps(plan.to_json())) == stored
 
 
 def test_a_plan_of_before_there_was_a_factor_has_none() -> None:
     stored: Any = {name: value for name, value in STORED[0].items() if name != "factor"}
-    assert ChunkPlan.from_json(stored, TABLE, rows=7) == ChunkPlan.from_json(STORED[0], TABLE, rows=7)
+    assert ChunkPlan.restored(stored, TABLE, rows=7) == ChunkPlan.restored(STORED[0], TABLE, rows=7)
 
 
 def test_a_state_that_has_the_key_alone_begins_the_plan() -> None:
-    assert ChunkPlan.from_json({"key": "id"}, TABLE, rows=7) == ChunkPlan(KEY, 7)
-    assert ChunkPlan.from_json({"key": None}, TABLE, rows=7) == ChunkPlan(None, 7)
+    assert ChunkPlan.restored({"key": "id"}, TABLE, rows=7) == ChunkPlan(KEY, 7)
+    assert ChunkPlan.restored({"key": None}, TABLE, rows=7) == ChunkPlan(None, 7)
 
 
 @pytest.mark.parametrize(("name", "value"), [("version", 2), ("phase", "backwards")])
 def test_a_plan_that_nobody_can_read_is_a_named_error(name: str, value: Any) -> None:
     stored: Any = {**STORED[0], name: value}
     with pytest.raises(StateError, match=r"shop\.orders: the chunk plan has"):
-        ChunkPlan.from_json(stored, TABLE, rows=7)
+        ChunkPlan.restored(stored, TABLE, rows=7)
 
 
 def test_an_even_inside_is_cut_into_steps_without_a_connection_left_open() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from raycdc.connectors.mysql.binlog.events import DdlItem
 from raycdc.connectors.mysql.binlog.positions.position import BinlogOffset
 from raycdc.connectors.mysql.ddl.apply import DdlDialect, apply_ddl, parse_ddl
 from raycdc.connectors.mysql.ddl.follow.history import DdlHistory
-from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState, StoredHistory
+from raycdc.connectors.mysql.ddl.follow.history_state import HistoryState
 from raycdc.connectors.mysql.ddl.follow.log_server import LogServer
 from raycdc.connectors.mysql.ddl.parse.statements import CreateTable
 from raycdc.connectors.mysql.ddl.shadows import role_of, tool_tables
@@ -68,7 +69,7 @@ class Followed:
     def __init__(self, *tables: str, restarts: bool = True) -> None:
         self.selector = TableSelector(tables or ("shop.orders",))
         self.tables = {ORDERS: table_of(CREATED, ORDERS)}
-        self.state: StoredHistory = {}
+        self.state: Mapping[str, Any] = {}
         self.events: list[SchemaChangeEvent] = []
         self.updates = 0
         self.restarts = restarts

@@ -17,28 +17,18 @@ very second in which its file was begun, behind a start that fell between the tw
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import total_ordering
-from typing import NotRequired, TypedDict
 
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject
 from raycdc.state.opaque import Position
 
 #: A larger event would be sent once more at each start, only to be compared; the file is then known by its beginning.
 EVENT_BYTES_MAX = 1 << 20
 
 
-class StoredMark(TypedDict):
-    """`LogMark` in states; the event only where it is known."""
-
-    file: str
-    begun: int
-    server_id: int
-    at: NotRequired[int]
-    crc: NotRequired[int]
-
-
 @dataclass(frozen=True, slots=True)
-class LogMark:
+class LogMark(JsonObject):
     """See the module's docstring. The event of `file` from byte `at` on has the CRC32 `crc` without its checksum; `at`
     is 0 where none is known. `begun` is in seconds, as the server that wrote the file counts them.
     """
@@ -46,19 +36,8 @@ class LogMark:
     file: str
     begun: int
     server_id: int
-    at: int = 0
-    crc: int = 0
-
-    def to_json(self) -> StoredMark:
-        stored: StoredMark = {"file": self.file, "begun": self.begun, "server_id": self.server_id}
-        if self.at:
-            stored["at"], stored["crc"] = self.at, self.crc
-        return stored
-
-    @classmethod
-    def from_json(cls, data: StoredMark) -> LogMark:
-        """The mark that `to_json` wrote."""
-        return cls(data["file"], data["begun"], data["server_id"], data.get("at", 0), data.get("crc", 0))
+    at: int = field(default=0, metadata=LEFT_OUT)
+    crc: int = field(default=0, metadata=LEFT_OUT)
 
     @classmethod
     def of_format(cls, file: str, event: bytes) -> LogMark:
@@ -112,23 +91,9 @@ RESNAPSHOT_HINT = (
 )
 
 
-class StoredOffset(TypedDict):
-    """`BinlogOffset` in checkpoints and messages; the optional parts only where they say something."""
-
-    file: str
-    pos: int
-    gtid_set: str
-    server: NotRequired[str]
-    by_gtid: NotRequired[bool]
-    prepared: NotRequired[str]
-    skip_events: NotRequired[int]
-    skip_rows: NotRequired[int]
-    mark: NotRequired[StoredMark]
-
-
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
-class BinlogOffset:
+class BinlogOffset(JsonObject):
     """The byte after an event: everything before it has been seen. Equality and order look at file and byte alone.
 
     `server` names the server whose file this is (empty: not known). `by_gtid`: transactions behind this place that are
@@ -140,12 +105,12 @@ class BinlogOffset:
     file: str
     pos: int
     gtid_set: str = ""
-    server: str = ""
-    by_gtid: bool = False
-    prepared: str = ""
-    skip_events: int = 0
-    skip_rows: int = 0
-    mark: LogMark | None = None
+    server: str = field(default="", metadata=LEFT_OUT)
+    by_gtid: bool = field(default=False, metadata=LEFT_OUT)
+    prepared: str = field(default="", metadata=LEFT_OUT)
+    skip_events: int = field(default=0, metadata=LEFT_OUT)
+    skip_rows: int = field(default=0, metadata=LEFT_OUT)
+    mark: LogMark | None = field(default=None, metadata=LEFT_OUT)
 
     @property
     def file_number(self) -> int:
@@ -166,38 +131,6 @@ class BinlogOffset:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.pos}"
-
-    def to_json(self) -> StoredOffset:
-        stored: StoredOffset = {"file": self.file, "pos": self.pos, "gtid_set": self.gtid_set}
-        if self.server:
-            stored["server"] = self.server
-        if self.by_gtid:
-            stored["by_gtid"] = self.by_gtid
-        if self.prepared:
-            stored["prepared"] = self.prepared
-        if self.skip_events:
-            stored["skip_events"] = self.skip_events
-        if self.skip_rows:
-            stored["skip_rows"] = self.skip_rows
-        if self.mark is not None:
-            stored["mark"] = self.mark.to_json()
-        return stored
-
-    @classmethod
-    def from_json(cls, data: StoredOffset) -> BinlogOffset:
-        """The position that `to_json` wrote, however long ago."""
-        mark = data.get("mark")
-        return cls(
-            data["file"],
-            data["pos"],
-            data["gtid_set"],
-            data.get("server", ""),
-            data.get("by_gtid", False),
-            data.get("prepared", ""),
-            data.get("skip_events", 0),
-            data.get("skip_rows", 0),
-            None if mark is None else LogMark.from_json(mark),
-        )
 
     @classmethod
     def of(cls, position: Position) -> BinlogOffset:

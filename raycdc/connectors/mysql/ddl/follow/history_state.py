@@ -23,15 +23,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NotRequired, TypedDict
+from typing import Any
 
 from raycdc.connectors.mysql.binlog.events import DdlItem, LoggedThread
 from raycdc.connectors.mysql.ddl.apply import AffectedTables
 from raycdc.connectors.mysql.ddl.follow.database_defaults import CharsetDefault
 from raycdc.connectors.mysql.ddl.follow.masked_names import FormerNames
 from raycdc.connectors.mysql.ddl.parse.statements import RenameTable
-from raycdc.connectors.mysql.ddl.shadows import Shadow, StoredShadow
+from raycdc.connectors.mysql.ddl.shadows import Shadow
+from raycdc.core.typed_codec import LEFT_OUT, JsonObject
 from raycdc.model import TableId
+from raycdc.model.json_value import Json
 
 #: Sessions with hidden names that are kept. They are few: a session that logs rows logs no temporary tables. The oldest
 #: is forgotten, and no session is known from its beginning any more.
@@ -46,16 +48,16 @@ Names = Mapping[LoggedThread, frozenset[TableId]]
 
 
 @dataclass(frozen=True, slots=True)
-class TemporaryNames:
+class TemporaryNames(JsonObject):
     """Names by session, where every start of the server is known of up to `file` of the log.
 
     Sessions of the server that began after `since`, the last one where this log began, are known from their beginning;
     None: no session is.
     """
 
-    file: str = ""
-    sessions: Names = field(default_factory=dict)
-    since: LoggedThread | None = None
+    file: str = field(default="", metadata=LEFT_OUT)
+    sessions: Names = field(default_factory=dict, metadata=LEFT_OUT)
+    since: LoggedThread | None = field(default=None, metadata=LEFT_OUT)
 
 
 class TemporaryTables:
@@ -168,26 +170,6 @@ class TemporaryTables:
         self.changed = True
 
 
-class StoredTemporary(TypedDict):
-    """`TemporaryNames` in a checkpoint."""
-
-    file: NotRequired[str]
-    sessions: NotRequired[dict[str, list[str]]]
-    since: NotRequired[str]
-
-
-class StoredHistory(TypedDict):
-    """`HistoryState` in a checkpoint; where the log begins, `databases` and `temporary` alone."""
-
-    shadows: NotRequired[dict[str, StoredShadow]]
-    away: NotRequired[list[str]]
-    databases: NotRequired[dict[str, list[str]]]
-    masked: NotRequired[dict[str, list[str]]]
-    masked_columns: NotRequired[dict[str, dict[str, list[str]]]]
-    dropped: NotRequired[dict[str, str]]
-    temporary: NotRequired[StoredTemporary]
-
-
 @dataclass(frozen=True, slots=True)
 class HistoryState:
     """As of the last statement: tools' tables, captured tables whose name nobody has, character sets of databases,
@@ -203,9 +185,9 @@ class HistoryState:
     dropped: Mapping[TableId, str] = field(default_factory=dict)
     temporary: TemporaryNames = field(default_factory=TemporaryNames)
 
-    def to_json(self) -> StoredHistory:
+    def to_json(self) -> Mapping[str, Json]:
         """Facts that say nothing are left out, but for those of tools."""
-        stored: StoredHistory = {
+        stored: dict[str, Json] = {
             "shadows": {str(name): shadow.to_json() for name, shadow in self.shadows.items()},
             "away": sorted(map(str, self.away)),
         }
@@ -220,12 +202,12 @@ class HistoryState:
             }
         if self.dropped:
             stored["dropped"] = {str(name): fingerprint for name, fingerprint in self.dropped.items()}
-        if temporary := _stored_temporary(self.temporary):
+        if temporary := self.temporary.to_json():
             stored["temporary"] = temporary
         return stored
 
     @classmethod
-    def from_json(cls, data: StoredHistory) -> HistoryState:
+    def from_json(cls, data: Any) -> HistoryState:
         databases = data.get("databases")
         former = FormerNames(
             {TableId.parse(t): frozenset(map(TableId.parse, names)) for t, names in data.get("masked", {}).items()},
@@ -240,35 +222,16 @@ class HistoryState:
             None if databases is None else {db: (charset, collation) for db, (charset, collation) in databases.items()},
             former,
             {TableId.parse(name): fingerprint for name, fingerprint in data.get("dropped", {}).items()},
-            _temporary_names(data["temporary"]) if "temporary" in data else TemporaryNames(),
+            TemporaryNames.from_json(data["temporary"]) if "temporary" in data else TemporaryNames(),
         )
 
 
-def _stored_temporary(temporary: TemporaryNames) -> StoredTemporary:
-    stored: StoredTemporary = {}
-    if temporary.sessions:
-        stored["file"] = temporary.file
-        stored["sessions"] = {str(thread): sorted(map(str, names)) for thread, names in temporary.sessions.items()}
-    if temporary.since is not None:
-        stored["since"] = str(temporary.since)
-    return stored
-
-
-def _temporary_names(stored: StoredTemporary) -> TemporaryNames:
-    sessions = {
-        LoggedThread.parse(thread): frozenset(map(TableId.parse, names))
-        for thread, names in stored.get("sessions", {}).items()
-    }
-    since = LoggedThread.parse(stored["since"]) if "since" in stored else None
-    return TemporaryNames(stored.get("file", ""), sessions, since)
-
-
-def begin_state(databases: Mapping[str, CharsetDefault], since: LoggedThread) -> StoredHistory:
+def begin_state(databases: Mapping[str, CharsetDefault], since: LoggedThread) -> Mapping[str, Json]:
     """The state where the log begins: the facts that the log does not tell, and the server only as of now.
 
     `since` is a session of the server that is not older than the log's beginning.
     """
-    stored: StoredHistory = {"temporary": _stored_temporary(TemporaryNames(since=since))}
+    stored: dict[str, Json] = {"temporary": TemporaryNames(since=since).to_json()}
     if databases:
         stored["databases"] = _stored_databases(databases)
     return stored

@@ -10,33 +10,27 @@ The planner makes ranges, state and messages have them as splits, and the chunk'
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any
 
 from raycdc.connectors.mysql.snapshot import keys
-from raycdc.connectors.mysql.snapshot.keys import Bound, StoredBound
+from raycdc.connectors.mysql.snapshot.keys import Bound
 from raycdc.connectors.mysql.snapshot.planning.chunk_keys import KeyColumns
 from raycdc.connectors.mysql.values.types import MySqlTable
+from raycdc.core.typed_codec import JsonObject, read, stored
 from raycdc.errors import StateError
 from raycdc.model import TableId
 from raycdc.source.snapshot.key_intervals import ChunkKey, key_from_json, key_names
 from raycdc.source.split import SnapshotSplit
 from raycdc.transform.masks import Masking
 
-
-class StoredRange(TypedDict):
-    """A range as the state has it."""
-
-    lower: StoredBound | None
-    upper: StoredBound | None
-    includes_null: bool
-    only_null: bool
-    key: ChunkKey | list[str] | None
+_BOUND = stored(write=keys.bound_to_json, read=keys.bound_from_json)
+_MAX = stored("max", write=keys.bound_to_json, read=keys.bound_from_json)
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkRange:
+class ChunkRange(JsonObject):
     """Rows whose key lies in [lower, upper); None is unbounded.
 
     `includes_null` adds the rows of NULL key: (None, None, includes_null=True) is the whole table. `only_null` is the
@@ -44,8 +38,8 @@ class ChunkRange:
     key.
     """
 
-    lower: Bound | None = None
-    upper: Bound | None = None
+    lower: Bound | None = field(default=None, metadata=_BOUND)
+    upper: Bound | None = field(default=None, metadata=_BOUND)
     includes_null: bool = False
     only_null: bool = False
     key: ChunkKey | None = None
@@ -63,25 +57,6 @@ class ChunkRange:
             return columns.null_condition()
         condition = columns.range_condition(self.lower, self.upper)
         return f"({condition} OR {columns.null_condition()})" if self.includes_null else condition
-
-    def to_json(self) -> StoredRange:
-        return {
-            "lower": keys.bound_to_json(self.lower),
-            "upper": keys.bound_to_json(self.upper),
-            "includes_null": self.includes_null,
-            "only_null": self.only_null,
-            "key": self.key,
-        }
-
-    @classmethod
-    def from_json(cls, data: StoredRange) -> ChunkRange:
-        return cls(
-            keys.bound_from_json(data["lower"]),
-            keys.bound_from_json(data["upper"]),
-            data["includes_null"],
-            data["only_null"],
-            key_from_json(data["key"]),
-        )
 
 
 def split_of(chunk: ChunkRange, table: TableId, index: int, masking: Masking) -> SnapshotSplit:
@@ -120,40 +95,32 @@ class ChunkPlanPhase(StrEnum):
     DONE = "done"
 
 
-class StoredPlan(TypedDict, total=False):
-    """A plan as the state has it: the key alone before it begins; older ones have no `factor`."""
-
-    version: int
-    phase: str
-    key: ChunkKey | list[str] | None
-    queue: list[StoredRange]
-    next: StoredBound | None
-    max: StoredBound | None
-    step: int
-    rows: int
-    planned: int
-    estimate: int
-    factor: float
+def _key_to_json(key: KeyColumns | None) -> ChunkKey | None:
+    return None if key is None else key.name
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkPlan:
+class ChunkPlan(JsonObject):
     """The `queue` holds chunks that were cut and not returned yet; `planned` were returned.
 
     Of the inside [`next`, `last`) is not cut yet, into chunks of about `rows` rows. `step` is how far a chunk reaches
     in keys, and `factor` how many estimated rows a row is (0: unknown). `estimate` is how many chunks there may be.
     """
 
-    key: KeyColumns | None
-    rows: int
-    phase: ChunkPlanPhase = ChunkPlanPhase.START
+    key: KeyColumns | None = field(metadata=stored(write=_key_to_json, read=lambda _: None))
+    rows: int = field(metadata=stored(before="planned"))
+    phase: ChunkPlanPhase = field(default=ChunkPlanPhase.START, metadata=stored(before="key"))
     queue: tuple[ChunkRange, ...] = ()
-    next: Bound | None = None
-    last: Bound | None = None
+    next: Bound | None = field(default=None, metadata=_BOUND)
+    last: Bound | None = field(default=None, metadata=_MAX)
     step: int = 0
     planned: int = 0
     estimate: int = 1
-    factor: float = 0.0
+    #: Older states have none.
+    factor: float = field(default=0.0, metadata=stored(older=0.0))
+
+    version = STATE_VERSION
+    written_first = ("version",)
 
     @property
     def done(self) -> bool:
@@ -199,23 +166,8 @@ class ChunkPlan:
         chunks = list(self.queue[:count])
         return chunks, replace(self, queue=self.queue[count:], planned=self.planned + len(chunks))
 
-    def to_json(self) -> StoredPlan:
-        return {
-            "version": STATE_VERSION,
-            "phase": self.phase.value,
-            "key": self.key.name if self.key is not None else None,
-            "queue": [chunk.to_json() for chunk in self.queue],
-            "next": keys.bound_to_json(self.next),
-            "max": keys.bound_to_json(self.last),
-            "step": self.step,
-            "rows": self.rows,
-            "planned": self.planned,
-            "estimate": self.estimate,
-            "factor": self.factor,
-        }
-
     @classmethod
-    def from_json(cls, data: StoredPlan, table: MySqlTable, *, rows: int) -> ChunkPlan:
+    def restored(cls, data: Any, table: MySqlTable, *, rows: int) -> ChunkPlan:
         """The plan in the state, whose key counts, whatever the configuration says now.
 
         Before the first chunk the state has the key alone, because the log's reader compares by it already: the plan
@@ -229,15 +181,5 @@ class ChunkPlan:
             raise StateError(f"{table.id}: the chunk plan has version {data['version']}, not {STATE_VERSION}")
         if data["phase"] not in list(ChunkPlanPhase):
             raise StateError(f"{table.id}: the chunk plan has the unknown phase {data['phase']!r}")
-        return cls(
-            key,
-            data["rows"],
-            ChunkPlanPhase(data["phase"]),
-            tuple(ChunkRange.from_json(chunk) for chunk in data["queue"]),
-            keys.bound_from_json(data["next"]),
-            keys.bound_from_json(data["max"]),
-            data["step"],
-            data["planned"],
-            data["estimate"],
-            data.get("factor", 0.0),
-        )
+        plan: ChunkPlan = read(cls, data)
+        return replace(plan, key=key)

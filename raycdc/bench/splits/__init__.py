@@ -1,5 +1,5 @@
-"""Strategies of cutting a snapshot, and assignments of partitions to readers, compared on a user's own tables and
-topics: ``raycdc bench splits``.
+"""``raycdc bench splits``: strategies of cutting a snapshot compared on a user's own tables, and the number of readers
+that a user's topics are worth.
 
 Each strategy really cuts the table and really reads chunks, and partitions are really read, over connections and in
 processes like those of a job's readers; rows go nowhere. It writes nothing, needs no Ray and no Spark, and holds
@@ -13,7 +13,6 @@ nothing at the source but reads.
 | `figures` | all that was found, as values and as JSON |
 | `advice` | which strategy to take, and why |
 | `page` | the same as one HTML page with plots |
-| `assignments` | the comparison of assignments: partitions read by one reader, and by more |
-| `assigned`, `assignment_figures`, `assignment_advice`, `assignment_page` | how partitions come to readers, what was \
-found, how many readers to take and why, and the page |
+| `partition_bench` | partitions read by one reader, and by more, and how many readers to take |
+| `partition_figures` | which reader has which partition, and all that was found, as values and as JSON |
 """

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from raycdc.bench.splits import comparison
-from raycdc.bench.splits.assignments import AssignmentComparison, AssignmentRequest
 from raycdc.bench.splits.comparison import ComparisonRequest, Expected, SplitComparison
 from raycdc.bench.splits.figures import Report, StrategyResult, TableBenchResult
-from raycdc.cli.bench import bench_assignments
+from raycdc.bench.splits.partition_bench import PartitionBench, PartitionBenchRequest
+from raycdc.cli.bench import bench_partitions
 from raycdc.cli.screens.formatting import counted
 from raycdc.config import PipelineConfig, config_from_dict, load_config
 from raycdc.core.terminal_text import printable, printable_json, printable_text
@@ -29,8 +29,6 @@ from raycdc.errors import ConfigError, ExitCode
 from raycdc.model import TableId
 from raycdc.model.json_value import Json
 from raycdc.source.trials import PartitionTrial
-
-Writer = TypeVar("Writer")
 
 #: About so many rows of a table are read with each strategy and number of readers.
 ROWS_MAX = 1_000_000
@@ -119,11 +117,11 @@ def _compare(config: PipelineConfig, asked: BenchSplitsOptions) -> int:
     source = next_run(config).source
     trial = source.partition_trial()
     if trial is not None:
-        return _compare_assignments(config, trial, asked)
+        return _measure_partitions(config, trial, asked)
     # Of a file with many tables, one that nobody asks about may be gone.
     source = next_run(_narrowed(config, asked.tables)).source
     readers = asked.scheduled_readers()
-    page = None if asked.html is None else _page_path(asked.html, _page_of_splits)
+    page = None if asked.html is None else _page_writer(asked.html)
     terms = ComparisonRequest(
         asked.tables,
         tuple(filter(None, (word.strip() for word in asked.strategies.split(",")))),
@@ -159,30 +157,29 @@ def _narrowed(config: PipelineConfig, names: Sequence[str]) -> PipelineConfig:
     return replace(config, source=config.source.model_copy(update=chosen))
 
 
-def _compare_assignments(config: PipelineConfig, trial: PartitionTrial, asked: BenchSplitsOptions) -> int:
-    """Of a source whose parts are its partitions."""
+def _measure_partitions(config: PipelineConfig, trial: PartitionTrial, asked: BenchSplitsOptions) -> int:
+    """Read the partitions of a source with one reader and with more; print the figures and the number of readers."""
     if asked.strategies:
+        raise ConfigError("--strategies is for tables that are cut. Partitions are shared out by their bytes.")
+    if asked.html is not None:
         raise ConfigError(
-            "--strategies are of tables that are cut. Partitions are shared out by their number and by their bytes; "
-            "both are compared."
+            f"--html: there is no page of the partitions of a {config.source.type} source. The screen and --json have "
+            "the figures."
         )
-    write = None if asked.html is None else _page_path(asked.html, bench_assignments.page_writer)
     readers, where = asked.scheduled_readers(), _where(config)
-    terms = AssignmentRequest(asked.tables, asked.rows, readers, _job_readers(config), config.source.rate_limit)
+    request = PartitionBenchRequest(asked.tables, asked.rows, readers, _job_readers(config), config.source.rate_limit)
     with _Shown() as shown:
 
         def watch(text: str, part: float) -> None:
             shown.watch(comparison.ComparisonProgress(text, 0, 1, part))
 
-        compared = AssignmentComparison(trial, where, terms, watch)
-        expected = compared.expected()
-        if not _confirmed(bench_assignments.cost_text(config, where, expected), asked):
+        bench = PartitionBench(trial, where, request, watch)
+        expected = bench.expected()
+        if not _confirmed(bench_partitions.cost_text(config, where, expected), asked):
             return int(ExitCode.DONE)
         shown.start()
-        report = compared.run(expected)
-    bench_assignments.show(report, as_json=asked.as_json)
-    if write is not None:
-        write(report)
+        report = bench.run(expected)
+    bench_partitions.show(report, as_json=asked.as_json)
     return int(ExitCode.INTERRUPTED if report.ended_early else ExitCode.DONE)
 
 
@@ -196,19 +193,14 @@ def _confirmed(cost: str, asked: BenchSplitsOptions) -> bool:
     return asked.yes or not (sys.stdin.isatty() and sys.stderr.isatty()) or _agreed()
 
 
-def _page_path(path: Path, writer: Callable[[Path], Writer]) -> Writer:
-    """What writes the page, found before anything is measured. `ConfigError` where it cannot be written."""
+def _page_writer(path: Path) -> Callable[[Report], None]:
+    """Return what writes the page to `path`. `ConfigError` if it cannot be written, before anything is measured."""
     try:
-        write = writer(path)
+        from raycdc.bench.splits.page import write_page
     except ImportError:
         raise ConfigError("--html draws with plotly, which is not installed: pip install 'raycdc[report]'.") from None
     if not path.parent.is_dir():
         raise ConfigError(f"--html {path}: there is no folder {path.parent}.")
-    return write
-
-
-def _page_of_splits(path: Path) -> Callable[[Report], None]:
-    from raycdc.bench.splits.page import write_page
 
     def write(report: Report) -> None:
         write_page(report, path)

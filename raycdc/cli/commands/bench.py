@@ -37,7 +37,7 @@ bench = command_group(
 
 @bench.command(
     "splits",
-    short_help="Compare the ways to cut your tables into chunks, and to share partitions.",
+    short_help="Compare the ways to cut your tables into chunks; of topics, say how many readers to take.",
 )
 def bench_splits(
     config: Annotated[
@@ -54,7 +54,7 @@ def bench_splits(
     readers: Annotated[
         str, typer.Option(metavar="NUMBERS", help="The numbers of readers that times are told for.")
     ] = "1,2,4,8",
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots there.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Of tables: write a page with plots there.")] = None,
     json: Json = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before rows are read.")] = False,
     cases: Annotated[

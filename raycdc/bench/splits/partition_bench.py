@@ -1,7 +1,4 @@
-"""Partitions really read by one reader and by more, by each assignment, and how many readers they are worth.
-
-How many readers topics are worth, and why, from what was measured.
-"""
+"""Reads partitions with one reader and with more, shared out by bytes, and recommends a number of readers."""
 
 from __future__ import annotations
 
@@ -12,15 +9,15 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from raycdc.bench.splits.advice import TIE_FACTOR
-from raycdc.bench.splits.assignment_figures import (
-    Assignment,
-    AssignmentAdvice,
-    AssignmentReport,
+from raycdc.bench.splits.figures import readers_text
+from raycdc.bench.splits.partition_figures import (
+    PartitionAdvice,
     PartitionFigures,
     PartitionRead,
-    SharedRun,
+    PartitionReport,
+    PartitionRun,
+    by_bytes,
 )
-from raycdc.bench.splits.figures import readers_text
 from raycdc.bench.splits.readers import ReaderProcesses, Worker
 from raycdc.errors import ConfigError
 from raycdc.model.rules.rate_limit import RateLimit
@@ -30,7 +27,7 @@ from raycdc.source.trials import PartitionTrial, TrialPartition
 HOT = 0.9
 
 
-def assignment_advice(report: AssignmentReport, *, job_readers: int) -> AssignmentAdvice | None:
+def advice_for_partitions(report: PartitionReport, *, job_readers: int) -> PartitionAdvice | None:
     """The fewest readers that are about as fast as any number; None where there was nothing to read.
 
     `job_readers` is how many a job has now.
@@ -39,7 +36,7 @@ def assignment_advice(report: AssignmentReport, *, job_readers: int) -> Assignme
     if not sum(times_s.values()):
         return None
     counts = range(1, min(len(times_s), max(*report.scheduled, job_readers)) + 1)
-    whole = {count: report.schedule(Assignment.BYTES, count).seconds for count in counts}
+    whole = {count: report.schedule(count).seconds for count in counts}
     best_s = min(whole.values())
     readers = next(count for count in counts if whole[count] <= TIE_FACTOR * best_s)
     shown_counts = sorted({1, readers, *(count for count in report.scheduled if count in whole)})
@@ -57,21 +54,15 @@ def assignment_advice(report: AssignmentReport, *, job_readers: int) -> Assignme
         )
     elif readers == len(times_s):
         reasons.append("More readers would have no partition to read.")
-    began_s = report.schedule(Assignment.NUMBER, readers).seconds
-    if began_s > TIE_FACTOR * whole[readers]:
-        reasons.append(
-            f"As a run gives them out at first, each reader as many, it would be {began_s:.1f} s: a few partitions "
-            "have most of the bytes."
-        )
     if readers > report.cores:
         reasons.append("That was scheduled from what one reader took: there are fewer cores here.")
     if readers == job_readers:
         reasons.append("The configuration has that already.")
-    return AssignmentAdvice(readers, f"[readers]\nmax = {readers}", " ".join(reasons))
+    return PartitionAdvice(readers, f"[readers]\nmax = {readers}", " ".join(reasons))
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentRequest:
+class PartitionBenchRequest:
     """Which topics (none: all that are selected), about how many messages each real run reads, for which numbers of
     readers times are told, how many a job has now, and how fast the source may be read.
     """
@@ -85,7 +76,7 @@ class AssignmentRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedReads:
-    """What a comparison will cost: the partitions, with how many readers they are really read, and how many messages
+    """What it will cost: the partitions, with how many readers they are really read, and how many messages
     are read in all, at most.
     """
 
@@ -117,11 +108,11 @@ class _PartitionWork:
         return _PartitionWorker(self)
 
 
-class AssignmentComparison:
+class PartitionBench:
     """See the module's docstring. For one thread."""
 
     def __init__(
-        self, trial: PartitionTrial, where: str, terms: AssignmentRequest, watch: Callable[[str, float], None]
+        self, trial: PartitionTrial, where: str, terms: PartitionBenchRequest, watch: Callable[[str, float], None]
     ) -> None:
         """`where` names the source for people; `watch` is told what is done, and which part of all is."""
         self._trial = trial
@@ -147,28 +138,29 @@ class AssignmentComparison:
         while really[-1] * 2 <= min(self._cores, len(chosen)):
             really.append(really[-1] * 2)
         fraction = min(1.0, self._terms.messages_max / messages_max)
-        # One reader has one assignment; before it everything is read once.
-        passes = 2 + len(Assignment) * (len(really) - 1)
+        # Before the first measured pass, everything is read once.
+        passes = 1 + len(really)
         return ExpectedReads(chosen, really, fraction, round(messages_max * fraction) * passes)
 
-    def run(self, expected: ExpectedReads) -> AssignmentReport:
-        """Compare. After a `KeyboardInterrupt` the report has what was measured until then. Raises `SourceError`, and
-        `DataError` for a message that a run would refuse.
+    def run(self, expected: ExpectedReads) -> PartitionReport:
+        """Read, and return the report. After a `KeyboardInterrupt` it has what was measured until then.
+
+        Raises `SourceError`, and `DataError` for a message that a run would refuse.
         """
         began_ms = time.time_ns() // 1_000_000
-        runs: dict[Assignment, list[SharedRun]] = {assignment: [] for assignment in Assignment}
+        runs: list[PartitionRun] = []
         early = False
         try:
-            self._compare(expected, runs)
+            self._measure(expected, runs)
         except KeyboardInterrupt:
             early = True
-        alone = {read.name: read for run in runs[Assignment.NUMBER][:1] for group in run.groups for read in group}
+        alone = {read.name: read for run in runs[:1] for group in run.groups for read in group}
         partitions = [
             PartitionFigures(each.name, each.topic, each.messages_max, alone[each.name])
             for each in expected.partitions
             if each.name in alone
         ]
-        report = AssignmentReport(
+        report = PartitionReport(
             self._where,
             began_ms,
             self._cores,
@@ -178,39 +170,28 @@ class AssignmentComparison:
             self._terms.scheduled_readers,
             ended_early=early,
         )
-        return replace(report, advice=assignment_advice(report, job_readers=self._terms.job_readers))
+        return replace(report, advice=advice_for_partitions(report, job_readers=self._terms.job_readers))
 
-    def _compare(self, expected: ExpectedReads, runs: dict[Assignment, list[SharedRun]]) -> None:
+    def _measure(self, expected: ExpectedReads, runs: list[PartitionRun]) -> None:
         messages_max = {each: max(1, round(each.messages_max * expected.fraction)) for each in expected.partitions}
         by_name = {each.name: each for each in expected.partitions}
-        steps = 2 + len(Assignment) * (len(expected.really) - 1)
+        steps = 1 + len(expected.really)
 
-        def read(groups: Sequence[Sequence[str]], text: str, step: int) -> SharedRun:
+        def read(groups: Sequence[Sequence[str]], text: str, step: int) -> PartitionRun:
             self._watch(text, step / steps)
             tasks = [_Task({by_name[name]: messages_max[by_name[name]] for name in group}) for group in groups]
             work = _PartitionWork(self._trial, self._terms.rate_limit, len(groups))
             with closing(ReaderProcesses(work, len(groups), module=type(self._trial).__module__)) as processes:
                 answers, cpu_s, peak = processes.distribute(tasks, _Done)
-            return SharedRun([done.reads for done in answers], [done.seconds for done in answers], cpu_s, peak)
+            return PartitionRun([done.reads for done in answers], [done.seconds for done in answers], cpu_s, peak)
 
         everything = [list(by_name)]
         # The first one reads from the broker's disk what the others find in its memory.
         read(everything, "reading once before", 0)
-        alone = read(everything, "reading with 1 reader", 1)
-        for assignment in Assignment:
-            runs[assignment].append(alone)
-        sizes = {each.name: each.size for group in alone.groups for each in group}
-        step = 2
-        known: dict[str, SharedRun] = {}
-        for readers in expected.really[1:]:
-            for assignment in Assignment:
-                groups = assignment.of(sizes, readers)
-                text = f"reading with {readers_text(readers)}, partitions by {assignment}"
-                # Both often are the same: reading it again tells nothing.
-                found = known.get(str(groups)) or read(groups, text, step)
-                known[str(groups)] = found
-                runs[assignment].append(found)
-                step += 1
+        runs.append(read(everything, "reading with 1 reader", 1))
+        sizes = {each.name: each.size for group in runs[0].groups for each in group}
+        for step, readers in enumerate(expected.really[1:], start=2):
+            runs.append(read(by_bytes(sizes, readers), f"reading with {readers_text(readers)}", step))
 
 
 class _PartitionWorker:

@@ -1,54 +1,44 @@
-"""The results of a comparison of assignments, and their JSON document (``raycdc bench splits --json``, partitions).
+"""The results of reading partitions with one reader and with more, and their JSON document.
 
-Assignments of partitions to readers, by the rules with which a job gives them out and moves them. Pure.
+``raycdc bench splits --json`` of a source of partitions prints it. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 
 from raycdc.bench.splits.figures import ReadSchedule
 from raycdc.model.json_value import Json
 from raycdc.source.partitions.assigner import EACH, distribute, moves_by_load, overloaded
 
 
-class Assignment(StrEnum):
-    """How partitions come to readers: `NUMBER`, as a run gives them out, so that each has as many; `BYTES`, as it has
-    moved them when it knows what each of them brings.
-    """
-
-    NUMBER = "number"
-    BYTES = "bytes"
-
-    def of(self, sizes: Mapping[str, int], readers: int) -> list[list[str]]:
-        """The partitions of each reader; `sizes`: bytes of each."""
-        placed = distribute(sizes, {reader: [] for reader in range(readers)})
-        owned = {reader: placed.get(reader, []) for reader in range(readers)}
-        if self is Assignment.BYTES:
-            each = EACH * sum(sizes.values()) / max(1, len(sizes))
-            weight = {name: size + each for name, size in sizes.items()}
-            # Each round makes the most loaded reader less loaded, so that there are not more of them than partitions.
-            for _ in sizes:
-                moved = moves_by_load(owned, weight, overloaded(owned, weight))
-                if not moved:
-                    break
-                for name, (giver, output_mode) in moved.items():
-                    owned[giver].remove(name)
-                    owned[output_mode].append(name)
-        return [sorted(owned[reader]) for reader in range(readers)]
+def by_bytes(sizes: Mapping[str, int], readers: int) -> list[list[str]]:
+    """Return the partitions of each reader, as a run has moved them once it knows their bytes, `sizes`."""
+    placed = distribute(sizes, {reader: [] for reader in range(readers)})
+    owned = {reader: placed.get(reader, []) for reader in range(readers)}
+    each = EACH * sum(sizes.values()) / max(1, len(sizes))
+    weight = {name: size + each for name, size in sizes.items()}
+    # Each round makes the most loaded reader less loaded, so there are at most as many rounds as partitions.
+    for _ in sizes:
+        moved = moves_by_load(owned, weight, overloaded(owned, weight))
+        if not moved:
+            break
+        for name, (giver, taker) in moved.items():
+            owned[giver].remove(name)
+            owned[taker].append(name)
+    return [sorted(owned[reader]) for reader in range(readers)]
 
 
 def longest_s(groups: Sequence[Sequence[str]], times_s: Mapping[str, float]) -> tuple[float, float]:
-    """Seconds until the last reader is done, and the share of all readers' time in which they have nothing to do."""
+    """Return the seconds until the last reader is done, and the share of all readers' time in which they are idle."""
     busy = [sum(times_s[name] for name in group) for group in groups]
     whole = max(busy, default=0.0)
     return whole, 1 - sum(busy) / (len(busy) * whole) if whole else 0.0
 
 
-#: Of the document; a reader of a newer one must not guess.
-VERSION = 1
+#: The version of the document. Version 1 compared two assignments of partitions to readers.
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +55,8 @@ class PartitionRead:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedRun:
-    """All partitions really read by readers, each those of one of `groups`; `seconds` until each was done."""
+class PartitionRun:
+    """One measured pass over all partitions: reader N read the partitions `groups[N]` in `readers_s[N]` seconds."""
 
     groups: Sequence[Sequence[PartitionRead]]
     readers_s: Sequence[float]
@@ -106,7 +96,7 @@ class PartitionFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentAdvice:
+class PartitionAdvice:
     """The lines of the configuration, for how many readers, and the reason in words."""
 
     readers: int
@@ -115,11 +105,11 @@ class AssignmentAdvice:
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentReport:
-    """Everything. Of each partition the same `fraction` of its places was read; times of the whole are in proportion.
+class PartitionReport:
+    """The whole report. The same `fraction` of each partition's offsets was read; times of the whole are in proportion.
 
-    `runs` are the real ones by assignment, in the order of their numbers of readers; the first of both is of one
-    reader. `scheduled` are the numbers of readers that times are told for.
+    `runs` are the measured passes, in the order of their numbers of readers, from one reader on. `scheduled` are the
+    numbers of readers to predict times for.
     """
 
     source: str
@@ -127,9 +117,9 @@ class AssignmentReport:
     cores: int
     fraction: float
     partitions: Sequence[PartitionFigures]
-    runs: Mapping[Assignment, Sequence[SharedRun]]
+    runs: Sequence[PartitionRun]
     scheduled: Sequence[int]
-    advice: AssignmentAdvice | None = None
+    advice: PartitionAdvice | None = None
     ended_early: bool = False
 
     @property
@@ -141,22 +131,23 @@ class AssignmentReport:
         """Seconds that one reader needs for each whole partition."""
         return {partition.name: partition.read.seconds / self.fraction for partition in self.partitions}
 
-    def schedule(self, assignment: Assignment, readers: int) -> ReadSchedule:
-        """How long so many readers would take for everything, if they did not slow one another."""
-        return ReadSchedule(readers, *longest_s(assignment.of(self.sizes, readers), self.times_s()))
+    def schedule(self, readers: int) -> ReadSchedule:
+        """Return how long so many readers would take for everything, if they did not slow one another."""
+        return ReadSchedule(readers, *longest_s(by_bytes(self.sizes, readers), self.times_s()))
 
     def to_json(self) -> dict[str, Json]:
         """The document."""
         return {
             "version": VERSION,
-            "kind": "assignments",
+            "kind": "partitions",
             "source": self.source,
             "began_ms": self.began_ms,
             "cores": self.cores,
             "ended_early": self.ended_early,
             "share_read": round(self.fraction, 6),
             "partitions": [self._partition(partition) for partition in self.partitions],
-            "assignments": [self._assignment(assignment) for assignment in Assignment],
+            "runs": [_run_json(run) for run in self.runs],
+            "scheduled": [self.schedule(readers).to_json() for readers in self.scheduled],
             "advice": None if self.advice is None else asdict(self.advice),
         }
 
@@ -173,15 +164,8 @@ class AssignmentReport:
             "seconds_read": round(read.seconds, 4),
         }
 
-    def _assignment(self, assignment: Assignment) -> dict[str, Json]:
-        return {
-            "assignment": assignment.value,
-            "runs": [_run_json(run) for run in self.runs.get(assignment, ())],
-            "scheduled": [self.schedule(assignment, readers).to_json() for readers in self.scheduled],
-        }
 
-
-def _run_json(run: SharedRun) -> dict[str, Json]:
+def _run_json(run: PartitionRun) -> dict[str, Json]:
     return {
         "readers": run.readers,
         "seconds": round(run.seconds, 4),

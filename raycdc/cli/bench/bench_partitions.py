@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raycdc.bench.splits.assignment_figures import Assignment, AssignmentReport
-from raycdc.bench.splits.assignments import ExpectedReads
 from raycdc.bench.splits.figures import readers_text
+from raycdc.bench.splits.partition_bench import ExpectedReads
+from raycdc.bench.splits.partition_figures import PartitionReport
 from raycdc.cli.screens.formatting import counted
 from raycdc.config import PipelineConfig
 from raycdc.core.terminal_text import printable, printable_json, printable_text
@@ -34,24 +32,13 @@ def cost_text(config: PipelineConfig, where: str, expected: ExpectedReads) -> st
     rate_limit = f", at {config.source.rate_limit} at most" if config.source.rate_limit else ""
     really = " and ".join(map(str, expected.really))
     return (
-        f"{topics}. They are read with {really} reader{'s' if expected.really[-1] > 1 else ''}, by each assignment of "
-        f"partitions: about {expected.messages:,} messages in all{rate_limit}, from {where}. Nothing is written, and "
-        "no offset is committed. Ctrl-C ends it, and shows what is known by then."
+        f"{topics}. They are read with {really} reader{'s' if expected.really[-1] > 1 else ''}: "
+        f"about {expected.messages:,} messages in all{rate_limit}, from {where}. Nothing is written, and no "
+        "offset is committed. Ctrl-C ends it, and shows what is known by then."
     )
 
 
-def page_writer(path: Path) -> Callable[[AssignmentReport], None]:
-    """What writes the page. Raises `ImportError` without plotly."""
-    from raycdc.bench.splits.assignment_page import write_assignment_page
-
-    def write(report: AssignmentReport) -> None:
-        write_assignment_page(report, path)
-        print(f"The page with plots is {path}.", file=sys.stderr)
-
-    return write
-
-
-def show(report: AssignmentReport, *, as_json: bool) -> None:
+def show(report: PartitionReport, *, as_json: bool) -> None:
     """Print it."""
     if as_json:
         print(printable_json(json.dumps(report.to_json(), ensure_ascii=False)))
@@ -71,7 +58,7 @@ def show(report: AssignmentReport, *, as_json: bool) -> None:
         console.print("It was ended before all was measured.")
 
 
-def _partitions(report: AssignmentReport) -> RenderableType:
+def _partitions(report: PartitionReport) -> RenderableType:
     view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("partition", "offsets", "messages read", "MiB read", "s, whole", "of the work"):
         view.add_column(name, justify="left" if name == "partition" else "right", no_wrap=name != "partition")
@@ -93,18 +80,21 @@ def _partitions(report: AssignmentReport) -> RenderableType:
     return view
 
 
-def _readers(report: AssignmentReport) -> RenderableType:
+def _readers(report: PartitionReport) -> RenderableType:
     view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     view.add_column("", no_wrap=True)
-    for assignment in Assignment:
-        for name in (f"by {assignment}\ns, whole", "\nidle", "\nmessages/s"):
-            view.add_column(name, justify="right", no_wrap=True)
-    real = {(kind, run.readers): f"{run.messages_per_s:,.0f}" for kind, runs in report.runs.items() for run in runs}
+    for name in ("s, whole", "idle", "messages/s"):
+        view.add_column(name, justify="right", no_wrap=True)
+    measured = {run.readers: f"{run.messages_per_s:,.0f}" for run in report.runs}
     best = 0 if report.advice is None else report.advice.readers
-    for count in sorted({*report.scheduled, *(readers for _, readers in real)} | ({best} if best else set())):
-        cells = [f"{'→' if count == best else ' '} {readers_text(count)}"]
-        for assignment in Assignment:
-            found = report.schedule(assignment, count)
-            cells += [f"{found.seconds:.1f}", f"{found.idle:.0%}", real.get((assignment, count), "")]
+    for count in sorted({*report.scheduled, *measured} | ({best} if best else set())):
+        schedule = report.schedule(count)
+        arrow = "→" if count == best else " "
+        cells = (
+            f"{arrow} {readers_text(count)}",
+            f"{schedule.seconds:.1f}",
+            f"{schedule.idle:.0%}",
+            measured.get(count, ""),
+        )
         view.add_row(*(Text(cell, style="green" if count == best else "") for cell in cells))
     return view

@@ -190,6 +190,7 @@ class Pipeline:
                 notifier.ended(stopped=True)
                 reporter.finished(stopped=True)
             except BaseException as error:
+                keeper.ended(error)
                 notifier.failed(error)
                 log.failed(error)
                 raise
@@ -266,9 +267,10 @@ class Pipeline:
         for section, entries in {**sections, "mask": config.masks}.items():
             if entries:
                 raise ConfigError(f"{section}: epochs for a sink of one's own have the source's tables; leave it out.")
-        silent = ProgressReporter({}, self._keep_status(local=local))
+        keeper = self._keep_status(local=local)
+        silent = ProgressReporter({}, keeper)
         start = Start(config, local, has_sink=False, asked=_end_of(until))
-        with self._one_run(start, silent) as run:
+        with _ending(keeper), self._one_run(start, silent) as run:
             store = run.store
             output_mode = OutputMode.HAND_FOR_SINK if self._has_sink else OutputMode.HAND
             patiently = StartRetry(run.leadership, silent.warning, self._stopping)
@@ -498,6 +500,17 @@ class Pipeline:
         if stopping:
             supervisor.stop()
         return supervisor
+
+
+@contextmanager
+def _ending(keeper: StatusKeeper) -> Iterator[None]:
+    """Note in the status how the block ends."""
+    try:
+        yield
+    except BaseException as error:
+        keeper.ended(None if isinstance(error, GeneratorExit) else error)
+        raise
+    keeper.ended()
 
 
 def _end_with(error: BaseException) -> RunEnd:

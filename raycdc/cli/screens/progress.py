@@ -400,7 +400,7 @@ def _rows_text(table: TableFigures) -> str:
 
 def end_text(status: RunStatus, seconds: float) -> str | None:
     """The last words about a run that ended as it should; None for one that did not."""
-    if not status.end:
+    if not status.ended_in_order:
         return None
     last = status.commits.last
     committed = "nothing was committed" if last is None else f"{counted(status.commits.rows, 'row')} committed"

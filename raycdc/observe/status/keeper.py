@@ -39,6 +39,10 @@ class StatusKeeper:
         """An event of the run."""
         self._status = self._status.after(event, self.now())
 
+    def ended(self, error: BaseException | None = None) -> None:
+        """Note an end without an event: with `error`, which the caller of the run gets, or because it closed the run."""
+        self._status = self._status.after_end(error, self.now())
+
     def moved(self) -> None:
         """The driver's work goes on, or the run has looked at its processes; no figure of the status changed."""
         self._moved_s = self._clock()

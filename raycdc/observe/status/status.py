@@ -256,7 +256,8 @@ class RunStatus:
     run: RunProcess
     #: What the run does: starting, running or ended; or, in words, the step of its start or what it waits for.
     step: str = "starting"
-    #: How the run ended in order: "caught up" or "stopped"; empty before.
+    #: How the run ended: "caught up", "stopped", "failed" or "interrupted"; "closed" by a caller that took its epochs;
+    #: empty before.
     end: str = ""
     #: The processes that were started last.
     started: Started | None = None
@@ -282,6 +283,11 @@ class RunStatus:
         """How many readers there are."""
         return len(self.progress.readers) or (0 if self.started is None else len(self.started.readers))
 
+    @property
+    def ended_in_order(self) -> bool:
+        """Return True if the run has ended, and no error or interrupt ended it."""
+        return self.end in ("caught up", "stopped", "closed")
+
     def behind_ms(self, now_s: float) -> int | None:
         """Now minus the time up to which the source is in the sink; None while unknown."""
         behind_ms, at = self.progress.behind_ms, self.progress_at
@@ -290,6 +296,21 @@ class RunStatus:
     def after(self, event: RunEvent, now: Moment) -> RunStatus:
         """The status once `event` has happened."""
         return replace(self._after(event, now), heard=now)
+
+    def after_end(self, error: BaseException | None, now: Moment) -> RunStatus:
+        """Return the status once the run has ended with `error`, which its caller gets; None: the caller closed it."""
+        ended = replace(self, step="ended", end="closed", heard=now)
+        match error:
+            case None:
+                return ended
+            case Exception():
+                text = Failed.of(error).text
+                # The loss of a cluster is an event of its own before it ends the run.
+                reported = any(text == each.text for each in self.notices.errors)
+                notices = self.notices if reported else self.notices.failed(text, now.ms)
+                return replace(ended, end="failed", notices=notices)
+            case _:
+                return replace(ended, end="interrupted")
 
     def _after(self, event: RunEvent, now: Moment) -> RunStatus:
         match event:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from raycdc.config import load_config
+from raycdc.delivery.epoch_loop import EpochLoop
+from raycdc.errors import ConfigError, SinkError
 from raycdc.model import TableId
 from raycdc.observe.events import Lags, PartitionLags, RunEvent, RunProgress, TableParked, Warned
 from raycdc.observe.status import progress
@@ -165,6 +167,47 @@ def test_a_run_whose_listener_fails_goes_on_and_its_status_says_so(
     assert warning.startswith("The listener 'listener of Pipeline.run' of this run failed")
     assert capsys.readouterr().err.splitlines().count(warning) == 1
     require_exact(tmp_path)
+
+
+def test_a_run_that_failed_has_ended_and_its_status_has_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: EpochLoop) -> None:
+        raise SinkError("the disk is full")
+
+    pipeline = Pipeline.from_config(load_config(configured(tmp_path)))
+    with monkeypatch.context() as patched:
+        patched.setattr(EpochLoop, "run", fails)
+        with pytest.raises(SinkError):
+            pipeline.run(until="caught-up", local=True)
+    status = pipeline.status()
+    assert (status.step, status.end, status.ended_in_order) == ("ended", "failed", False)
+    assert [note.text for note in status.notices.errors] == ["the disk is full"]
+    pipeline.run(until="caught-up", local=True)
+    assert (pipeline.status().end, pipeline.status().notices.errors) == ("caught up", ())
+
+
+def test_a_start_that_is_refused_and_an_interrupt_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: EpochLoop) -> None:
+        raise KeyboardInterrupt
+
+    pipeline = Pipeline.from_config(load_config(configured(tmp_path)))
+    with pytest.raises(ConfigError):
+        pipeline.run(until="tomorrow", local=True)
+    assert (pipeline.status().step, pipeline.status().end) == ("ended", "failed")
+    monkeypatch.setattr(EpochLoop, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(until="caught-up", local=True)
+    assert (pipeline.status().step, pipeline.status().end) == ("ended", "interrupted")
+
+
+def test_a_caller_that_takes_epochs_closes_the_run(tmp_path: Path) -> None:
+    config = load_config(configured(tmp_path))
+    pipeline = Pipeline(source=config.source, name="epochs", state=tmp_path / "epochs")
+    for epoch in pipeline.epochs():
+        epoch.ack()
+        break
+    assert (pipeline.status().step, pipeline.status().end) == ("ended", "closed")
 
 
 def test_a_problem_of_the_source_is_a_warning_until_it_is_gone() -> None:

@@ -56,11 +56,13 @@ class SourceSide:
         return next_manifest(self._store, self.supervisor, after, wait_s)
 
     def committed(self, figures: EpochStatistics) -> None:
-        """Report a commit to the source side.
+        """Report a commit to listeners and to the source side.
 
-        During recovery it is skipped: the source side reads the record when it starts.
+        A recovery that has no source side reports to listeners only: the source side reads the record when it starts.
         """
-        if self.supervisor is not None:
+        if self.supervisor is None:
+            self._reporter.recovered(figures)
+        else:
             complete_requests(self._store, figures.epoch)
             self.supervisor.epoch_committed(figures.epoch)
             self._reporter.committed(figures)

@@ -224,6 +224,8 @@ class ProgressReporter:
         self._lags = LagsOfRun()
         self._bad_rows: Mapping[str, int] = {}
         self._lag = Lag()
+        #: Commits of a recovery that the run began with; they are reported behind the first processes of the run.
+        self._recovered: list[EpochStatistics] = []
         #: Who reads and writes now, when these read.
         self.engines: Callable[[EngineName], EnginesAtWork] = EnginesAtWork
 
@@ -242,6 +244,8 @@ class ProgressReporter:
         driver = self._keeper.status.run.pid
         engine = EngineName.DRIVER if enumerator == driver else EngineName.RAY
         self.notify(Started(driver, enumerator, tuple(readers), self.engines(engine)))
+        while self._recovered:
+            self.committed(self._recovered.pop(0))
 
     def scaled(self, scaled: Scaled) -> None:
         self.notify(Scaling(scaled.readers, scaled.waiting, scaled.nodes, scaled.reason))
@@ -267,7 +271,16 @@ class ProgressReporter:
             )
         )
 
+    def recovered(self, figures: EpochStatistics) -> None:
+        """Report an epoch that a recovery has committed. Before the run has processes, the report waits for these."""
+        if self._keeper.status.started is None:
+            self._recovered.append(figures)
+        else:
+            self.committed(figures)
+
     def finished(self, *, stopped: bool) -> None:
+        while self._recovered:
+            self.committed(self._recovered.pop(0))
         engines = self._keeper.status.commits.engines
         self.notify(Stopped(engines) if stopped else CaughtUp(engines))
 

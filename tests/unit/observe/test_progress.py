@@ -11,9 +11,21 @@ import pytest
 
 from raycdc.config import load_config
 from raycdc.delivery.epoch_loop import EpochLoop
+from raycdc.delivery.epoch_writer import EpochWriter
 from raycdc.errors import ConfigError, SinkError
 from raycdc.model import TableId
-from raycdc.observe.events import Lags, PartitionLags, RunEvent, RunProgress, TableParked, Warned
+from raycdc.model.engines import EngineName
+from raycdc.observe.events import (
+    Committed,
+    Lags,
+    PartitionLags,
+    Recovered,
+    RunEvent,
+    RunProgress,
+    Started,
+    TableParked,
+    Warned,
+)
 from raycdc.observe.status import progress
 from raycdc.observe.status.progress import TABLES_PER_POLL, ProgressReporter
 from raycdc.pipeline import Pipeline
@@ -22,6 +34,7 @@ from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, TableStat
 from raycdc.source.protocol.metrics import PartitionMetrics, ProcessMetrics, ReaderMetrics
 from raycdc.source.tables.table_life import Parked, ParkedPhase
 from raycdc.state.opaque import Position
+from raycdc.state.store import CheckpointStore
 from tests.unit.driver.state_admin.small_pipeline import configured, require_exact
 
 
@@ -208,6 +221,38 @@ def test_a_caller_that_takes_epochs_closes_the_run(tmp_path: Path) -> None:
         epoch.ack()
         break
     assert (pipeline.status().step, pipeline.status().end) == ("ended", "closed")
+
+
+def test_epochs_that_a_recovery_commits_are_in_the_counts_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are reported behind the line with the processes, which is the first one of a run."""
+
+    def fails(*_: object) -> None:
+        raise SinkError("the disk is full")
+
+    config = load_config(configured(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(EpochWriter, "commit", fails)
+        with pytest.raises(SinkError):
+            Pipeline.from_config(config).run(until="caught-up", local=True)
+    sealed = {
+        manifest.epoch: manifest.rows for manifest in CheckpointStore(config.pipeline.state, create=False).manifests(0)
+    }
+    assert sealed
+    events: list[RunEvent] = []
+    pipeline = Pipeline.from_config(config)
+    pipeline.run(until="caught-up", local=True, listener=events.append)
+    kinds = [type(event) for event in events if isinstance(event, Started | Recovered | Committed)]
+    assert kinds[0] is Started
+    committed = {event.epoch: event for event in events if isinstance(event, Committed)}
+    assert {epoch: committed[epoch].rows for epoch in sealed} == sealed
+    commits = pipeline.status().commits
+    assert (commits.count, commits.rows) == (len(committed), sum(event.rows for event in committed.values()))
+    assert commits.engines.written == {EngineName.DRIVER: commits.rows}
+    # The run before had read these rows.
+    assert commits.engines.read.get(EngineName.DRIVER, 0) == commits.rows - sum(sealed.values())
+    require_exact(tmp_path)
 
 
 def test_a_problem_of_the_source_is_a_warning_until_it_is_gone() -> None:

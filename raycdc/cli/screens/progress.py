@@ -130,7 +130,7 @@ class PlainView:
                 self._unless_said(event, f"started: {_pids_text(event)}")
             case RunProgress():
                 # An event has the tables with news, and a line that had to wait is due without any.
-                self._progress(self._status().tables.known.values())
+                self._progress(self._status().tables.in_order())
             case Committed():
                 self._commit(event)
             case CaughtUp():

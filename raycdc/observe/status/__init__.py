@@ -3,7 +3,7 @@
 The terminal (`raycdc.cli.screens.progress`), ``status --json``, the control API and the web UI
 (`raycdc.observe.status.documents`), ``/metrics`` and notifications are views of it: functions of the value that keep
 nothing of it. `status` has the value and what an event makes of it, without clocks and threads; `keeper` has the
-listener; `speed` and `stages` are parts of the value.
+listener; `stages` and `persistent_map` are parts of the value.
 """
 
 from raycdc.observe.status.keeper import StatusKeeper

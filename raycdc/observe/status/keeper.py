@@ -40,7 +40,7 @@ class StatusKeeper:
         self._status = self._status.after(event, self.now())
 
     def ended(self, error: BaseException | None = None) -> None:
-        """Note an end without an event: with `error`, which the caller of the run gets, or because it closed the run."""
+        """Note an end without an event: with `error`, which the caller of the run gets, or as it closed the run."""
         self._status = self._status.after_end(error, self.now())
 
     def moved(self) -> None:

@@ -1,9 +1,9 @@
 """The status of a run as one frozen value, and what each event of the run makes of it.
 
 Pure: no clock, no thread. An event makes a new value that shares with the one before whatever did not change, so that a
-reader may keep a status for as long as it likes. The cost of an event follows what it brings, but for a copy of the
-references to all tables, which takes about a millisecond for a hundred thousand. Memory is one small record per table,
-and the last warnings and errors.
+reader may keep a status for as long as it likes. The cost of an event follows what it brings, however many tables there
+are (`raycdc.observe.status.persistent_map`); only a table that comes or goes costs a copy of the sorted names. Memory
+is one small record per table, and the last warnings and errors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +38,7 @@ from raycdc.observe.events import (
     TookOver,
     Warned,
 )
+from raycdc.observe.status.persistent_map import PersistentMap
 from raycdc.observe.status.stages import Speed, Stages
 from raycdc.source.tables.table_life import ParkedPhase, is_nothing
 
@@ -140,7 +141,7 @@ class KnownTable:
 class RunTables:
     """Every table of the run, and what all of them sum up to. A name that no table was found under is none."""
 
-    known: Mapping[str, KnownTable] = field(default_factory=dict)
+    known: PersistentMap[str, KnownTable] = field(default_factory=PersistentMap)
     #: Ascending.
     names: tuple[str, ...] = ()
     #: How many tables are in each phase.
@@ -151,39 +152,51 @@ class RunTables:
     rows: Speed | None = None
     rows_read: int = 0
 
+    def in_order(self) -> list[KnownTable]:
+        """Return all tables in the order of their names."""
+        return [self.known[name] for name in self.names]
+
     def after(self, tables: Sequence[TableFigures], now_s: float) -> RunTables:
         """The tables with newer figures of some."""
         if not tables and self.rows is not None:
             return self
-        known, phases, new, dropped = dict(self.known), dict(self.phases), set[str](), set[str]()
+        changed, dropped, phases = dict[str, KnownTable](), set[str](), dict(self.phases)
         left_out, lost, read = self.rows_left_out, self.values_lost, self.rows_read
         for figures in tables:
-            name, before = figures.table, known.get(figures.table)
+            name, before = figures.table, changed.get(figures.table) or self.known.get(figures.table)
             if before is not None:
                 phases[before.figures.phase] -= 1
                 left_out -= before.figures.bad_rows or 0
                 lost -= before.figures.lost_values
             if figures.parked is not None and is_nothing(figures.parked):
-                dropped.update([] if known.pop(name, None) is None else [name])
+                if before is not None:
+                    dropped.add(name)
                 continue
             if before is None:
-                new.add(name)
+                changed[name] = KnownTable.first(figures, now_s)
             else:
                 read += max(0, figures.rows - before.figures.rows)
-            known[name] = KnownTable.first(figures, now_s) if before is None else before.after(figures, now_s)
+                changed[name] = before.after(figures, now_s)
             phases[figures.phase] = phases.get(figures.phase, 0) + 1
             left_out += figures.bad_rows or 0
             lost += figures.lost_values
         rows = self.rows or Speed(now_s, 0)
         return RunTables(
-            known,
-            tuple(sorted(known)) if new or dropped else self.names,
+            self.known.with_changes(changed, dropped),
+            self._names_after(changed, dropped),
             {phase: count for phase, count in phases.items() if count},
             left_out,
             lost,
             rows if read == rows.count else rows.after(read, now_s=now_s),
             read,
         )
+
+    def _names_after(self, changed: Collection[str], dropped: Collection[str]) -> tuple[str, ...]:
+        new = [name for name in changed if name not in self.known]
+        if not new and not dropped:
+            return self.names
+        # Sorting takes one pass over the names that are sorted already.
+        return tuple(sorted((*(name for name in self.names if name not in dropped), *new)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +209,7 @@ class RunCommits:
     rows: int = 0
     last: CommitReport | None = None
     seconds: float = 0.0
-    by_table: Mapping[str, CommitReport] = field(default_factory=dict)
+    by_table: PersistentMap[str, CommitReport] = field(default_factory=PersistentMap)
     engines: EngineRows = NO_ENGINE_ROWS
 
     def after(self, event: Committed, at_ms: int) -> RunCommits:
@@ -207,7 +220,7 @@ class RunCommits:
             self.rows + event.rows,
             CommitReport(event.epoch, at_ms, event.rows),
             event.seconds,
-            {**self.by_table, **by_table} if by_table else self.by_table,
+            self.by_table.with_changes(by_table),
             self.engines + event.engines,
         )
 

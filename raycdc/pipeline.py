@@ -155,6 +155,7 @@ class Pipeline:
         standby: bool = False,
         listener: Listener = lambda _: None,
         show_page: Callable[[str, str], None] | None = None,
+        planned: ResolvedRun | None = None,
     ) -> None:
         """Run in the foreground until stopped, or until ``"caught-up"``. Raises `RaycdcError` for every expected error.
 
@@ -163,7 +164,8 @@ class Pipeline:
         `FencedError` ends a run whose state another driver took over. `listener` receives the events of
         `raycdc.observe.events`, from threads of the pipeline; an error in it is reported once as a warning and does not
         end the run. `show_page` receives the address of the web UI with a login code that is valid for one browser
-        within ten minutes (``ADDRESS/#login=CODE``).
+        within ten minutes (``ADDRESS/#login=CODE``). `planned` is the run as it was resolved for a comparison with a
+        plan; its decisions are taken, and not made a second time.
         """
         local = local or self.config.is_local
         log = LogFile(self.config.logging, self.config.pipeline.name)
@@ -182,7 +184,7 @@ class Pipeline:
         with log.writing():
             try:
                 start = Start(self.config, local, self._has_sink, _end_of(until))
-                stopped = self._run(start, reporter, control, standby=standby)
+                stopped = self._run(start, reporter, control, standby=standby, planned=planned)
                 # The notifier ends first, because its warnings about receivers must precede the run's last message.
                 notifier.ended(stopped=stopped)
                 reporter.finished(stopped=stopped)
@@ -197,7 +199,15 @@ class Pipeline:
             finally:
                 control.close()
 
-    def _run(self, start: Start, reporter: ProgressReporter, control: ControlService, *, standby: bool) -> bool:
+    def _run(
+        self,
+        start: Start,
+        reporter: ProgressReporter,
+        control: ControlService,
+        *,
+        standby: bool,
+        planned: ResolvedRun | None,
+    ) -> bool:
         """Run once; return True if the run was stopped before it reached its end."""
         # The control API opens after the checks, which need its port to be free, and before the run waits for the
         # state.
@@ -205,7 +215,7 @@ class Pipeline:
         with self._one_run(start, reporter, standby=standby, begun=begun) as run:
             control.take(run.leadership, reporter.warning)
             run.stack.callback(control.close)
-            ended = self._commit_all(run, start)
+            ended = self._commit_all(run, start, planned)
             last, record = (run.store.last_manifest(), run.store.last_commit()) if ended else (None, None)
             stopped, complaint = self._stopping.is_set(), None
             if not stopped:
@@ -340,12 +350,13 @@ class Pipeline:
     def _stopped_early(self) -> bool:
         return self._stopping.is_set()
 
-    def _commit_all(self, run: _Run, start: Start) -> bool:
+    def _commit_all(self, run: _Run, start: Start, planned: ResolvedRun | None) -> bool:
         """Start everything and commit epochs to the end; False where a stop came before there were readers."""
         config, store, reporter, local = self.config, run.store, run.reporter, start.local
         output_mode = OutputMode.SINK if self._has_sink else OutputMode.HAND
         patiently = StartRetry(run.leadership, reporter.warning, self._stopping)
-        resolved = patiently(partial(resolve, start, store, warn=patiently.warning, output_mode=output_mode))
+        again = partial(resolve, start, store, warn=patiently.warning, output_mode=output_mode, planned=planned)
+        resolved = patiently(again)
         take_up(resolved)
         if self._stopped_early():
             return False

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, TextIO, cast, get_args
+from typing import TYPE_CHECKING, Protocol, TextIO, cast, get_args
 
 from raycdc.cli.demo_mark import require_servers
 from raycdc.cli.screens.json_view import JsonView
@@ -27,6 +27,9 @@ from raycdc.observe.events import Failed, Listener, RunEvent
 from raycdc.observe.status import RunStatus
 from raycdc.plugins import third_parties
 from raycdc.server.client import page_link
+
+if TYPE_CHECKING:  # A command that is refused at once does not wait for it.
+    from raycdc.driver.resolve import ResolvedRun
 
 UNTIL_CAUGHT_UP = "caught-up"
 
@@ -67,6 +70,7 @@ class RunningPipeline(Protocol):
         standby: bool,
         listener: Listener,
         show_page: Callable[[str, str], None] | None = None,
+        planned: ResolvedRun | None = None,
     ) -> None: ...
 
     def status(self) -> RunStatus: ...
@@ -115,17 +119,19 @@ def _run(path: Path, view: JsonView | None, out: TextIO | None, way: RunOptions,
         print(printable_text(f"Warning: {warning}"), file=sys.stderr)
     if way.local and not third_parties():
         without_pandas()  # No part of raycdc's own needs it without Spark.
+    planned = None
     if way.plan is not None:
         from raycdc.cli.planning.plan import require_planned
+        from raycdc.driver.resolve import next_run
 
-        # A plan is made of the file, whatever engines the command asks for.
-        require_planned(written, way.plan)
+        planned = next_run(config)
+        require_planned(planned, written, way.plan)
     if way.ui:
         _require_ui(config)
     from raycdc.pipeline import Pipeline
 
     pipeline: RunningPipeline = Pipeline.from_config(config)
-    return drive(pipeline, view or make_view(config, pipeline.status, verbose=verbose), way)
+    return drive(pipeline, view or make_view(config, pipeline.status, verbose=verbose), way, planned)
 
 
 def _require_ui(config: PipelineConfig) -> None:
@@ -175,8 +181,8 @@ def make_view(config: PipelineConfig, status: Callable[[], RunStatus], *, verbos
     return PlainView(status, config.pipeline.name)
 
 
-def drive(pipeline: RunningPipeline, view: View, way: RunOptions) -> int:
-    """Run `pipeline` under `view` and the signals; 130 when Ctrl-C ended it.
+def drive(pipeline: RunningPipeline, view: View, way: RunOptions, planned: ResolvedRun | None = None) -> int:
+    """Run `pipeline` under `view` and the signals, as it was `planned`; 130 when Ctrl-C ended it.
 
     SIGTERM is how systemd and Kubernetes end a service, and take any code but 0 for its failure.
     """
@@ -189,6 +195,7 @@ def drive(pipeline: RunningPipeline, view: View, way: RunOptions) -> int:
                 standby=way.standby,
                 listener=stopper.listen,
                 show_page=stopper.show_page if way.ui else None,
+                planned=planned,
             )
         except RaycdcError as error:
             if type(error).__name__ not in stopper.errors_shown:

@@ -5,6 +5,7 @@
 | ``raycdc check`` | goes through `STEPS`, prints their findings, and continues after a refusal |
 | ``raycdc plan`` | shows the tables and their targets |
 | ``raycdc run`` | has `resolve` go through `STEPS` up to the first refusal, and calls `take_up` |
+| ``raycdc run --plan`` | compares the plan with it, and passes it to the run |
 
 | step of a run | because |
 |---|---|
@@ -108,6 +109,16 @@ class ResolvedRun:
     @property
     def config(self) -> PipelineConfig:
         return self.start.config
+
+    def taken(self, start: Start, store: CheckpointStore, output_mode: OutputMode) -> ResolvedRun:
+        """Return this run once it has taken the state. Decisions that follow from the configuration are kept.
+
+        What the state or the source says is asked again, because both may have changed before the state was free.
+        """
+        run = ResolvedRun(start, store, output_mode)
+        if self.output_mode is output_mode and self.rules.naming.known == column_names(store):
+            vars(run).update({name: vars(self)[name] for name in ("rules", "source") if name in vars(self)})
+        return run
 
     @property
     def app_id(self) -> str:
@@ -340,13 +351,18 @@ STEPS = (FITTING, SELECTED, BEGUN)
 
 
 def resolve(
-    start: Start, store: CheckpointStore, *, warn: Callable[[str], None], output_mode: OutputMode = OutputMode.SINK
+    start: Start,
+    store: CheckpointStore,
+    *,
+    warn: Callable[[str], None],
+    output_mode: OutputMode = OutputMode.SINK,
+    planned: ResolvedRun | None = None,
 ) -> ResolvedRun:
     """Go through `STEPS`; raise the first refusal and pass other findings to `warn`.
 
-    Changes nothing. Blocks while the source answers.
+    `planned` is the run as it was resolved before it took the state. Changes nothing. Blocks while the source answers.
     """
-    run = ResolvedRun(start, store, output_mode)
+    run = ResolvedRun(start, store, output_mode) if planned is None else planned.taken(start, store, output_mode)
     for step in STEPS:
         refused = []
         for result in step.ask(run):

@@ -83,20 +83,23 @@ def plan_config(path: Path, *, as_json: bool, out: Path | None = None) -> int:
     if out is not None:
         if any(text.startswith(REFUSED) for text in effects):
             raise ConfigError("The plan is not sealed, because a run would not begin, as was said above.")
-        write_plan(out, _sealed(run, tables, targets, effects))
+        write_plan(out, _sealed(run, tables, targets, effects, config))
         print(printable_text(f"Sealed as {out}: raycdc run {path} --plan {out}"), file=sys.stderr)
     return int(ExitCode.DONE)
 
 
-def require_planned(config: PipelineConfig, path: Path) -> None:
-    """`ConfigError` with everything that is not as the plan in `path` has it. Asks source and sink."""
-    sealed, run = read_plan(path), next_run(config)
+def require_planned(run: ResolvedRun, written: PipelineConfig, path: Path) -> None:
+    """Raise `ConfigError` with everything that is not as the plan in `path` has it. Asks source and sink.
+
+    `written` is the configuration of the file: a plan is made of it, whatever engines the command asks for.
+    """
+    sealed = read_plan(path)
     findings = table_findings(run, {name: table.schema for name, table in run.tables.items()})
     parked = {table_of(finding) for finding in findings if finding.parks}
     tables = {name: table for name, table in run.tables.items() if name not in parked}
     with transformed_tables(run) as transforms:
         targets = planned(run, tables, transforms)
-    reported = differences(sealed, _sealed(run, tables, targets, state_effects(run)))
+    reported = differences(sealed, _sealed(run, tables, targets, state_effects(run), written))
     if reported:
         raise ConfigError(
             f"The run did not begin, because not all is as {path} has it:",
@@ -106,7 +109,11 @@ def require_planned(config: PipelineConfig, path: Path) -> None:
 
 
 def _sealed(
-    run: ResolvedRun, tables: Mapping[TableId, SourceTable], targets: Sequence[PlannedTarget], effects: Sequence[str]
+    run: ResolvedRun,
+    tables: Mapping[TableId, SourceTable],
+    targets: Sequence[PlannedTarget],
+    effects: Sequence[str],
+    written: PipelineConfig,
 ) -> SealedPlan:
     from raycdc import __version__
 
@@ -115,7 +122,7 @@ def _sealed(
         raycdc=__version__,
         pipeline=run.config.pipeline.name,
         made_ms=time_ns() // 1_000_000,
-        configuration={key: json.dumps(value, sort_keys=True) for key, value in all_keys(run.config).items()},
+        configuration={key: json.dumps(value, sort_keys=True) for key, value in all_keys(written).items()},
         tables=tuple(
             PlannedTable(
                 str(name),

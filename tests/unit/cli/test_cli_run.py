@@ -23,6 +23,7 @@ from raycdc.cli.screens.formatting import duration_text
 from raycdc.cli.screens.json_view import JsonView
 from raycdc.cli.screens.progress import HEARTBEAT_S, PLAIN_INTERVAL_S, STARTING_S, LiveView, PlainView
 from raycdc.config import load_config
+from raycdc.driver.resolve import ResolvedRun
 from raycdc.errors import ConfigError, SourceError
 from raycdc.model.engines import EngineName, EngineRows
 from raycdc.observe.events import (
@@ -85,6 +86,7 @@ class ScriptedPipeline:
         standby: bool,
         listener: Listener,
         show_page: Callable[[str, str], None] | None = None,
+        planned: ResolvedRun | None = None,
     ) -> None:
         for event in self._events:
             self.keeper.listen(event)

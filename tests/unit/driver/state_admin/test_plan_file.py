@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,8 +23,10 @@ from raycdc.cli.planning.plan_file import (
     read_plan,
     write_plan,
 )
+from raycdc.driver import resolve
 from raycdc.errors import ConfigError, ExitCode
 from raycdc.state import codec
+from raycdc.transform.target_rules import TargetRules
 from tests.unit.driver.state_admin.small_pipeline import MORE, configured, require_exact, run, told
 
 
@@ -44,6 +47,23 @@ def test_a_run_begins_where_all_is_as_planned_and_again_after_it_ended(planned: 
     config = configured(planned.parent)
     for _ in range(2):
         assert run(config, "--plan", str(planned)) == ExitCode.DONE
+    require_exact(planned.parent)
+
+
+def test_a_run_by_a_plan_makes_its_decisions_once(planned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules of targets and the source are those that the plan was compared with."""
+    made: list[TargetRules] = []
+
+    def counted(*values: Any, **named: Any) -> TargetRules:
+        made.append(TargetRules(*values, **named))
+        return made[-1]
+
+    monkeypatch.setattr(resolve, "TargetRules", counted)
+    config = configured(planned.parent)
+    assert run(config, "--plan", str(planned)) == ExitCode.DONE
+    assert len(made) == 1
+    assert run(config, "--plan", str(planned), "--engines", "never") == ExitCode.DONE
+    assert len(made) == 2
     require_exact(planned.parent)
 
 

@@ -127,6 +127,7 @@ class SplitComparison:
         return Report(self._where, began_ms, self._cores, self._terms.scheduled_readers, tables, advice, early)
 
     def _compare(self, expected: Expected, found: dict[TableId, list[StrategyResult]]) -> None:
+        self._source.preflight(None)
         start = self._source.enumerator_dialect().start_point()
         plans = {plan.table: plan for plan in start.tables}
         opened = OpenedAt(start.position, self._source.ring_s)

@@ -80,11 +80,13 @@ class MySqlEnumeratorDialect:
         return self
 
     def start_point(self) -> StartPoint:
-        """Schemas, position, schemas and names again: equal ones prove that these are the tables at the position."""
+        """Schemas, position, schemas and names again: equal ones prove that these are the tables at the position.
+
+        The driver's preflight has asked whether the account may read log and tables, which is not asked again.
+        """
         with closing(self._connections.connect()) as connection:
             info = probe(connection)
             tables = self._discover(connection)
-            require_source(connection, info, tables, load_tables(connection, tables))
             parks = self._context.rules.parks
             if (start := PastStart.of(self._config.startup)) is not None:
                 open_log = self._connections.open_log

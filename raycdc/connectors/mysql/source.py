@@ -232,6 +232,8 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         super().__init__(config, context)
         self._connections = connections or Connections(config)
         self._options = TableOptions(config)
+        #: True once `check` has found nothing that keeps a run from beginning, so that `preflight` need not ask again.
+        self._checked = False
         #: How many snapshots of a table are over, as the key order of the log's reader counts them.
         self._snapshots_over: Mapping[TableId, int] = {}
 
@@ -252,7 +254,9 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         return self.config.snapshot.visible_within_s
 
     def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
-        return findings(self.config, known_tables(last))
+        found = findings(self.config, known_tables(last))
+        self._checked = all(result.ok or result.parks or not result.required for result in found.results)
+        return found
 
     def tables(self) -> dict[TableId, SourceTable]:
         return captured_tables(self.config)
@@ -263,7 +267,8 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
             selector = self.config.selector()
             tables = discover_tables(connection, selector, named=selector.plain_names)
             loaded = load_tables(connection, tables)
-            require_source(connection, info, tables, loaded)
+            if not self._checked:
+                require_source(connection, info, tables, loaded)
             self._options.require_fitting(loaded)
             if (state := stream_of(last)) is not None:
                 position = resume_position(connection, info, BinlogOffset.of(state.position))

@@ -111,7 +111,7 @@ def raycdc(uri: str, passes: int) -> dict[str, Any]:
     from raycdc.connectors.mongodb.layout import OnTypeMismatch, Spelling, declared, parse_type
 
     types = {name: parse_type(text) for name, text in _TYPES.items()}
-    return _read(uri, passes, declared(types, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.FAIL).document())
+    return _read(uri, passes, declared(types, json=Spelling.RELAXED, on_type_mismatch=OnTypeMismatch.FAIL).document())
 
 
 def raycdc_document(uri: str, passes: int) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def raycdc(uri: str, begin: int, events: int, types: dict[str, str]) -> dict[str
     layout = declared(
         {name: parse_type(text) for name, text in {**types, "_id": "long"}.items()},
         json=Spelling.RELAXED,
-        on_misfit=OnTypeMismatch.FAIL,
+        on_type_mismatch=OnTypeMismatch.FAIL,
     )
     document = layout.document()
     with connect(config.uri) as client:

@@ -73,9 +73,9 @@ def move_state(config: Path, to: str) -> int:
     )
     print(printable_text(f'Set pipeline.state = "{moved.location}" in {config}.'))
     if target.on_store:
-        print(printable_text(f'What stays on this machine is in {target.work} (pipeline.work = "{target.work}").'))
+        print(printable_text(f'What stays on this machine is in {target.work} (pipeline.work_dir = "{target.work}").'))
     elif source.on_store:
-        print("Take pipeline.work out: a state in a folder has its files inside.")
+        print("Take pipeline.work_dir out: a state in a folder has its files inside.")
     left = f"Nobody goes on from {moved.before} any more; once a run went well, it can be removed"
     # An older version took a work folder inside.
     kept = f", but for {target.work}" if target.work.is_relative_to(moved.before) else ""
@@ -94,7 +94,7 @@ def _target(config: Path, to: str) -> StateLocation:
     if not config.is_file():
         raise ConfigError(f"{to} is on an object store: name the configuration, which says how it is reached.")
     document = read_toml(config)
-    # As it will be, because pipeline.work may be there already, which only a state on a store has.
+    # As it will be, because pipeline.work_dir may be there already, which only a state on a store has.
     pipeline = {**section_of(document, "pipeline"), "state": str(location)}
     return state_location(*state_sections({**document, "pipeline": pipeline}))
 

@@ -52,9 +52,9 @@ class ConfigChangeClass(StrEnum):
 _SECTIONS: Mapping[str, Mapping[ConfigChangeClass, str]] = {
     "pipeline": {
         ConfigChangeClass.NEW_STATE: "name",
-        ConfigChangeClass.FREE: "state work spool mode epoch_interval epochs_per_hour epoch_bytes_max reader_timeout "
-        "progress_timeout watchdog engines schema_change include_schema_changes exclude_schema_changes "
-        "time_zone on_bad_record on_table_error on_log_lost on_existing state_key",
+        ConfigChangeClass.FREE: "state work_dir spool mode epoch_interval epochs_per_hour epoch_bytes_max "
+        "reader_timeout progress_timeout watchdog engines schema_change include_schema_changes exclude_schema_changes "
+        "on_bad_record on_table_error on_log_lost on_existing state_key",
         ConfigChangeClass.JUDGED: "route_mode",
     },
     "readers": {ConfigChangeClass.FREE: "min max fetchers cpus resources labels"},
@@ -74,7 +74,8 @@ _SECTIONS: Mapping[str, Mapping[ConfigChangeClass, str]] = {
         "deleted_column udf"
     },
     "lookup": {
-        ConfigChangeClass.JUDGED: "type table uri collection on key_type columns prefix missing many on_misfit json",
+        ConfigChangeClass.JUDGED: "type table uri collection on key_type columns prefix missing many "
+        "on_type_mismatch json",
         ConfigChangeClass.FREE: "batch requests cache_ttl cache_rows retries retry_wait",
     },
     "route": {ConfigChangeClass.JUDGED: "table replace_symbol to"},
@@ -91,8 +92,8 @@ _SECTIONS: Mapping[str, Mapping[ConfigChangeClass, str]] = {
         "snapshot.filter",
     },
     "source:mongodb": {
-        ConfigChangeClass.FREE: "uri collections exclude schema.sample schema.fields_max on_misfit snapshot.strategy "
-        "snapshot.per_collection snapshot.chunk_mb snapshot.samples_per_chunk",
+        ConfigChangeClass.FREE: "uri collections exclude schema.sample schema.fields_max on_type_mismatch "
+        "snapshot.strategy snapshot.per_collection snapshot.chunk_size snapshot.samples_per_chunk",
         ConfigChangeClass.NEW_TABLES: "startup.mode startup.timestamp_ms",
         ConfigChangeClass.NEW_SNAPSHOT: "schema.mode schema.json schema.on_conflict columns metadata snapshot.filter "
         "snapshot.fields snapshot.limit",
@@ -102,7 +103,7 @@ _SECTIONS: Mapping[str, Mapping[ConfigChangeClass, str]] = {
         ConfigChangeClass.FREE: "bootstrap_servers topics topic_pattern group_id stop.mode stop.offsets "
         "stop.timestamp_ms discovery_interval isolation on_out_of_range same_key alignment.max_drift "
         "alignment.idle_after properties",
-        ConfigChangeClass.NEW_TABLES: "start.mode start.offsets start.timestamp_ms start.otherwise",
+        ConfigChangeClass.NEW_TABLES: "startup.mode startup.offsets startup.timestamp_ms startup.otherwise",
         ConfigChangeClass.NEW_STATE: "order_by",
         ConfigChangeClass.JUDGED: "changelog",
     },

@@ -1,7 +1,6 @@
 """Kinds of values that the configuration has beyond TOML's own (sizes, durations, secrets), and how a key is declared.
 
-`option` is the one way to declare a key: its help, unit and example feed the reference page and the JSON Schema, its
-`planned` values are refused by name until they work.
+`option` is the one way to declare a key: its help, unit and example feed the reference page and the JSON Schema.
 
 TOML as it is read: values of a known kind, which only the loader and validators of sections look into.
 """
@@ -132,7 +131,6 @@ def option(
     help: str,  # noqa: A002 - the word every command line uses for it
     unit: str = "",
     example: Any = None,
-    planned: bool | tuple[str, ...] = False,
     change: str = "",
     init: bool = False,
     deprecated: Deprecated | None = None,
@@ -140,7 +138,6 @@ def option(
 ) -> Any:
     """Declare a key. Without `default` it is required.
 
-    `planned` names values (True: every value but the default) that are part of the design but do not work yet.
     `change` is for plug-ins of others: what changing the key means for a state (`raycdc.config.changes`).
     With `init` the key is asked for by ``raycdc init`` although it has a default. One that is `deprecated` works, and
     whoever sets it is warned.
@@ -154,8 +151,6 @@ def option(
     if deprecated:
         # JSON Schema's own word, by which editors strike the key through.
         extra |= {"deprecated": True, "since": deprecated.since, "instead": deprecated.instead}
-    if planned:
-        extra["planned"] = list(planned) if isinstance(planned, tuple) else True
     if isinstance(default, timedelta):
         extra["default"] = show_duration(default)
     elif unit == "size":

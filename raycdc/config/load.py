@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from raycdc.config.fields import Options, Secret, TomlTable
 from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConfig, repeated_problems
-from raycdc.config.problems import deprecated_keys, planned_problems, problems_of, show_value
+from raycdc.config.problems import deprecated_keys, problems_of, show_value
 from raycdc.config.sections.observability import ControlOptions
 from raycdc.config.sections.pipeline import PipelineOptions
 from raycdc.config.sections.source_and_sink import SinkConfig, SourceConfig
@@ -131,7 +131,6 @@ class _Loader:
             validated = self._section(name, model)
             if validated is not None:
                 sections[name] = validated
-                self._problems.extend(planned_problems(validated, name))
                 self._warn_about(validated, (name,))
         for name, (field, model) in REPEATED_SECTIONS.items():
             sections[field] = self._repeated(name, model)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from raycdc.config.fields import Options
-from raycdc.config.problems import planned_problems
 from raycdc.config.sections.engines import RayOptions, ReaderOptions, SparkOptions
 from raycdc.config.sections.notifications import NotifyOptions
 from raycdc.config.sections.observability import ControlOptions, LoggingOptions, MetricsOptions, TracesOptions
@@ -69,9 +68,7 @@ class PipelineConfig:
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for what is not supported yet, however the configuration was made."""
-        sections = {name: getattr(self, name) for name in (*COMMON_SECTIONS, "source", "sink")}
-        problems = [text for name, options in sections.items() for text in planned_problems(options, name)]
-        problems += [] if self.state_key else masking_problems(self.masked(), self.source.chunk_keys())
+        problems = [] if self.state_key else masking_problems(self.masked(), self.source.chunk_keys())
         problems += repeated_problems(
             self.source, mask=self.masks, transform=self.transforms, lookup=self.lookups, route=self.routes
         )
@@ -187,7 +184,6 @@ def repeated_problems(
         yield from _captured(source, plain[0] if plain else None, f"mask[{index}].columns")
     for index, change in enumerate(transform):
         if change is not None:
-            yield from planned_problems(change, f"transform[{index}]")
             yield from _captured(source, change.transform().plain_table, f"transform[{index}].table")
     for index, joined in enumerate(lookup):
         if joined is not None:

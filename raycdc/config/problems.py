@@ -30,20 +30,6 @@ def problems_of(
         yield key_path, f"{show_key_path(key_path)}: {_text(item, model, key_path, shown, elsewhere)}"
 
 
-def planned_problems(options: BaseModel, key_path: str) -> Iterator[str]:
-    """Problems of values that the design has and this version does not support: refused by name, never ignored."""
-    for name, field in type(options).model_fields.items():
-        value = getattr(options, name)
-        here = f"{key_path}.{name}"
-        planned = field.json_schema_extra.get("planned") if isinstance(field.json_schema_extra, dict) else None
-        if planned is True and value != field.get_default(call_default_factory=True):
-            yield f"{here}: {show_value(value)} is not supported yet; leave it out"
-        elif isinstance(planned, list) and value in planned:
-            yield f"{here}: {show_value(value)} is not supported yet"
-        if isinstance(value, BaseModel):
-            yield from planned_problems(value, here)
-
-
 def deprecated_keys(options: BaseModel, key_path: KeyPath) -> Iterator[str]:
     """A warning for each key that is set and will go (`raycdc.config.fields.Deprecated`)."""
     for name, field in type(options).model_fields.items():

@@ -145,15 +145,12 @@ def _default(field: FieldInfo) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
-    planned = _extra(field).get("planned")
     text = field.description or ""
     if field.examples:
         text += f" Example: `{show_value(field.examples[0])}`."
     if (deprecated := Deprecated.of(field)) is not None:
         text += f" **Deprecated since {deprecated.since}.** {deprecated.instead}"
-    if planned is True:
-        return f"{text} (Not supported yet.)"
-    return f"{text} (Not yet: {', '.join(map(str, planned))}.)" if isinstance(planned, list) else text
+    return text
 
 
 def _leaves(annotation: Any) -> tuple[Any, ...]:

@@ -111,10 +111,10 @@ class ReadOptions:
         for name in ("mode", "on_existing", "route_mode"):
             options.pop(name, None)
         location = str(state or self.state or self._default_state(options))
-        work = options.pop("work", "") or f"./state/{options.get('name', '')}.work"
+        work = options.pop("work_dir", "") or f"./state/{options.get('name', '')}.work"
         options["state"] = location
         if is_url(location):
-            options["work"] = f"{work}.spark/{self.table}"
+            options["work_dir"] = f"{work}.spark/{self.table}"
         source = section_of(data, "source")
         for listed in _LISTS:
             if listed in source:

@@ -283,7 +283,7 @@ def _spark(start: Start) -> Iterator[CheckResult]:
 
 def _state(start: Start) -> Iterator[CheckResult]:
     location = state_of(start.config)
-    key, what = ("work", "folder beside the state") if location.on_store else ("state", "state folder")
+    key, what = ("work_dir", "folder beside the state") if location.on_store else ("state", "state folder")
     if problem := unwritable(location.work):
         fix = f"Choose another pipeline.{key}, or let this user write there."
         yield CheckResult("state", f"The {what} {location.work} cannot be written: {problem}.", fix, error=StateError)

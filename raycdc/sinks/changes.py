@@ -46,9 +46,9 @@ def check_changes(work: TableCommit, rules: ChangeRules) -> None:
                 continue
             case _ if event.type in rules.left_out:
                 continue
-            case _ if rules.behavior is SchemaChangeBehavior.EXCEPTION:
+            case _ if rules.behavior is SchemaChangeBehavior.FAIL:
                 raise ChangeRefusedError(
-                    f'{work.target}: {event.type} at the source, and pipeline.schema_change = "exception". '
+                    f'{work.target}: {event.type} at the source, and pipeline.schema_change = "fail". '
                     'Set it to "lenient" or "evolve" to let the target follow.'
                 )
             case _:

@@ -26,6 +26,14 @@ Setting: TypeAlias = "bool | int | float | str | list[Setting] | dict[str, Setti
 
 _NAME = "configured.json"
 
+#: Keys and values that a state has under an older name.
+_RENAMED = {f"source.start.{key}": f"source.startup.{key}" for key in ("mode", "offsets", "timestamp_ms", "otherwise")}
+_RENAMED_VALUES: Mapping[tuple[str, str], Setting] = {
+    ("source.types.invalid_dates", "error"): "park",
+    ("source.types.invalid_text", "error"): "park",
+}
+_RENAMED_IN_LOOKUPS = {"on_misfit": "on_type_mismatch"}
+
 #: Free to change, and compared with what it was for another reason: which tables are new to the selection.
 _SELECTION = frozenset({"source.tables", "source.collections", "source.exclude"})
 
@@ -84,8 +92,20 @@ def all_keys(config: PipelineConfig) -> dict[str, Setting]:
 def read_configured(store: CheckpointStore) -> dict[str, Setting] | None:
     """The configuration that the state was made with; None where it does not say."""
     document = store.documents.read(_NAME)
-    keys: dict[str, Setting] | None = None if document is None else document["keys"]
-    return keys
+    return None if document is None else as_of_now(document["keys"])
+
+
+def as_of_now(keys: Mapping[str, Setting]) -> dict[str, Setting]:
+    """`keys`, as a state may have them, with the names and values that the configuration has now."""
+    named = {_RENAMED.get(key, key): value for key, value in keys.items()}
+    values = {key: _RENAMED_VALUES.get((key, str(value)), value) for key, value in named.items()}
+    lookups = values.get("lookup")
+    if isinstance(lookups, list):
+        values["lookup"] = [
+            {_RENAMED_IN_LOOKUPS.get(key, key): value for key, value in one.items()} if isinstance(one, dict) else one
+            for one in lookups
+        ]
+    return values
 
 
 def kept_sink(keys: Mapping[str, Setting]) -> str | None:

@@ -107,7 +107,9 @@ def state_location(options: PipelineOptions, storage: StorageOptions) -> StateLo
     location = parse_location(options.state)
     if isinstance(location, FolderLocation):
         return StateLocation.of(location.path)
-    return StateLocation(location, Path(options.work or f"./state/{options.name}.work").absolute(), storage.settings())
+    return StateLocation(
+        location, Path(options.work_dir or f"./state/{options.name}.work").absolute(), storage.settings()
+    )
 
 
 def state_of(config: PipelineConfig) -> StateLocation:

@@ -307,7 +307,7 @@ STORIES = (
         """,
         Ends("add_column", code=5),
         alone=True,
-        pipeline='schema_change = "exception"',
+        pipeline='schema_change = "fail"',
         long=True,
     ),
     Story(

@@ -159,7 +159,7 @@ def test_collections_are_compared_too(mongodb: MongoDb, mongodb_database: str, t
     with mongodb.client() as client:
         client[mongodb_database].shop.insert_many({"_id": Int64(n), "t": "x" * 3000} for n in range(ROWS))
     job = CollectionJob(tmp_path, None, mongodb_database, ("shop",), local=True, uri=mongodb.uri)  # type: ignore[arg-type]
-    job.source = "snapshot = { chunk_mb = 1 }"
+    job.source = 'snapshot = { chunk_size = "1MiB" }'
     code, out, errors = compared(job, "--json")
     assert code == ExitCode.DONE, errors
     results = by_strategy(json.loads(out)["tables"][0])

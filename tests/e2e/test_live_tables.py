@@ -250,11 +250,11 @@ def test_a_command_reaches_a_pipeline_on_another_machine_through_the_store_of_it
     with StoreProxy(moto) as store:
         bucket = store.create_bucket("live-commands")
         job.state_url, job.sections = f"s3://{bucket}/state", store.section
-        job.pipeline = f'work = "{tmp_path / "work"}"'
+        job.pipeline = f'work_dir = "{tmp_path / "work"}"'
         run = job.start()
         wait_equal(run, job, "a", "b")
         # What another machine would have: its own work folder, where no lock of the run is.
-        job.pipeline = f'work = "{tmp_path / "elsewhere"}"'
+        job.pipeline = f'work_dir = "{tmp_path / "elsewhere"}"'
         monkeypatch.setenv("RAYCDC_TEST_PASSWORD", mariadb.cdc_user)
         told = tables_command(job, "pause", f"{DATABASE}.a")
         assert "which runs the pipeline" in told

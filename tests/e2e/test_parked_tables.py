@@ -110,7 +110,7 @@ def test_a_table_with_rows_that_do_not_fit_is_parked_and_read_again_when_asked_f
 def test_exception_still_ends_the_run_at_what_cannot_be_followed(mariadb: MariaDbServer, tmp_path: Path) -> None:
     database = "strict"
     shop(mariadb, database)
-    job = Job(tmp_path, mariadb, database, TABLES, local=True, pipeline='schema_change = "exception"')
+    job = Job(tmp_path, mariadb, database, TABLES, local=True, pipeline='schema_change = "fail"')
     catch_up(job)
     mariadb.execute("RENAME TABLE products TO wares", database=database)
     run = job.start("--until", "caught-up")

@@ -101,12 +101,12 @@ def test_a_driver_that_died_here_with_another_work_folder_is_not_waited_for(
 ) -> None:
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)", database=mariadb_database)
     bucket = store.create_bucket(mariadb_database.replace("_", "-"))
-    url, first = f"s3://{bucket}/state", f'work = "{tmp_path / "first"}"'
+    url, first = f"s3://{bucket}/state", f'work_dir = "{tmp_path / "first"}"'
     job = Job(tmp_path, mariadb, mariadb_database, ["t"], sink="jsonl", write="changelog", local=True)
     job.state_url, job.pipeline, job.sections = url, first, store.section
     killed = job.start("--until", "caught-up", failpoints="in_commit=kill")
     assert killed.wait() == -signal.SIGKILL
-    job.pipeline = f'work = "{tmp_path / "second"}"'
+    job.pipeline = f'work_dir = "{tmp_path / "second"}"'
     run = job.start("--until", "caught-up")
     assert run.wait() == 0, run.story()
     assert [one for one in run.events if one["event"] == "waiting"] == []
@@ -119,7 +119,7 @@ def test_a_store_that_is_unplugged_under_a_run_is_told_and_told_again_when_it_is
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)", database=mariadb_database)
     bucket = store.create_bucket(mariadb_database.replace("_", "-"))
     job = Job(tmp_path, mariadb, mariadb_database, ["t"], sink="jsonl", write="changelog", local=True)
-    job.state_url, job.pipeline = f"s3://{bucket}/state", f'work = "{tmp_path / "work"}"'
+    job.state_url, job.pipeline = f"s3://{bucket}/state", f'work_dir = "{tmp_path / "work"}"'
     job.sections = store.section
     run = job.start()
     assert run.wait_for(lambda: any(one["event"] == "commit" for one in list(run.events))), run.story()

@@ -52,7 +52,7 @@ def test_a_parked_table_that_is_left_out_owes_nothing_and_another_pipeline_reads
             said = run.story()
             assert keys(job, "healthy") == list(range(1, number + 1))
         assert "leave it out (source.format.exclude)" in said
-        (begin,) = set(re.findall(r"source\.start = (\{ mode = .*?\} \})", said.replace('\\"', '"')))
+        (begin,) = set(re.findall(r"source\.startup = (\{ mode = .*?\} \})", said.replace('\\"', '"')))
         # As the message says: without it, whatever becomes of its target.
         job.format = "exclude = ['shop\\.touched']"
         catch_up(job)
@@ -66,7 +66,7 @@ def test_a_parked_table_that_is_left_out_owes_nothing_and_another_pipeline_reads
         own = TopicJob(tmp_path / "own", broker, "shop", (), local=True, readers=1, topic=topic, columns=job.columns)
         own.pipeline = 'on_existing = "merge"'
         own.format = "include = ['shop\\.touched']"
-        own.source = f"start = {begin}"
+        own.source = f"startup = {begin}"
         catch_up(own)
         assert sorted(row["id"] for row in read_delta(own.lake / "shop" / "touched").to_pylist()) == [2, 3, 4]
         # Selected again it is parked as it was.

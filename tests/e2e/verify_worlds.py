@@ -235,7 +235,7 @@ class DocumentWorld(World):
     def job(self, folder: Path, *, chunk_rows: int) -> Job:
         nobody: Any = None
         made = CollectionJob(folder, nobody, self.database, ("t",), local=True, uri=self.server.uri, startup="initial")
-        made.source = "snapshot = { chunk_mb = 1 }"
+        made.source = 'snapshot = { chunk_size = "1MiB" }'
         return made
 
     def target(self, job: Job) -> Target:

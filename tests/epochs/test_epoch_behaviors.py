@@ -43,7 +43,7 @@ WIDE = LogicalType(TypeKind.INT64)
 TEXT = LogicalType(TypeKind.STRING)
 AT = Column("at", TEXT)
 
-BEHAVIORS = ("exception", "evolve", "try_evolve", "lenient", "ignore")
+BEHAVIORS = ("fail", "evolve", "try_evolve", "lenient", "ignore")
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ def test_what_readers_of_a_target_see_of_each_change(world: World, behavior: str
     "*-postgres-changelog", "*-mongodb-changelog", "ignore-kafka", "ignore-postgres*", "ignore-m*", suite="sinks"
 )
 @pytest.mark.parametrize("kind", WHOLE)
-@pytest.mark.parametrize("behavior", ["exception", "lenient", "ignore"])
+@pytest.mark.parametrize("behavior", ["fail", "lenient", "ignore"])
 def test_what_a_target_cannot_follow_ends_the_run_before_a_row_of_it(
     kind: str, behavior: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -205,14 +205,14 @@ def test_ignore_leaves_new_columns_out_and_exception_stops(upsert: World) -> Non
     orders.insert({"id": 1000, "name": "new", "qty": 1, "at": "now"})
     upsert.script.seal(final=True)
     with pytest.raises(SinkError, match="add_column at the source, and pipeline"):
-        upsert.loop(upsert.sink(schema_change="exception")).run()
+        upsert.loop(upsert.sink(schema_change="fail")).run()
     upsert.restart(sink=upsert.sink(schema_change="ignore"))
     expected = [{name: row[name] for name in ("id", "name", "qty")} for row in orders.contents()]
     assert sorted(upsert.rows(orders), key=lambda row: row["id"]) == expected
 
 
 @pytest.mark.long_variants("*-tasks-*", "*-partitioned-*", "mysql-*", "mongodb-parts-*", suite="sinks")
-@pytest.mark.parametrize("behavior", ["exception", "lenient", "evolve"])
+@pytest.mark.parametrize("behavior", ["fail", "lenient", "evolve"])
 def test_changes_that_are_left_out_never_reach_the_target(upsert: World, behavior: str) -> None:
     play(upsert, epochs=1, final=False)
     orders = upsert.script.table("shop.orders")

@@ -147,7 +147,7 @@ def _job(tmp_path: Path, mongodb: MongoDb, database: str, source: str = "", **op
         local=True,
         readers=2,
         epoch_interval="50ms",
-        source=f'snapshot = {{ strategy = "splitVector", chunk_mb = 1 }}\n{source}',
+        source=f'snapshot = {{ strategy = "splitVector", chunk_size = "1MiB" }}\n{source}',
         uri=mongodb.uri,
         **options,
     )

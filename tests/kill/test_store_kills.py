@@ -54,7 +54,7 @@ access_key_id = "{ACCESS_KEY}"
 secret_access_key = "${{env:RAYCDC_TEST_PASSWORD}}"
 allow_http = true
 """
-    url, work = f"s3://{bucket}/state", f'work = "{folder / "work"}"'
+    url, work = f"s3://{bucket}/state", f'work_dir = "{folder / "work"}"'
     return Job(folder, server, database, TABLES, local=True, state_url=url, pipeline=work, sections=storage)
 
 
@@ -120,7 +120,7 @@ def test_what_is_lost_with_the_machine_is_read_again(
             assert killed.wait() == -signal.SIGKILL, killed.story()
             shutil.rmtree(tmp_path / "work")
             # Another machine has no work of this pipeline, and may have it elsewhere.
-            job = replace(job, pipeline=f'work = "{tmp_path / "other"}"')
+            job = replace(job, pipeline=f'work_dir = "{tmp_path / "other"}"')
             again = job.start("--standby")
             assert again.wait_for(lambda: bool(told(again, "commit"))), again.story()
             again.interrupt()
@@ -139,13 +139,13 @@ def test_copies_of_segments_survive_the_machine(mariadb: MariaDbServer, moto: Mo
             killed = replace(job, pipeline=f"{job.pipeline}\n{spool}").start(failpoints="between_tables=kill@3")
             assert killed.wait() == -signal.SIGKILL, killed.story()
             shutil.rmtree(tmp_path / "work")
-            again = replace(job, pipeline=f'work = "{tmp_path / "other"}"\n{spool}').start("--standby")
+            again = replace(job, pipeline=f'work_dir = "{tmp_path / "other"}"\n{spool}').start("--standby")
             assert again.wait_for(lambda: bool(told(again, "commit"))), again.story()
             assert again.interrupt() == ExitCode.INTERRUPTED, again.story()
         assert not told(again, "warning"), again.story()
         reads = [one for one in store.seen if "/spool/" in one.path and one.method == "GET" and one.status == 200]
         assert reads
-        catch_up(replace(job, pipeline=f'work = "{tmp_path / "other"}"\n{spool}'))
+        catch_up(replace(job, pipeline=f'work_dir = "{tmp_path / "other"}"\n{spool}'))
         bucket = job.state_url.removeprefix("s3://").partition("/")[0]
         left = ObjectStore(ObjectLocation(StoreKind.S3, bucket, "spool"), store.settings).list("")
         assert left == []
@@ -163,7 +163,7 @@ def test_a_stopped_driver_that_wakes_up_after_the_takeover_commits_nothing(
         with changing(job).running(pause_s=0.02):
             first = job.start()
             assert first.wait_for(lambda: bool(told(first, "commit"))), first.story()
-            second = replace(job, pipeline=f'work = "{tmp_path / "other"}"').start("--standby")
+            second = replace(job, pipeline=f'work_dir = "{tmp_path / "other"}"').start("--standby")
             assert second.wait_for(lambda: bool(told(second, "waiting"))), second.story()
             first.process.send_signal(signal.SIGSTOP)
             assert second.wait_for(lambda: bool(told(second, "commit"))), second.story()
@@ -172,7 +172,7 @@ def test_a_stopped_driver_that_wakes_up_after_the_takeover_commits_nothing(
             assert first.wait() == ExitCode.STATE, first.story()
             assert [error["error"] for error in told(first, "error")] == ["FencedError"]
             assert len(told(first, "commit")) == commits
-            refused = replace(job, pipeline=f'work = "{tmp_path / "third"}"').start()
+            refused = replace(job, pipeline=f'work_dir = "{tmp_path / "third"}"').start()
             assert refused.wait() == ExitCode.STATE
             assert "in use by process" in refused.story()
             assert second.interrupt() == ExitCode.INTERRUPTED, second.story()

@@ -252,8 +252,8 @@ def trial_config(data: TomlTable, settings: Sequence[Setting], folder: Path, *, 
     # A measured run must not touch what is the real pipeline's: copies of segments, offsets of its consumer group,
     # the port of its control API.
     changed = _with(changed, ["pipeline", "spool"], None)
-    # pipeline.work is for a state on an object store; this state is a folder.
-    changed = _with(changed, ["pipeline", "work"], None)
+    # pipeline.work_dir is for a state on an object store; this state is a folder.
+    changed = _with(changed, ["pipeline", "work_dir"], None)
     changed = _with(changed, ["source", "group_id"], None)
     changed = _with(changed, ["control"], {"enabled": False})
     for section in REPORTING_SECTIONS:

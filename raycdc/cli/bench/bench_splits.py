@@ -103,7 +103,7 @@ def _generated(names: Sequence[str], rows: int, server: str) -> Iterator[Pipelin
     if COLLECTION in names:
         with generated_collection(min(rows, DOCUMENTS_MAX), on_progress=print_progress) as uri:
             collections = [f"{DATABASE}.{COLLECTION}"]
-            section: dict[str, Json] = {"startup": "snapshot", "schema": "document", "snapshot": {"chunk_mb": 1}}
+            section: dict[str, Json] = {"startup": "snapshot", "schema": "document", "snapshot": {"chunk_size": "1MiB"}}
             yield _config_of({"type": "mongodb", "uri": uri, "collections": collections, **section})
 
 

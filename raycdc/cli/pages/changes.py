@@ -12,7 +12,7 @@ of these tables is played into every target by the tests of raycdc.
 
 *follows*: the target changes as the table did, before a row of the new shape is written. *stays*: it keeps its columns;
 later rows have null in one that went, and a column that came is left out. *keeps both*: it keeps what it has and gets
-what is new. *refused*: the table is parked before a row of the new shape is written, and the others go on. `exception`
+what is new. *refused*: the table is parked before a row of the new shape is written, and the others go on. `fail`
 refuses every change, and the run ends; `try_evolve` is `evolve`, and leaves out what a target cannot have. Files and
 messages have the columns of their rows, whatever those before had; files cannot be told to `ignore`. That rows go is a
 message where a format has one, which `maxwell-json`, of which the table is, has not. Columns of databases and documents
@@ -32,7 +32,7 @@ smaller `INT`, a `DECIMAL` with fewer digits, a `DATETIME` with fewer fractions,
 again by itself, under `evolve`, `try_evolve` and `lenient`: its rows go from an upsert target, which gets the new type,
 and all are read anew. A line and the event `parked` with `again` say so with the reason, and so does `raycdc status`
 while it is read. Where the target cannot get the type (`ignore`, or a changelog of a lake or database, whose rows stay)
-the table is parked instead, and under `exception` the run ends. The same holds for a new column whose value in old rows
+the table is parked instead, and under `fail` the run ends. The same holds for a new column whose value in old rows
 is computed (`raycdc docs troubleshooting`)."""
 
 _OTHERS = """A renamed key column is refused under `lenient`. Where the source gives a renamed column's name to another

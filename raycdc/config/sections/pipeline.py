@@ -65,7 +65,7 @@ class PipelineOptions(Options):
         "read and not committed survive the machine that has them. Without it they are read again from the source.",
         example="s3://lake/spool",
     )
-    work: Folder = option(
+    work_dir: Folder = option(
         "",
         help="For a state on an object store: the folder of this machine for segments that are not committed yet and "
         "for files of processes. What is lost with it is read again. Default: ./state/NAME.work. A state in a folder "
@@ -147,7 +147,6 @@ class PipelineOptions(Options):
     route_mode: Literal["all_match", "first_match"] = option(
         "all_match", help="Whether every matching route applies or the first."
     )
-    time_zone: str = option("UTC", help="Time zone in which texts without one are read.", planned=True)
     on_bad_record: Literal["park", "skip", "dead-letter", "fail"] = option(
         "park",
         help="How a bad row is treated: an expression of a transform fails on it, the target cannot hold one of its "
@@ -196,11 +195,11 @@ class PipelineOptions(Options):
 
     @model_validator(mode="after")
     def _work_dir_of_a_store(self) -> Self:
-        if self.work and not is_url(self.state):
-            raise ValueError("work is for a state on an object store; a state in a folder has its files inside")
+        if self.work_dir and not is_url(self.state):
+            raise ValueError("work_dir is for a state on an object store; a state in a folder has its files inside")
         if self.spool and not is_url(self.spool):
             raise ValueError(
-                "spool is a place on an object store, for copies; where segments are written say work and ray.spool"
+                "spool is a place on an object store, for copies; where segments are written say work_dir and ray.spool"
             )
         return self
 

@@ -248,7 +248,7 @@ class LookupOptions(Options):
         help="How several documents with one value of the field are treated. fail: the run ends, and the error names "
         "the value. first: the first one by _id counts.",
     )
-    on_misfit: Literal["fail", "null"] = option(
+    on_type_mismatch: Literal["fail", "null"] = option(
         "fail",
         help="How a value is treated that its column cannot hold exactly. fail: the run ends, and the error names the "
         "document. null: the column is NULL.",

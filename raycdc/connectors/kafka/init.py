@@ -44,7 +44,7 @@ class KafkaInitQuestions(InitQuestions):
             f"bootstrap_servers = {toml_text(answers['bootstrap_servers'])}",
             f"topics = {toml_list(chosen)}",
             toml_line(f"format = {toml_text(answers['format'])}", "or a section of its own, [source.format]"),
-            toml_line('# start = "latest"', "default: from the beginning of each partition"),
+            toml_line('# startup = "latest"', "default: from the beginning of each partition"),
             toml_line('# group_id = "lake"', "a consumer group whose offsets show the progress"),
             '# properties = { "security.protocol" = "SASL_SSL" }',
         ]

@@ -107,7 +107,7 @@ class KafkaSourceConfig(SourceConfig):
     group_id: str | None = option(
         None, help="Consumer group whose offsets show the progress; raycdc itself never relies on them."
     )
-    start: StartOptions = option(StartOptions(), help="Where to begin.", example={"mode": "earliest"})
+    startup: StartOptions = option(StartOptions(), help="Where to begin.", example={"mode": "earliest"})
     stop: StopOptions = option(StopOptions(), help="Where to stop.", example={"mode": "latest"})
     discovery_interval: Duration | None = option(
         timedelta(seconds=30),
@@ -121,9 +121,9 @@ class KafkaSourceConfig(SourceConfig):
         "fail",
         help="The reaction when a topic does not have the offset to read from, because it is gone or beyond the end.",
     )
-    same_key: Literal["refuse", "trust"] = option(
-        "refuse",
-        help="The treatment of changes of one key that lie in two partitions. refuse: the run ends if one run reads "
+    same_key: Literal["fail", "trust"] = option(
+        "fail",
+        help="The treatment of changes of one key that lie in two partitions. fail: the run ends if one run reads "
         "both. trust: any order between them is accepted.",
     )
     order_by: str | None = option(
@@ -146,10 +146,10 @@ class KafkaSourceConfig(SourceConfig):
         repr=False,
     )
 
-    @field_validator("start", "stop", mode="before")
+    @field_validator("startup", "stop", mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        """``start = "latest"`` for ``start = { mode = "latest" }``."""
+        """``startup = "latest"`` for ``startup = { mode = "latest" }``."""
         return {"mode": value} if isinstance(value, str) else value
 
     @field_validator("format", mode="before")
@@ -216,12 +216,12 @@ class KafkaSourceConfig(SourceConfig):
 
     @model_validator(mode="after")
     def _starts_before_it_stops(self) -> Self:
-        start, stop = self.start, self.stop
+        start, stop = self.startup, self.stop
         for name, offset in start.offsets.items():
             if stop.offsets.get(name, offset) < offset:
                 raise ValueError(f'"{name}" is to stop at {stop.offsets[name]}, before it starts at {offset}')
         if start.timestamp_ms is not None and stop.timestamp_ms is not None and stop.timestamp_ms < start.timestamp_ms:
-            raise ValueError("stop.timestamp_ms is earlier than start.timestamp_ms")
+            raise ValueError("stop.timestamp_ms is earlier than startup.timestamp_ms")
         return self
 
     @model_validator(mode="after")

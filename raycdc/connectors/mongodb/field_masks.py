@@ -46,7 +46,7 @@ def _with_all_fields(config: MongoDbSourceConfig, table: TableId) -> str | None:
     """The column that may have any field of a document."""
     if config.schema_.mode is SchemaMode.DOCUMENT:
         return WHOLE
-    return REST if config.infers(table) or config.on_misfit is OnTypeMismatch.REST else None
+    return REST if config.infers(table) or config.on_type_mismatch is OnTypeMismatch.REST else None
 
 
 def _shard_key(client: Client, table: TableId) -> list[str]:

@@ -127,9 +127,10 @@ class MongoDbInitQuestions(InitQuestions):
                 '# schema = "document"', "_id and the whole document as text; default: inferred, a column per field"
             ),
             toml_line(
-                '# on_misfit = "rest"', "for listed columns: what does not fit, and other fields, are kept in _rest"
+                '# on_type_mismatch = "rest"',
+                "for listed columns: what does not fit, and other fields, are kept in _rest",
             ),
-            "# snapshot = { chunk_mb = 64 }",
+            '# snapshot = { chunk_size = "64MiB" }',
             "",
             *column_lines(shown),
         ]
@@ -176,7 +177,7 @@ def column_lines(shown: Mapping[str, Shown]) -> list[str]:
     """The tables of columns, as comments."""
     lines = [
         "# Columns are inferred, as a sample shows them, and come as documents show more. Settle them here instead;",
-        "# fields that are not listed are left out then, or kept in _rest with on_misfit above.",
+        "# fields that are not listed are left out then, or kept in _rest with on_type_mismatch above.",
     ]
     if any(each.nested for each in shown.values()):
         lines.append("# Nested values are one column of JSON; what they hold stands below it.")

@@ -107,7 +107,7 @@ class CollectionLayout:
 
     columns: tuple[Column, ...]
     json: Spelling = Spelling.RELAXED
-    on_misfit: OnTypeMismatch = OnTypeMismatch.FAIL
+    on_type_mismatch: OnTypeMismatch = OnTypeMismatch.FAIL
     whole: bool = False
     uuid: str = ""
     asked: str = ""
@@ -120,7 +120,7 @@ class CollectionLayout:
     @property
     def rest(self) -> bool:
         """Whether a column holds the fields that have no other one."""
-        return self.on_misfit is OnTypeMismatch.REST and not self.whole
+        return self.on_type_mismatch is OnTypeMismatch.REST and not self.whole
 
     @property
     def rest_at(self) -> int:
@@ -155,7 +155,7 @@ class CollectionLayout:
         Its fingerprint is of all that is in it: another collection of the same columns has another document.
         """
         others = {"others": dict(self.others)} if self.others else {}
-        how = {"json": self.json.value, "on_misfit": self.on_misfit.value, "whole": self.whole, **others}
+        how = {"json": self.json.value, "on_misfit": self.on_type_mismatch.value, "whole": self.whole, **others}
         body = {**self.schema().to_json(), "mongodb": how, "uuid": self.uuid, "asked": self.asked}
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return SchemaDocument.from_json({**body, "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16]})
@@ -170,13 +170,13 @@ class CollectionLayout:
         return cls(columns, json_, mismatch, how["whole"], document.own("uuid"), document.own("asked"), others)
 
 
-def declared(types: dict[str, LogicalType], *, json: Spelling, on_misfit: OnTypeMismatch) -> CollectionLayout:
+def declared(types: dict[str, LogicalType], *, json: Spelling, on_type_mismatch: OnTypeMismatch) -> CollectionLayout:
     """The layout of listed fields, `ID` among them, and of the rest where that is kept."""
     names = [ID, *(name for name in types if name != ID)]
     columns = [Column(name, _spelled(types[name], json), nullable=name != ID) for name in names]
-    if on_misfit is OnTypeMismatch.REST:
+    if on_type_mismatch is OnTypeMismatch.REST:
         columns.append(Column(REST, FIELDS if json is Spelling.BSON else parse_type("json")))
-    return CollectionLayout(tuple(columns), json, on_misfit)
+    return CollectionLayout(tuple(columns), json, on_type_mismatch)
 
 
 def whole_documents(key: LogicalType | None, *, json: Spelling) -> CollectionLayout:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from raycdc.config import Options, Secret, TablePattern, option
+from raycdc.config import Options, Secret, Size, TablePattern, option
 from raycdc.config.mongodb import parse_mongodb_uri
 from raycdc.connectors.mongodb.layout import (
     COLLECTION,
@@ -112,7 +112,9 @@ class MongoDbSnapshotOptions(Options):
     per_collection: dict[str, MongoDbChunkStrategy] = option(
         {}, help="Another strategy per collection.", example={"shop.orders": "single"}
     )
-    chunk_mb: int = option(64, help="About this many MiB of documents per chunk.", unit="MiB", ge=1, le=4096)
+    chunk_size: Size = option(
+        64 << 20, help="About this much of documents per chunk, from 1MiB to 4GiB.", ge=1 << 20, le=4 << 30, unit="size"
+    )
     samples_per_chunk: int = option(20, help="With sample: keys sampled for each chunk.", ge=1, le=1000)
 
     filter: dict[str, str] = option(
@@ -194,7 +196,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
         "decimal128, date, day, string, objectId, uuid, binData(subtype), json.",
         example={"shop.orders": {"_id": "objectId", "total": "decimal(12,2)"}},
     )
-    on_misfit: OnTypeMismatch = option(
+    on_type_mismatch: OnTypeMismatch = option(
         OnTypeMismatch.FAIL,
         help="The treatment of a value that its declared column cannot hold exactly. fail: the run ends, and the error "
         "names the document. null: the column is NULL, and a figure counts such values. rest: the column is NULL, and "
@@ -336,7 +338,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
             fields = f", {ID} {listed[ID]}" if listed else ""
             return f"mode {self.schema_.mode}{fields}, {self._spelled}"
         fields = ", ".join(f"{name} {text}" for name, text in listed.items())
-        return f"declared columns ({fields}), on_misfit {self.on_misfit}, {self._spelled}"
+        return f"declared columns ({fields}), on_type_mismatch {self.on_type_mismatch}, {self._spelled}"
 
     @property
     def _spelled(self) -> str:
@@ -367,7 +369,7 @@ def _require_columns(fields: Mapping[str, str]) -> None:
     if problem := reserved_column(fields):
         raise ValueError(problem)
     if REST in fields:
-        raise ValueError(f'{REST} is what on_misfit = "rest" fills')
+        raise ValueError(f'{REST} is what on_type_mismatch = "rest" fills')
 
 
 PLUGIN = Plugin(

@@ -18,7 +18,7 @@ _DOCUMENT = b"\x10_id\0\x01\0\0\0\x02s\0\x02\0\0\0x\0"
 
 def compile_all() -> None:
     """Compile (or find compiled) every loop. Takes about a quarter of a minute the first time."""
-    layout = declared({"_id": parse_type("int")}, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.REST)
+    layout = declared({"_id": parse_type("int")}, json=Spelling.RELAXED, on_type_mismatch=OnTypeMismatch.REST)
     decoder = DocumentDecoder(layout, collection="d.c")
     documents = struct.pack("<i", len(_DOCUMENT) + 5) + _DOCUMENT + b"\0"
     for _ in (*decoder.decode(documents), *decoder.flush()):

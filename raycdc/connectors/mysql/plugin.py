@@ -137,16 +137,16 @@ class MySqlSnapshotOptions(Options):
 class TypesOptions(Options):
     """How values are read where there is a choice; a table keeps what was chosen when it was first read."""
 
-    invalid_dates: Literal["null", "error", "text"] = option(
+    invalid_dates: Literal["null", "park", "text"] = option(
         "null",
         help="The treatment of zero, partial and impossible dates (0000-00-00, 2024-00-10). null: NULL, and a figure "
-        "counts them. error: the table parks. text: all DATE, DATETIME and TIMESTAMP columns become text as the server "
-        "prints it.",
+        "counts them. park: the table is parked. text: all DATE, DATETIME and TIMESTAMP columns become text as the "
+        "server prints it.",
     )
-    invalid_text: Literal["replace", "error"] = option(
+    invalid_text: Literal["replace", "park"] = option(
         "replace",
         help="The treatment of bytes that are no characters of their set: U+FFFD in their place, and a figure counts "
-        "them. error: the table parks.",
+        "them. park: the table is parked.",
     )
     tinyint1: Literal["integer", "boolean"] = option(
         "integer", help="TINYINT(1), alias BOOLEAN. As boolean, a value other than 0 and 1 parks its table."
@@ -188,10 +188,10 @@ class MySqlSourceConfig(SelectedTablesConfig):
         TypesOptions(), help="Types that can be read in more than one way.", example={"invalid_dates": "text"}
     )
     snapshot: MySqlSnapshotOptions = option(MySqlSnapshotOptions(), help="Chunks of the snapshot.")
-    on_cascade: Literal["refuse", "accept"] = option(
-        "refuse",
+    on_cascade: Literal["park", "accept"] = option(
+        "park",
         help="The treatment of a captured table whose rows a foreign key changes by cascade without the server logging "
-        "it (MySQL before 9.7, MariaDB). refuse: the table is parked. accept: the target may keep rows that are gone.",
+        "it (MySQL before 9.7, MariaDB). park: the table is parked. accept: the target may keep rows that are gone.",
     )
     heartbeat: Duration = option(
         timedelta(seconds=30), help="How often an idle log connection proves that it is alive.", unit="duration"

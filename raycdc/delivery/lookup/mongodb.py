@@ -117,7 +117,7 @@ def layout_of(options: LookupOptions, lookup: Lookup, key_type: str) -> Collecti
     types = {lookup.field: parse_type("decimal(38,0)" if key_type == "long" else key_type)} | types
     own = types.pop(ID, parse_type("json"))
     columns = [Column(ID, own, nullable=False), *(Column(name, logical) for name, logical in types.items())]
-    return CollectionLayout(tuple(columns), Spelling(options.json_), OnTypeMismatch(options.on_misfit))
+    return CollectionLayout(tuple(columns), Spelling(options.json_), OnTypeMismatch(options.on_type_mismatch))
 
 
 def _values(keys: pa.Array, key_type: str) -> list[Any]:

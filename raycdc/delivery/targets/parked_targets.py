@@ -46,7 +46,7 @@ from raycdc.state.store import CheckpointStore
 class Parks:
     """For which reasons a target is parked; for the others its error ends the run, as the user asked for that.
 
-    `tables` is ``pipeline.on_table_error``, `changes` says no to ``schema_change = "exception"``, and `values` to
+    `tables` is ``pipeline.on_table_error``, `changes` says no to ``schema_change = "fail"``, and `values` to
     ``on_bad_record = "fail"``.
     """
 
@@ -68,7 +68,7 @@ def parks_of(options: PipelineOptions) -> Parks:
     """As the configuration has it."""
     return Parks(
         tables=options.on_table_error == "park",
-        changes=options.schema_change is not SchemaChangeBehavior.EXCEPTION,
+        changes=options.schema_change is not SchemaChangeBehavior.FAIL,
         values=options.on_bad_record != FAIL,
     )
 
@@ -290,7 +290,7 @@ def _message(
         return (
             f"{why} Nothing of {target} was written from epoch {manifest.epoch} on.{many} {way}. Its messages are "
             f"still in the topic, and this pipeline does not go back to them: read them with a pipeline of its own, "
-            f'with pipeline.on_existing = "merge", source.format.include = [{tables}] and source.start = '
+            f'with pipeline.on_existing = "merge", source.format.include = [{tables}] and source.startup = '
             f'{{ mode = "offsets", offsets = {{ {begin} }} }}'
         )
     asked = "; ".join(f"raycdc tables resnapshot CONFIG {source}" for source in sources or [name])

@@ -376,7 +376,7 @@ def _require_work_apart(source: StateLocation, target: StateLocation) -> None:
     if target.work.resolve().is_relative_to(source.work.resolve()):
         raise StateError(
             f"The files that the state in {target} keeps on this machine would be in {target.work}, inside "
-            f"{source.work}, which the state leaves: set pipeline.work to a folder apart from it, and repeat the "
+            f"{source.work}, which the state leaves: set pipeline.work_dir to a folder apart from it, and repeat the "
             "command."
         )
 

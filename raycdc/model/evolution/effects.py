@@ -17,7 +17,7 @@ from enum import StrEnum
 class SchemaChangeBehavior(StrEnum):
     """The values of ``pipeline.schema_change``."""
 
-    EXCEPTION = "exception"
+    FAIL = "fail"
     EVOLVE = "evolve"
     TRY_EVOLVE = "try_evolve"
     LENIENT = "lenient"
@@ -38,7 +38,7 @@ class ChangeEffect(StrEnum):
     STAYS = "stays"
     #: The target keeps what it has and gets what is new.
     BOTH = "keeps both"
-    #: The table is parked before a row of the new shape is written (under ``exception`` the run ends).
+    #: The table is parked before a row of the new shape is written (under ``fail`` the run ends).
     REFUSED = "refused"
 
 
@@ -134,7 +134,7 @@ def effect(target: str, behavior: SchemaChangeBehavior, change: str) -> ChangeEf
     reported = CHANGES[change]
     evolve, lenient, ignore = reported.where.get(target, reported.effects)
     match behavior:
-        case SchemaChangeBehavior.EXCEPTION:
+        case SchemaChangeBehavior.FAIL:
             return ChangeEffect.REFUSED
         case SchemaChangeBehavior.LENIENT:
             return lenient

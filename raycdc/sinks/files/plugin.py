@@ -42,7 +42,7 @@ class _FilesSinkConfig(_AppendingSinkConfig):
         if pipeline.schema_change is SchemaChangeBehavior.IGNORE:
             yield (
                 f'pipeline.schema_change = "ignore": {self.type} files always have the columns of their rows. '
-                'Set it to "lenient" or "exception".'
+                'Set it to "lenient" or "fail".'
             )
         if columns := sorted(pipeline.schema_changes_left_out & _OF_COLUMNS):
             yield (

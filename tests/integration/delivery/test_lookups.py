@@ -429,9 +429,9 @@ def test_values_that_fit_no_column_end_the_run_or_are_null_and_told(make: Make, 
     orders_of(world).insert(order(1, 1))
     world.script.seal(final=True)
     where = r"users: a document: vip, a column of type bool, is of type string.*Give it another type in "
-    with pytest.raises(DataError, match=where + r"lookup\[0\].columns .* lookup\[0\].on_misfit = \"null\""):
+    with pytest.raises(DataError, match=where + r"lookup\[0\].columns .* lookup\[0\].on_type_mismatch = \"null\""):
         world.loop().run()
-    world = replace(world, lookups=(world.lookups[0].model_copy(update={"on_misfit": "null"}),))
+    world = replace(world, lookups=(world.lookups[0].model_copy(update={"on_type_mismatch": "null"}),))
     world.restart()
     assert found(world) == [(1, 1, None, None)]
     assert world.warnings == ["shop.orders: 1 values that lookup[0] found do not fit their columns, and are NULL."]

@@ -86,7 +86,7 @@ def test_a_pipeline_with_lake_and_state_there_survives_a_kill_at_every_step(
     with mariadb.connect() as connection:
         create_shop(connection, database, SIZE)
     url = f"gs://{gcs.create_bucket('kills')}"
-    work, lake = f'work = "{tmp_path / "work"}"', f'path = "{url}/lake"'
+    work, lake = f'work_dir = "{tmp_path / "work"}"', f'path = "{url}/lake"'
     job = Job(
         tmp_path,
         mariadb,

@@ -36,13 +36,13 @@ def test_a_pipeline_goes_to_a_store_and_back_with_the_rows_that_wait(
     assert command(config, *words, failpoints="after_manifest=kill@2")[0] == -signal.SIGKILL
     moves = ("state", "move", str(config), url)
     code, said = command(config, *moves)
-    assert (code, "set pipeline.work" in said) == (ExitCode.STATE, True), said
+    assert (code, "set pipeline.work_dir" in said) == (ExitCode.STATE, True), said
     # There, killed on the way.
     work = tmp_path / "work"
     config.write_text(config.read_text().replace("[pipeline]", f'[pipeline]\nwork = "{work}"'))
     assert command(config, *moves, failpoints=failpoint)[0] == -signal.SIGKILL
     code, said = command(config, *moves)
-    assert (code, f'pipeline.work = "{work}"' in said) == (ExitCode.DONE, True), said
+    assert (code, f'pipeline.work_dir = "{work}"' in said) == (ExitCode.DONE, True), said
     assert f"from {tmp_path / 'state'} any more; once a run went well, it can be removed." in said
     shutil.rmtree(tmp_path / "state")
     there = configured(tmp_path, state=url, sections=section, events=MORE)
@@ -56,7 +56,7 @@ def test_a_pipeline_goes_to_a_store_and_back_with_the_rows_that_wait(
     # And back.
     back = tmp_path / "back"
     code, said = told(capsys, "state", "move", str(there), str(back))
-    assert (code, "Take pipeline.work out" in said) == (ExitCode.DONE, True), said
+    assert (code, "Take pipeline.work_dir out" in said) == (ExitCode.DONE, True), said
     code, said = told(capsys, "run", str(there), "--local")
     assert (code, f"was moved from {url} to {back}" in said) == (ExitCode.STATE, True), said
     assert run(configured(tmp_path, state=str(back), sections=section, events=MOST)) == ExitCode.DONE

@@ -1,4 +1,4 @@
-"""Configuration: every key typed, every problem at once and with its place, references, secrets, what is planned."""
+"""Configuration: every key typed, every problem at once and with its place, references, secrets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from raycdc.model.evolution import EVENT_TYPES
 from raycdc.model.rules.rate_limit import RateLimit
 from raycdc.plugins import list_plugins, load_plugin
 from raycdc.sinks.delta.plugin import DeltaSinkConfig
-from raycdc.sinks.files.plugin import JsonlSinkConfig
 
 MINIMAL: dict[str, Any] = {
     "pipeline": {"name": "shop"},
@@ -145,7 +144,7 @@ def test_every_problem_is_reported_at_once_with_its_place() -> None:
         'pipeline.epoch_interval: must be a duration such as "2s", "500ms" or "1h30m", got 2',
         'pipeline.epoch_bytes_max: must be a size such as "256MiB" or "64kB", got "12 floz"',
         (
-            'pipeline.schema_change: "lenent" is not one of exception, evolve, try_evolve, lenient, ignore; '
+            'pipeline.schema_change: "lenent" is not one of fail, evolve, try_evolve, lenient, ignore; '
             'did you mean "lenient"?'
         ),
         "pipeline.max: unknown key here; it belongs into [readers]",
@@ -213,25 +212,6 @@ def test_a_problem_says_what_and_where(sections: dict[str, dict[str, Any]], text
     assert problem(**sections) == text
 
 
-@pytest.mark.parametrize(
-    ("sections", "text"),
-    [
-        ({"pipeline": {"time_zone": "CET"}}, 'pipeline.time_zone: "CET" is not supported yet; leave it out'),
-    ],
-)
-def test_what_is_planned_is_refused_by_name_and_never_ignored(sections: dict[str, dict[str, Any]], text: str) -> None:
-    assert problem(**sections) == text
-
-
-def test_what_is_planned_is_refused_in_python_too() -> None:
-    with pytest.raises(ConfigError, match=r'pipeline\.time_zone: "CET" is not supported yet'):
-        PipelineConfig(
-            pipeline=PipelineOptions(name="a", time_zone="CET"),
-            source=MySqlSourceConfig(user="u", tables=("a.b",)),
-            sink=JsonlSinkConfig(path="x"),
-        )
-
-
 def test_schema_changes_left_out_are_the_excluded_ones_and_those_not_included() -> None:
     options = PipelineOptions(
         name="a",
@@ -251,11 +231,6 @@ def test_missing_sections_are_named() -> None:
         '[sink] is missing. Add it, with type = "delta"',
         'pipeline.name: is required, e.g. name = "shop"',
     )
-
-
-def test_default_values_of_planned_keys_may_be_written_out() -> None:
-    loaded = config(pipeline={"time_zone": "UTC", "route_mode": "all_match", "include_schema_changes": []})
-    assert loaded == config()
 
 
 def test_references_are_resolved_everywhere(tmp_path: Path) -> None:

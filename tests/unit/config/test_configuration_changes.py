@@ -118,3 +118,26 @@ def test_only_tables_that_a_key_names_are_concerned(was: dict[str, str]) -> None
     after = config(source={"tables": tables, "snapshot": {"filter": {"shop.a": "id > 2", "shop.c": "id > 1"}}})
     (found,) = differences(configured_keys(before), configured_keys(after), after)
     assert found.tables(["shop.a", "shop.b"]) == ["shop.a"]
+
+
+def test_a_state_with_older_names_of_keys_and_values_is_read_as_one_with_todays(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "state", pipeline="shop")
+    store.documents.write(
+        "configured.json",
+        {
+            "keys": {
+                "source.start.mode": "latest",
+                "source.types.invalid_dates": "error",
+                "source.types.invalid_text": "error",
+                "source.columns": {"shop.a": ["error"]},
+                "lookup": [{"table": "shop.a", "on_misfit": "null"}],
+            }
+        },
+    )
+    assert read_configured(store) == {
+        "source.startup.mode": "latest",
+        "source.types.invalid_dates": "park",
+        "source.types.invalid_text": "park",
+        "source.columns": {"shop.a": ["error"]},
+        "lookup": [{"table": "shop.a", "on_type_mismatch": "null"}],
+    }

@@ -163,7 +163,7 @@ def _group(admin: AdminClient, config: KafkaSourceConfig) -> list[CheckResult]:
     """The use of the consumer group: to begin from its offsets, or only to show people the progress."""
     if config.group_id is None:
         return []
-    needed = config.start.mode is StartMode.GROUP_OFFSETS
+    needed = config.startup.mode is StartMode.GROUP_OFFSETS
     try:
         asked = admin.describe_consumer_groups([config.group_id], include_authorized_operations=True)
         allowed = answer_of(asked[config.group_id], TIMEOUT_S).authorized_operations

@@ -44,12 +44,12 @@ def start_offsets(
             return cluster.latest(partitions)
         case StartMode.TIMESTAMP:
             assert start.timestamp_ms is not None
-            return _at_time(cluster, start.timestamp_ms, partitions, "source.start.timestamp_ms", now_ms=now_ms)
+            return _at_time(cluster, start.timestamp_ms, partitions, "source.startup.timestamp_ms", now_ms=now_ms)
         case StartMode.GROUP_OFFSETS:
             known = in_range(cluster, cluster.committed(partitions), policy=policy)
             return _completed(cluster, start, partitions, known, "committed")
         case StartMode.OFFSETS:
-            given = _given(start.offsets, partitions, "source.start.offsets")
+            given = _given(start.offsets, partitions, "source.startup.offsets")
             return _completed(cluster, start, partitions, in_range(cluster, given, policy=policy), "given")
         case _:
             assert_never(start.mode)
@@ -94,7 +94,7 @@ def _check_stops(stops: Mapping[Partition, int], bounds: Mapping[Partition, tupl
 
 _WAYS_OUT = (
     'Accept that messages are missing with source.on_out_of_range = "earliest" or "latest", or correct the offset in '
-    "source.start or source.stop."
+    "source.startup or source.stop."
 )
 
 
@@ -153,7 +153,7 @@ class OffsetRanges:
     @classmethod
     def of(cls, config: KafkaSourceConfig, *, first: bool) -> OffsetRanges:
         """Those of partitions that are found at the `first` look of a pipeline, or later."""
-        return cls(config.start if first else None, config.stop, config.on_out_of_range)
+        return cls(config.startup if first else None, config.stop, config.on_out_of_range)
 
 
 def new_states(
@@ -193,7 +193,7 @@ def _completed(
         case "fail":
             raise SourceError(
                 f"{_name(missing[0])} has no {how} offset to start from. Say where such partitions begin with "
-                'source.start.otherwise = "earliest" or "latest".'
+                'source.startup.otherwise = "earliest" or "latest".'
             )
 
 

@@ -371,6 +371,6 @@ def _tables(
 
 def _keys_may_meet(config: KafkaSourceConfig, *, several: bool, bounded: bool) -> bool:
     """Whether a key may come from two partitions unordered: of those there are, or of one that is added later."""
-    if config.same_key != "refuse" or config.order_by is not None:
+    if config.same_key != "fail" or config.order_by is not None:
         return False
     return several or (config.discovery_interval is not None and not bounded)

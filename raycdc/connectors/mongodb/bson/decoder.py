@@ -85,7 +85,7 @@ class DocumentDecoder:
         names = [c.name.encode() if c.name in own else None for c in layout.columns]
         self._fields = fields_of(names, len(layout.columns), others=layout.overflow_at(), watched=watched)
         whole = len(layout.columns) - 1 if layout.whole else -1
-        self._how = (0, whole, layout.rest_at, _MISMATCH_CODES[layout.on_misfit])
+        self._how = (0, whole, layout.rest_at, _MISMATCH_CODES[layout.on_type_mismatch])
 
     def __repr__(self) -> str:
         return f"DocumentDecoder({self._collection}, rows={self._arena.rows})"
@@ -202,9 +202,9 @@ class DocumentDecoder:
             codes.TWICE: "is there twice",
             codes.MISSING: "is missing",
         }[code]
-        apart = 'keep such values apart with source.on_misfit = "rest"'
+        apart = 'keep such values apart with source.on_type_mismatch = "rest"'
         if self._section != "source":
-            apart = f'let such values be NULL with {self._section}.on_misfit = "null"'
+            apart = f'let such values be NULL with {self._section}.on_type_mismatch = "null"'
         fix = f'Give it another type in {self._section}.columns ("json" takes everything), or {apart}.'
         if column == 0:
             fix = self._key_fix(name)

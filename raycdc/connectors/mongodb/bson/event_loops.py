@@ -171,7 +171,7 @@ def document_rows(
     key: int,
     whole: int,
     rest: int,
-    on_misfit: int,
+    on_type_mismatch: int,
 ) -> int:
     """Documents at ``indexes[at:stop]`` into rows; says why it stopped, as `walk_loops.decode`.
 
@@ -193,7 +193,7 @@ def document_rows(
         error = np.int64(DAMAGED)
         if last >= 0:
             rests = np.int64(-1) if alone else np.int64(rest)
-            mismatch = np.int64(ON_MISMATCH_NULL) if alone else np.int64(on_misfit)
+            mismatch = np.int64(ON_MISMATCH_NULL) if alone else np.int64(on_type_mismatch)
             error = np.int64(document_row(data, begin, last, fields, a, row, key, whole, rests, mismatch))
         if error == FULL:
             return TEXT_FULL

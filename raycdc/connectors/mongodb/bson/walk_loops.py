@@ -247,7 +247,7 @@ def _put_whole(data: Any, at: Any, last: Any, fields: Any, a: Any, column: Any, 
 # long: one pass over the elements, with what becomes of each
 @inlined
 def document_row(
-    data: Any, at: Any, last: Any, fields: Any, a: Any, row: Any, key: Any, whole: Any, rest: Any, on_misfit: Any
+    data: Any, at: Any, last: Any, fields: Any, a: Any, row: Any, key: Any, whole: Any, rest: Any, on_type_mismatch: Any
 ) -> Any:
     """One document into one row: `OK`, `FULL`, `REST_FULL` negated, or what is wrong (`FieldArrays.state` says
     where).
@@ -301,7 +301,7 @@ def document_row(
                 if error == FULL:
                     return FULL
                 state[FAILED_COLUMN] = column
-                if error == DAMAGED or column == key or on_misfit == ON_MISMATCH_FAIL:
+                if error == DAMAGED or column == key or on_type_mismatch == ON_MISMATCH_FAIL:
                     return error
                 other = fields.others[column]
                 if not again:
@@ -313,7 +313,7 @@ def document_row(
                         if error == OK:
                             fields.seen[other] = mark
                 spare = error != OK
-                if spare and on_misfit != ON_MISMATCH_REST:
+                if spare and on_type_mismatch != ON_MISMATCH_REST:
                     lost += 1
         if spare and rest >= 0:
             if not again and kind != NULL and kind != UNDEFINED:
@@ -350,7 +350,7 @@ def document_row(
 
 @njit
 def decode(
-    data: Any, at: int, stop: int, fields: FieldArrays, a: Any, key: int, whole: int, rest: int, on_misfit: int
+    data: Any, at: int, stop: int, fields: FieldArrays, a: Any, key: int, whole: int, rest: int, on_type_mismatch: int
 ) -> int:
     """Documents from `at` on into rows, until one begins at `stop` or later; says why it stopped.
 
@@ -366,7 +366,7 @@ def decode(
         last = container_end(data, at, len(data))
         error = np.int64(DAMAGED)
         if last >= 0:
-            error = np.int64(document_row(data, at, last, fields, a, row, key, whole, rest, on_misfit))
+            error = np.int64(document_row(data, at, last, fields, a, row, key, whole, rest, on_type_mismatch))
         if error == FULL:
             return TEXT_FULL
         if error == -REST_FULL:

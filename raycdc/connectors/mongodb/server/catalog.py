@@ -219,7 +219,7 @@ def _layout(client: Client, config: MongoDbSourceConfig, table: TableId) -> Coll
     if options.mode is SchemaMode.DOCUMENT:
         return whole_documents(types[ID] if types else None, json=config.spelling)
     if types is not None:
-        return declared(types, json=config.spelling, on_misfit=config.on_misfit)
+        return declared(types, json=config.spelling, on_type_mismatch=config.on_type_mismatch)
     if options.mode is SchemaMode.DECLARED:
         raise ConfigError(f'source.columns: {table} is captured, and schema = "declared" wants its columns.')
     exact = config.spelling is Spelling.BSON
@@ -227,7 +227,7 @@ def _layout(client: Client, config: MongoDbSourceConfig, table: TableId) -> Coll
     types = inferred(sample, fields_max=options.fields_max, exact=exact)
     taken = {name.casefold() for name in config.metadata.values()}
     types = {name: type_ for name, type_ in types.items() if name.casefold() not in taken}
-    return declared(types, json=config.spelling, on_misfit=OnTypeMismatch.REST)
+    return declared(types, json=config.spelling, on_type_mismatch=OnTypeMismatch.REST)
 
 
 def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int, exact: bool = False) -> dict[str, LogicalType]:

@@ -44,7 +44,6 @@ _log = logging.getLogger(__name__)
 VERSION_AS_OF = (5, 0)
 #: Chunks of a collection at most, so that state stays small; those of larger collections are larger.
 CHUNKS_MAX = 4096
-_MIB = 1 << 20
 _ORDER = (
     MongoDbChunkStrategy.SHARDED,
     MongoDbChunkStrategy.SPLIT_VECTOR,
@@ -91,7 +90,7 @@ def cut(client: Client, info: MongoDbServerInfo, table: TableId, options: MongoD
         return Cuts((), MongoDbChunkStrategy.SINGLE, (f"{wanted}: {reason}",))
     size = size_of(client, table)
     documents = None if options.selection_of(table).filter else size.documents or None
-    chunk_bytes = max(options.chunk_mb * _MIB, -(-size.bytes // CHUNKS_MAX))
+    chunk_bytes = max(options.chunk_size, -(-size.bytes // CHUNKS_MAX))
     if wanted is MongoDbChunkStrategy.AUTO and size.bytes <= chunk_bytes:
         return Cuts((), MongoDbChunkStrategy.SINGLE, documents=documents)
     cutting = _Cutting(client, info, table, options, size, chunk_bytes)

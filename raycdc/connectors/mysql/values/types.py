@@ -229,8 +229,8 @@ _IMPLICIT_PERIOD = tuple(
 class TypeOptions:
     """The user's choices (``source.types``) about types that can be read in more than one way."""
 
-    invalid_dates: Literal["null", "error", "text"] = "null"
-    invalid_text: Literal["replace", "error"] = "replace"
+    invalid_dates: Literal["null", "park", "text"] = "null"
+    invalid_text: Literal["replace", "park"] = "replace"
     tinyint1: Literal["integer", "boolean"] = "integer"
     geometry: Literal["wkb", "geojson"] = "wkb"
 
@@ -238,12 +238,12 @@ class TypeOptions:
         """`column` with the treatment these options give it."""
         base, treatment = column.shape.base, ValueTreatment.PLAIN
         if base in ("date", "datetime", "timestamp") and self.invalid_dates != "null":
-            treatment = ValueTreatment.DATES_ERROR if self.invalid_dates == "error" else ValueTreatment.DATES_TEXT
+            treatment = ValueTreatment.DATES_ERROR if self.invalid_dates == "park" else ValueTreatment.DATES_TEXT
         elif base == "tinyint" and self.tinyint1 == "boolean" and column.shape.length == 1 and not column.unsigned:
             treatment = ValueTreatment.BOOLEAN
         elif base in GEOMETRIES and self.geometry == "geojson":
             treatment = ValueTreatment.GEOJSON
-        elif column.charset and self.invalid_text == "error":
+        elif column.charset and self.invalid_text == "park":
             treatment = ValueTreatment.TEXT_ERROR
         return column if column.treatment is treatment else replace(column, treatment=treatment)
 

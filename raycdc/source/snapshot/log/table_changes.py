@@ -103,7 +103,7 @@ class TableChanges:
     def _check_parking(self, table: TableId, parking: ParkingCause) -> None:
         if not self._parks:
             raise SchemaError(
-                f'{parking.reason}\n{table} is not parked, because pipeline.schema_change = "exception", or '
+                f'{parking.reason}\n{table} is not parked, because pipeline.schema_change = "fail", or '
                 'on_table_error = "fail". Nothing after this place was passed on. Set it to another value, or '
                 "leave the table out (source.exclude)."
             )

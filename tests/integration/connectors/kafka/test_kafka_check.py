@@ -111,7 +111,7 @@ def test_check_says_what_topics_and_messages_are_and_what_is_wrong_with_them(
         assert f"{bad}/0@1" in of_bad[1]
         assert of_empty == ("ok", f"{empty} has no messages to look at yet.")
 
-        beyond = f'start = {{ mode = "offsets", offsets = {{ "{good}:0" = 99 }} }}'
+        beyond = f'startup = {{ mode = "offsets", offsets = {{ "{good}:0" = 99 }} }}'
         code, findings = check(kafka, tmp_path, f'format = "maxwell-json"\ntopics = ["{good}"]\n{beyond}')
         ((status, text),) = of(findings, "start")
         assert (code, status) == (3, "failed")

@@ -125,10 +125,10 @@ def test_the_start_is_a_time_the_groups_offsets_given_ones_or_the_end(kafka: Kaf
         given = {"mode": "offsets", "offsets": {f"{topic}:0": 7}}
         until_five = {"mode": "timestamp", "timestamp_ms": 5_000}
         found = [
-            read(kafka, tmp_path / "1", topics=[topic], start=late),
-            read(kafka, tmp_path / "2", topics=[topic], start="group-offsets", group_id=f"g-{topic}"),
-            read(kafka, tmp_path / "3", topics=[topic], start=given),
-            read(kafka, tmp_path / "4", topics=[topic], start="latest"),
+            read(kafka, tmp_path / "1", topics=[topic], startup=late),
+            read(kafka, tmp_path / "2", topics=[topic], startup="group-offsets", group_id=f"g-{topic}"),
+            read(kafka, tmp_path / "3", topics=[topic], startup=given),
+            read(kafka, tmp_path / "4", topics=[topic], startup="latest"),
             read(kafka, tmp_path / "5", topics=[topic], stop=until_five, until=None),
         ]
         assert found == [[4, 5, 6, 7], [6, 7], [7], [], [0, 1, 2, 3]]
@@ -179,8 +179,8 @@ def test_an_offset_that_is_gone_is_refused_or_passed_over_as_told(kafka: KafkaSe
         with pytest.raises(LogLostError, match=rf"{topic}:0@3 is not in the topic any more"):
             list(again.epochs(until="caught-up"))
         with pytest.raises(LogLostError, match=rf"{topic}:0@2 .*on_out_of_range"):
-            read(kafka, tmp_path / "given", topics=[topic], start=given)
-        told = read(kafka, tmp_path / "told", topics=[topic], start=given, on_out_of_range="earliest")
+            read(kafka, tmp_path / "given", topics=[topic], startup=given)
+        told = read(kafka, tmp_path / "told", topics=[topic], startup=given, on_out_of_range="earliest")
         assert told == [6, 7, 8]
         assert read(kafka, tmp_path / "known", topics=[topic], on_out_of_range="earliest") == [6, 7, 8]
 
@@ -188,7 +188,7 @@ def test_an_offset_that_is_gone_is_refused_or_passed_over_as_told(kafka: KafkaSe
 def test_a_start_beyond_the_end_is_refused_or_set_as_told(kafka: KafkaServer, tmp_path: Path) -> None:
     with kafka.fresh_topic() as topic:
         produce(kafka, topic, range(3))
-        beyond: dict[str, Any] = {"topics": [topic], "start": {"mode": "offsets", "offsets": {f"{topic}:0": 9}}}
+        beyond: dict[str, Any] = {"topics": [topic], "startup": {"mode": "offsets", "offsets": {f"{topic}:0": 9}}}
         with pytest.raises(LogLostError, match=rf"{topic}:0@9 is not in the topic: it holds 0 to 3"):
             read(kafka, tmp_path / "refused", **beyond)
         assert read(kafka, tmp_path / "earliest", on_out_of_range="earliest", **beyond) == [0, 1, 2]

@@ -77,12 +77,12 @@ def shard(client: Any, name: str, key: dict[str, Any], bounds: list[tuple[Any, .
 
 def cuts(mongodb: MongoDb, database: str, strategy: str = "sharded") -> Cuts:
     source = {"type": "mongodb", "uri": mongodb.uri, "collections": [f"{database}.orders"]}
-    config = MongoDbSourceConfig.model_validate({**source, "snapshot": {"strategy": strategy, "chunk_mb": 1}})
+    config = MongoDbSourceConfig.model_validate({**source, "snapshot": {"strategy": strategy, "chunk_size": "1MiB"}})
     with connect(config.uri) as client:
         return cut(client, probe(client), TableId(database, "orders"), config.snapshot)
 
 
-SHARDED = {"snapshot": {"strategy": "sharded", "chunk_mb": 1}}
+SHARDED = {"snapshot": {"strategy": "sharded", "chunk_size": "1MiB"}}
 
 
 def moves(client: Any, database: str, dice: random.Random) -> None:
@@ -263,7 +263,7 @@ def test_a_time_that_the_server_has_no_more_is_refused_until_it_is_read_anew(
     with mongodb.client() as client:
         client[orders].orders.update_one({"_id": 1}, {"$set": {"n": -1}})
     reads.before = lambda number: None
-    catch_up(tmp_path, mongodb, orders, snapshot={"strategy": then, "chunk_mb": 1}, **options)
+    catch_up(tmp_path, mongodb, orders, snapshot={"strategy": then, "chunk_size": "1MiB"}, **options)
     assert len(reads.times - before) == 1
     assert (reads.made[-1][1] is None) == (then == "sample")
     require_equal(tmp_path, mongodb, orders)
@@ -300,7 +300,7 @@ def test_collections_beside_it_are_read_and_followed_as_ever(
     strategies = {f"{orders}.{name}": "sample" for name in others if name != "lines"}
     options = {
         "collections": [rf"{orders}\.(orders|{'|'.join(others)})"],
-        "snapshot": {"strategy": "sharded", "chunk_mb": 1, "per_collection": strategies},
+        "snapshot": {"strategy": "sharded", "chunk_size": "1MiB", "per_collection": strategies},
     }
 
     def write(client: Any, number: int) -> None:

@@ -57,7 +57,7 @@ def test_collections_are_equal_whatever_is_written_while_they_are_read(
             case _:
                 orders.update_one({"_id": {"$eq": key}}, {"$set": {"n": number}})
 
-    snapshot = {"strategy": "splitVector", "chunk_mb": 1}
+    snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
     with writing(write, mongodb, database):
         catch_up(tmp_path, mongodb, database, snapshot=snapshot)
         catch_up(tmp_path, mongodb, database, snapshot=snapshot)
@@ -104,7 +104,7 @@ def test_writes_aimed_at_open_chunks_leave_a_true_changelog(
             orders.update_one({"_id": first + 12}, {"$set": {"n": 1}})
 
         monkeypatch.setattr(MongoDbChunkReader, "_raw_batches", hunted)
-        snapshot = {"strategy": "splitVector", "chunk_mb": 1}
+        snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
         catch_up(tmp_path, mongodb, database, snapshot=snapshot)
         assert len(aimed) > 10
         orders.update_many({}, {"$inc": {"n": 1}})
@@ -264,7 +264,7 @@ def test_runs_that_end_anywhere_go_on_without_a_gap(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 16 << 10)
-    snapshot = {"strategy": "splitVector", "chunk_mb": 1}
+    snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
     chosen = random.Random(11)
     with mongodb.client() as client:
         client[database].orders.insert_many({"_id": key, "n": 0, "text": "x" * 100} for key in KEYS)

@@ -194,7 +194,7 @@ _BEFORE = {2: 4, 5: 5, 13: 4}
 MODES: dict[str, dict[str, Any]] = {
     "document": {"schema": "document"},
     "inferred": {},
-    "declared": {"schema": "declared", "on_misfit": "rest"},
+    "declared": {"schema": "declared", "on_type_mismatch": "rest"},
 }
 
 
@@ -311,7 +311,7 @@ def test_a_column_that_is_looked_up_stands_for_the_field_of_its_name(
         "lookup": [{**lookup, "columns": {"city": "string"}}],
         "transform": [{"table": table, "projection": "*, 'web' AS kind"}],
     }
-    copy(tmp_path, mongodb, database, columns=columns, on_misfit="rest", parts=parts)
+    copy(tmp_path, mongodb, database, columns=columns, on_type_mismatch="rest", parts=parts)
     assert mongodb.find(f"{database}_copy", "orders") == [
         {"_id": 1, "user": 1, "city": "Rome", "kind": "web", "more": 1},
         {"_id": 2, "user": 9, "kind": "web"},

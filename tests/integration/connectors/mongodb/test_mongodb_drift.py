@@ -119,7 +119,7 @@ def test_documents_that_change_their_shape_while_they_are_read_come_whole(
             orders.update_one({"_id": 5}, {"$set": {f"hot{turn % 4}": turn}})
 
         monkeypatch.setattr(MongoDbChunkReader, "_raw_batches", hunted)
-        snapshot = {"strategy": "splitVector", "chunk_mb": 1}
+        snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
         catch_up(tmp_path, mongodb, database, snapshot=snapshot, schema={"sample": 1})
         assert len(set(aimed)) > 5
         orders.update_many({}, {"$set": {"n": 1}})
@@ -194,7 +194,7 @@ def test_fields_without_end_do_not_become_columns_without_end(
     [
         {"pipeline": {"schema_change": "ignore"}},
         {"pipeline": {"exclude_schema_changes": ["add_column"]}},
-        {"columns": {"DB.orders": {"_id": "long", "n": "long"}}, "on_misfit": "rest"},
+        {"columns": {"DB.orders": {"_id": "long", "n": "long"}}, "on_type_mismatch": "rest"},
     ],
 )
 def test_where_columns_do_not_come_nothing_goes(
@@ -226,7 +226,7 @@ def test_a_conflict_is_kept_in_the_rest_where_that_is_asked_for(
 
 
 def test_exception_refuses_a_new_field_by_name(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
-    strict = {"schema_change": "exception"}
+    strict = {"schema_change": "fail"}
     with mongodb.client() as client:
         client[database].orders.insert_one({"_id": 0, "n": 0})
         catch_up(tmp_path, mongodb, database, pipeline=strict)
@@ -257,7 +257,7 @@ def test_a_column_becomes_text_while_its_collection_is_read(
 ) -> None:
     monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 16 << 10)
     options: dict[str, Any] = {
-        "snapshot": {"strategy": "splitVector", "chunk_mb": 1},
+        "snapshot": {"strategy": "splitVector", "chunk_size": "1MiB"},
         "schema": {"on_conflict": "text", "sample": 10},
     }
     with mongodb.client() as client:

@@ -90,7 +90,7 @@ def test_the_changelog_is_exact_whatever_is_written_and_wherever_runs_end(
             case _:
                 client[database].orders.update_one(key, {"$inc": {"n": 1}}, upsert=bool(number % 2))
 
-    snapshot = {"strategy": "splitVector", "chunk_mb": 1}
+    snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
     with writing(write, mongodb, database):
         for point in ("after_last_commit", "after_known", "in_commit"):
             fail_at(point, 1)

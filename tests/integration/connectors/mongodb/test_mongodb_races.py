@@ -108,7 +108,7 @@ def source(orders: Orders, strategy: str) -> dict[str, Any]:
     return {
         "columns": {f"{orders.database}.{TABLE}": COLUMNS},
         "schema": {"mode": "declared", "json": "canonical"},
-        "snapshot": {"strategy": "sharded" if strategy == MOVED else strategy, "chunk_mb": 1},
+        "snapshot": {"strategy": "sharded" if strategy == MOVED else strategy, "chunk_size": "1MiB"},
     }
 
 

@@ -27,7 +27,7 @@ AT = datetime(2024, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 def read(tmp_path: Path, mongodb: MongoDb, database: str, **snapshot: Any) -> list[dict[str, Any]]:
     named = {option: {f"{database}.orders": value} for option, value in snapshot.items()}
-    cuts = {"strategy": "splitVector", "chunk_mb": 1, **named}
+    cuts = {"strategy": "splitVector", "chunk_size": "1MiB", **named}
     pipeline(tmp_path, mongodb, database, startup="snapshot", snapshot=cuts).run(local=True)
     return changes(tmp_path)
 

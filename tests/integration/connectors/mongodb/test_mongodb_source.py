@@ -117,7 +117,7 @@ def test_every_strategy_reads_each_document_once_while_others_write(
             client.config.chunks.insert_many(
                 {"ns": name, "min": {"_id": low}, "max": {"_id": high}} for low, high in pairwise(bounds)
             )
-    config = source(mongodb, database, snapshot={"strategy": strategy, "chunk_mb": 1})
+    config = source(mongodb, database, snapshot={"strategy": strategy, "chunk_size": "1MiB"})
     with connect(config.uri) as client:
         cuts = cut(client, probe(client), TableId(database, "orders"), config.snapshot)
     if cuts.strategy != strategy and not mongodb.private:
@@ -137,7 +137,7 @@ def test_every_strategy_reads_each_document_once_while_others_write(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        snapshot = {"strategy": strategy, "chunk_mb": 1}
+        snapshot = {"strategy": strategy, "chunk_size": "1MiB"}
         pipeline(tmp_path, mongodb, database, snapshot=snapshot).run(local=True)
     finally:
         stop.set()
@@ -175,7 +175,7 @@ def test_a_strategy_that_does_not_do_falls_back_and_says_why(
     small_chunks(monkeypatch)
     with mongodb.client() as client:
         client[database].orders.insert_many(documents(KEYS))
-    config = source(mongodb, database, snapshot={"strategy": "auto", "chunk_mb": 1})
+    config = source(mongodb, database, snapshot={"strategy": "auto", "chunk_size": "1MiB"})
     caplog.set_level(logging.INFO, "raycdc.connectors.mongodb.snapshot.chunks")
     with connect(config.uri) as client:
         info = probe(client)
@@ -215,7 +215,7 @@ def test_a_shard_key_that_may_change_and_has_no_index_cuts_nothing(
     with mongodb.client() as client:
         client[database].orders.insert_many(documents(KEYS))
         client.config.collections.insert_one({"_id": f"{database}.orders", "key": key})
-    config = source(mongodb, database, snapshot={"strategy": "sharded", "chunk_mb": 1})
+    config = source(mongodb, database, snapshot={"strategy": "sharded", "chunk_size": "1MiB"})
     with connect(config.uri) as client:
         cuts = cut(client, probe(client), TableId(database, "orders"), config.snapshot)
     assert cuts.strategy is MongoDbChunkStrategy.SPLIT_VECTOR
@@ -228,7 +228,7 @@ def test_a_run_that_was_interrupted_goes_on_where_its_last_epoch_ended(
     small_chunks(monkeypatch, 32)
     with mongodb.client() as client:
         client[database].orders.insert_many(documents(KEYS))
-    snapshot = {"strategy": "splitVector", "chunk_mb": 1}
+    snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
     found: list[str] = []
     ends = []
     for most in (1, 2, 1000):
@@ -255,7 +255,9 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(
     # The driver itself tries a read twice.
     mongodb.fail(["find"], times=3, closeConnection=True)
     try:
-        pipeline(tmp_path, mongodb, database, snapshot={"strategy": "splitVector", "chunk_mb": 1}).run(local=True)
+        pipeline(tmp_path, mongodb, database, snapshot={"strategy": "splitVector", "chunk_size": "1MiB"}).run(
+            local=True
+        )
     finally:
         mongodb.unfail()
     assert by_key(written(tmp_path)) == by_key([{"_id": key} for key in KEYS])
@@ -314,7 +316,7 @@ def test_a_value_that_does_not_fit_a_declared_column_ends_the_run_by_name(
     assert written(tmp_path) == []
     # From the beginning: whether the first run's state has the collection already is a matter of moments.
     again = tmp_path / "again"
-    pipeline(again, mongodb, database, columns=columns, on_misfit="rest").run(local=True)
+    pipeline(again, mongodb, database, columns=columns, on_type_mismatch="rest").run(local=True)
     rows = [(row["_id"], row["n"], row["_rest"]) for row in written(again)]
     assert rows == [(1, 1, None), (2, None, {"n": "two"})]
 
@@ -325,7 +327,7 @@ def test_a_snapshot_is_finished_as_it_was_begun(
     small_chunks(monkeypatch, 32)
     with mongodb.client() as client:
         client[database].orders.insert_many(documents(KEYS))
-    snapshot = {"strategy": "splitVector", "chunk_mb": 1}
+    snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
     for epoch in pipeline(tmp_path, mongodb, database, snapshot=snapshot).epochs():
         epoch.ack()
         break
@@ -388,7 +390,7 @@ def test_a_collection_with_a_collation_is_one_chunk(mongodb: MongoDb, database: 
             {"_id": f"{letter}{number}", "text": "x" * 3000} for number in range(300) for letter in "aBcD"
         )
     for strategy in ("splitVector", "sample", "auto"):
-        config = source(mongodb, database, snapshot={"strategy": strategy, "chunk_mb": 1})
+        config = source(mongodb, database, snapshot={"strategy": strategy, "chunk_size": "1MiB"})
         with connect(config.uri) as client:
             cuts = cut(client, probe(client), TableId(database, "orders"), config.snapshot)
         assert (cuts.bounds, cuts.strategy) == ((), MongoDbChunkStrategy.SINGLE)

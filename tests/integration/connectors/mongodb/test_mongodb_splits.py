@@ -47,13 +47,13 @@ def orders(mongodb: MongoDb, mongodb_database: str) -> str:
 
 def config(mongodb: MongoDb, database: str, **snapshot: Any) -> MongoDbSourceConfig:
     plain = {"type": "mongodb", "uri": mongodb.uri, "collections": [f"{database}.orders"], "startup": "snapshot"}
-    return MongoDbSourceConfig.model_validate({**plain, "snapshot": {"chunk_mb": 1, **snapshot}})
+    return MongoDbSourceConfig.model_validate({**plain, "snapshot": {"chunk_size": "1MiB", **snapshot}})
 
 
 def read(tmp_path: Path, mongodb: MongoDb, database: str, **snapshot: Any) -> Counter[int]:
     """How often each document was read, by its `n`."""
     found: Counter[int] = Counter()
-    read = pipeline(tmp_path, mongodb, database, startup="snapshot", snapshot={"chunk_mb": 1, **snapshot})
+    read = pipeline(tmp_path, mongodb, database, startup="snapshot", snapshot={"chunk_size": "1MiB", **snapshot})
     for epoch in read.epochs():
         for table in epoch.tables:
             for batch in epoch.batches(table):

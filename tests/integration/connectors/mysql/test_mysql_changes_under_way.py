@@ -82,7 +82,7 @@ def test_text_that_is_none_is_an_error_where_wanted(server: DatabaseServer, data
         start = log_end(connection)
         query(connection, f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY, c VARCHAR(9) CHARACTER SET greek)")
         query(connection, f"INSERT INTO `{database}`.t VALUES (1, _greek X'61'), (2, _greek X'D2')")
-        table = TypeOptions(invalid_text="error").treat_table(load_table(connection, TableId(database, "t")))
+        table = TypeOptions(invalid_text="park").treat_table(load_table(connection, TableId(database, "t")))
         end = log_end(connection)
         with pytest.raises(DataError, match=r"t\.c: .*invalid_text"):
             snapshot(connection, table)

@@ -159,7 +159,7 @@ def seal(enumerator: KafkaEnumerator, context: Context, splits: dict[str, Sealed
 
 def test_partitions_are_shared_and_new_ones_found_later_begin_at_their_beginning() -> None:
     cluster = Cluster(m=4)
-    enumerator, context = start(cluster, readers=3, start="latest")
+    enumerator, context = start(cluster, readers=3, startup="latest")
     assert context.owned() == {0: ["m:0", "m:3"], 1: ["m:1"], 2: ["m:2"]}
     cluster.partitions["m"] = 5
     context.run()
@@ -209,7 +209,7 @@ def test_a_restart_goes_on_from_the_manifest_and_keeps_what_was_given_to_nobody(
     last = seal(enumerator, context, states(context, p0=20, p1=30))
     assert [state.partition for state in SealedTopics.of(last.enumerator).waiting] == [2]
     cluster.partitions["m"] = 4
-    _, again = start(cluster, last=last, start="latest")
+    _, again = start(cluster, last=last, startup="latest")
     offsets = {s: offset_in(split) for s, split in again.assigned[0].items()}
     assert offsets == {"m:0": 20, "m:1": 30, "m:2": 10, "m:3": 10}
 
@@ -297,12 +297,12 @@ def test_a_run_until_caught_up_ends_at_the_positions_of_its_start_even_with_noth
 
 def test_a_run_that_began_at_the_end_and_read_nothing_is_gone_on_from_there() -> None:
     cluster = Cluster(m=1)
-    enumerator, context = start(cluster, until=Until.CAUGHT_UP, start="latest")
+    enumerator, context = start(cluster, until=Until.CAUGHT_UP, startup="latest")
     assert context.assigned == {}
     last = seal(enumerator, context, {})
     assert last.final
     cluster.high = 120
-    _, again = start(cluster, until=Until.CAUGHT_UP, start="latest", last=last)
+    _, again = start(cluster, until=Until.CAUGHT_UP, startup="latest", last=last)
     assert offset_in(again.assigned[0]["m:0"]) == 100
 
 

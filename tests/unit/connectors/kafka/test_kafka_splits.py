@@ -123,7 +123,7 @@ def test_a_time_after_all_messages_is_the_end_and_one_in_the_future_is_refused()
         return StartOptions(mode=StartMode.TIMESTAMP, timestamp_ms=time_ms)
 
     assert found(start(1_000)) == [(100, None), (100, None)]
-    with pytest.raises(ConfigError, match=r"source.start.timestamp_ms lies in the future, and a:0"):
+    with pytest.raises(ConfigError, match=r"source.startup.timestamp_ms lies in the future, and a:0"):
         found(start(1_001))
     with pytest.raises(ConfigError, match=r"source.stop.timestamp_ms lies in the future"):
         found(StartOptions(), StopOptions(mode=StopMode.TIMESTAMP, timestamp_ms=1_001))
@@ -146,13 +146,13 @@ def test_a_message_that_comes_while_the_start_is_looked_up_by_time_is_read() -> 
 def test_a_configuration_that_stops_before_it_starts_is_refused() -> None:
     base: dict[str, Any] = {"bootstrap_servers": "k:1", "topics": ["a"], "format": "maxwell-json"}
     offsets: dict[str, Any] = {
-        "start": {"mode": "offsets", "offsets": {"a:0": 7}},
+        "startup": {"mode": "offsets", "offsets": {"a:0": 7}},
         "stop": {"mode": "offsets", "offsets": {"a:0": 6}},
     }
     with pytest.raises(ValueError, match=r'"a:0" is to stop at 6, before it starts at 7'):
         KafkaSourceConfig(**{**base, **offsets})
     times: dict[str, Any] = {
-        "start": {"mode": "timestamp", "timestamp_ms": 7},
+        "startup": {"mode": "timestamp", "timestamp_ms": 7},
         "stop": {"mode": "timestamp", "timestamp_ms": 6},
     }
     with pytest.raises(ValueError, match="earlier than start"):
@@ -162,7 +162,7 @@ def test_a_configuration_that_stops_before_it_starts_is_refused() -> None:
 def test_offsets_that_cannot_be_meant_are_refused_by_name() -> None:
     with pytest.raises(SourceError, match=r"a:1 has no committed offset .*otherwise"):
         found(StartOptions(mode=StartMode.GROUP_OFFSETS, otherwise="fail"))
-    with pytest.raises(ConfigError, match=r'start.offsets names "a:9"'):
+    with pytest.raises(ConfigError, match=r'startup.offsets names "a:9"'):
         found(StartOptions(mode=StartMode.OFFSETS, offsets={"a:9": 1}))
     with pytest.raises(ConfigError, match="where a:1 stops"):
         found(StartOptions(), StopOptions(mode=StopMode.OFFSETS, offsets={"a:0": 20}))

@@ -31,11 +31,11 @@ def test_the_text_says_with_which_keys_another_pipeline_begins_where_it_was_park
     text = parked.entries["shop.orders"].text
     assert "source.exclude" not in text
     assert 'pipeline.on_existing = "merge"' in text
-    (keys,) = re.findall(r"source\.format\.include = (\[.*?\]) and source\.start = (\{.*\})$", text)
+    (keys,) = re.findall(r"source\.format\.include = (\[.*?\]) and source\.startup = (\{.*\})$", text)
     include, start = (tomllib.loads(f"value = {key}")["value"] for key in keys)
     section = {"type": "kafka", "bootstrap_servers": "127.0.0.1:9092", "topics": ["changes"]}
-    config = KafkaSourceConfig.model_validate({**section, "format": {"type": "maxwell-json"}, "start": start})
-    assert config.start.offsets == {"changes:0": 42, "changes:1": 0}
+    config = KafkaSourceConfig.model_validate({**section, "format": {"type": "maxwell-json"}, "startup": start})
+    assert config.startup.offsets == {"changes:0": 42, "changes:1": 0}
     assert [TableSelector(tuple(include)).matches(table) for table in (ORDERS, TableId("shop", "orders_2"))] == [
         True,
         False,

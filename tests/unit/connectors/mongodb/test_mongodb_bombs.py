@@ -70,7 +70,7 @@ WIDE: dict[str, Callable[[], bytes]] = {
 def layouts() -> dict[str, CollectionLayout]:
     types = {name: parse_type(text) for name, text in {"_id": "int", "v": "json"}.items()}
     return {
-        "a column": declared(types, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.REST),
+        "a column": declared(types, json=Spelling.RELAXED, on_type_mismatch=OnTypeMismatch.REST),
         "whole": whole_documents(parse_type("int"), json=Spelling.RELAXED),
     }
 

@@ -41,9 +41,9 @@ _CANONICAL = JSONOptions(json_mode=JSONMode.CANONICAL, datetime_conversion=Datet
 _RELAXED = JSONOptions(json_mode=JSONMode.RELAXED, datetime_conversion=DatetimeConversion.DATETIME_MS)
 
 
-def layout(types: dict[str, str], on_misfit: OnTypeMismatch = OnTypeMismatch.FAIL) -> CollectionLayout:
+def layout(types: dict[str, str], on_type_mismatch: OnTypeMismatch = OnTypeMismatch.FAIL) -> CollectionLayout:
     listed = {name: parse_type(text) for name, text in {"_id": "objectId", **types}.items()}
-    return declared(listed, json=Spelling.RELAXED, on_misfit=on_misfit)
+    return declared(listed, json=Spelling.RELAXED, on_type_mismatch=on_type_mismatch)
 
 
 def decoded(described: CollectionLayout, *documents: bytes) -> pa.Table:
@@ -169,7 +169,7 @@ def test_the_advice_for_keys_of_several_types_keeps_the_other_columns() -> None:
     assert columns == {"_id": "json", "name": "string", "at": "date"}
     # Followed to the letter, it has all of the columns, and both kinds of keys.
     types = {name: parse_type(text) for name, text in columns.items()}
-    mended = declared(types, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.REST)
+    mended = declared(types, json=Spelling.RELAXED, on_type_mismatch=OnTypeMismatch.REST)
     assert [row["name"] for row in rows(mended, {"_id": 5, "name": "Ann"})] == ["Ann"]
     assert rows(mended, {"_id": _ID, "name": "Bob"})[0]["name"] == "Bob"
     assert collection

@@ -100,9 +100,11 @@ def test_other_types_are_refused_with_those_that_there_are(text: str) -> None:
 @pytest.mark.parametrize(
     "layout",
     [
-        declared({"_id": parse_type("uuid")}, json=Spelling.CANONICAL, on_misfit=OnTypeMismatch.NULL),
+        declared({"_id": parse_type("uuid")}, json=Spelling.CANONICAL, on_type_mismatch=OnTypeMismatch.NULL),
         declared(
-            {"a": parse_type("int"), "_id": parse_type("json")}, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.REST
+            {"a": parse_type("int"), "_id": parse_type("json")},
+            json=Spelling.RELAXED,
+            on_type_mismatch=OnTypeMismatch.REST,
         ),
         whole_documents(None, json=Spelling.RELAXED),
     ],

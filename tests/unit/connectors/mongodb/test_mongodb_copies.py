@@ -80,7 +80,7 @@ def test_a_whole_document_is_the_same_again(odd: str) -> None:
 @pytest.mark.parametrize("odd", sorted(_ODD.keys() - {"twice"}))
 def test_a_value_that_a_column_would_change_is_written_as_it_was(odd: str, type_: str) -> None:
     layout = declared(
-        {"_id": parse_type("string"), "v": parse_type(type_)}, json=Spelling.BSON, on_misfit=OnTypeMismatch.REST
+        {"_id": parse_type("string"), "v": parse_type(type_)}, json=Spelling.BSON, on_type_mismatch=OnTypeMismatch.REST
     )
     assert written(layout, document(_ODD[odd]), document(b"")) == [document(_ODD[odd]), document(b"")]
 
@@ -88,7 +88,7 @@ def test_a_value_that_a_column_would_change_is_written_as_it_was(odd: str, type_
 @pytest.mark.parametrize("type_", _TYPES)
 def test_equal_values_of_other_types_stay_what_they_are(type_: str) -> None:
     layout = declared(
-        {"_id": parse_type("string"), "v": parse_type(type_)}, json=Spelling.BSON, on_misfit=OnTypeMismatch.REST
+        {"_id": parse_type("string"), "v": parse_type(type_)}, json=Spelling.BSON, on_type_mismatch=OnTypeMismatch.REST
     )
     values: list[Any] = [1, bson.Int64(1), 1.0, True, bson.DatetimeMS(0), "1", None, bson.ObjectId(), bytes(16)]
     values += [bson.Decimal128(text) for text in ("1.00", "1.0", "1", "-0.00", "0.00", "1E+2", "1E+6111", "Infinity")]
@@ -98,7 +98,7 @@ def test_equal_values_of_other_types_stay_what_they_are(type_: str) -> None:
 
 
 def test_what_cannot_be_written_is_named() -> None:
-    layout = declared({"_id": parse_type("string")}, json=Spelling.BSON, on_misfit=OnTypeMismatch.REST)
+    layout = declared({"_id": parse_type("string")}, json=Spelling.BSON, on_type_mismatch=OnTypeMismatch.REST)
     for elements, why in [
         (b"\x10$set\0\x01\0\0\0", "begins with a dollar sign"),
         (b"\x11t\0" + bytes(8), "an empty timestamp"),
@@ -108,7 +108,7 @@ def test_what_cannot_be_written_is_named() -> None:
     with pytest.raises(SinkError, match="a field that a column has, too"):
         written(layout, document(b"\x10v\0\x01\0\0\0"), columns={"v": pa.array([5], pa.int32())})
     twice = declared(
-        {"_id": parse_type("string"), "v": parse_type("int")}, json=Spelling.BSON, on_misfit=OnTypeMismatch.REST
+        {"_id": parse_type("string"), "v": parse_type("int")}, json=Spelling.BSON, on_type_mismatch=OnTypeMismatch.REST
     )
     with pytest.raises(SinkError, match="a field that a column has, too"):
         written(twice, document(_ODD["twice"]))

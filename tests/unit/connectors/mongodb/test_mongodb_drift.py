@@ -35,7 +35,7 @@ ORDERS = TableId("shop", "orders")
 
 def layout(**types: str) -> CollectionLayout:
     listed = {name: parse_type(text) for name, text in {"_id": "long", **types}.items()}
-    return declared(listed, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.REST)
+    return declared(listed, json=Spelling.RELAXED, on_type_mismatch=OnTypeMismatch.REST)
 
 
 def how(on_conflict: OnConflict = OnConflict.UNION, most: int = 10, **rules: Any) -> Widening:

@@ -13,7 +13,9 @@ from raycdc.connectors.mongodb.layout import OnTypeMismatch, Spelling, declared,
 
 
 def spelled(keys: list[Any], spelling: Spelling) -> list[str]:
-    made = declared({"_id": parse_type("json"), "v": parse_type("json")}, json=spelling, on_misfit=OnTypeMismatch.FAIL)
+    made = declared(
+        {"_id": parse_type("json"), "v": parse_type("json")}, json=spelling, on_type_mismatch=OnTypeMismatch.FAIL
+    )
     decoder = DocumentDecoder(made, collection="shop.orders")
     documents = b"".join(bson.encode({"_id": key, "v": Decimal128("1.00")}) for key in keys)
     found: list[str] = []

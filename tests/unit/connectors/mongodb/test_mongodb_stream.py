@@ -51,8 +51,8 @@ BEGIN = StreamPosition(ordinal_of(10, 1), replica_set="rs0")
 
 def layout(uuid: str = UUID) -> CollectionLayout:
     types = {"_id": parse_type("long"), "n": parse_type("long")}
-    made = declared(types, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.FAIL)
-    return CollectionLayout(made.columns, made.json, made.on_misfit, uuid=uuid)
+    made = declared(types, json=Spelling.RELAXED, on_type_mismatch=OnTypeMismatch.FAIL)
+    return CollectionLayout(made.columns, made.json, made.on_type_mismatch, uuid=uuid)
 
 
 def token(second: int, place: int = 0) -> ResumeToken:
@@ -383,7 +383,7 @@ def test_an_event_of_an_unknown_kind_parks_its_collection(kind: str, parked: int
 
 def test_both_documents_of_an_update_are_in_one_batch_however_large_they_are() -> None:
     text = parse_type("string")
-    made = declared({"_id": parse_type("long"), "n": text}, json=Spelling.RELAXED, on_misfit=OnTypeMismatch.FAIL)
+    made = declared({"_id": parse_type("long"), "n": text}, json=Spelling.RELAXED, on_type_mismatch=OnTypeMismatch.FAIL)
     large = {"_id": 1, "n": "x" * (7 << 20)}
     events = [
         event(11, 1, "update", key=1, fullDocument=large, fullDocumentBeforeChange=large),

@@ -306,7 +306,7 @@ def test_a_column_without_a_name_may_be_one_of_a_functional_index_until_the_rows
         decoder().feed(log.take())
 
 
-WIDE = TypeOptions(invalid_dates="error", invalid_text="error", tinyint1="boolean")
+WIDE = TypeOptions(invalid_dates="park", invalid_text="park", tinyint1="boolean")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def configured(folder: Path, *, state: str = "", sections: str = "", events: int
     from the beginning on; None: they come for a while.
     """
     path = folder / "small.toml"
-    work = f'work = "{folder / "work"}"' if "://" in state else ""
+    work = f'work_dir = "{folder / "work"}"' if "://" in state else ""
     path.write_text(
         f"""
 [pipeline]

@@ -221,4 +221,4 @@ def test_a_state_does_not_leave_its_work_in_the_place_that_it_goes_from(
     code, said = told(capsys, "state", "move", str(config), "s3://lake/state")
     work = tmp_path / "state" / "small.work"
     assert (code, f"would be in {work}, inside {tmp_path / 'state'}" in said) == (ExitCode.STATE, True), said
-    assert "set pipeline.work" in said
+    assert "set pipeline.work_dir" in said

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from raycdc.core.typed_codec import JsonObject
 from raycdc.datasource.options import ReadOptions
 from raycdc.datasource.rows import ADDED, as_rows, changelog_batches, column_types, seen_as, stored_names, widened
 from raycdc.errors import DataError, SchemaError, SourceError
@@ -164,7 +165,7 @@ class RaycdcReader(DataSourceReader):
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(JsonObject):
     """The process of Spark that a folder belongs to, and when it began: process ids come again."""
 
     pid: int
@@ -173,9 +174,6 @@ class Owner:
     @classmethod
     def of(cls, pid: int) -> Owner:
         return cls(pid, _started(pid))
-
-    def to_json(self) -> dict[str, int | str]:
-        return {"pid": self.pid, "started": self.started}
 
     @property
     def has_ended(self) -> bool:

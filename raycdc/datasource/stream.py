@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from raycdc.core.typed_codec import JsonObject
 from raycdc.datasource.options import ReadOptions
 from raycdc.datasource.rows import (
     ADDED,
@@ -60,15 +61,12 @@ OffsetJson = dict[str, int | str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class StreamOffset:
+class StreamOffset(JsonObject):
     """A sealed epoch of the state `state`; the watermark is for people."""
 
     epoch: int
     state: str
     watermark_ms: int | None
-
-    def to_json(self) -> OffsetJson:
-        return {"epoch": self.epoch, "state": self.state, "watermark_ms": self.watermark_ms}
 
 
 class SegmentsPartition(InputPartition):

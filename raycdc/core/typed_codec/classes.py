@@ -234,7 +234,7 @@ def _object_reader(cls: type[Any], parts: Sequence[_Part]) -> Callable[[Any], An
             inner = ", ".join(form.reads(source, f"data[{name!r}]") for name, form in part.spread)
             value = f"{source.bound(part.spread_class)}({inner})"
         elif part.may_be_missing:
-            default = f"{source.bound(part.default)}()"
+            default = "{}" if part.default is dict else f"{source.bound(part.default)}()"
             if part.is_constant:
                 assert part.default is not None
                 default = source.bound(part.default())

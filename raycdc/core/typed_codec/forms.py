@@ -227,6 +227,10 @@ class ArrayForm(Form):
         return f"sorted({array})" if self.kind is frozenset else array
 
     def reads(self, source: CodeBuilder, data: str) -> str:
+        if isinstance(self.form, ScalarForm) and self.form.kind is str:
+            # Joining texts is the quickest way to see that they are texts.
+            kind, slow = source.bound(self.kind), source.bound(self.read)
+            return f"({kind}({data}) if type({data}) is list and ''.join({data}) is not None else {slow}({data}))"
         local = source.local()
         code = self.form.reads(source, local)
         items = f"({data} if type({data}) is list else {source.bound(items_of)}({data}))"
@@ -348,6 +352,19 @@ class KindForm(Form):
             names = dict.fromkeys(JSON_NAMES[one] for one in self.forms)
             raise unexpected(" or ".join(names), data)
         return self.forms[kind].read(data)
+
+    def writes(self, source: CodeBuilder, value: str) -> str:
+        return self._first_inline(value, super().writes(source, value))
+
+    def reads(self, source: CodeBuilder, data: str) -> str:
+        return self._first_inline(data, super().reads(source, data))
+
+    def _first_inline(self, value: str, otherwise: str) -> str:
+        """The code for a value that is itself where it is of the first type, if that is a scalar."""
+        first = self.classes[0][1]
+        if not isinstance(first, ScalarForm):
+            return otherwise
+        return f"({value} if type({value}) is {first.kind.__name__} else {otherwise})"
 
 
 def fault_of(form: Form, data: Any) -> CodecError | None:

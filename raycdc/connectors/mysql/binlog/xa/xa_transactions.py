@@ -15,9 +15,8 @@ import base64
 import struct
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypedDict
 
 import msgpack
 
@@ -29,6 +28,7 @@ from raycdc.connectors.mysql.binlog.tables.table_map import parse_table_map
 from raycdc.connectors.mysql.binlog.transaction_statements import rules_of, transaction_statement
 from raycdc.connectors.mysql.ddl.parse.statement_text import shown
 from raycdc.connectors.mysql.ddl.parse.tokens import LexError, LexRules, Token, TokenKind, tokenize
+from raycdc.core.typed_codec import JsonObject, stored
 from raycdc.errors import CorruptLogError, DataError, StateError
 from raycdc.model import TableId
 
@@ -54,8 +54,24 @@ class PreparedRows:
     rows: bytes
 
 
+def _written_rows(rows: Iterable[PreparedRows]) -> list[tuple[str, str, str, bytes]]:
+    return [(part.table.db, part.table.table, part.version, part.rows) for part in rows]
+
+
+def _read_rows(written: Iterable[tuple[str, str, str, bytes]]) -> tuple[PreparedRows, ...]:
+    return tuple(PreparedRows(TableId(db, table), version, rows) for db, table, version, rows in written)
+
+
+def _written_tables(tables: Iterable[TableId]) -> list[tuple[str, str]]:
+    return [(table.db, table.table) for table in tables]
+
+
+def _read_tables(written: Iterable[tuple[str, str]]) -> tuple[TableId, ...]:
+    return tuple(TableId(db, table) for db, table in written)
+
+
 @dataclass(frozen=True, slots=True)
-class PreparedTransaction:
+class PreparedTransaction(JsonObject):
     """One prepared transaction: `count` rows.
 
     `unknown` are tables that were parked or not selected at XA PREPARE, and whose rows were not kept. `events` are what
@@ -63,9 +79,9 @@ class PreparedTransaction:
     sure.
     """
 
-    rows: tuple[PreparedRows, ...] = ()
+    rows: tuple[PreparedRows, ...] = field(default=(), metadata=stored(write=_written_rows, read=_read_rows))
     count: int = 0
-    unknown: tuple[TableId, ...] = ()
+    unknown: tuple[TableId, ...] = field(default=(), metadata=stored(write=_written_tables, read=_read_tables))
     events: tuple[bytes, ...] = ()
 
     @property
@@ -219,25 +235,8 @@ class XaTransactions:
         self.stored = _written(self._prepared) if self._prepared else ""
 
 
-class StoredPreparedTransaction(TypedDict):
-    """`PreparedTransaction` in a position."""
-
-    rows: list[tuple[str, str, str, bytes]]
-    count: int
-    unknown: list[tuple[str, str]]
-    events: list[bytes]
-
-
 def _written(prepared: dict[str, PreparedTransaction]) -> str:
-    content: dict[str, StoredPreparedTransaction] = {
-        xid: {
-            "rows": [(part.table.db, part.table.table, part.version, part.rows) for part in one.rows],
-            "count": one.count,
-            "unknown": [(table.db, table.table) for table in one.unknown],
-            "events": list(one.events),
-        }
-        for xid, one in prepared.items()
-    }
+    content = {xid: one.to_json() for xid, one in prepared.items()}
     return _VERSION + base64.b64encode(zlib.compress(msgpack.packb(content), 1)).decode()
 
 
@@ -252,16 +251,7 @@ def _read(stored: str) -> dict[str, PreparedTransaction]:
     packed = msgpack.unpackb(zlib.decompress(base64.b64decode(text)))
     if not found:
         return {xid: PreparedTransaction(events=tuple(events)) for xid, events in packed.items()}
-    content: dict[str, StoredPreparedTransaction] = packed
-    return {
-        xid: PreparedTransaction(
-            rows=tuple(PreparedRows(TableId(db, table), version, rows) for db, table, version, rows in one["rows"]),
-            count=one["count"],
-            unknown=tuple(TableId(db, table) for db, table in one["unknown"]),
-            events=tuple(one["events"]),
-        )
-        for xid, one in content.items()
-    }
+    return {xid: PreparedTransaction.from_json(one) for xid, one in packed.items()}
 
 
 def prepared_xid(body: bytes) -> tuple[str, bool]:

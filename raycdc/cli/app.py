@@ -1,8 +1,8 @@
-"""The command line put together: groups of commands, and the commands that are in none.
+"""The command line: assembles the groups of commands and the top-level commands.
 
-A command is its options and a call: it imports what it needs when it runs, so that every command starts at once.
+A command is its options and a call: it imports its implementation when it runs, so that every command starts quickly.
 
-The log of a command on standard error: lines of libraries, and of raycdc itself.
+`configure_logging` sets up the log of a command on standard error: lines of libraries, and of raycdc itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _PrintableFormatter(logging.Formatter):
 
 
 def configure_logging(verbose: bool) -> None:
-    """Show warnings, and with ``--verbose`` what is logged below them."""
+    """Show warnings, and with ``--verbose`` also less severe log lines."""
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format=_FORMAT,
@@ -70,7 +70,7 @@ app.add_typer(notify, name="notify")
 app.add_typer(bench, name="bench")
 
 
-#: An option may be meant as a key of a source or a sink, which are told in another way.
+#: An unknown option may be meant as a key of a source or a sink, which have another syntax.
 _KEYS_OF_PLUGINS = (
     "Other keys of the source's section are --answer KEY=VALUE; those of the sink's, --answer sink.KEY=VALUE."
 )
@@ -180,7 +180,7 @@ def check(
     json: Json = False,
     verbose: Verbose = False,
 ) -> int:
-    """Connect to the source and print what is missing for CONFIG to run, with the statements that fix it."""
+    """Connect to the source and print what CONFIG still needs to run, with the statements that fix it."""
     configure_logging(verbose)
     from raycdc.cli.planning.check import check_config
 
@@ -196,8 +196,9 @@ def plan(
     json: Json = False,
     verbose: Verbose = False,
 ) -> int:
-    """Print the targets that CONFIG would make, of which tables, with which columns and statements; how much a snapshot
-    reads, and what a changed configuration does to the state that there is.
+    """Print the targets of CONFIG with their tables, columns and statements.
+
+    Also prints how much a snapshot reads, and the effect of a changed configuration on an existing state.
     """
     configure_logging(verbose)
     from raycdc.cli.planning.plan import plan_config
@@ -224,9 +225,9 @@ def verify(
     json: Json = False,
     verbose: Verbose = False,
 ) -> int:
-    """Compare the rows of targets with those of their source, while a run goes on or while none does.
+    """Compare the rows of targets with those of their source, with or without a running pipeline.
 
-    Exit code 8 says that rows differ; 9 that none does, but a table could not be compared.
+    Exit code 8: rows differ; 9: no rows differ, but a table could not be compared.
     """
     configure_logging(verbose)
     from raycdc.cli.verify import VerifyOptions, verify_config
@@ -270,7 +271,7 @@ def init(  # noqa: PLR0913, PLR0917 - each is an option of the command line
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     verbose: Verbose = False,
 ) -> int:
-    """Write a commented configuration by asking the source; asks for what no option says."""
+    """Write a commented configuration from the source's answers; asks for values that no option gives."""
     configure_logging(verbose)
     from raycdc.cli.init import InitOptions, parse_answers, write_config
 
@@ -338,7 +339,8 @@ def demo(context: typer.Context) -> int:
 
 @app.command("backfill", short_help="Read some rows of TABLE again, beside its log.")
 def backfill(config: ConfigPath, table: TableName, where: Where = None, wait: Wait = 600.0) -> int:
-    """Read the rows of TABLE that meet a predicate again, while its changes go on, and put them over those of its
-    target by key. Nothing is deleted (raycdc docs backfill).
+    """Read the rows of TABLE that meet a predicate again, and replace those of its target by key.
+
+    Its changes go on meanwhile. Nothing is deleted (raycdc docs backfill).
     """
     return change_table_of(config, table, "backfill", wait, where)

@@ -1,8 +1,8 @@
-"""``raycdc demo``: a trial server with a small shop, followed into any target while customers go on buying.
+"""``raycdc demo``: a temporary server with a small shop, followed into any target while customers buy.
 
-It shows the product as a user has it: the configuration is a file that is left behind, and the pipeline is ``raycdc
-run`` of it in a process of its own. Afterwards source and target are read independently and compared: by ``raycdc
-verify`` where it can, else by the keys and a column. A difference is the exit code of a data error.
+It uses the product like a user: the configuration is a file that stays, and the pipeline is ``raycdc run`` of it in a
+separate process. Afterwards source and target are read independently and compared: by ``raycdc verify`` if possible,
+else by the keys and a column. A difference sets the exit code of a data error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOG = FOLDER / "run.log"
 #: Nets for a pipeline that hangs.
 _SNAPSHOT_TIMEOUT_S = 900.0
 _STOP_TIMEOUT_S = 300.0
-#: What is not seen by then is fetched by a second run.
+#: Rows that are not seen within this time are fetched by a second run.
 _CATCH_UP_TIMEOUT_S = 60.0
 _WORKLOAD_PAUSE_S = 0.005
 _POLL_S = 0.25
@@ -197,7 +197,7 @@ def _print_engines(options: _Options) -> None:
 
 
 def _engine_rows() -> str:
-    """How many rows each engine read and wrote in all runs of the demo, by what they logged at their ends."""
+    """Return how many rows each engine read and wrote in all runs of the demo, from their logs."""
     engines = EngineRows()
     for line in _LOG.read_text(encoding="utf-8").splitlines():
         said = json.loads(line)
@@ -230,7 +230,7 @@ def _follow(trial: SandboxSourceServer, options: _Options) -> ExitCode:
 
 @contextlib.contextmanager
 def _pipeline(options: _Options) -> Iterator[subprocess.Popen[bytes]]:
-    """``raycdc run`` in a process of its own, ended with the signal that Ctrl-C sends."""
+    """Start ``raycdc run`` in a separate process, and end it with the signal of Ctrl-C."""
     with subprocess.Popen([sys.executable, "-m", "raycdc.cli", *options.followed_words()]) as process:
         try:
             yield process
@@ -245,7 +245,7 @@ def _pipeline(options: _Options) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _buying(trial: SandboxSourceServer) -> AbstractContextManager[None]:
-    """Customers in a thread as long as the block lasts; what went wrong with them is raised at its end."""
+    """Run customers in a thread during the block; their error is raised at its end."""
     from raycdc.sandbox.background import again_and_again
 
     def step() -> None:
@@ -258,7 +258,7 @@ def _buying(trial: SandboxSourceServer) -> AbstractContextManager[None]:
 
 
 class _Progress:
-    """How far the pipeline got, by its checkpoints and by its own status."""
+    """The progress of the pipeline, from its checkpoints and its status."""
 
     def __init__(self, pipeline: subprocess.Popen[bytes]) -> None:
         from raycdc.sandbox.trials.trial import COMPARED, DATABASE
@@ -267,7 +267,10 @@ class _Progress:
         self._pipeline = pipeline
 
     def wait_for_snapshot(self) -> bool:
-        """Until every table has left its snapshot, by what is committed; False when the pipeline ended before."""
+        """Wait until every table has left its snapshot in a committed epoch.
+
+        Return False if the pipeline ended before.
+        """
         waiting = set(self._tables)
 
         def finished() -> bool:
@@ -280,7 +283,7 @@ class _Progress:
         return self._wait(finished, _SNAPSHOT_TIMEOUT_S)
 
     def wait_until_seen(self, moment: float) -> None:
-        """Until the target has what the source had at `moment`, the pipeline has ended, or it takes too long."""
+        """Wait until the target has the source's rows of `moment`, the pipeline has ended, or the timeout."""
 
         def seen() -> bool:
             try:
@@ -316,7 +319,7 @@ class _Progress:
             record = store.last_commit()
             return None if record is None else store.manifest(record.epoch)
         except StateError:
-            return None  # not begun yet, or written this moment: asked again soon
+            return None  # not begun yet, or just being written: retried soon
 
 
 # -- the result
@@ -324,7 +327,7 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """One table: rows on both sides, and what they were compared by."""
+    """The comparison of one table: rows on both sides, and the method."""
 
     table: str
     source_rows: int
@@ -334,7 +337,7 @@ class _Finding:
 
 
 def _compared(trial: SandboxSourceServer, target: SandboxTarget, options: _Options) -> list[_Finding]:
-    """All tables. What was not sealed when the pipeline ended is fetched by one more run of it, if need be."""
+    """Compare all tables. If needed, another run first fetches what was not sealed when the pipeline ended."""
     findings = _findings(trial, target)
     if not all(finding.equal for finding in findings):
         _raycdc(*options.run_words(), "--until", "caught-up")

@@ -1,7 +1,7 @@
-"""The mark of a demo in its folder: a later demo may remove the folder, and a run there hears whether servers are up.
+"""The mark of a demo in its folder: later demos may remove the folder, and runs there learn if the servers are up.
 
-The demo has the mark locked for as long as its servers are up, so that one that was killed says so, too. The mark names
-the configuration as the demo wrote it: one that somebody changed since may be of other servers.
+The demo keeps the mark locked while its servers are up, so that even a killed demo is detected. The mark identifies the
+configuration that the demo wrote: a changed one may use other servers.
 """
 
 from __future__ import annotations

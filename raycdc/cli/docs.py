@@ -12,16 +12,16 @@ from raycdc.errors import ConfigError, ExitCode
 MANUAL = Path(__file__).parent.parent / "manual"
 
 _PACKAGE = Path(__file__).parent.parent
-#: Inside the package where it was installed, beside it in a checkout.
+#: Inside the package if installed, next to it in a checkout.
 EXAMPLES = next((folder for folder in (_PACKAGE / "examples", _PACKAGE.parent / "examples") if folder.is_dir()), None)
 
 #: The page that is made of the options' own descriptions instead of written.
 OPTIONS = "options"
 #: The JSON Schema of a run's lines.
 LINES = "lines"
-#: That of a notification's body.
+#: The page of a notification's body.
 WEBHOOK = "webhook"
-#: The list of the examples, each of which is a page of its own: ``examples/quickstart.toml``.
+#: The list of the examples, each of which is a separate page: ``examples/quickstart.toml``.
 LISTED = "examples"
 
 
@@ -36,7 +36,7 @@ def topics() -> dict[str, str]:
 
 
 def print_page(topic: str) -> int:
-    """Print one page, or the list of them for an empty `topic`. `ConfigError` for one that does not exist."""
+    """Print one page, or the list of pages for an empty `topic`. Raises `ConfigError` for an unknown one."""
     known = topics()
     if topic.startswith(f"{LISTED}/"):
         print(_example(topic.removeprefix(f"{LISTED}/")), end="")

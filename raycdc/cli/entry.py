@@ -1,8 +1,8 @@
-"""`main`: runs a command and turns its end into an exit code.
+"""`main`: runs a command and turns its result into an exit code.
 
-A `RaycdcError` is for the user: its text goes to stderr, without a traceback unless ``--verbose`` was given. Anything
-else is a bug, of raycdc or of a third party's plug-in, and shows where it happened. Nothing heavy is imported here, so
-that every command starts at once.
+A `RaycdcError` is for the user: its text goes to stderr, without a traceback unless ``--verbose`` was given. Any other
+error is a bug, of raycdc or of another package's plug-in, and is shown with its place. Nothing heavy is imported here,
+so that every command starts quickly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raycdc.plugins import missing_extra, third_parties
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's) and return the exit code.
 
-    The process ends here where the run has left engines that come up: they die with it, and nobody waits for them.
+    If the run has left engines that are still starting, the process ends here without waiting, and they end with it.
     """
     code = _run(arguments)
     left = sys.modules.get("raycdc.core.background_tasks")
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _flush() -> None:
-    """What was written is out; whoever read it may have left."""
+    """Flush the output; its reader may be gone."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -50,7 +50,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
             return run_app(words)
     except _TerminatedError:
-        # Only a run is a service; another command that is ended so has not done what it was asked for.
+        # Only a run is a service; any other command that is terminated has not finished its work.
         return int(ExitCode.DONE if is_run else ExitCode.INTERRUPTED)
     except RaycdcError as error:
         if verbose:
@@ -65,12 +65,12 @@ def _run(arguments: Sequence[str] | None) -> int:
         print("Interrupted.", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has left (`| head`). Keep the interpreter from complaining when it flushes at exit.
+        # The reader of our output is gone (`| head`). Keep the interpreter from complaining when it flushes at exit.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.DONE)
     except ModuleNotFoundError as error:
-        # Of an optional package, wherever it is imported: what a user can install is no bug.
+        # A missing optional package, wherever it is imported, is no bug: the user can install it.
         fix = missing_extra(error.name or "")
         if not fix or verbose:
             _print_traceback(error)
@@ -83,12 +83,12 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 class _TerminatedError(BaseException):
-    """SIGTERM came before there was anything to end in order, or after. Nobody may take it for an error."""
+    """SIGTERM came before or after the time in which there is something to end in order. Never treated as an error."""
 
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the command in order at any moment, as a running pipeline does, which has a handler of its own."""
+    """Let SIGTERM end the command in order at any moment. A running pipeline has a handler of its own."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         raise _TerminatedError
@@ -110,7 +110,7 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _bug() -> str:
-    """A message about the code that an unexpected error is in, as far as can be told."""
+    """Return a message about the code that raised an unexpected error, as far as known."""
     plugins = " and ".join(third_parties())
     if plugins:
         return f"This is a bug in the plug-in {plugins} or in raycdc; report it there first, with the lines above."

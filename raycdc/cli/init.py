@@ -26,13 +26,13 @@ from raycdc.plugins import PluginGroup, load_plugin
 
 #: A variable without a default.
 _VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-#: Characters of a reason in a line of its own.
+#: The width of a reason on a line of its own.
 _WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ParkForecast:
-    """The tables that a run would park, with the reason of each; `problem` is why nobody could say."""
+    """The tables that a run would park, with the reason of each; `problem` is why they are unknown."""
 
     refused: Mapping[str, str] = field(default_factory=dict)
     tables: int = 0
@@ -43,13 +43,13 @@ def judge(text: str, *, password_variable: str = "") -> ParkForecast:
     """Predict which tables a run with the configuration `text` would park. Connects to the source, changes nothing."""
     environment = dict(os.environ)
     for variable in _VARIABLE.findall(text):
-        # A secret that somebody typed in a moment ago; no other is needed to know the tables.
+        # A secret that was just typed in; no other is needed to list the tables.
         known = secret_in(variable).reveal() if variable == password_variable else ""
         environment.setdefault(variable, known)
     try:
         config = config_from_dict(tomllib.loads(text), environment=environment)
     except ConfigError:
-        return ParkForecast()  # For want of a secret of the sink, or because `check` will say what is wrong.
+        return ParkForecast()  # A secret of the sink is missing, or `check` will report the problem.
     try:
         run = next_run(config)
         schemas = {table: found.schema for table, found in run.tables.items()}
@@ -122,7 +122,7 @@ class InitOptions:
 
 
 def parse_answers(texts: Sequence[str]) -> dict[str, str]:
-    """``KEY=VALUE`` of ``--answer``, each with its own KEY."""
+    """Parse ``KEY=VALUE`` of ``--answer``, each with its own KEY."""
     answers: dict[str, str] = {}
     for text in texts:
         key, separator, value = text.partition("=")
@@ -133,7 +133,7 @@ def parse_answers(texts: Sequence[str]) -> dict[str, str]:
 
 
 def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
-    """Ask for what is missing (on a terminal), look at the source, and write `path`."""
+    """Ask for missing values (on a terminal), query the source, and write `path`."""
     if path.exists() and not force:
         raise ConfigError(f"{path} exists already. Give another name, or overwrite it with --force")
     if not path.parent.is_dir():
@@ -173,8 +173,9 @@ def write_config(path: Path, options: InitOptions, *, force: bool) -> int:
 
 
 def _chosen(source: InitQuestions, options: InitOptions) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The answers about the source, and the tables. Where it is away, people are told of a trial server, and asked
-    again.
+    """Return the answers about the source, and the tables.
+
+    If the source is unreachable, mention the trial server and ask again.
     """
     while True:
         answers = {each.name: _answer(each, options.answers) for each in source.questions()}
@@ -213,13 +214,13 @@ def _next_steps(path: Path, *, verify: bool) -> list[str]:
 
 
 def _has_write(page: InitQuestions) -> bool:
-    """Whether the sink keeps tables equal unless it is told to keep every change."""
+    """Return True if the sink keeps tables equal by default."""
     write = page.model.model_fields.get("write")
     return write is not None and write.default == "upsert"
 
 
 def _sink_questions(page: InitQuestions) -> list[Question]:
-    """Those of `page`; nobody is asked for the path, because the example of its key is as good as any."""
+    """Return the questions of `page` without the path, for which the example of its key is used."""
     questions = []
     for question in page.questions():
         if question.name == "path":

@@ -10,7 +10,7 @@ from raycdc.plugins import list_plugins
 
 
 def print_plugins(*, as_json: bool) -> int:
-    """One line per plug-in. A broken one makes the exit code that of a config error, after all are printed."""
+    """Print one line per plug-in. A broken one makes the exit code that of a config error, after all are printed."""
     listings = list_plugins()
     for listing in listings:
         kind = listing.group.value.removeprefix("raycdc.").removesuffix("s")

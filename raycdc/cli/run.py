@@ -36,8 +36,10 @@ UNTIL_CAUGHT_UP = "caught-up"
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a pipeline is to run, as `raycdc.pipeline.Pipeline.run` takes it; the sealed `plan` that it is to be, whether
-    a link to its web UI is printed, and the `engines` that stand for ``pipeline.engines``.
+    """The options of `raycdc.pipeline.Pipeline.run` from the command line.
+
+    Also the sealed `plan` to follow, whether a link to the web UI is printed, and `engines` in place of
+    ``pipeline.engines``.
     """
 
     until: str | None = None
@@ -100,7 +102,7 @@ def run_pipeline(path: Path, way: RunOptions, *, as_json: bool, verbose: bool) -
         try:
             return _run(path, view, out, way, verbose=verbose)
         except Exception as error:
-            # This includes errors before the pipeline has a listener, and bugs, because programs read nothing else.
+            # This includes errors before the pipeline has a listener, and bugs, because programs read only this output.
             if view is not None and not view.reported_error:
                 view.show(Failed.of(error))
             raise
@@ -114,7 +116,7 @@ def _run(path: Path, view: JsonView | None, out: TextIO | None, way: RunOptions,
     if view is not None:
         view.pipeline = config.pipeline.name
     if out is not None and config.sink.prints_rows:
-        sys.stdout = out  # Its rows stand among the lines.
+        sys.stdout = out  # Its rows appear between the lines.
     for warning in config.warnings:
         print(printable_text(f"Warning: {warning}"), file=sys.stderr)
     if way.local and not third_parties():
@@ -144,10 +146,9 @@ def _require_ui(config: PipelineConfig) -> None:
 
 @contextlib.contextmanager
 def own_output(as_json: bool) -> Iterator[TextIO | None]:
-    """The stream for JSON lines alone; meanwhile everything that others write to standard output goes to standard
-    error.
+    """Return a stream only for JSON lines; other output to standard output goes to standard error meanwhile.
 
-    Libraries, their C++ and processes of theirs write there when they like. None without `as_json`.
+    Libraries, their C++ code and their processes may write there at any time. None without `as_json`.
     """
     if not as_json:
         yield None
@@ -157,7 +158,7 @@ def own_output(as_json: bool) -> Iterator[TextIO | None]:
         sys.stdout.flush()
         kept = os.dup(real)
         os.dup2(sys.stderr.fileno(), real)
-    except (OSError, ValueError):  # A stream of a test or of an embedding program, which nobody else writes to.
+    except (OSError, ValueError):  # A stream of a test or of an embedding program, to which no other code writes.
         yield sys.stdout
         return
     stdout = sys.stdout
@@ -209,7 +210,7 @@ def drive(pipeline: RunningPipeline, view: View, way: RunOptions, planned: Resol
 
 
 class _Ask(Enum):
-    """What the thread that stops the pipeline is asked for."""
+    """The orders to the thread that stops the pipeline."""
 
     STOP = "stop"
     STOP_AND_SAY = "stop, and say so"
@@ -217,10 +218,10 @@ class _Ask(Enum):
 
 
 class _Stopper:
-    """First signal: seal, commit, leave. Second: an interrupt wherever we are. Third: the process ends there.
+    """First signal: seal, commit, leave. Second: an interrupt at the present place. Third: the process ends there.
 
-    A stop takes locks of the pipeline, and a signal's handler runs in the middle of whatever the main thread does,
-    which may hold one that another thread waits for with the next: so a thread of its own stops the pipeline.
+    A stop takes locks of the pipeline, and a signal handler interrupts the main thread, which may hold a lock that
+    another thread waits for. Therefore a separate thread stops the pipeline.
     """
 
     def __init__(self, pipeline: RunningPipeline, view: View) -> None:
@@ -236,7 +237,7 @@ class _Stopper:
 
     @property
     def interrupted(self) -> bool:
-        """Whether anybody wanted the pipeline to end before it was done; a service manager did not."""
+        """Return True if a person interrupted the pipeline; a service manager's stop does not count."""
         return self._interrupted
 
     def listen(self, event: RunEvent) -> None:
@@ -255,8 +256,9 @@ class _Stopper:
                 self._asked.put(_Ask.STOP)
 
     def show_page(self, url: str, code: str) -> None:
-        """Tell where the page is, from the door's thread. A link that lets somebody in is for a screen: it is no line
-        of a log.
+        """Show the address of the web UI, from the server's thread.
+
+        A login link is only shown on a terminal, not in a log.
         """
         if sys.stdout.isatty():
             text = f"Web UI: {page_link(url, code)}   (works once; another: raycdc ui CONFIG)"
@@ -267,7 +269,7 @@ class _Stopper:
 
     @contextlib.contextmanager
     def stopping(self) -> Iterator[None]:
-        """Stops that are asked for within the block are carried out beside it."""
+        """Carry out stops that are requested within the block, on a separate thread."""
 
         def carry_out() -> None:
             while (asked := self._asked.get()) is not _Ask.NOTHING_MORE:

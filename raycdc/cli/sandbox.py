@@ -107,7 +107,7 @@ def _instructions(trial: SandboxServer, *, filled: bool) -> Iterator[str]:
         yield "  raycdc run shop.toml"
     if trial.as_sink:
         yield from ["", "As a target (beside the options of a source):", ""]
-        # What may hold a secret stands in the variable that init refers to.
+        # Values that may have a secret are put into the variable to which init refers.
         if "uri" in trial.as_sink:
             yield f"  export MONGODB_URI='{trial.as_sink['uri']}'"
         if "password" in trial.as_sink:

@@ -1,4 +1,4 @@
-"""``raycdc state``: the state of a pipeline examined, copied, and moved to another place."""
+"""``raycdc state``: examines, copies and moves the state of a pipeline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from raycdc.storage.url import FolderLocation, parse_location
 
 
 def check_state(config: Path, *, as_json: bool) -> int:
-    """Print what the state has, what of it is not as it was written, and the way out. 6 where that matters."""
+    """Print the content of the state, any damage, and remedies. Returns exit code 6 if the damage matters."""
     without_pandas()
     state = examine(state_location_of(config))
     if as_json:
@@ -34,7 +34,7 @@ def check_state(config: Path, *, as_json: bool) -> int:
 
 
 def back_up_state(config: Path, to: str) -> int:
-    """Copy the state to an empty place, and say what the copy is good for."""
+    """Copy the state to an empty location, and say what the copy can be used for."""
     without_pandas()
     target = _target(config, to)
     made = back_up(state_location_of(config), target)

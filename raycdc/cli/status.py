@@ -1,4 +1,4 @@
-"""``raycdc status``: how far a pipeline is, as its run says, or its state where nobody runs it."""
+"""``raycdc status``: the status of a pipeline from its run, or from its state without a run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def print_status(config: Path, *, as_json: bool, watch: bool) -> int:
 
 
 class StatusSource:
-    """Whoever knows how far the pipeline of a configuration, or of a state's folder, is."""
+    """The status of a pipeline, given by its configuration or its state's folder."""
 
     def __init__(self, config: Path) -> None:
         self._config = config
@@ -61,7 +61,7 @@ class StatusSource:
         self._run: ControlClient | None = None
 
     def status(self) -> Status:
-        """As the run says, if there is one, else as the state does. A run that is gone is looked for anew."""
+        """Return the run's status if there is one, else the state's. A new run is searched when the old one is gone."""
         if self._run is not None:
             try:
                 return self._run.status()
@@ -77,7 +77,10 @@ class StatusSource:
 
 
 def find_run(config: Path, store: CheckpointStore, wait: Callable[[str], None] | None = None) -> ControlClient | NoRun:
-    """The run that has the state; `wait` hears what is waited for. `StateError` where it cannot be asked."""
+    """Return the run that has the state; `wait` is called while waiting.
+
+    Raises `StateError` if it cannot be reached.
+    """
     token = ""
     if config.is_file():
         token = control_section(read_toml(config)).token.reveal()

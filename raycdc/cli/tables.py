@@ -1,7 +1,7 @@
-"""``raycdc tables``: the phases of single tables, and commands about them, which a running pipeline carries out at once
-and any other at its next start.
+"""``raycdc tables``: the phases of single tables, and commands about them.
 
-``raycdc tables resnapshot``: says what a resnapshot of a table means, asks at a terminal, and has it done.
+A running pipeline carries commands out immediately, a stopped one at its next start. `resnapshot_table` explains the
+effect of a resnapshot, asks at a terminal, and requests it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 if TYPE_CHECKING:
     from raycdc.config import SourceConfig
 
-#: How often whoever waits for a running pipeline looks at its answer.
+#: How often the answer of a running pipeline is polled. Then the timeout.
 _POLL_S = 0.2
-#: How long it waits.
+#: How long the command waits for a running pipeline.
 WAIT_S = 60.0
 
 
@@ -66,12 +66,12 @@ def print_tables(config: Path, *, as_json: bool) -> int:
 
 
 def _short(location: str) -> str:
-    """A place without its further particulars, which stand behind three spaces."""
+    """Return a position without further details, which follow after three spaces."""
     return location.partition("   ")[0]
 
 
 class TableListLine(TypedDict):
-    """A line of ``raycdc tables list --json``; the position is one of the table's connector."""
+    """A line of ``raycdc tables list --json``; only the table's connector knows the form of the position."""
 
     table: str
     phase: str
@@ -164,7 +164,7 @@ def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) ->
 
 
 def _status(queue: CommandQueue, command: TableCommand) -> CommandStatus:
-    """How far it is; accepted where a driver took so many others meanwhile that it is forgotten."""
+    """Return the status of a command; accepted if it was forgotten because of many later ones."""
     state = queue.state(command.id)
     return state or CommandStatus(command.id, str(command.action), command.table, CommandState.ACCEPTED)
 
@@ -178,7 +178,7 @@ def _taken(store: CheckpointStore, queue: CommandQueue, command: TableCommand, r
 
 
 def _print_answer(answer: CommandDecision) -> int:
-    """Print what the next start does. `ConfigError` where it is refused."""
+    """Print what the next start does. Raises `ConfigError` if the command is refused."""
     if answer.refused:
         raise ConfigError(answer.text)
     print(printable_text(_sentence(answer.text, "It takes effect at the next start of the pipeline.")))
@@ -186,13 +186,13 @@ def _print_answer(answer: CommandDecision) -> int:
 
 
 def _sentence(text: str, then: str) -> str:
-    """The first line of what is said of a command as a sentence, `then`, and its other lines."""
+    """Return the first line of a command's text as a sentence, `then`, and its other lines."""
     first, _, more = text.partition("\n")
     return f"{first}. {then}\n{more}".rstrip()
 
 
 def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
-    """Print how far the commands are, or one of them. `ConfigError` for one that nobody gave."""
+    """Print the status of all commands or of one. Raises `ConfigError` for an unknown one."""
     queue = CommandQueue(CheckpointStore(state_location_of(config), create=False))
     statuses = [status for status in queue.all() if command in (None, status.id)]
     if command is not None and not statuses:
@@ -208,21 +208,24 @@ def print_commands(config: Path, command: str | None, *, as_json: bool) -> int:
 
 
 def command_rules_of(config: Path) -> CommandRules:
-    """What the file says, of which nothing but this need be valid; a state's folder is none."""
+    """Return the rules of the configuration file, of which only the needed keys must be valid.
+
+    None for a state's folder.
+    """
     selected, rows = partial(_check_selected, config), partial(_require_rows, config)
     by_key, once = partial(_why_not_by_key, config), partial(_why_read_once, config)
     return CommandRules(_updates_rows(config), selected, rows, by_key, once)
 
 
 def _why_read_once(config: Path) -> str:
-    """Why the log cannot be read twice at a time, as far as the section says it that nobody has validated."""
+    """Return why the log cannot be read twice, as far as the unvalidated section shows it."""
     if not config.is_file():
         return ""
     source, model = _source_of(config)
     try:
         return model.model_construct(**source).why_read_once
     except ValueError:
-        return ""  # A start says what is wrong with the section.
+        return ""  # A start reports an invalid section.
 
 
 def _why_not_by_key(config: Path, table: TableId, tables: Iterable[TableId], record: CommitRecord | None) -> str:
@@ -249,7 +252,7 @@ def _require_rows(config: Path, table: TableId, document: SchemaDocument, again:
 
 
 def _updates_rows(config: Path) -> bool:
-    """Whether the sink holds one row per key; taken for granted where there is no configuration to ask."""
+    """Return True if the sink holds one row per key; also True without a configuration."""
     if not config.is_file():
         return True
     sink = section_of(read_toml(config), "sink")
@@ -258,7 +261,7 @@ def _updates_rows(config: Path) -> bool:
 
 
 def _source_of(config: Path) -> tuple[Any, type[SourceConfig]]:
-    """The section of the source as it is written, and its model."""
+    """Return the unvalidated section of the source, and its model."""
     source = section_of(read_toml(config), "source")
     return source, load_plugin(PluginGroup.SOURCES, str(source.get("type", ""))).config
 
@@ -287,8 +290,10 @@ _MERGED = (
 
 
 def resnapshot_table(config: Path, command: TableCommand, *, yes: bool, wait_s: float) -> int:
-    """Print what a resnapshot of the table means for it, its target and other tables; ask, if standard input is a
-    terminal and `yes` is false; then carry out `command`. Returns the exit code. `ConfigError` if it is refused.
+    """Print the effect of a resnapshot, confirm, and carry out `command`; return the exit code.
+
+    The effect concerns the table, its target and other tables. Asks only if standard input is a terminal and `yes` is
+    false. Raises `ConfigError` if it is refused.
     """
     store = CheckpointStore(state_location_of(config), create=False)
     rules = command_rules_of(config)
@@ -318,6 +323,6 @@ def _said(config: Path, store: CheckpointStore, answer: CommandDecision, *, upda
 def _confirmed() -> bool:
     try:
         return input("Resnapshot it? [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:  # Ctrl-D: nothing was said.
+    except EOFError:  # Ctrl-D: no answer.
         print()
         return False

@@ -14,8 +14,9 @@ from raycdc.state.store import CheckpointStore
 
 
 def print_ui_link(config: Path, *, reads_only: bool) -> int:
-    """Print a new link on standard output, and what is to be known of it beside it. `StateError` where nobody runs the
-    pipeline, or the run has no web UI.
+    """Print a new link on standard output, and information about it on standard error.
+
+    Raises `StateError` if the pipeline is not running, or the run has no web UI.
     """
 
     def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""``raycdc verify``: whether targets hold what their source holds, asked beside a run. Changes nothing anywhere."""
+"""``raycdc verify``: compares targets with their source, also during a run. Changes nothing anywhere."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from raycdc.verify.results import ComparisonReport, ComparisonVerdict, TableResu
 from raycdc.verify.table import ComparisonTimeouts
 from raycdc.verify.verifier import Verifier, Watched
 
-#: How often progress is shown on a terminal, and between two lines elsewhere.
+#: The intervals of progress output on a terminal, and elsewhere.
 _SHOWN_EVERY_S = 0.5
 _REPORT_EVERY_S = 30.0
-#: Of columns that differ.
+#: The number of differing columns shown.
 COLUMNS_SHOWN = 8
 
 
@@ -41,7 +41,7 @@ class VerifyOptions:
 
     @property
     def fraction(self) -> float:
-        """The sample as a share. `ConfigError` for what is none."""
+        """Return the sample as a fraction. Raises `ConfigError` for an invalid one."""
         if not self.sample:
             return 1.0
         number = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?) ?%?", self.sample.strip())
@@ -76,8 +76,9 @@ def verify_config(path: Path, asked: VerifyOptions) -> int:
 
 
 def _repair(path: Path, results: Sequence[TableResult], *, as_json: bool) -> None:
-    """Have the rows that differ read again, by the run or at the next start; a table whose rows cannot be named is read
-    anew as a whole. Answers of JSON stay the only output.
+    """Request that differing rows are read again, by the run or at the next start.
+
+    A table whose rows cannot be named is resnapshotted. With JSON, only the results are printed to standard output.
     """
     out = sys.stderr if as_json else sys.stdout
     different = [result for result in results if result.verdict is ComparisonVerdict.DIFFERENT]
@@ -161,7 +162,7 @@ def _differences(comparison: ComparisonReport) -> str:
 
 
 def progress_line(watched: Watched, seconds: float) -> str:
-    """How far a table is that has been compared for so long."""
+    """Return the progress of a table whose comparison has taken `seconds`."""
     reading = watched.reading
     if reading.doing:
         return printable(f"{watched.table}: {reading.doing}")
@@ -182,7 +183,7 @@ def progress_line(watched: Watched, seconds: float) -> str:
 
 
 class _Progress:
-    """Shows how far the table that is being compared is, on standard error, from a thread of its own."""
+    """Shows the progress of the table that is being compared, on standard error, from a thread of its own."""
 
     def __init__(self) -> None:
         self._watched: Watched | None = None

@@ -1,26 +1,24 @@
 """The effect of changing a key of the configuration while a state exists: one table, which has every key.
 
-| class | a key of it that differs from what the state was made with |
+| class | effect of a key that differs from the state's |
 |---|---|
-| `FREE` | acts from the next start on |
-| `NEW_TABLES` | acts on tables that begin from now on; those that are followed keep what they began with |
-| `LOCATION` | names where the target is: the target there must hold what was committed, which each start proves |
-| `NEW_SNAPSHOT` | is refused until the tables concerned are to be read anew: their rows would not match |
-| `JUDGED` | is judged table by table where it acts, against what the state remembers of each (routes, transforms) |
-| `NEW_STATE` | is refused: rows already written would not match, or nobody could tell new ones from them |
+| `FREE` | takes effect at the next start |
+| `NEW_TABLES` | takes effect for new tables; followed tables keep their setting |
+| `LOCATION` | changes the target's location: the target there must hold the committed rows, which each start verifies |
+| `NEW_SNAPSHOT` | is refused unless a resnapshot of the tables is requested: their rows would not match |
+| `JUDGED` | is checked for each table against the state (routes, transforms) |
+| `NEW_STATE` | is refused: rows already written would not match, or could not be distinguished from new ones |
 
-A key of the sink's section but its type and write is taken, whatever its class, as long as nothing was committed and no
-target holds rows of the state (`raycdc.driver.fitting.require_nothing_written`): a first run may have failed because of
-it.
+Any key of the sink's section except its type and write may change, whatever its class, while nothing was committed and
+no target holds rows of the state (`raycdc.driver.fitting.require_nothing_written`), because a first run may have failed
+due to it.
 
-`class_of` answers for a key; `tests/unit/config/test_configuration_changes.py` walks all models, so that a key that is
-not here fails the build. A third party's plug-in declares its keys itself, ``option(…, change="free")``; one that does
-not is taken for `NEW_STATE`, and a secret for `FREE`.
+`class_of` returns the class of a key; `tests/unit/config/test_configuration_changes.py` goes through all models, so
+that a missing key fails the build. A plug-in of another package declares its keys itself, ``option(…, change="free")``;
+otherwise they count as `NEW_STATE`, and a secret as `FREE`.
 
-Every key that a configuration may have, as the models declare them: for the rules that must hold for each one.
-
-`declared_models` are the sections and the plug-ins' of them; `keys_of` are the keys of a model, dotted where a section
-has tables of its own.
+`declared_models` returns all sections, including those of plug-ins; `keys_of` returns the keys of a model, dotted if a
+section has tables of its own.
 """
 
 from __future__ import annotations
@@ -156,10 +154,13 @@ CLASSES: Mapping[tuple[str, str], ConfigChangeClass] = {
 
 
 def listed_class(section: str, key: str) -> ConfigChangeClass | None:
-    """The class of a key of ours; None where the table does not have it. `section` as `source:mysql`, `route`."""
+    """Return the class of a key of ours; None if it is not listed.
+
+    `section` is for example `source:mysql` or `route`.
+    """
     kind, _, _ = section.partition(":")
     found = CLASSES.get((section, key)) or CLASSES.get((kind, key))
-    # A format's own options stand in a table of the source's or sink's.
+    # A format's own options are in a table of the source's or sink's section.
     return found or (CLASSES.get(("format", key.removeprefix("format."))) if key.startswith("format.") else None)
 
 
@@ -192,7 +193,7 @@ def declared_models() -> Iterator[tuple[str, type[BaseModel]]]:
 
 
 def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """The keys of a section, as users write them; tables of one model are gone into."""
+    """Yield the keys of a section, as users write them, including those of nested tables."""
     for name, field in model.model_fields.items():
         key = f"{prefix}{field.alias or name}"
         inner = next((leaf for leaf in leaf_types(field.annotation) if _is_model(leaf)), None)

@@ -11,11 +11,11 @@ from raycdc.errors import RaycdcError, SourceError
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing looked at. `text` is the whole of what people read, a sentence that names its subject; `name` is for
-    ``check --json``. `fix` is what to do when it is not `ok`; one not `required` is a warning. `error` is what a run
-    would end with; one that `parks` concerns one table, which a run parks, and the others go on.
+    """One finding. `text` is the whole message, a sentence that names its subject; `name` is for ``check --json``.
 
-    A bad answer is a result that is not `ok`; `SourceError` is for a source that gives none, and skips later checks.
+    `fix` is the remedy if it is not `ok`; one not `required` is a warning. `error` is the error with which a run would
+    end; one with `parks` concerns one table, which a run parks, and the others go on. A problem found is a result that
+    is not `ok`; a `SourceError` is raised if the source does not answer, and skips later checks.
     """
 
     name: str

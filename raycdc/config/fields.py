@@ -43,7 +43,7 @@ def section_of(document: TomlTable, name: str) -> dict[str, TomlValue]:
 
 
 def texts_of(section: TomlTable, name: str) -> tuple[str, ...]:
-    """The texts that are listed under `name`, or the one that stands there alone."""
+    """Return the texts listed under `name`, or its single text."""
     texts = section.get(name, ())
     if isinstance(texts, str):
         return (texts,)
@@ -97,7 +97,7 @@ class Secret:
         from_text = core_schema.no_info_after_validator_function(cls, text)
 
         def made(value: Any, checked: Callable[[Any], str]) -> Secret:
-            """The very text: pydantic would make a plain one of a `Renewed`."""
+            """Keep the text's class: pydantic would make a plain text of a `Renewed`."""
             if isinstance(value, cls):
                 return value
             plain = checked(value)
@@ -118,7 +118,7 @@ class Deprecated:
 
     @classmethod
     def of(cls, field: FieldInfo) -> Deprecated | None:
-        """What `option` was told of a key."""
+        """Return the deprecation that was passed to `option` for a key."""
         extra = field.json_schema_extra
         if not isinstance(extra, dict) or not extra.get("deprecated"):
             return None

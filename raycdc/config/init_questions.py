@@ -28,7 +28,7 @@ Answers = Mapping[str, str]
 class Question:
     """One question. `name` is a key of the section, and the option ``--NAME`` or ``--answer NAME=VALUE``.
 
-    Without a `default` an answer is needed. A question that is not `asked` is answered by an option or its default.
+    Without a `default` an answer is required. A question that is not `asked` is answered by an option or its default.
     """
 
     name: str
@@ -38,9 +38,9 @@ class Question:
 
 
 class InitQuestions:
-    """The page of a type that has none of its own: one question for each key that the section must have.
+    """The questions of a type without its own class: one for each required key of the section.
 
-    A key with a default is asked for as well where its `option` says ``init=True``.
+    A key with a default is included if its `option` has ``init=True``.
     """
 
     #: The things that can be chosen, and the key of the section that lists them; a sink has no such key.
@@ -48,7 +48,7 @@ class InitQuestions:
     chosen: ClassVar[str] = "tables"
     #: The kind of ``raycdc sandbox`` that people can try such a source with.
     trial: ClassVar[str] = ""
-    #: Whether people are told of ``raycdc verify``, which reads the source's tables again.
+    #: True if ``raycdc verify``, which reads the source's tables again, is mentioned.
     verified: ClassVar[bool] = False
 
     def __init__(self, plugin_type: str, model: type[Options]) -> None:
@@ -57,7 +57,7 @@ class InitQuestions:
 
     @property
     def chooses(self) -> bool:
-        """Whether the section lists tables."""
+        """Return True if the section lists tables."""
         return self.chosen in self.model.model_fields
 
     def questions(self) -> tuple[Question, ...]:
@@ -76,9 +76,9 @@ class InitQuestions:
         return tuple(questions)
 
     def choices(self, answers: Answers, wanted: Sequence[str]) -> list[str]:
-        """Names that can be chosen, those that are `wanted` if any; nothing where only people know them.
+        """Return names to choose from, only the `wanted` ones if any; empty if they are not known.
 
-        Raises `SourceError` where the source cannot be asked, or has not what is wanted.
+        Raises `SourceError` if the source cannot be queried, or lacks wanted ones.
         """
         return list(wanted)
 
@@ -112,7 +112,7 @@ class InitQuestions:
 
 
 def require_reference(text: str, flag: str, variable: str) -> None:
-    """Refuse a secret that is written out; `variable` is one that could hold it."""
+    """Refuse a secret in plain text; `variable` is one that could hold it."""
     if not has_reference(text):
         raise ConfigError(
             f"{flag} has a password, which others can see on the command line and in the file. Put it into a variable:"

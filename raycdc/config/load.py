@@ -27,8 +27,7 @@ from raycdc.plugins import PluginGroup, did_you_mean, load_plugin
 #: A larger file is no configuration; this also bounds reading from a device that never ends.
 CONFIG_BYTES_MAX = 4 << 20
 
-#: Names of headers that let somebody in.
-#: Schemes of URLs that name a file of this machine, and hosts that are this machine.
+#: Names of headers with credentials. Schemes of URLs that name a file of this machine, and hosts that are this machine.
 _OF_FILES = ("sqlite", "file")
 _OF_THIS_MACHINE = ("localhost", "::1")
 
@@ -79,7 +78,7 @@ def load_config(path: str | Path, *, environment: Mapping[str, str] | None = Non
 
 
 def read_toml(path: Path) -> TomlTable:
-    """The file as it is, before references are resolved. Raises `ConfigError`."""
+    """Read the file without resolving references. Raises `ConfigError`."""
     try:
         with path.open("rb") as file:
             text = file.read(CONFIG_BYTES_MAX + 1)
@@ -200,7 +199,7 @@ class _Loader:
         return plugin.config
 
     def _repeated(self, name: str, model: type[Options]) -> tuple[Any, ...]:
-        """The entries of a section that may come several times; None for one that is not valid."""
+        """Return the entries of a repeatable section; None for an invalid one."""
         data = self._data.get(name, [])
         if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
             self._problems.append(f"{name}: write each one under [[{name}]], in two pairs of brackets")
@@ -218,7 +217,7 @@ class _Loader:
         try:
             return model.model_validate(data)
         except (RecursionError, OverflowError):
-            # Of a value that a validator works with: pydantic makes problems of its own errors and ValueErrors only.
+            # Raised by a validator's own computation: pydantic reports only its own errors and ValueErrors.
             self._problems.append(f"{name}: a value is too large, or too deeply nested, for what it stands for")
             return None
         except ValidationError as error:
@@ -231,7 +230,7 @@ class _Loader:
             return None
 
     def _redacted_paths(self) -> set[KeyPath]:
-        """Where references were, with the entries of repeated sections named as `_repeated` names them."""
+        """Return the places of references, with entries of repeated sections named like in `_repeated`."""
         locations = self._resolver.locations
         return locations | {(show_key_path(p[:2]), *p[2:]) for p in locations if len(p) > 2 and isinstance(p[1], int)}
 

@@ -1,7 +1,7 @@
-"""A whole configuration, put together from its sections, each of which is a module beside this one.
+"""A whole configuration, assembled from its sections, each of which is a module in this package.
 
-`PipelineConfig` is what the rest of raycdc receives: typed, complete, immutable. It is made by `raycdc.config.load`,
-or in Python from the section models directly.
+`PipelineConfig` is what the rest of raycdc receives: typed, complete, immutable. It is made by `raycdc.config.load`, or
+in Python from the section models directly.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PipelineConfig:
 
     @property
     def flies(self) -> bool:
-        """Whether nodes serve segments beyond this machine."""
+        """Return True if nodes serve segments to other machines."""
         if self.ray.flight == "auto":
             return self.ray.address != "local" or not self.spark.is_here
         return self.ray.flight == "network"
@@ -67,7 +67,7 @@ class PipelineConfig:
     file: Path | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for what is not supported yet, however the configuration was made."""
+        """Raise `ConfigError` for unsupported values, however the configuration was made."""
         problems = [] if self.state_key else masking_problems(self.masked(), self.source.chunk_keys())
         problems += repeated_problems(
             self.source, mask=self.masks, transform=self.transforms, lookup=self.lookups, route=self.routes
@@ -85,8 +85,9 @@ class PipelineConfig:
 
     @property
     def early_epochs_per_hour(self) -> int:
-        """How many epochs an hour need not wait for ``epoch_interval``: who chose an interval gets that interval, and a
-        target that minds each commit gets no more of them than were asked for.
+        """Return how many epochs per hour need not wait for ``epoch_interval``.
+
+        A configured interval is always kept, and a target for which each commit is expensive gets no additional epochs.
         """
         pipeline = self.pipeline
         if pipeline.epochs_per_hour is not None:
@@ -96,11 +97,11 @@ class PipelineConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether every run is one without Ray and Spark."""
+        """Return True if every run is without Ray and Spark."""
         return self.pipeline.engines == "never"
 
     def with_engines(self, engines: Engines) -> PipelineConfig:
-        """The configuration with another ``pipeline.engines``."""
+        """Return the configuration with another ``pipeline.engines``."""
         return replace(self, pipeline=self.pipeline.model_copy(update={"engines": engines}))
 
     @property
@@ -128,9 +129,9 @@ class PipelineConfig:
 
     @property
     def until(self) -> Until | None:
-        """The end of a run; None: it goes on until it is stopped.
+        """Return the end of a run; None: it goes on until it is stopped.
 
-        Whoever asks for ``until-caught-up`` gets the log up to its present end, also behind a bounded snapshot.
+        ``until-caught-up`` reads the log up to its present end, even after a bounded snapshot.
         """
         match self.pipeline.mode if self.pipeline.mode is Mode.UNTIL_CAUGHT_UP else self.mode:
             case Mode.CONTINUOUS:
@@ -173,10 +174,9 @@ def repeated_problems(
     route: Sequence[RouteOptions | None] = (),
     notify: Sequence[NotifyOptions | None] = (),
 ) -> Iterator[str]:
-    """Problems of the entries of repeated sections; None stands for an entry that is not valid.
+    """Yield problems of the entries of repeated sections; None stands for an invalid entry.
 
-    An entry that names a single table which is not captured is a mistake, because whoever wrote it meant a table. A
-    receiver of notifications is about none.
+    An entry that names a single table which is not captured is an error. A receiver of notifications concerns no table.
     """
     del notify
     for index, redacted in enumerate(mask):

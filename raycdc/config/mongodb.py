@@ -1,7 +1,7 @@
-"""MongoDB's connection strings, read without a server and without showing what may be secret in them. Pure.
+"""MongoDB's connection strings, parsed without a server and without showing secrets. Pure.
 
-Types of documents' fields as the configuration names them; what they take and give is in
-`raycdc.connectors.mongodb.layout`. Pure.
+Types of documents' fields as the configuration names them; `raycdc.connectors.mongodb.layout` has the values that they
+accept and return.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ class MongoDbUri:
 
 
 def parse_mongodb_uri(uri: str) -> MongoDbUri:
-    """The parts of a connection string. `ValueError`, which quotes nothing of it, for one that the driver would not
-    take, or would take for another host than was meant: an unescaped slash ends the hosts, wherever it stands.
+    """Parse a connection string.
+
+    Raises `ValueError`, without quoting it, if the driver would refuse it or use another host than intended: an
+    unescaped slash ends the hosts, wherever it is.
     """
     scheme = next((one for one in _SCHEMES if uri.startswith(one)), None)
     if scheme is None:
@@ -65,7 +67,7 @@ def _nodes(uri: str) -> list[tuple[str, int | None]]:
         from pymongo.errors import PyMongoError
         from pymongo.uri_parser import parse_uri
     except ImportError:
-        return []  # an extra: whoever connects says that it is missing
+        return []  # an optional extra: connecting reports that it is missing
 
     try:
         return list(parse_uri(uri, validate=True, warn=False)["nodelist"])

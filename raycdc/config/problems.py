@@ -21,8 +21,9 @@ def problems_of(
     redacted: set[KeyPath],
     elsewhere: Mapping[str, str],
 ) -> Iterator[tuple[KeyPath, str]]:
-    """Each problem as (place, text). Values at `redacted` places are not shown; `elsewhere` maps key → right
-    section.
+    """Each problem as (place, text).
+
+    Values at `redacted` places are not shown; `elsewhere` maps key → right section.
     """
     for item in error.errors(include_url=False):
         key_path: KeyPath = (section, *(part for part in item["loc"] if not _is_artifact(part)))
@@ -147,7 +148,7 @@ def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
 
 
 def _is_secret(model: type[BaseModel], path: KeyPath) -> bool:
-    """Whether the value is one, or one of several by their names."""
+    """Return True if the value is a secret, or one of several named ones."""
     return _has_secrets(model, path) or _has_secrets(model, path[:-1])
 
 
@@ -168,5 +169,5 @@ def _is_model(candidate: Any) -> bool:
 
 
 def _is_artifact(part: Any) -> bool:
-    """Names of validators that pydantic mixes into a location; keys of ours never contain brackets."""
+    """Return True for names of validators that pydantic mixes into a location; our keys never contain brackets."""
     return isinstance(part, str) and any(c in part for c in "[]()")

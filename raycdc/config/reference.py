@@ -37,13 +37,13 @@ def json_schema() -> dict[str, Any]:
         sections[name] = (Union[*(model for _, model in _plugin_models(group))], ...)
     for name, (_, repeated) in REPEATED_SECTIONS.items():
         sections[name] = (types.GenericAlias(tuple, (repeated, ...)), ())
-    # One model for the whole, so that shared definitions are where references look for them.
+    # One model for the whole, so that shared definitions are in the place that references name.
     whole = create_model("raycdc pipeline", __base__=Options, **sections)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole.model_json_schema()}
 
 
 def reference_page() -> str:
-    """Every section with its keys, defaults, units and what is not supported yet, as Markdown."""
+    """Return every section with its keys, defaults, units and unsupported values, as Markdown."""
     parts = ["# Configuration", _INTRODUCTION]
     for name, common in COMMON_SECTIONS.items():
         parts += _section(f"[{name}]", common)

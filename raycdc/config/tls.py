@@ -22,7 +22,7 @@ class TlsMode(StrEnum):
     VERIFY_IDENTITY = "verify-identity"
 
     def resolved(self, host: str) -> TlsMode:
-        """The mode itself, and for ``AUTO`` the one that `host` asks for; a socket is told as ``localhost``."""
+        """Return the mode itself, and for ``AUTO`` the one for `host`; a socket is passed as ``localhost``."""
         if self is not TlsMode.AUTO:
             return self
         return TlsMode.DISABLED if is_loopback(host) else TlsMode.VERIFY_IDENTITY
@@ -41,7 +41,7 @@ class TlsOptions(Options):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the name or address is this machine's own."""
+    """Return True if the name or address is this machine's own."""
     if host == "localhost":
         return True
     try:
@@ -61,7 +61,7 @@ def split_url(url: str) -> tuple[SplitResult, str]:
 
 
 def is_plain_elsewhere(url: str) -> bool:
-    """Whether others can read what is sent there: over plain HTTP, and to another machine."""
+    """Return True if others could read data sent there: over plain HTTP, and to another machine."""
     parts, host = split_url(url)
     return parts.scheme == "http" and not is_loopback(host)
 

@@ -1,3 +1,1 @@
-"""What every package stands on: clock and threads, failpoints, compiled loops, retries, activity, secrets, trusted
-files.
-"""
+"""Basic parts for every package: clock and threads, failpoints, compiled loops, retries, activity, secrets."""

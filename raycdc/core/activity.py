@@ -1,24 +1,24 @@
-"""Where the work of a process is now: which stage of which table and split, in which words, and since when it stands.
+"""Tracks the present work of a process: stage, table, split, a description, and since when it is stalled.
 
-A thread says what it begins (`ActivityTracker.doing`); code below it says what it waits for (`note`), or that something
-came (`moved`), without knowing of the board. All of this is per batch, statement or file, never per row.
-`ActivityTracker.stalled` is what has not moved for a while; readers tell it with their heartbeats, and
-`raycdc.observe.watch.watchdog` tells people.
+A thread reports the work that it begins (`ActivityTracker.doing`); code below it reports what it waits for (`note`), or
+progress (`moved`), without knowing the tracker. All of this is per batch, statement or file, never per row.
+`ActivityTracker.stalled` lists work without progress for a while; readers send it with their heartbeats, and
+`raycdc.observe.watch.watchdog` reports it.
 
-| stage | of | does not move while |
+| stage | of | is stalled while |
 |---|---|---|
-| `open` | a source's log or chunk connection, the sink | the server does not let us in |
-| `ask` | the enumerator's questions | the server does not answer |
+| `open` | a source's log or chunk connection, the sink | the server does not accept the connection |
+| `ask` | the enumerator's queries | the server does not answer |
 | `log` | the log | a fetch does not return (an idle log returns, with nothing) |
 | `chunk` | a chunk of a table | no batch of it comes |
 | `hand-off` | a chunk of a table | neither the log nor any chunk moves |
 | `seal` | an epoch | no reader reports, and none syncs a file |
-| `enumerator` | the enumerator | it does not say how far the job is, so nobody knows of `ask` to `seal` meanwhile |
-| `look` | a target | the sink does not say what it holds |
+| `enumerator` | the enumerator | it sends no status, so the stages `ask` to `seal` are unknown meanwhile |
+| `look` | a target | the sink does not return what it holds |
 | `schema`, `stage`, `commit` | a target | neither a statement nor a task ends |
-| `record` | an epoch | the state does not take the commit record |
+| `record` | an epoch | the commit record is not written |
 
-Who wants to know how long each part of an epoch took hears of it when it is over (`ActivityTracker.on_part`).
+`ActivityTracker.on_part` is called with the duration of each part of an epoch when it ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from enum import StrEnum
 
 from raycdc.core.threads import THREADS, Threads
 
-#: Who stands for less is not told of: heartbeats stay small.
+#: Work stalled for less time is not reported, which keeps heartbeats small.
 STANDS_S = 1.0
 #: The most of a note that is kept.
 _NOTE_MAX = 160
@@ -60,8 +60,9 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """Work that has not moved for `seconds`: its `stage`, the names of its `table` and `split` (empty: of none), in
-    words what it is `doing`, and in a `note` the statement or trouble (empty: none). A plain value, which messages
+    """Work without progress for `seconds`: its `stage`, and the names of its `table` and `split` (empty: none).
+
+    `doing` describes it in words; `note` is the present statement or error (empty: none). A plain value, which messages
     carry.
     """
 
@@ -75,7 +76,7 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class EpochPart:
-    """What a work is a part of: the `epoch`, and how many `rows` and `bytes` of it go into how many `targets`."""
+    """The part of an epoch that some work does: the `epoch`, its `rows` and `bytes`, and the number of `targets`."""
 
     epoch: int
     rows: int
@@ -122,9 +123,10 @@ _here = _Here()
 
 
 class ActivityTracker:
-    """The works that are under way in a process, or in one reader of it. For any thread.
+    """The present work of a process, or of one reader in it. Thread-safe.
 
-    `around` says in words what the process does beside its threads (jobs of Spark); other words are a movement.
+    `around` returns a description of work outside its threads (jobs of Spark); a changed description counts as
+    progress.
     """
 
     def __init__(self, threads: Threads = THREADS) -> None:
@@ -136,7 +138,7 @@ class ActivityTracker:
         self._around_s = 0.0
         #: When a work ended last.
         self._ended_s = 0.0
-        #: How often something moved: batches of chunks that came, works that ended.
+        #: The number of progress reports: batches of chunks that came, work that ended.
         self.moves = 0
         #: Called by the thread of each part of an epoch that is over; it returns at once, and raises nothing.
         self.on_part: Callable[[EndedPart], None] | None = None
@@ -148,8 +150,9 @@ class ActivityTracker:
     def doing(
         self, stage: Stage, does: str, *, table: str = "", split: str = "", part: EpochPart | None = None
     ) -> Iterator[None]:
-        """The calling thread does this within the block; `does` is a verb with its object, for people. `part` is said
-        of what `on_part` is to hear of.
+        """Track the calling thread's work within the block; `does` is a verb with its object, for people.
+
+        `part` is passed to `on_part`.
         """
         work = self._begun(stage, does, table=table, split=split)
         began_s, error = work.moved_s, ""
@@ -168,7 +171,7 @@ class ActivityTracker:
                 self.on_part(EndedPart(part, stage, table, ended_ns - took_ns, ended_ns, error))
 
     def lasting(self, stage: Stage, does: str) -> RecurringActivity:
-        """A work that is done again and again; see `RecurringActivity`. It is there until it is closed."""
+        """Return work that is repeated until it is closed; see `RecurringActivity`."""
         work = self._begun(stage, does)
         work.rests = True
         return RecurringActivity(work, self._threads, lambda: self._ended(work))
@@ -188,7 +191,7 @@ class ActivityTracker:
         found = []
         for work in running:
             words = "; ".join(part for part in (work.note, around) if part)
-            # Who waits to try again is not moved by what others do meanwhile.
+            # Work that waits for a retry is not advanced by other work.
             stood_s = now_s - (max(work.moved_s, self._around_s) if around and not work.troubled else work.moved_s)
             if stood_s >= STANDS_S:
                 found.append(Stalled(work.stage, work.table, work.split, work.does, words, round(stood_s, 1)))
@@ -249,7 +252,7 @@ class RecurringActivity:
 
 
 def note(words: str) -> None:
-    """Say what the calling thread's work does or waits for from now on; it may be called where nobody has a board."""
+    """Note what the calling thread's work does or waits for now. Does nothing in a process without a tracker."""
     if _here.running:
         work, threads = _here.running[-1]
         if not work.troubled:
@@ -263,7 +266,7 @@ def note_statement(sql: str) -> None:
 
 
 def moved() -> None:
-    """Say that the calling thread's work goes on."""
+    """Report progress of the calling thread's work."""
     if _here.running:
         work, threads = _here.running[-1]
         if not work.troubled:
@@ -271,11 +274,9 @@ def moved() -> None:
 
 
 def failing(words: str) -> None:
-    """Say that the calling thread's work failed and is tried again: it stands from here until `over`, whatever of it is
-    done in the meantime.
-    """
+    """Report that the calling thread's work failed and is retried: it counts as stalled until `over`."""
     if _here.running and not (work := _here.running[-1][0]).troubled:
-        # A failure is no movement: what has stood until now goes on to stand.
+        # A failure is no progress: stalled work stays stalled.
         work.note, work.troubled = words[:_NOTE_MAX], True
 
 
@@ -288,7 +289,7 @@ def over() -> None:
 
 @contextmanager
 def resting() -> Iterator[None]:
-    """The calling thread waits on purpose within the block, which is no stand-still."""
+    """Mark the calling thread as waiting on purpose within the block, so that it does not count as stalled."""
     if not _here.running:
         yield
         return

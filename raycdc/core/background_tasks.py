@@ -1,8 +1,8 @@
-"""Work that an ended run of this process has left to end by itself: engines whose start was under way.
+"""Background work left by an ended run of this process: engines whose start was in progress.
 
-A run does not wait for what it does not need any more. What it leaves ends as soon as it can; whoever starts the same
-in this process waits for that first, and a command's process ends without waiting (`raycdc.cli.entry`), which takes
-Ray's and Spark's processes with it.
+A run does not wait for engines that it no longer needs. Their start ends as soon as it can; a later run in this process
+that starts the same engines waits for that first, and a command's process ends without waiting (`raycdc.cli.entry`),
+which ends Ray's and Spark's processes, too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def leave(work: Future[Any]) -> None:
 
 
 def now() -> Sequence[Future[Any]]:
-    """What has not ended yet."""
+    """Return the work that has not ended yet."""
     with _lock:
         _left[:] = [work for work in _left if not work.done()]
         return tuple(_left)
 
 
 def wait_for(left: Sequence[Future[Any]]) -> None:
-    """Return when all of `left` has ended; its errors are nobody's."""
+    """Return when all of `left` has ended, ignoring its errors."""
     wait(left)

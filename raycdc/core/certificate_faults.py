@@ -1,8 +1,8 @@
-"""What is wrong with the certificate that a server shows, in words, and how to mend it: for whoever was refused by TLS.
+"""Explains what is wrong with a server's TLS certificate, and how to fix it.
 
-Libraries say it in words of their own (librdkafka and libpq hardly say anything), so the server is asked once more, by
-Python's TLS: once with the checks of the connection that failed, and, if these fail, once without, to read the
-certificate. Nothing but the beginning of TLS is sent, so no password. This never decides whether a connection is made.
+The messages of libraries differ (librdkafka and libpq give almost none), so the server is contacted once more with
+Python's TLS: once with the checks of the failed connection, and, if these fail, once without, to read the certificate.
+Only the beginning of TLS is sent, and no password. This never decides whether a connection is made.
 
 Sources: OpenSSL, ``x509_vfy.h`` (the numbers); PostgreSQL manual, "SSL Session Encryption" (SSLRequest); MySQL manual,
 "Protocol::SSLRequest".
@@ -30,7 +30,7 @@ CA_VARIABLE = "SSL_CERT_FILE"
 _TIMEOUT_S = 5.0
 _EXPIRED, _NOT_YET_VALID, _REVOKED = 10, 9, 23
 _OTHER_NAME = (62, 64)
-#: Signed by nobody who is trusted: also a signature that another key of the same name made (7).
+#: The signer is not trusted; this includes a signature by another key of the same name (7).
 _UNKNOWN_SIGNER = (2, 7, 18, 19, 20, 21, 24, 27)
 _NAMES_MAX = 6
 _POSTGRES_REQUEST = struct.pack(">II", 8, 80877103)
@@ -64,8 +64,9 @@ class TlsServer:
 
 
 def certificate_fault(server: TlsServer) -> str:
-    """One or two sentences on the certificate and the cure; empty where nothing is found to be wrong with it, or the
-    server cannot be asked. Blocks for ten seconds at most, raises nothing.
+    """Return one or two sentences on the certificate and the cure; empty if no fault is found.
+
+    Also empty if the server cannot be reached. Blocks for at most ten seconds and raises nothing.
     """
     try:
         context = ssl.create_default_context()
@@ -101,7 +102,7 @@ def first_fault(servers: Iterable[TlsServer]) -> str:
 def _message(server: TlsServer, cause: ssl.SSLCertVerificationError, certificate: Certificate) -> str:
     code, names = cause.verify_code, _names(certificate)
     if code == _EXPIRED:
-        # OpenSSL checks each certificate of the chain: this is the server's own, or one of its authority's.
+        # OpenSSL checks each certificate of the chain: this may be the server's own, or its authority's.
         ended = certificate.not_valid_after_utc
         return (
             f"Its certificate (for {names}) has expired: it was valid until {ended:%Y-%m-%d %H:%M} UTC. Renew it on "
@@ -154,10 +155,10 @@ def _ask_for_tls(plain: socket.socket, opening: Opening) -> None:
     elif opening is Opening.MYSQL:
         header = _exactly(plain, 4)
         greeting = _exactly(plain, int.from_bytes(header[:3], "little"))
-        # Behind the server's version: thread, salt and filler, then the lower half of what it can.
+        # After the server's version come thread, salt and filler, then the lower half of its capabilities.
         at = greeting.index(0, 1) + 1 + 13
         if not int.from_bytes(greeting[at : at + 2], "little") & _MYSQL_TLS:
-            raise ValueError("no TLS")  # It hears nothing of us.
+            raise ValueError("no TLS")  # The server does not accept TLS.
         plain.sendall(struct.pack("<I", len(_MYSQL_REQUEST))[:3] + b"\x01" + _MYSQL_REQUEST)
 
 
@@ -186,7 +187,7 @@ def _names(certificate: Certificate) -> str:
 
 
 def _signer(certificate: Certificate) -> str:
-    """Its issuer, or the words that it is its own."""
+    """Return the issuer, or ``itself`` if it is self-signed."""
     if certificate.issuer == certificate.subject:
         return "itself"
     return ascii(certificate.issuer.rfc4514_string())

@@ -9,8 +9,8 @@ and stores the code. The GIL is released while a compiled function runs.
 Such a function takes C-contiguous arrays, integers, booleans, floats, and NamedTuples of arrays. It returns nothing, an
 integer or boolean, or a tuple of them. It must not raise and must not allocate.
 
-The cache is ``$RAYCDC_COMPILED_DIR`` or the user's cache directory; a read-only installation works. Only files that
-nobody else can have written are loaded (`raycdc.core.trusted_files`), because they run. Its key holds the
+The cache is ``$RAYCDC_COMPILED_DIR`` or the user's cache directory; a read-only installation works. Only files that no
+other user can have written are loaded (`raycdc.core.trusted_files`), because they are executed. Its key holds the
 source of this machinery, the versions of numba and llvmlite, the CPU, and for each function the source of its file and
 of all ``*_loops.py`` that file imports.
 """
@@ -84,7 +84,7 @@ def copy(source: Any, at: Any, target: Any, to: Any, count: Any) -> Any:  # noqa
 
 @functools.cache
 def cache_directory() -> Path:
-    """Where this version's machine code for this CPU is kept."""
+    """Return the folder of this version's machine code for this CPU."""
     import llvmlite.binding as llvm
 
     digest = hashlib.sha256()
@@ -176,7 +176,7 @@ copy = _intrinsic(copy)
 
 
 class CompiledFunction(_Helper):
-    """One function in all the argument types it was called with."""
+    """One function, compiled for all the argument types it was called with."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -252,7 +252,7 @@ def _pack(value: Any, block: list[int]) -> Any:
 
 @functools.cache
 def _engine() -> Any:
-    """One LLVM execution engine for everything; it lives as long as the process."""
+    """Return one LLVM execution engine for the whole life of the process."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()

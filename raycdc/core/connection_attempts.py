@@ -1,15 +1,15 @@
-"""How often this process tries to connect to one server that does not answer: twice a second, however many threads try.
+"""Limits the connection attempts to an unreachable server to two per second, for all threads of the process.
 
-| the server | then |
+| the server | effect |
 |---|---|
-| answered a moment ago | whoever wants to connect does so at once |
-| is not known to answer: nobody has tried for a moment, or the last try failed | one thread tries at a time, \
-and no try begins sooner than half a second after the one before |
-| … and fails that one thread in a passing way | those that waited for their turn have the same answer, and pause as \
-it does (`raycdc.core.retry`) |
+| answered a moment ago | threads connect immediately |
+| has not answered lately, or the last attempt failed | one thread at a time connects, half a second after the \
+previous attempt at the earliest |
+| … and that attempt fails temporarily | threads that waited for their turn get the same error, and pause like it \
+(`raycdc.core.retry`) |
 
-Every connection that we open ourselves is opened within `TRIES.at`. A driver that connects by itself, and tells before
-it does, waits in `TRIES.space` for its time (`raycdc.clients.mongodb`); librdkafka has settings of its own.
+Every connection that we open ourselves is opened within `TRIES.at`. A client library that connects by itself, and calls
+us before, waits in `TRIES.space` (`raycdc.clients.mongodb`); librdkafka has settings of its own.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from raycdc.errors import RaycdcError
 
 #: A server that answered so short a time ago is not asked again whether it does.
 FRESH_S = 0.25
-#: A try that takes longer does not keep others from theirs: it waits for a server that accepts and says nothing.
+#: An attempt that takes longer does not block others: its server accepts connections but does not answer.
 TURN_S = 15.0
 
 
 @dataclass(slots=True)
 class _Server:
-    """What is known of one server. Guarded by the lock of its `Tries`."""
+    """The state of one server. Guarded by the lock of its `Tries`."""
 
     answered_s: float = float("-inf")
     #: When the next try may begin, and until when the one under way has the turn.
     next_s: float = float("-inf")
     turn_until_s: float = float("-inf")
-    #: The failures so far, and the last of them.
+    #: The number of failures so far, and the last one.
     failures: int = 0
     failure: BaseException | None = None
     #: Set, and replaced, with each news.
@@ -46,7 +46,7 @@ class _Server:
 
 
 class Tries:
-    """See the module's docstring. Thread-safe; a child of a process begins anew."""
+    """Connection attempts by server; see the module's docstring. Thread-safe; a forked child starts empty."""
 
     def __init__(self, threads: Threads = THREADS) -> None:
         self._threads = threads
@@ -58,8 +58,10 @@ class Tries:
 
     @contextmanager
     def at(self, address: str) -> Iterator[None]:
-        """Connect to the server within the block, which an error of it calls a failure. Blocks until it is this
-        thread's turn; raises the failure of another thread that had it meanwhile, if that may pass.
+        """Connect to the server within the block; an error of the block counts as a failure.
+
+        Blocks until it is this thread's turn. Raises the failure of another thread's attempt meanwhile, if it is
+        temporary.
         """
         with self._lock:
             server = self._servers.setdefault(address, _Server())
@@ -74,13 +76,13 @@ class Tries:
                 self._notify(server)
             raise
         with self._lock:
-            # One that answers is not spared: who comes next waits for nothing.
+            # A server that answers is not limited: the next thread need not wait.
             server.answered_s = server.next_s = self._threads.now_s()
             server.failure = None
             self._notify(server)
 
     def space(self, address: str) -> None:
-        """Wait until this thread may try; nobody hears how it ends but by `answered`."""
+        """Wait until this thread may try. Only `answered` reports the result."""
         with self._lock:
             server = self._servers.setdefault(address, _Server())
             may_s = max(server.next_s, self._threads.now_s())
@@ -94,14 +96,14 @@ class Tries:
             self._threads.wait(changed, may_s - now_s)
 
     def answered(self, address: str) -> None:
-        """The server let somebody in: others need not wait."""
+        """Report that the server accepted a connection, so that others need not wait."""
         with self._lock:
             server = self._servers.setdefault(address, _Server())
             server.answered_s = server.next_s = self._threads.now_s()
             self._notify(server)
 
     def forget(self) -> None:
-        """Begin anew, in a child of a process: it has none of the threads, and none of their turns."""
+        """Start empty in a forked child, which has none of the parent's threads."""
         self._lock = threading.Lock()
         self._servers = {}
 
@@ -131,6 +133,6 @@ class Tries:
         server.changed = threading.Event()
 
 
-#: Of this process.
+#: The attempts of this process.
 TRIES = Tries()
 os.register_at_fork(after_in_child=TRIES.forget)

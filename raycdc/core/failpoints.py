@@ -1,4 +1,4 @@
-"""Named places where a test may stop a process: ``kill -9``, SIGSTOP or an exception, exactly there, exactly once.
+"""Named points at which a test may stop a process by ``kill -9``, SIGSTOP or an exception, exactly once.
 
 A place that can be left out (`left_out`) knows the action ``skip`` as well.
 
@@ -22,8 +22,8 @@ from pathlib import Path
 POINTS = (
     # The reader of the log, whatever the source: it has opened a chunk.
     "after_open",
-    # The same reader, where tables are caught up: it has passed on a unit of theirs; they have joined the log; both
-    # readings are open anew.
+    # The same reader, with a catch-up stream: it has passed on a unit; its tables have joined the log; both streams are
+    # open again.
     "while_catching_up",
     "after_join",
     "after_open_anew",
@@ -31,7 +31,7 @@ POINTS = (
     "before_select",
     "after_select",
     "after_high_watermark",
-    # Every incremental source's reader of a chunk: it has told the log that the chunk was read.
+    # Every incremental source's reader of a chunk: it has reported to the log that the chunk was read.
     "after_close",
     # Every reader, of any source.
     "before_seal",
@@ -50,7 +50,7 @@ POINTS = (
     "before_commit",
     # Every sink, right before its rows are there.
     "in_commit",
-    # Lakes: a commit names its files, and nobody has looked yet whether they are there.
+    # Lakes: a commit names its files, and their existence was not checked yet.
     "before_look",
     # The Kafka sink's transactions.
     "after_parts",
@@ -71,10 +71,10 @@ POINTS = (
     "after_command",
     # Every file of a state that is written in several parts.
     "half_written",
-    # A state on an object store: what the root will name is there, and then the root.
+    # A state on an object store: the objects of the new root are written, and then the root.
     "before_root",
     "after_root",
-    # A state that is copied or moved: the new place is marked, all is there, and the old place is barred.
+    # A state that is copied or moved: the new location is marked; everything is copied; the old location is barred.
     "after_marked",
     "after_copied",
     "after_barred",
@@ -108,12 +108,12 @@ def _parse(text: str) -> dict[str, tuple[str, int]]:
 _plan = _parse(os.environ.get("RAYCDC_FAILPOINTS", ""))
 _listener: Callable[[str], None] | None = None
 _reached: dict[str, int] = {}
-#: One point acts at a time: two threads at their points together would leave two marks of a single death.
+#: One point acts at a time: two threads at their points would leave two marks of a single death.
 _acting = threading.Lock()
 
 
 def plan_again() -> None:
-    """Take the plan from the environment as it is now, as a process does that starts with it."""
+    """Read the plan from the environment again, as at a process's start."""
     global _plan, _reached
     _plan, _reached = _parse(os.environ.get("RAYCDC_FAILPOINTS", "")), {}
 
@@ -128,7 +128,7 @@ def reach(name: str) -> None:
 
 
 def left_out(name: str) -> bool:
-    """As `reach`; whether the caller shall leave out the step behind it, this once (action ``skip``)."""
+    """Do `reach`; return True if the caller must leave out its next step, this once (action ``skip``)."""
     if name not in _plan:
         return False
     with _acting:

@@ -1,11 +1,11 @@
-"""Patience with whatever is away for a while: one policy of pauses, and one way to say what is waited for.
+"""Retries: one policy of pauses for everything that is unreachable, and one way to report the outage.
 
-Trying again is decided here alone: a source, a sink, a disk or a process that ended is tried again after pauses that
-grow exponentially to a limit, each a little longer by chance, so that those who failed together do not come back
-together. (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.) `raycdc.core.connection_attempts`
-bounds how often one server hears of all of them.
+Only this module retries: a source, a sink, a disk or a process that ended is tried again after pauses that grow
+exponentially to a limit, each with a random extra, so that processes that failed together do not return together. (M.
+Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.) `raycdc.core.connection_attempts` limits the
+attempts at one server.
 
-Clock and chance are those of `raycdc.core.threads`, so a simulation orders them.
+Clock and randomness are those of `raycdc.core.threads`, so a simulation controls them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raycdc.errors import RaycdcError
 
 T = TypeVar("T")
 
-#: No server is tried more often than twice a second: one that starts is not kept busy, and an operator's log readable.
+#: No server is tried more often than twice a second: a starting server is not kept busy, and logs stay readable.
 SPACING_S = 0.5
 
 
@@ -43,12 +43,12 @@ class RetryPolicy:
         assert self.first_s >= SPACING_S, "no server is tried more often"
 
 
-#: Of everything that is waited for.
+#: The default policy of all retries.
 POLICY = RetryPolicy()
 
 
 class Backoff:
-    """One row of failures, which ends with a success."""
+    """One series of failures, which ends with a success."""
 
     def __init__(self, policy: RetryPolicy, threads: Threads = THREADS) -> None:
         self._policy = policy
@@ -61,7 +61,7 @@ class Backoff:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing has failed yet."""
+        """Return True if nothing has failed yet."""
         return self._began_s is None
 
     def failed(self, now_s: float) -> float | None:
@@ -103,9 +103,9 @@ class Outage:
 
 
 class Retrier:
-    """Tries again while something is away. `stopping` ends the waiting, `notify` hears once of each that begins.
+    """Retries calls during an outage. `stopping` ends the waiting; `notify` is called once per outage.
 
-    For any thread; each call is a row of failures of its own.
+    Thread-safe; each call has its own series of failures.
     """
 
     def __init__(
@@ -122,10 +122,11 @@ class Retrier:
         self._policy = policy
 
     def __call__(self, act: Callable[[], T], outage_of: Callable[[Exception], Outage | None]) -> T:
-        """The result of `act`, which can be done again. `outage_of` says of an error whether waiting may end it; None:
-        it is raised as it is. `Outage.error` is raised when it takes too long.
+        """Return the result of `act`, which must be repeatable.
 
-        Time counts from the first failure: work that was long under way when the server went is not given up for that.
+        `outage_of` returns the outage that explains an error; None: the error is raised. `Outage.error` is raised when
+        the outage lasts too long. Time counts from the first failure, so work that had run for long before gets the
+        full time.
         """
         pauses = Backoff(self._policy, self._threads)
         try:

@@ -1,16 +1,16 @@
-"""References in any text of the configuration, by which secrets stand outside of it.
+"""Resolves references in configuration texts, by which secrets are kept outside of the configuration.
 
 | reference | is |
 |---|---|
 | ``${env:NAME}``, ``${env:NAME:-default}`` | a variable of the environment |
 | ``${file:PATH}`` | the text of a file, relative to the working directory |
-| ``${command:WORDS}`` | what a command prints; no shell reads the words |
-| ``${plugin:NAME ARGUMENT}`` | what a function answers to ``ARGUMENT``: an entry point of `PLUGINS`, or \
+| ``${command:WORDS}`` | the output of a command, run without a shell |
+| ``${plugin:NAME ARGUMENT}`` | the result of a function for ``ARGUMENT``: an entry point of `PLUGINS`, or \
 ``module:function`` |
 
-``$${`` stands for a literal ``${``. The text behind a reference is never shown in a message. All but the environment
-may say something else later: a text that was made of such a reference is a `Renewed`, and `newest` reads it again,
-which every client does before it logs in. So a password is changed without a restart.
+``$${`` stands for a literal ``${``. The value of a reference is never shown in a message. All values except environment
+variables may change later: a text with such a reference is a `Renewed`, and `newest` reads it again, which every client
+does before it logs in. A password can therefore be changed without a restart.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ DEPTH_MAX = 32
 #: The largest file of a secret or certificate.
 FILE_BYTES_MAX = 1 << 20
 
-#: How long a command or function may take, and for how long its answer is used again: epochs log in more often.
+#: The timeout of a command or function, and how long its result is reused: epochs log in more often than that.
 ANSWER_TIMEOUT_S = 30.0
 KEPT_S = 5.0
-#: Nobody can end a function that hangs: so long it is waited for by whoever asks the same, and then called again.
+#: A function that hangs cannot be ended: callers of the same function wait for it this long, and then it is called
+#: again.
 HANGS_S = 300.0
-#: Entry points of packages: functions of one text that answer with another.
+#: Entry points of packages: functions that take one text and return another.
 PLUGINS = "raycdc.secrets"
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(\w*):([^}]*)\}")
@@ -52,13 +53,13 @@ KeyPath = tuple[str | int, ...]
 
 
 class Renewed(str):
-    """A text as the references of `template` gave it when the configuration was read. Picklable.
+    """A text as resolved from `template` when the configuration was read. Picklable.
 
-    Where it goes it is a text like any other; `newest` knows how it is read again.
+    It is used like any other text; `newest` resolves it again.
     """
 
     template: str
-    #: Whether another process has sent it, which had logged in with it before: the driver, to its readers and tasks.
+    #: True if it was sent by another process, the driver, which had logged in with it before.
     sent: bool
 
     def __new__(cls, text: str, template: str = "", *, sent: bool = False) -> Self:
@@ -67,7 +68,7 @@ class Renewed(str):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As this process read it last: it may be another one by now.
+        # The value that this process read last, which may be newer than the text.
         return _sent, (_LAST.get(self.template, (str(self), frozenset()))[0], self.template)
 
     def __copy__(self) -> Self:
@@ -82,9 +83,10 @@ def _sent(text: str, template: str) -> Renewed:
 
 
 def newest(text: str) -> str:
-    """`text` as its references give it now; as they gave it last in this process where they cannot be read (on another
-    machine, or in this moment), or where one is empty that was not (a file that is being written). Any other text is
-    itself. May block: see `ANSWER_TIMEOUT_S`. Thread-safe.
+    """Return `text` with its references resolved again; other texts are returned unchanged.
+
+    The previous value in this process is returned if a reference cannot be read (on another machine, or at this
+    moment), or has become empty (a file that is being written). May block: see `ANSWER_TIMEOUT_S`. Thread-safe.
     """
     if not isinstance(text, Renewed):
         return text
@@ -105,7 +107,7 @@ def read_again(texts: Iterable[object]) -> None:
 
 
 def as_private(text: str) -> str:
-    """`text` as it is now, and how it is read again, for the private file of a task (`from_private`)."""
+    """Return the present value of `text` and its template, for the private file of a task (`from_private`)."""
     return json.dumps([newest(text), text.template if isinstance(text, Renewed) else ""])
 
 
@@ -115,18 +117,20 @@ def from_private(content: str) -> str:
     return _sent(text, template) if template else str(text)
 
 
-#: What each template was in this process, and which of its references were empty.
+#: The last value of each template in this process, and which of its references were empty.
 _LAST: dict[str, tuple[str, frozenset[str]]] = {}
 
 
 class _Answers:
-    """Answers of commands and functions, each kept for `KEPT_S`: several connections are opened at once. Whoever asks
-    while the same is asked waits for that answer, or for its error, and nobody for another one's.
+    """Results of commands and functions, each kept for `KEPT_S`, because several connections open together.
+
+    Callers of the same command share one call, including its error; callers of different ones do not wait for each
+    other.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: By kind and argument: when it was asked, and the answer that may be on its way.
+        #: By kind and argument: the time of the call, and its result, which may be pending.
         self._kept: dict[tuple[str, str], tuple[float, Future[str]]] = {}
 
     def get(self, kind: str, argument: str, ask: Callable[[str], str]) -> str:
@@ -157,7 +161,7 @@ _ANSWERS = _Answers()
 
 
 class _Calls:
-    """Calls of functions, each in a thread of its own that no end of a process waits for, and one at a time of each."""
+    """Calls of functions, each in its own daemon thread, one at a time per function."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -196,7 +200,7 @@ class _Calls:
         except BaseException as cause:  # noqa: BLE001 - told to whoever waits for it
             failed = cause
         with self._lock:
-            # Whoever asks from now on has it called anew.
+            # Later callers start a new call.
             if self._under_way.get(words, (0.0, None))[1] is answer:
                 del self._under_way[words]
         if failed is not None:
@@ -209,8 +213,9 @@ _CALLS = _Calls()
 
 
 class ReferenceResolver:
-    """Resolves the references of one configuration; afterwards holds the `problems`, the `locations` that had any, and
-    the `empty` references of those that may change.
+    """Resolves the references of one configuration.
+
+    Afterwards it has the `problems`, the `locations` that had any, and the `empty` references of those that may change.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -282,7 +287,7 @@ class ReferenceResolver:
         try:
             return _ANSWERS.get(kind, argument, ask)
         except ValueError as cause:
-            # Its text is ours: that of a command or function may have the secret in it.
+            # Only our own text is shown: the text of a command or function may contain the secret.
             self._problem(key_path, f"${{{kind}:{argument.partition(' ')[0]} …}} {cause}")
             return ""
 
@@ -316,7 +321,7 @@ class ReferenceResolver:
 
 
 def _printed(words: str) -> str:
-    """What a command prints, without its last line end. ValueError with what is wrong; its output is in no message."""
+    """Return a command's output without its last line end. Raises `ValueError` without quoting the output."""
     try:
         asked = shlex.split(words)
         if not asked:
@@ -334,7 +339,7 @@ def _printed(words: str) -> str:
 
 
 def _answered(words: str) -> str:
-    """The answer of a function. ValueError with what is wrong, by the name of the error alone."""
+    """Return a function's result. Raises `ValueError` with only the name of the function's error."""
     name, _, argument = words.partition(" ")
     try:
         if ":" in name:
@@ -367,12 +372,12 @@ def _one_text(content: bytes) -> str:
 
 
 def may_change(text: str) -> bool:
-    """Whether `text` holds a reference whose text may be another one later."""
+    """Return True if `text` has a reference whose value may change later."""
     return any(matched[1] in _CHANGING for matched in _REFERENCE.finditer(text))
 
 
 def has_reference(text: str) -> bool:
-    """Whether `text` holds a reference."""
+    """Return True if `text` has a reference."""
     return any(matched[1] in ("env", *_CHANGING) for matched in _REFERENCE.finditer(text))
 
 

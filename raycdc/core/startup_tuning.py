@@ -16,7 +16,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-#: After so many objects more than were dropped, and after so many looks at the younger ones (Python: 700, 10, 10).
+#: Thresholds of the garbage collector: objects allocated minus freed, and numbers of younger collections (Python: 700,
+#: 10, 10).
 _SELDOM = (20_000, 20, 20)
 
 
@@ -28,30 +29,31 @@ class _NoPandas(MetaPathFinder):
 
 
 def without_pandas() -> None:
-    """From here on pyarrow does without pandas in this process; whoever else wants it may import it.
+    """Make pyarrow work without pandas in this process; other code may still import pandas.
 
-    Without effect where pyarrow has looked for pandas already: it asks once per process and remembers the answer.
+    No effect if pyarrow has checked for pandas already: it checks once per process.
     """
     import pyarrow as pa
 
     finder = _NoPandas()
     sys.meta_path.insert(0, finder)
     try:
-        pa.array([0])  # An empty list is not looked at.
+        pa.array([0])  # pyarrow checks for pandas only if the list is not empty.
     finally:
         sys.meta_path.remove(finder)
 
 
 def collect_seldom() -> None:
-    """From here on cycles are looked for less often in this process, which makes and drops very many objects without
-    any: a coordinator, whose messages are a seventh of its time otherwise (measured at 1,000 readers).
+    """Run the garbage collector less often, in a process that makes and frees very many objects without cycles.
+
+    In a coordinator it would take a seventh of the time otherwise (measured at 1,000 readers).
     """
     gc.set_threshold(*_SELDOM)
 
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """No cycles are looked for while the block runs, in any thread; several blocks may run at once."""
+    """Disable the garbage collector while the block runs, in all threads; blocks may be nested and concurrent."""
     was = gc.isenabled()
     gc.disable()
     try:

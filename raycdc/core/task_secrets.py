@@ -1,8 +1,8 @@
-"""Texts that tasks must know and their arguments must not say: passwords, addresses with one, keys of stores.
+"""Secrets for tasks that must not appear in their arguments: passwords, addresses with one, keys of stores.
 
 They are in files of the driver's user (`raycdc.state.files.folder.private_file`), which tasks on the same machine read.
-Tasks on other machines have no such file: Spark sends them what it says, with the function and not with its arguments,
-and their process keeps it in memory alone.
+For tasks on other machines, Spark sends the content with the function and not with its arguments, and their process
+keeps it in memory only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _sent: dict[str, str] = {}
 
 
 def private_text(path: str) -> str:
-    """The content of a private file, as it was sent here or as it is on this machine. `OSError` where it is neither."""
+    """Return the content of a private file, as it was sent here or read on this machine. Raises `OSError` otherwise."""
     return _sent[path] if path in _sent else Path(path).read_text(encoding="utf-8")
 
 
@@ -25,7 +25,7 @@ def all_private(folder: Path) -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
     for path in folder.iterdir():
-        # One that is written gets its name last, and is gone by the name that it had first.
+        # A file gets its final name last, so it may be gone under its first name.
         with suppress(FileNotFoundError):
             if path.is_file():
                 found[str(path)] = path.read_text(encoding="utf-8")
@@ -33,5 +33,5 @@ def all_private(folder: Path) -> dict[str, str]:
 
 
 def take_private(texts: Mapping[str, str]) -> None:
-    """Keep what another machine's files say, for `private_text`."""
+    """Keep the content of another machine's files, for `private_text`."""
     _sent.update(texts)

@@ -1,8 +1,8 @@
-r"""Names and texts of others as they may stand on a terminal or in a log: nothing in them moves the cursor or hides.
+r"""Escapes foreign names and texts for a terminal or a log, so that they cannot move the cursor or hide anything.
 
-Tables, columns and servers' error messages hold whatever their makers want. Control characters, which terminals obey,
-line breaks, which would begin a line of their own, characters that turn the direction of text or are not seen, and
-halves of characters, which no output takes, are printed as escapes (``\x1b``, ``\u202e``) instead.
+Tables, columns and servers' error messages may contain any characters. Control characters, line breaks, invisible
+characters, characters that change the text direction, and lone surrogates are printed as escapes (``\x1b``,
+``\u202e``).
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from typing import Protocol
 
 
 class Joinable(Protocol):
-    """A call that runs beside its caller."""
+    """A call that runs concurrently with its caller."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, for so many seconds at most."""
+        """Wait for the end of the call, for at most `timeout` seconds."""
 
 
 class Threads:
@@ -30,11 +30,11 @@ class Threads:
         return time.monotonic()
 
     def chance(self) -> float:
-        """A number from 0 to 1, which nobody can foresee."""
+        """Return an unpredictable number from 0 to 1."""
         return random.random()  # noqa: S311 - no secret
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Wait until `event` is set, for so long at most; whether it is."""
+        """Wait until `event` is set, for at most `timeout_s`; return True if it is set."""
         return event.wait(timeout_s)
 
     def pool(self, count: int, name: str) -> Executor:
@@ -42,11 +42,11 @@ class Threads:
         return ThreadPoolExecutor(count, thread_name_prefix=f"raycdc-{name}")
 
     def start(self, call: Callable[[], None], name: str) -> Joinable:
-        """Run `call` beside the caller; it does not keep the process from ending."""
+        """Run `call` concurrently on a daemon thread, which does not keep the process alive."""
         thread = threading.Thread(target=call, name=name, daemon=True)
         thread.start()
         return thread
 
 
-#: Those of this process, which nobody has to order.
+#: The real threads of this process, without a simulated order.
 THREADS = Threads()

@@ -1,9 +1,8 @@
-"""Files of code that this process loads or sends: only those that nobody but its own user and root can have written.
+"""Code files that this process loads or sends: only files that no one but its own user and root can have written.
 
-Machine code, class archives and the files of executors lie in the user's cache folder, or where a variable of the
-environment says, and others may write to that place. A file is used if it and its folder belong to us or to root and
-nobody else may write to them; a file of another's is as good as none. Ours are made so that nobody else may even read
-them.
+Machine code, class archives and the files of executors lie in the user's cache folder, or where an environment variable
+says, and others may be able to write there. A file is used only if it and its folder belong to us or to root and no
+other user may write to them; any other file is ignored. Our own files cannot even be read by others.
 """
 
 from __future__ import annotations
@@ -18,9 +17,12 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def read_own(path: Path) -> bytes | None:
-    """The bytes of a file that is surely ours; None where there is none, or one that another could have written."""
+    """Return the bytes of a file that is certainly ours.
+
+    None if it is missing or another user could have written it.
+    """
     try:
-        # A link or a pipe at the file's place is not ours; opening a pipe would wait for its other end.
+        # A link or a pipe is not ours; opening a pipe would also wait for its other end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
@@ -36,7 +38,7 @@ def read_own(path: Path) -> bytes | None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether there is such a file and `read_own` would read it."""
+    """Return True if the file exists and `read_own` would read it."""
     try:
         return _is_own_file(path, path.lstat())
     except OSError:
@@ -44,10 +46,10 @@ def is_own(path: Path) -> bool:
 
 
 def write_own(path: Path, content: bytes) -> bool:
-    """Write the file atomically, readable by us alone; returns whether it is there.
+    """Write the file atomically, readable by us alone; return True if it was written.
 
-    It is not where its folder is another's or cannot be written to, which is logged once: what the file would have
-    spared is then done again by each process.
+    It is not written if its folder belongs to another user or is read-only. That is logged once; each process then
+    repeats the work that the file would have saved.
     """
     try:
         make_own_folder(path.parent)
@@ -66,13 +68,13 @@ def write_own(path: Path, content: bytes) -> bool:
 
 
 def user_cache() -> Path:
-    """The user's folder for what can be made again: ``$XDG_CACHE_HOME/raycdc``, else ``~/.cache/raycdc``."""
+    """Return the user's cache folder: ``$XDG_CACHE_HOME/raycdc``, else ``~/.cache/raycdc``."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "raycdc"
 
 
 def make_own_folder(path: Path) -> None:
-    """Make the folder, and those above it that are missing, for us alone; one that is there stays as it is."""
+    """Create the folder and its missing parents for us alone; existing ones are unchanged."""
     for folder in [*reversed(path.parents), path]:
         if not folder.exists():
             folder.mkdir(mode=0o700, exist_ok=True)

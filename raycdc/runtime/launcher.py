@@ -1,7 +1,7 @@
-"""Starting coordinators and readers: the seam between the supervisor and what processes are made of.
+"""Starts coordinators and readers: separates the supervisor from the kind of process.
 
 `LocalLauncher` makes threads of this process (``--local``); `raycdc.runtime.ray.ray_launcher` makes Ray actors. The
-handles behave alike, so the supervisor knows nothing of Ray.
+handles behave in the same way, so the supervisor does not depend on Ray.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ class JobSpec:
     parking: bool = True
     #: Tables that the source can follow no further, as it said at the start.
     refused: tuple[Refusal, ...] = ()
-    #: Whether the sink takes each key's changes in order, and nothing of the order between keys.
+    #: True if the sink needs the order of each key's changes, but no order between keys.
     partitioned: bool = False
-    #: How many threads of one reader may read a chunk each.
+    #: How many threads of one reader may each read a chunk.
     fetchers: int = 1
-    #: What readers hide of columns; it holds keys.
+    #: The masks that readers apply to columns; it has keys.
     masks: Masks = field(default_factory=Masks, repr=False)
     token: str | None = field(default=None, repr=False)
-    #: Where each segment has a copy.
+    #: The copies of segments.
     copies: SegmentCopies | None = None
     #: By which Flight servers are known where they listen beyond this machine; None where none does.
     authority: JobAuthority | None = None
 
     @property
     def access(self) -> SegmentAccess:
-        """How processes on the node with the state reach segments."""
+        """Return how processes on the node with the state reach segments."""
         return SegmentAccess(token=self.token or "", authority=self.authority.certificate if self.authority else b"")
 
 
@@ -86,7 +86,7 @@ class CoordinatorHandle(CoordinatorClient, Protocol):
     def retire(self, subtask_id: int) -> bool: ...
 
     def status(self, *, tables: bool) -> JobStatus:
-        """With what is known of each of the `tables`, if that is asked for."""
+        """Return the status, including that of each table if `tables`."""
         ...
 
     def stop(self) -> None: ...
@@ -107,7 +107,7 @@ class ReaderHandle(Protocol):
 
     @property
     def has_process(self) -> bool:
-        """Whether it has a process; False while it waits for a node that has room."""
+        """Return True if it has a process; False while it waits for a node with room."""
 
     @property
     def node(self) -> str:
@@ -133,7 +133,7 @@ class Launcher(Protocol):
         """Returns at once, even if the reader has to wait for room; `node` names the node it is meant for."""
 
     def request_readers(self, count: int) -> None:
-        """So many readers are wanted from now on."""
+        """Set the number of readers wanted from now on."""
 
     def nodes(self) -> Sequence[SeenNode]:
         """The nodes that may have readers now. Never blocks for long."""
@@ -142,19 +142,21 @@ class Launcher(Protocol):
         """A reader on this node was silent: the node gets no other one for a while."""
 
     def poll(self, owing: Collection[str] | None = None) -> None:
-        """See to what readers and tasks need beside them; called again and again while the job runs. `owing` are the
-        spools, by name, that have segments which the sink does not hold; None while nobody knows.
+        """Maintain what readers and tasks need; called repeatedly while the job runs.
+
+        `owing` are the names of spools with segments that the sink does not hold; None while unknown.
         """
 
     def flights(self) -> Mapping[str, str]:
         """Flight endpoint of each spool that has one now, by the spool's name."""
 
     def sweep(self, needed: Collection[str]) -> None:
-        """Delete segments on other nodes but those called as one of `needed`; before any reader starts."""
+        """Delete segments on other nodes that are not in `needed`. Called before any reader starts."""
 
     def renew(self) -> bool:
-        """Start anew all that is lost with a `ClusterLostError`; False where that is somebody else's to start. For the
-        thread that made the launcher, when nothing of the job runs.
+        """Restart everything that a `ClusterLostError` means; return False if another party must start it.
+
+        Called on the thread that made the launcher, while no process of the job runs.
         """
 
     def close(self) -> None: ...
@@ -162,7 +164,7 @@ class Launcher(Protocol):
 
 def this_machine() -> SeenNode:
     """The only node where nothing else runs: readers share its cores with everybody."""
-    # Only Linux tells which cores are this process' own.
+    # Only Linux reports which cores are this process's own.
     cores = float(len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
     return SeenNode("", cores, cores, own=True)
 
@@ -191,7 +193,7 @@ class LocalLauncher:
         """There is no other."""
 
     def poll(self, owing: Collection[str] | None = None) -> None:
-        """There is nothing beside the threads."""
+        """Do nothing: there are only threads."""
 
     def flights(self) -> Mapping[str, str]:
         return {}

@@ -1,4 +1,4 @@
-"""What the scaling policy is told: a job's status and its processes as one `Observation`, with rates since the last."""
+"""Makes the input of the scaling policy: a job's status and processes as one `Observation`, with rates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAST_BYTES_PER_S = 1 << 20
 
 
 class Rate:
-    """How fast a count grows that begins anew with whoever counts. Not thread-safe."""
+    """The growth rate of a counter that restarts with its process. Not thread-safe."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float]] = deque()
@@ -36,7 +36,7 @@ class Rate:
 
 
 class Observer:
-    """One per job; each call is a look at it. Owned by the supervisor's thread."""
+    """Makes one observation per call. One per job, owned by the supervisor's thread."""
 
     def __init__(self) -> None:
         self._busy: dict[tuple[int, int], Rate] = {}
@@ -103,7 +103,7 @@ def _phase(status: JobStatus) -> ReadPhase:
 
 
 def _partitions(status: JobStatus) -> int:
-    """Those that somebody reads, and, where there are any, those that wait."""
+    """Return the number of partitions with a reader and, if there are any, those that wait."""
     read = sum(reader.partitions for reader in status.readers)
     return read + status.chunks_waiting if read else 0
 
@@ -119,7 +119,7 @@ def _logs(readers: Sequence[ReaderStatus]) -> list[SeenLog]:
             records = partitions.pending_records
             loads = (partitions.loads or {}).values()
             size, rate = sum(load.backlog_bytes for load in loads), sum(load.bytes_per_s for load in loads)
-            # Whoever has just begun is not slow.
+            # A reader that has just begun does not count as slow.
             seconds = size / rate if rate >= LEAST_BYTES_PER_S and records else None
             logs.append(SeenLog(records, seconds))
     return logs

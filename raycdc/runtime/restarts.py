@@ -1,10 +1,10 @@
-"""How often a process is started again before the job gives up, and after which pause. Pure: times are handed in.
+"""Decides how often a process is restarted before the job gives up, and after which pause. Pure: times are parameters.
 
-Each process has a budget of its own: an outage of the source ends all readers again and again, and must not look worse
-the more of them there are. A server that cannot be reached now is tried with the patience that everything has
-(`raycdc.core.retry`), a bug that will come again `BUG_RESTARTS_MAX` times in a row, because some need two threads
-to meet, and anything else `RESTARTS_MAX` times; a process that lived for `STABLE_S` begins a new row. The first
-successor of a process that ended for another reason than an outage starts at once.
+Each process has its own budget: an outage of the source ends all readers repeatedly, and must not count more with more
+readers. An unreachable server is retried with the general policy (`raycdc.core.retry`), a repeatable bug
+`BUG_RESTARTS_MAX` times in a row, because some need two threads to meet, and anything else `RESTARTS_MAX` times; a
+process that lived for `STABLE_S` starts a new series. The first successor of a process that ended for another reason
+than an outage starts immediately.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from raycdc.errors import RaycdcError, UnexpectedError, error_by_name
 #: Replacements in a row after which the job gives up, naming the last reason.
 RESTARTS_MAX = 20
 BUG_RESTARTS_MAX = 2
-#: A process that lived for so long was no failed attempt of the last start.
+#: A process that lived this long does not count as a failed start.
 STABLE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """Why a process ended: words for people, and the name of its error if it was one of ours.
+    """Why a process ended: a text for people, and the name of its error if it was one of ours.
 
     `lasting` and `trace` are those of an `UnexpectedError`.
     """
@@ -36,7 +36,7 @@ class ProcessEnd:
 
     @classmethod
     def of(cls, error: BaseException, text: str = "") -> ProcessEnd:
-        """The end by `error`; `text` instead of its own."""
+        """Return the end caused by `error`; `text` replaces its own text."""
         name = type(error).__name__
         if isinstance(error, UnexpectedError):
             return cls(text or str(error), name, error.lasting, error.trace)
@@ -48,7 +48,7 @@ class ProcessEnd:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether something could not be reached, and nothing else was wrong."""
+        """Return True if something could not be reached, and nothing else was wrong."""
         return self.kind.retryable
 
 
@@ -60,7 +60,7 @@ def source_outage(cause: Exception) -> Outage | None:
 
 
 class RestartBudget:
-    """See the module's docstring. One per process that is replaced by numbered successors."""
+    """The restart budget of one process that is replaced by numbered successors; see the module's docstring."""
 
     def __init__(self, threads: Threads = THREADS) -> None:
         self._threads = threads
@@ -76,7 +76,7 @@ class RestartBudget:
 
     @property
     def is_new_row(self) -> bool:
-        """Whether the last end was the first one of a row: people have not heard of this trouble yet."""
+        """Return True if the last end was the first one of a series, so that it is reported."""
         return self._restarts == 1
 
     def started(self, now_s: float) -> None:

@@ -1,22 +1,25 @@
-"""How many readers a job has, which of them leave, and where the next one goes. Pure: observations and a clock are
-handed in (`raycdc.runtime.observing` makes them), and a `Decision` with its reason comes back.
+"""Decides how many readers a job has, which of them leave, and where the next one goes.
+
+Pure: observations and a clock are parameters (`raycdc.runtime.observing` makes them), and a `Decision` with its reason
+is returned.
 
 | what there is to read | readers |
 |---|---|
-| nobody knows yet | as many as the limits allow: a snapshot begins with many chunks; as its pace feeds, if it has one |
-| chunks | the same while some wait, unless those are read before another reader would be up; then those that have one |
-| one log | `ReaderLimits.least`: one reader reads it, however far behind it is |
+| not known yet | as many as the limits and a rate limit allow, because a snapshot begins with many chunks |
+| chunks | the same while some wait, unless they will be read before another reader could start; then the readers that \
+have one |
+| one log | `ReaderLimits.least`: only one reader can read it |
 | partitions | as many as keep the backlog below `BACKLOG_S` seconds, one partition each at most |
-| and its pace is used up | no more than there are |
-| and it has a pace | no more than that feeds, until those that read are seen not to use it up |
+| and the rate limit is used up | no more than there are |
+| and there is a rate limit | no more than needed for it, until the present readers are seen not to use it up |
 
-A phase that needs fewer lets readers go at once. Whatever else changes the number must last: more readers come after
+A new phase that needs fewer readers releases them immediately. Other reasons must last: more readers come after
 `GROW_AFTER_S`, one leaves after `SHRINK_AFTER_S`, because starting one costs seconds and moves splits.
 
-Who leaves: those that wait for a place first, then those on silent nodes; of the rest those whose nodes can be given
-back soonest, so that the driver's own node keeps its readers. A node that came, and has two readers fewer than another,
-is given one of that node's (`Move`); a job that only follows its log comes back to the driver's node. A move that finds
-no place is given up, and tried again later and later.
+Readers that wait for a place leave first, then those on silent nodes, then those whose nodes can be released soonest,
+so that the driver's own node keeps its readers. A new node that has two readers fewer than another gets one of that
+node's (`Move`); a job that only follows its log returns to the driver's node. A move without a free place is given up,
+and retried after growing pauses.
 """
 
 from __future__ import annotations
@@ -32,18 +35,18 @@ from raycdc.model.rules.rate_limit import UNLIMITED, RateLimit
 
 #: Seconds of backlog before another reader is worth its start.
 BACKLOG_S = 10.0
-#: Records a second of a reader whose rate nobody knows yet.
+#: The assumed records per second of a reader whose rate is unknown.
 RECORDS_PER_S = 200_000
-#: What a reader reads of any source at least: a pace below it needs one reader. Most read several times as much.
+#: The least that a reader reads of any source: a rate limit below it needs one reader. Most read several times as much.
 ROWS_PER_S_LEAST = 50_000
 BYTES_PER_S_LEAST = 20 << 20
 GROW_AFTER_S = 5.0
 SHRINK_AFTER_S = 60.0
 #: Readers that are busy for less than this share wait for the source or the sink: more of them would wait as well.
 BUSY_LEAST = 0.2
-#: One may leave if those that stay are busy for less than this share afterwards.
+#: A reader may leave if the remaining ones are then busy for less than this share.
 BUSY_MOST = 0.7
-#: Longest a move waits for its place, and the first pause after one that failed or was made.
+#: The longest wait of a move for its place, and the first pause after a move.
 MOVE_S = 30.0
 MOVE_PAUSE_S = 30.0
 MOVE_PAUSE_MAX_S = 960.0
@@ -74,7 +77,7 @@ class SeenReader:
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """The part of a log, or of a reader's partitions, that is still to be read; None where nobody knows."""
+    """The unread part of a log, or of a reader's partitions; None if unknown."""
 
     records: int | None = None
     seconds: float | None = None
@@ -89,15 +92,15 @@ class SeenNode:
     cpus_free: float
     own: bool = False
     silent: bool = False
-    #: Its name for people.
+    #: The name for people.
     label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
-    """How many readers there may be. `most` is None for as many as there are cores, `source` is 0 for any number.
+    """The limits on the number of readers. `most` is None for the number of cores, `source` is 0 for any number.
 
-    Each takes `cpus` of its node. All together keep to the `rate_limit` of the source.
+    Each takes `cpus` of its node. All together keep the source's rate limit `rate_limit`.
     """
 
     least: int
@@ -117,7 +120,7 @@ class ReaderLimits:
         return min(self.least, most), most
 
     def first(self, nodes: Sequence[SeenNode]) -> int:
-        """With how many readers a source is begun to be read on these nodes: its pace may feed fewer than the most."""
+        """Return the initial number of readers on these nodes: a rate limit may need fewer than the most."""
         least, most = self.bounds(nodes)
         fed = [most]
         if self.rate_limit.rows_per_s is not None:
@@ -129,8 +132,9 @@ class ReaderLimits:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A job as it is now. `chunk_seconds` is how long the chunks that are left take at the present rate.
-    `is_rate_limited`: the pace of the source is used up, so that no reader more would read more.
+    """The present state of a job. `chunk_seconds` is how long the remaining chunks take at the present rate.
+
+    `is_rate_limited`: the rate limit is used up, so that another reader would read no more.
     """
 
     phase: ReadPhase
@@ -175,13 +179,13 @@ class Scaled:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What makes it news: a reason in other words is none."""
+        """Return the key by which changes are reported: a new text of the reason is none."""
         return (self.readers, self.waiting, tuple(self.nodes.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """How many readers could have work, how many it asks for, and why."""
+    """How many readers could have work, how many are wanted, and why."""
 
     useful: int
     wanted: int
@@ -190,19 +194,22 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`victim` goes, and another reader comes to `target`: first, where the limits allow one more meanwhile."""
+    """A reader `victim` goes, and another one comes to `target`.
+
+    It comes first if the limits allow one more meanwhile.
+    """
 
     victim: int
     target: str
     why: str
     since_s: float
     extra: int
-    #: The victim was told to go; another reader may have its number by now.
+    #: The victim was told to leave; another reader may have its number by now.
     reported: bool = False
 
 
 class ScalingPolicy:
-    """See the module's docstring. One per job; `readers` is how many there should be, moves left aside."""
+    """The scaling policy of one job; see the module's docstring. `readers` is the wanted number, not counting moves."""
 
     def __init__(self, limits: ReaderLimits) -> None:
         self._limits = limits
@@ -218,7 +225,7 @@ class ScalingPolicy:
         return f"ScalingPolicy(readers={self.readers}, {self._limits}, move={self._move})"
 
     def restart(self, seen: Observation) -> Decision:
-        """A new coordinator: what is known of the job decides, without waiting."""
+        """Return the decision for a new coordinator from what is known of the job, without waiting."""
         self._since_s, self._move = None, None
         least, most = self._limits.bounds(seen.nodes)
         demand = self.demand(seen)
@@ -227,7 +234,7 @@ class ScalingPolicy:
         return Decision(self.readers, self._why)
 
     def poll(self, seen: Observation, *, now_s: float) -> Decision:
-        """Take an observation in; returns what is to be done."""
+        """Take an observation; return the decision."""
         self._count(seen, now_s)
         staying = [reader for reader in seen.readers if not reader.leaving]
         if self._move is not None:
@@ -259,7 +266,7 @@ class ScalingPolicy:
         return self._under_rate_limit(seen, demand) if demand.wanted > self.readers else demand
 
     def _under_rate_limit(self, seen: Observation, demand: Demand) -> Demand:
-        """More are wanted: none where they would read no more, and where nobody can tell yet, those that are fed."""
+        """Limit the demand: no more readers if they would read no more, or until that is known, no more than needed."""
         if seen.is_rate_limited:
             why = f"{demand.why}; the source's pace is used up, and another reader would read no more"
             return Demand(demand.useful, self.readers, why)
@@ -274,7 +281,7 @@ class ScalingPolicy:
     def _of_chunks(self, seen: Observation, most: int) -> Demand:
         busy = max(1, sum(reader.chunks > 0 for reader in seen.readers))
         if not seen.chunks_waiting:
-            # They may wait again: the log's reader takes chunks along when it dies.
+            # Chunks may wait again: if the log's reader dies, chunks are read again, too.
             return Demand(most, busy, f"no chunk waits, and readers that have one: {busy}")
         if seen.chunk_seconds is not None and seen.chunk_seconds < BACKLOG_S:
             return Demand(most, min(most, self.readers), f"the last chunks take {seen.chunk_seconds:.0f} s")
@@ -345,7 +352,7 @@ class ScalingPolicy:
         return Move(max(movable), target.name, f"{why}{counts[fullest]}", now_s, extra)
 
     def _go_on(self, move: Move, seen: Observation, staying: Sequence[SeenReader], now_s: float) -> Decision:
-        """One more first, then the victim goes; or the other way round, where no more are allowed meanwhile."""
+        """Start the new reader first, then release the victim; or in the other order if the limits allow no more."""
         has_process = sum(reader.has_process for reader in staying)
         there = not move.reported and any(reader.subtask == move.victim for reader in staying)
         if move.extra and there and has_process > self.readers:
@@ -357,7 +364,7 @@ class ScalingPolicy:
         lost = not any(node.name == move.target and not node.silent for node in seen.nodes)
         if now_s - move.since_s > MOVE_S or lost or (move.extra and not there):
             self._end_move(now_s, min(2 * self._pause_s, MOVE_PAUSE_MAX_S))
-            # Whoever waits for that place is started anew, wherever there is one.
+            # A reader that waits for that place is started again for any place.
             waiting = tuple(reader.subtask for reader in staying if not reader.has_process)
             surplus = max(0, len(staying) - self.readers)
             return Decision(self.readers, self._why, leave=waiting or _first_to_leave(seen, staying)[:surplus])
@@ -378,7 +385,7 @@ def _first_to_leave(seen: Observation, staying: Sequence[SeenReader]) -> tuple[i
 
     def worth(reader: SeenReader) -> tuple[bool, bool, bool, int, bool, int]:
         node = nodes.get(reader.node)
-        # In a Ray of one node nobody names it, and every reader is the driver's.
+        # In a Ray of one node, nodes have no names, and every reader is on the driver's.
         own = node.own if node is not None else not reader.node
         silent = node is not None and node.silent
         return (reader.has_process, not silent, own, counts[reader.node], reader.log, -reader.subtask)
@@ -387,7 +394,7 @@ def _first_to_leave(seen: Observation, staying: Sequence[SeenReader]) -> tuple[i
 
 
 def _shows_its_rate(seen: Observation) -> bool:
-    """Whether readers have read for long enough to use the pace up, if they can."""
+    """Return True if readers have read for long enough to use up the rate limit, if they can."""
     if seen.phase is ReadPhase.CHUNKS:
         return seen.chunk_seconds is not None
     return all(reader.busy is not None for reader in seen.readers if reader.partitions)

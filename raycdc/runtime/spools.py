@@ -1,9 +1,9 @@
 """Spools of the nodes of a job: folder, name and Flight server of one of them.
 
-The spool beside the state is called `STATE_NODE`, wherever the state is. Any other has a name of its own, kept in the
-folder: it is the folder that has the segments, so the name outlives the server, the Ray node and the machine's host
-name, and two Ray nodes on one machine with a folder each are two. Runs without Ray; `raycdc.runtime.ray.ray_spools`
-starts one per Ray node.
+The spool of the state is called `STATE_NODE`, wherever the state is. Any other has a name of its own, stored in the
+folder with the segments, so the name survives changes of the server, the Ray node and the machine's host name, and two
+Ray nodes on one machine with a folder each have two. Runs without Ray; `raycdc.runtime.ray.ray_spools` starts one per
+Ray node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raycdc.segments.flight import FlightServer
 from raycdc.state.files.folder import LocalFolder
 from raycdc.state.store import sweep
 
-#: Folders beside the state's spool: what the driver makes of segments (`raycdc.delivery.rows.segment_making`).
+#: Folders next to the state's spool with segments made by the driver (`raycdc.delivery.rows.segment_making`).
 MADE = ("derived", "exact", "looked_up")
 #: Holds the spool's name; a file that no sweep takes.
 NAME_FILE = "node"
@@ -30,7 +30,7 @@ FOLDER_VARIABLE = "RAYCDC_SPOOL"
 
 
 def spool_folder(configured: str, checkpoint: str) -> Path:
-    """Where this node keeps the segments of the state called `checkpoint`: never shared by two pipelines."""
+    """Return where this node keeps the segments of the state `checkpoint`: never shared by two pipelines."""
     base = os.environ.get(FOLDER_VARIABLE) or configured
     return Path(base or _default_base()) / checkpoint
 
@@ -55,7 +55,7 @@ def spool_name(folder: Path) -> str:
 
 
 class SpoolServer:
-    """One node's spool with a Flight server on it. `address` is what the readers of the node write to."""
+    """One node's spool with a Flight server. `address` is what the readers of the node write to."""
 
     def __init__(
         self,
@@ -67,8 +67,9 @@ class SpoolServer:
         port: int = 0,
         identity: ServerIdentity | None = None,
     ) -> None:
-        """`name` is given for the state's spool only, and what the driver makes of segments is then served, too. `port`
-        other than 0 takes the place of a server that ended.
+        """`name` is given for the state's spool only; the driver's own segments are then served, too.
+
+        A `port` other than 0 replaces a server that ended.
         """
         self.address = SpoolAddress(folder, name or spool_name(folder))
         more_folders = [] if name is None else [folder.parent / made for made in MADE]

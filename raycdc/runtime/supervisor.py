@@ -4,13 +4,13 @@ One thread in the driver. It never decides about data: a reader that ends is rep
 by a new incarnation; a coordinator that ends is replaced by a new *generation* with all readers, which goes on from
 the last manifest. Errors the coordinator names end the job.
 
-| seen | done |
+| event | reaction |
 |---|---|
 | reader's process ended | tell the coordinator, start incarnation + 1 (after a pause, if it keeps ending) |
 | coordinator fenced a reader | kill the process, start incarnation + 1 |
 | coordinator ended or silent | kill everything, raise the generation, start again |
-| more readers than there is work for, or fewer | retire some, start more (`raycdc.runtime.scaling`) |
-| a node that came, or could be given back | move readers, one at a time, each at a cut |
+| too many or too few readers for the work | retire some, start more (`raycdc.runtime.scaling`) |
+| a new node, or one that could be released | move readers, one at a time, each at a cut |
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ from raycdc.source.tables.parking import Refusal
 
 T = TypeVar("T")
 
-#: How often processes are looked at.
+#: How often processes are checked.
 WATCH_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorSettings:
-    """How many readers, and how generations are made.
+    """The limits of readers, and the callbacks of the supervisor.
 
-    `on_processes` hears the process ids of coordinator and readers whenever they change, `on_warning` whatever the
-    user should know, `on_scaled` how many readers there should be, where they are, and why; all are called without the
-    supervisor's lock, from its thread, which is one of `threads`. `Supervisor.stop` may be called from any of them.
+    `on_processes` is called with the process ids of coordinator and readers whenever they change, `on_warning` with
+    warnings for the user, `on_scaled` with the wanted number of readers, their places, and the reason; all are called
+    without the supervisor's lock, from its thread, which is one of `threads`. `Supervisor.stop` may be called from any
+    of them.
     """
 
     limits: ReaderLimits
@@ -69,7 +70,7 @@ class Generation:
         self._incarnations: dict[int, int] = {}
         #: Readers that are to be replaced, and when.
         self.due: dict[int, float] = {}
-        #: Readers that are to go; nobody takes their places.
+        #: Readers that are leaving, and are not replaced.
         self.leaving: set[int] = set()
         self._stops = False
 
@@ -85,7 +86,7 @@ class Generation:
         self.readers[subtask_id] = self._launcher.start_reader(identity, self.coordinator, node=node)
 
     def stop(self) -> None:
-        """Seal what is there; the coordinator is told once."""
+        """Tell the coordinator, once, to seal the open epoch."""
         if not self._stops:
             self.coordinator.stop()
             self._stops = True
@@ -104,7 +105,7 @@ class Generation:
         return fenced
 
     def take_ended(self) -> list[tuple[int, ProcessEnd]]:
-        """Readers whose process has ended and that are not about to be replaced; the coordinator is told."""
+        """Return readers whose process has ended and that are not being replaced; the coordinator is notified."""
         ended = []
         for subtask_id, reader in list(self.readers.items()):
             end = reader.ended()
@@ -112,7 +113,7 @@ class Generation:
                 continue
             self.coordinator.reader_lost(subtask_id, reader.identity.incarnation, end.text)
             if subtask_id in self.leaving:
-                # It was to go, and what it had not given back is the coordinator's now.
+                # It was leaving, and the coordinator has its remaining splits now.
                 self.readers.pop(subtask_id).kill()
                 self.leaving.discard(subtask_id)
             else:
@@ -136,21 +137,21 @@ class Generation:
         return next(number for number in range(len(self.readers) + 1) if number not in self.readers)
 
     def leave(self, timeout_s: float, threads: Threads) -> None:
-        """Have the readers leave by themselves; those that take longer are killed by `end`."""
+        """Let the readers leave by themselves; slower ones are killed by `end`."""
         self.coordinator.shutdown_readers("the job ends")
         deadline = threads.now_s() + timeout_s
         while threads.now_s() < deadline and any(reader.ended() is None for reader in self.readers.values()):
             threads.wait(threading.Event(), 0.02)
 
     def end(self) -> None:
-        """Kill everything; what it had sealed stays."""
+        """Kill everything; sealed epochs stay."""
         for reader in self.readers.values():
             reader.kill()
         self.coordinator.close()
 
 
 class ListenerNotifications:
-    """The news that listeners are still to be told, without the supervisor's lock: processes that changed; warnings."""
+    """Notifications for listeners, to be sent without the supervisor's lock: changed processes, scaling, warnings."""
 
     def __init__(self, settings: SupervisorSettings) -> None:
         self._settings = settings
@@ -175,7 +176,7 @@ class ListenerNotifications:
         self._outages = status.outages.count
 
     def scaled(self, decision: Decision, seen: Observation, now_s: float) -> None:
-        """The number of readers, or their places. Told once they are up, or when some have waited for a while."""
+        """Note the number of readers or their places, once they are up, or when some have waited for a while."""
         scaled = Scaled.of(decision, seen)
         if scaled.key != self._scaled[0]:
             self._scaled = (scaled.key, now_s)
@@ -215,13 +216,13 @@ class Scaler:
     def poll(
         self, running: Generation, status: JobStatus, start_reader: StartReader, notifications: ListenerNotifications
     ) -> None:
-        """Let go of readers that are not needed where they are, and start those that lack."""
+        """Release readers that are not needed where they are, and start missing ones."""
         now_s = self._threads.now_s()
         seen = self._observe(running, status, now_s)
         decision = self.policy.poll(seen, now_s=now_s)
         running.leaving.update(decision.leave)
         running.let_go()
-        # Who is on its way out counts: there are never more than the limits allow.
+        # A leaving reader counts: there are never more than the limits allow.
         for _ in range(decision.readers - len(running.readers)):
             start_reader(running, running.next_subtask(), node=decision.node)
         notifications.scaled(decision, seen, now_s)
@@ -242,13 +243,13 @@ class Supervisor:
         self._lock = threading.RLock()
         #: The newest number of a generation.
         self.generation = 0
-        #: The one that runs.
+        #: The present generation.
         self._running: Generation | None = None
         self._budgets: dict[int | None, RestartBudget] = {}
         self._scaler = Scaler(launcher, settings)
         self._error: BaseException | None = None
         self._closed = threading.Event()
-        #: Set by `close` as well, which wakes whoever waits for it.
+        #: Also set by `close`, which wakes waiting threads.
         self._stopping = threading.Event()
         self._notifications = ListenerNotifications(settings)
         try:
@@ -279,7 +280,7 @@ class Supervisor:
             self._handle().park_tables(refusals)
 
     def status(self, *, tables: bool = True) -> JobStatus | None:
-        """The coordinator's status, with what is known of each table or without; None while there is none."""
+        """Return the coordinator's status, with or without each table; None while there is none."""
         try:
             return self._handle().status(tables=tables)
         except CoordinatorLostError:
@@ -287,22 +288,22 @@ class Supervisor:
 
     @property
     def ending(self) -> bool:
-        """Whether the last epoch of the job is sealed, or about to be. Raises the job's error."""
+        """Return True if the last epoch of the job is sealed, or about to be. Raises the job's error."""
         if self._stopping.is_set():
             return True
         _, final = self.next_sealed(sys.maxsize, wait_s=0)
         return final is not None
 
     def stop(self) -> None:
-        """Have what is there sealed; the job ends when that is committed.
+        """Request that the open epoch is sealed; the job ends when that is committed.
 
-        Returns at once, and waits for no lock: whoever listens to a run may call it, while the one who has the
-        supervisor's lock waits to be heard. The supervisor's thread tells the coordinator.
+        Returns immediately without taking a lock, because a listener may call it while the supervisor's lock is held by
+        a thread that calls listeners. The supervisor's thread notifies the coordinator.
         """
         self._stopping.set()
 
     def start_over(self, recover: Callable[[], T]) -> T:
-        """End every process of the job, run `recover` while nobody reads or seals, and start anew from what it left."""
+        """End every process of the job, run `recover` while none reads or seals, and start again from its result."""
         with self._lock:
             self._end_generation()
             # Fences a coordinator whose end could not be waited for.
@@ -310,18 +311,18 @@ class Supervisor:
             return recover()
 
     def fail(self, error: BaseException) -> None:
-        """The job ends with `error`, which every caller is told from now on; with the first one, if there are more."""
+        """End the job with `error`, which every later call raises; the first error counts."""
         with self._lock:
             self._error = self._error or error
 
     def close(self) -> None:
-        """End every process of the job; the launcher is its maker's to close. Nothing sealed is lost."""
+        """End every process of the job; its maker closes the launcher. Nothing sealed is lost."""
         self._closed.set()
         self._stopping.set()
         self._thread.join(timeout=30)
         with self._lock:
             if self._running is not None:
-                # A coordinator that is gone cannot tell the readers; they are killed either way.
+                # A coordinator that is gone cannot notify the readers; they are killed either way.
                 with suppress(CoordinatorLostError, ClusterLostError):
                     self._running.leave(2.0, self._settings.threads)
                 self._running.end()
@@ -393,7 +394,7 @@ class Supervisor:
         if self._stopping.is_set():
             running.stop()
         for subtask_id, end in running.take_fenced():
-            if subtask_id not in running.due:  # Else it ended by itself.
+            if subtask_id not in running.due:  # Otherwise it ended by itself.
                 self._notifications.warning(f"Reader {subtask_id} is replaced: it was {end.text}.")
             self._schedule(subtask_id, end)
         for subtask_id, end in running.take_ended():

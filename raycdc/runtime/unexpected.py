@@ -1,10 +1,10 @@
-"""An error that nobody has named becomes an `UnexpectedError`: with the line of code that it comes from, and its kind.
+"""Turns an unknown error into an `UnexpectedError` with its kind and the line of code that raised it.
 
-The line that helps is the one in the package of the source, be it raycdc's or a plug-in's: the deepest of its lines in
-the traceback. Where the error never was in that package, the deepest line of all is told.
+The useful line is the deepest one of the traceback in the package of the source, be it raycdc's or a plug-in's. If the
+error was never in that package, the deepest line of all is used.
 
-An error that passed through code of others, a plug-in's or a user's function's, has its kind and place alone: nobody
-knows what its text quotes (`raycdc.model.redaction`). What their code means to tell is a `RaycdcError`.
+An error that passed through other code, of a plug-in or a user's function, is given with its kind and place only,
+because its text may quote values (`raycdc.model.redaction`). Such code can raise a `RaycdcError` to show a text.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def unexpected(error: Exception, maker: object) -> UnexpectedError:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The tracebacks of `error` and of what caused it, oldest first.
+    """Return the tracebacks of `error` and its causes, oldest first.
 
-    The causes of a named error have their kinds alone: its own text says what they mean, and theirs, which libraries
-    and servers wrote, may quote values of rows.
+    The causes of one of our errors are given with their kinds only: its own text explains them, and their texts,
+    written by libraries and servers, may quote values of rows.
     """
     chain = list(_chain(error))
     parts = []
@@ -68,7 +68,7 @@ def traceback_of(error: BaseException) -> str:
         kind = f"{type(one).__module__}.{type(one).__qualname__}".removeprefix("builtins.")
         text = "" if message and not isinstance(one, RaycdcError) else error_text(one)
         steps = "".join(traceback.format_tb(one.__traceback__))
-        # Of ours alone: where a plug-in stumbled, in another thread or process.
+        # Only for our own errors: where a plug-in failed, in another thread or process.
         notes = getattr(one, "__notes__", []) if isinstance(one, RaycdcError) else []
         where = "".join(f"\n{note}" for note in notes)
         parts.append(f"Traceback (most recent call last):\n{steps}{kind}{f': {text}' if text else ''}{where}")
@@ -76,9 +76,9 @@ def traceback_of(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Its text for people, empty where it may have values of rows.
+    """Return the error's text for people, empty if it may have values of rows.
 
-    Arrow's errors are about values, and quote them. What Python says of names in the code has none.
+    Arrow's errors are about values, and quote them. Python's errors about names in the code have none.
     """
     if isinstance(error, pa.ArrowException):
         return without_quotations(str(error))
@@ -100,6 +100,6 @@ def _of_names(error: BaseException) -> bool:
 
 
 def _is_foreign(error: BaseException) -> bool:
-    """Whether it passed through code that is neither raycdc's nor of a library that raycdc uses."""
+    """Return True if it passed through code that is neither raycdc's nor of a library that raycdc uses."""
     names = (str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(name.partition(".")[0] not in _KNOWN for name in names)

@@ -1,12 +1,15 @@
-"""The HTTP API of a running pipeline, under ``/v1``. Every answer needs the token, or a session of the page
-(`raycdc.server.ui`), which is as good but for making links; none has a secret or a row's value.
+"""The HTTP API of a running pipeline, under ``/v1``.
+
+Every request needs the token, or a session of the page (`raycdc.server.ui`), which is as good but for making links;
+none has a secret or a row's value.
 
 | request | answer |
 |---|---|
 | ``GET /v1/status`` | `raycdc.observe.status.model.Status`; ``?table=DB.TABLE`` and ``?phase=…`` choose its tables, |
 | … | ``?limit=…&after=DB.TABLE`` page through them (``limit=0``: none); it costs as much as what is chosen |
 | ``GET /v1/tables`` | its tables alone, chosen in the same way |
-| ``POST /v1/commands`` | takes a command about a table (`raycdc.driver.command_queue`), durably, and answers with its id |
+| ``POST /v1/commands`` | takes a command about a table (`raycdc.driver.command_queue`), durably, and answers with its \
+id |
 | ``GET /v1/commands``, ``GET /v1/commands/ID`` | what became of those that are remembered, of one |
 | ``GET /v1/events`` | the events of `raycdc.observe.events`, as server-sent events |
 | ``GET /v1/openapi.json`` | all of this for programs |
@@ -14,7 +17,7 @@
 A browser that a foreign page has under its command finds nothing here: a request needs the token in its
 ``Authorization``, which no page can add for another's, its ``Host`` must be one of the door's own names (a name that
 was bound anew to this address is none), and its ``Origin``, where there is one, the door itself.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -52,13 +55,13 @@ from raycdc.source.tables.table_commands import TableAction, TableCommand
 
 #: The methods of requests that change nothing.
 READING = ("GET", "HEAD")
-#: A command is a few names; nobody has more to say.
+#: A command consists of a few names, so its body is small.
 BODY_MAX = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class ApiBackend:
-    """Where answers come from. `status` may take a while where many tables are chosen."""
+    """The sources of answers. `status` may be slow if many tables are chosen."""
 
     status: Callable[[Chosen], Status]
     commands: CommandQueue
@@ -67,7 +70,7 @@ class ApiBackend:
 
 @dataclass(frozen=True, slots=True)
 class Guarding:
-    """Who is let in. `hosts` are the names with ports that a request may have called us by."""
+    """The access rules. `hosts` are the allowed names with ports of the API."""
 
     token: ApiToken
     hosts: frozenset[str]
@@ -90,7 +93,7 @@ def application(answers: ApiBackend, guarding: Guarding, page: WebUi | None = No
 
 
 class _Guard:
-    """Lets in who has the token, and nobody whom a browser may have sent."""
+    """Accepts requests with the token, and refuses those that a foreign page may have sent through a browser."""
 
     def __init__(self, app: ASGIApp, guarding: Guarding, page: WebUi | None) -> None:
         self._app = app
@@ -116,7 +119,7 @@ class _Guard:
         await (self._app if refused is None else refused)(scope, receive, send)
 
     def _foreign(self, request: Request) -> Response | None:
-        """The answer to what a foreign page may have sent."""
+        """Return the answer to a request that a foreign page may have sent; None for others."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if host.lower() not in self._guarding.hosts:
             return error(421, "The Host of the request is none of this door's names (control.hosts).")
@@ -197,7 +200,7 @@ def _chosen(request: Request) -> Chosen:
 
 
 def _command(data: object) -> TableCommand:
-    """ValueError or TypeError for what is none."""
+    """Return the command in `data`. Raises ValueError or TypeError for anything else."""
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
         raise TypeError("it must be an object of texts")
     if data.keys() - {"action", "table", "id", "where"} or not data.get("table") or "action" not in data:

@@ -1,19 +1,20 @@
-"""Whoever follows a stream of a door is asked for again and again, because no request comes that would be.
+"""Authorization of requests: the token, sessions of browsers, and repeated checks of open streams.
 
-The token may be read by a command that takes half a minute. Nobody's stream waits for that: one reading at a time goes
-on beside all of them, and each asks for what was read last.
+A long stream is checked repeatedly, because it sends no further requests. Reading the token may take half a minute (a
+command). Streams do not wait for that: one reading at a time runs in the background, and each stream uses the last
+result.
 
-The token of a door, as it is now: one that stands by `file`, `command` or `plugin` is changed without a restart.
+`ApiToken` is the present token: one from a `file`, `command` or `plugin` is changed without a restart.
 
-Who may look at the page: a browser that was let in by a link which works once, or by the token.
+`BrowserSessions` decides which browsers may see the page: those that logged in by a link, which works once, or by the
+token. A link has its code after ``#``, which browsers do not send to servers, so no log of a server or proxy contains
+it. The page sends the code in the body of a request, and gets a cookie that scripts cannot read (``HttpOnly``) and that
+requests of other sites do not carry (``SameSite=Strict``), and a key that the page keeps in the storage of its origin
+and sends in a header.
 
-A link has its code behind ``#``, which no browser sends to a server: no log of a door or of a proxy has it. The page
-gives it in the body of a request, and gets a cookie that no script reads (``HttpOnly``) and no other site's request
-carries (``SameSite=Strict``), and a key that the page keeps in the storage of its origin and sends in a header.
-
-Both are needed for everything: cookies are the same for all ports of a host, so another server of this machine, whom a
-browser visits, hears the cookie; the storage it does not reach. No foreign page can add the header, which is what keeps
-it from acting through a browser (CSRF).
+Every request needs both: cookies are the same for all ports of a host, so another server of this machine may receive
+the cookie, but it cannot read the storage. A foreign page cannot add the header, which prevents actions through a
+browser (CSRF).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ApiToken:
 
     @property
     def changes(self) -> bool:
-        """Whether `now` reads something."""
+        """Return True if `now` reads something."""
         return isinstance(self._text, Renewed)
 
     @property
@@ -56,8 +57,9 @@ class ApiToken:
         return self._known
 
     def now(self) -> str:
-        """The token that counts; empty for none. May block (`raycdc.core.secrets.ANSWER_TIMEOUT_S`). What can be
-        no token, such as a file that is just being written, leaves the one before in force.
+        """Return the present token; empty for none. May block (`raycdc.core.secrets.ANSWER_TIMEOUT_S`).
+
+        An invalid text, such as a file that is just being written, leaves the previous token in force.
         """
         if not self.changes:
             return self._text
@@ -67,20 +69,21 @@ class ApiToken:
         return self._known
 
 
-#: A link that nobody has used for so long lets nobody in.
+#: A link that was not used for this long is invalid.
 CODE_GOOD_FOR_S = 600.0
-#: A browser that has asked nothing for so long, and had no look open, is let in anew.
+#: A browser without a request or an open page for this long must log in again.
 SESSION_GOOD_FOR_S = 12 * 3600.0
-#: So many of each are remembered: the newest.
+#: The number of remembered codes and sessions: the newest ones.
 CODES_MAX = SESSIONS_MAX = 64
-#: The header that the page sends beside its cookie.
+#: The header that the page sends in addition to its cookie.
 KEY_HEADER = "X-Raycdc-Key"
 
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
-    """A browser that was let in. `secret` is its cookie, for TLS alone where it is `secure`; `key` is what the page
-    has; `reads_only` may not act.
+    """A logged-in browser. `secret` is its cookie, for TLS only if it is `secure`; `key` is the key of the page.
+
+    `reads_only` browsers may not act.
     """
 
     secret: str
@@ -97,7 +100,7 @@ class _Code:
 
 
 class BrowserSessions:
-    """Those of one run, in its memory: they end with it. Thread-safe. With `reads_only` nobody may act."""
+    """The sessions of one run, in its memory: they end with it. Thread-safe. With `reads_only` no session may act."""
 
     def __init__(self, token: str, *, reads_only: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._token = token
@@ -113,21 +116,21 @@ class BrowserSessions:
         return f"Sessions({len(self._sessions)})"
 
     def have_token(self, token: str) -> None:
-        """The token that counts from now on. With another one whoever came in before, by that or by a link, is out."""
+        """Set the valid token. Another one than before ends all sessions, by token or by link."""
         if _same(token, self._token):
             return
         with self._lock:
             self._token, self._codes, self._sessions = token, [], {}
 
     def new_code(self, *, reads_only: bool = False) -> str:
-        """One that lets a browser in, once."""
+        """Return a new code that logs a browser in, once."""
         code = _Code(secrets.token_urlsafe(24), reads_only, self._clock() + CODE_GOOD_FOR_S)
         with self._lock:
             self._codes = [*self._codes, code][-CODES_MAX:]
         return code.text
 
     def authorize(self, given: str, *, secure: bool = False) -> BrowserSession | None:
-        """A new session for whoever gives a code, which then works no more, or the token; None for anything else."""
+        """Return a new session for a code, which is then used up, or for the token; None for anything else."""
         reads_only = self._reads_only
         if not _same(given, self._token):
             code = self._used(given)
@@ -159,7 +162,7 @@ class BrowserSessions:
         return session if session is not None and _same(key, session.key) else None
 
     def goes_on(self, session: BrowserSession) -> bool:
-        """Whether the browser is still let in; whoever looks on uses its session."""
+        """Return True if the browser is still logged in; an open page prolongs its session."""
         with self._lock:
             return self._used_now(session.secret) is not None
 
@@ -168,7 +171,7 @@ class BrowserSessions:
         session, until_s = self._sessions.pop(secret, (None, 0.0))
         if session is None or until_s <= self._clock():
             return None
-        # The one that was used last is at the end, so that the first is the one to forget.
+        # The last used one is at the end, so the first is the one to forget.
         self._sessions[secret] = (session, self._clock() + SESSION_GOOD_FOR_S)
         return session
 
@@ -179,12 +182,12 @@ class BrowserSessions:
 
 
 def _same(given: str, known: str) -> bool:
-    """Whether they are equal; it takes as long where they nearly are."""
+    """Return True if both are equal; nearly equal texts take as long as others."""
     # JSON can name halves of characters, which no code has and UTF-8 cannot write.
     return hmac.compare_digest(given.encode(errors="surrogatepass"), known.encode())
 
 
-#: While anybody follows, the token is read again so long after it was read last.
+#: While a stream is open, the token is read again this long after the last reading.
 READ_EVERY_S = 5.0
 #: Where a request that was let in finds its `Authorization`.
 AUTHORIZATION = "raycdc.authorization"
@@ -203,8 +206,9 @@ class TokenWatch:
         return f"TokenWatch({self._token!r})"
 
     def is_authorized(self, known: str, session: BrowserSession | None) -> bool:
-        """Whether the session, or without one whoever came with the token `known`, is still let in, as far as is known
-        now. Does not block.
+        """Return True if the session, or the token `known` without one, is still valid as far as is known.
+
+        Does not block.
         """
         is_read = self._reading is not None and not self._reading.done()
         if self._token.changes and not is_read and time.monotonic() - self._read_s >= READ_EVERY_S:
@@ -224,8 +228,9 @@ class TokenWatch:
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """Says at each call whether whoever sent a request is still let in: by `session`, which is used by that, or by the
-    token that was `known` then.
+    """Returns at each call whether a request is still authorized.
+
+    By `session`, which is prolonged, or by the token `known`.
     """
 
     watch: TokenWatch
@@ -237,7 +242,7 @@ class Authorization:
 
 
 def authorization_of(request: Request) -> Authorization:
-    """That of a request which was let in."""
+    """Return the `Authorization` of an authorized request."""
     authorization = request.scope[AUTHORIZATION]
     assert isinstance(authorization, Authorization)
     return authorization

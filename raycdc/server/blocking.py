@@ -1,9 +1,7 @@
-"""Calls of requests that may block, each in a thread of its own.
+"""Helpers for requests: calls that may block, each in its own thread, and common parts of requests and answers.
 
-A run's process ends when the run has ended, whatever a request still waits for: these threads are daemons, which those
-of Starlette's own pool are not. Nobody waits for one whose door closes.
-
-What both doors of a run ask of a request and put into an answer.
+A run's process ends when the run has ended, even if a request still waits: these threads are daemons, unlike those of
+Starlette's own pool.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from weakref import WeakKeyDictionary
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-#: Of every answer: nobody keeps it, or takes it for something else; no other page shows it, and none has it run.
+#: The headers of every answer: no caching, no guessing of its type, no embedding in other pages, no scripts.
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -36,7 +34,7 @@ def error(code: int, text: str) -> Response:
 
 
 async def json_body(request: Request, *, what: str, bytes_max: int) -> object | Response:
-    """What the body of a request says in JSON, which is `what`; else the answer that refuses it."""
+    """Return the request's body, parsed as JSON; otherwise the answer that refuses it. `what` describes the body."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return error(415, f"{what} is JSON (Content-Type: application/json).")
     body = bytearray()
@@ -54,7 +52,7 @@ async def json_body(request: Request, *, what: str, bytes_max: int) -> object | 
 
 
 def is_name(text: str) -> bool:
-    """Whether something may be called so: JSON can name halves of characters, and nothing has a NUL in its name."""
+    """Return True if the text can be a name: JSON allows lone surrogates, and no name has a NUL."""
     return not any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -64,21 +62,24 @@ def number_of(text: str) -> int | None:
 
 
 def has_token(request: Request, token: str) -> bool:
-    """Whether the request's ``Authorization`` is `token` as a bearer's; it takes as long for one that nearly is."""
+    """Return True if the request's ``Authorization`` is the bearer `token`.
+
+    Nearly equal tokens take as long as others.
+    """
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     known = hmac.compare_digest(given.strip().encode(), token.encode())
     return scheme.lower() == "bearer" and known
 
 
 def wants_token(refused: Response) -> Response:
-    """`refused`, an answer with the code 401, saying what is wanted."""
+    """Return `refused`, an answer with the code 401, with the required scheme."""
     refused.headers["WWW-Authenticate"] = "Bearer"
     return refused
 
 
-#: So many of a door may be under way at once.
+#: The limit of concurrent calls of a server.
 CALLS_MAX = 40
-#: How many more may begin, by the loop of each door: what hangs at one takes no place of another one's.
+#: The free calls of each event loop: calls that hang at one server take no place of another one's.
 _FREE: WeakKeyDictionary[asyncio.AbstractEventLoop, threading.BoundedSemaphore] = WeakKeyDictionary()
 
 Answer = TypeVar("Answer")
@@ -92,8 +93,9 @@ class TooManyCallsError(Exception):
 
 
 async def in_thread(call: Callable[[], Answer]) -> Answer:
-    """What `call` returns or raises. Whoever is cancelled waits no longer; the call goes on, and nobody hears of it.
-    `TooManyCallsError` at once where too many are under way.
+    """Return the result of `call`, or raise its error. If the waiter is cancelled, the call continues without effect.
+
+    Raises `TooManyCallsError` immediately if too many calls are running.
     """
     loop = asyncio.get_running_loop()
     free = _FREE.setdefault(loop, threading.BoundedSemaphore(CALLS_MAX))
@@ -101,7 +103,7 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
 
     def resolve(result: Answer | None, failed: BaseException | None) -> None:
         if answer.done():
-            return  # It was cancelled.
+            return  # The waiter was cancelled.
         if failed is not None:
             answer.set_exception(failed)
         else:
@@ -116,7 +118,7 @@ async def in_thread(call: Callable[[], Answer]) -> Answer:
             failed = cause
         finally:
             free.release()
-        # The loop may be closed by now, and then nobody waits.
+        # The loop may be closed by now, and then no task waits.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(resolve, result, failed)
 

@@ -1,4 +1,4 @@
-"""Finds the running pipeline of a state, and asks it. Nothing here loads the API's libraries."""
+"""Finds the running pipeline of a state, and sends requests to it. It does not import the API's libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raycdc.state.drivers.heartbeat import RENEW_S, DriverWatch, Vacancy
 from raycdc.state.drivers.holder import VERSION, ControlEndpoint, Holder
 from raycdc.state.store import CheckpointStore
 
-#: A door that says nothing for so long is none.
+#: A control API that does not answer for this long counts as absent.
 ANSWERS_S = 10.0
 #: A run says where its door is with its next sign of life, after its libraries are loaded.
 OPENS_WITHIN_S = RENEW_S + 3.0
@@ -27,7 +27,10 @@ LINKS = "/v1/links"
 
 @dataclass(frozen=True, slots=True)
 class NoRun:
-    """Nobody can be asked: nobody runs the pipeline, or (`runs`) the run has no door yet. `why` is how it is known."""
+    """No run can be asked: the pipeline is not running, or (`runs`) its control API is not open yet.
+
+    `why` is the evidence.
+    """
 
     why: str
     runs: bool = False
@@ -40,10 +43,10 @@ def find(
     timeout_s: float = OPENS_WITHIN_S,
     wait: Callable[[str], None] | None = None,
 ) -> ControlClient | NoRun:
-    """The door of the driver that has the state, or that none has it. `token` is ``control.token``, if there is one.
+    """Return the client of the driver that has the state, or that there is none. `token` is ``control.token``, if set.
 
-    A run that has just begun opens its door after a while: it is waited for, and `wait` hears what for. `StateError`
-    where there is a door that cannot be asked from here, with what to do.
+    A run that has just begun opens its API after a while: this function waits for it, and calls `wait` with the reason.
+    Raises `StateError` if the API cannot be used from here, with the solution.
     """
     deadline = time.monotonic() + timeout_s
     reported = False
@@ -67,7 +70,7 @@ def find(
 
 
 def page_link(url: str, code: str) -> str:
-    """The link to a door's page. Browsers keep what stands behind ``#`` to themselves: no server's log has it."""
+    """Return the link to the page. Browsers do not send the part after ``#``, so no server's log has it."""
     return f"{url}/#login={code}"
 
 
@@ -104,7 +107,10 @@ def _token(store: CheckpointStore, holder: Holder, door: ControlEndpoint) -> str
 
 
 class ControlClient:
-    """One running pipeline. `StateError` where it does not answer, or not as it should; `who` is the run, in words."""
+    """The client of one running pipeline.
+
+    Raises `StateError` for missing or invalid answers; `who` describes the run.
+    """
 
     def __init__(self, url: str, token: str, who: str) -> None:
         self._url = urlsplit(url)

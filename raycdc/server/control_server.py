@@ -1,9 +1,9 @@
-"""The door beside a run: a thread that serves the API, and says in the signs of life where it is.
+"""The control API of a run: a thread that serves it, and publishes its address in the heartbeat.
 
-It opens a while after the run has begun, because the first rows come first. Whatever goes wrong with it is a warning of
-the run, and never its end.
+It opens a while after the run has begun, because the first rows have priority. Its problems are warnings of the run,
+and never end it.
 
-A thread that serves an ASGI application beside a run. What goes wrong with it is told, and never ends the run.
+`HttpThread` serves any ASGI application in the same way.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ AGAIN_S = 1.0
 
 
 class HttpThread:
-    """Begins with `open`; `close` may come at any time.
+    """A thread that serves HTTP from `open` on; `close` may come at any time.
 
-    `prepare` is called in the thread, `after_s` seconds later, and returns what is served on which socket; libraries
-    are loaded there, too. `failed` hears of whatever went wrong. Where nothing can listen, it
-    is told once and tried again until `close`.
+    `prepare` is called in the thread, `after_s` seconds later, and returns the application and its socket; libraries
+    are imported there, too. `failed` is called for each problem. If the address cannot be opened, this is reported once
+    and retried until `close`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class HttpThread:
             try:
                 self._serve()
             except ConfigError as cause:
-                # Another driver has the port, whose standby this one is, and ends some day.
+                # Another driver uses the port, whose standby this one may be, and will end at some time.
                 if not is_reported:
                     self._failed(cause)
                 pause_s, is_reported = AGAIN_S, True
@@ -129,8 +129,9 @@ OPENS_AFTER_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ControlServerContext:
-    """What a door needs of its run. `store` is the state, in whose private folder its token goes; `announce` tells
-    others where it is.
+    """The inputs of a control server.
+
+    `store` is the state, whose private folder gets its token; `announce` publishes its address.
     """
 
     options: ControlOptions
@@ -225,18 +226,18 @@ class ControlServer:
 
 
 def names_of(options: ControlOptions, host: str, port: int) -> frozenset[str]:
-    """The values of ``Host`` that are ours."""
+    """Return the accepted values of ``Host``."""
     names = {options.host, host, "localhost", "127.0.0.1", "[::1]", *options.hosts}
     if not options.is_loopback:
         names |= {socket.gethostname(), socket.getfqdn()}
         with suppress(OSError):
             names |= {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)}
-    # A proxy is called by its own port, or by none.
+    # A proxy is called by its own port, or without one.
     return frozenset({f"{_bracketed(str(name)).lower()}:{port}" for name in names} | {n.lower() for n in options.hosts})
 
 
 def _url(options: ControlOptions, host: str, port: int) -> str:
-    """Where others find it: an address that stands for all of a machine's is none that they can call."""
+    """Return the address for others: the unspecified address of a machine cannot be called."""
     if not ip_address(host).is_unspecified:
         return f"http://{_bracketed(host)}:{port}"
     text = next((name for name in options.hosts if ":" not in name), "")

@@ -1,4 +1,4 @@
-"""The events of a run for those who follow them over HTTP: each has a queue with an end, and nobody waits for any."""
+"""Sends the events of a run over HTTP: each follower has its own limited queue, and none delays the run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Callable
 from raycdc.core.terminal_text import printable_json
 from raycdc.observe.events import RunEvent, event_to_json
 
-#: So many may follow at once.
+#: The limit of concurrent followers.
 FOLLOWERS_MAX = 16
-#: Events that a follower may be behind; one that reads more slowly is let go, and may come again.
+#: The longest backlog of a follower; a slower one is disconnected, and may connect again.
 BEHIND_MAX = 1000
-#: A comment this often shows that the connection lives; whether a follower is still let in is asked as often.
+#: How often a comment is sent to test the connection; the authorization is checked as often.
 BREATH_S = 5.0
 
 
@@ -43,7 +43,7 @@ class EventHub:
 
     @property
     def full(self) -> bool:
-        """Whether there is room for nobody else."""
+        """Return True if no more followers can be added."""
         return len(self._followers) >= FOLLOWERS_MAX
 
     async def follow(self, authorization: Callable[[], bool] = lambda: True) -> AsyncIterator[bytes]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
 
 _TEXT = {"type": "string"}
-#: They choose the tables that an answer has.
+#: The parameters that choose the tables of an answer.
 _CHOOSING = [
     {"name": name, "in": "query", "required": False, "schema": _TEXT} for name in ("table", "phase", "limit", "after")
 ]

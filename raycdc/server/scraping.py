@@ -1,5 +1,6 @@
-"""The door for scrapers and probes: ``/metrics``, ``/healthz``, ``/readyz``. It only tells, and is open from a run's
-first step on, also while a standby waits.
+"""The door for scrapers and probes: ``/metrics``, ``/healthz``, ``/readyz``.
+
+It is read-only, and open from a run's first step on, also while a standby waits.
 
 | request | answer |
 |---|---|
@@ -47,9 +48,9 @@ PHASES = ("pending", "snapshot", "stream", "resuming", "paused", "removed", "end
 
 @dataclass(frozen=True, slots=True)
 class ScrapeLimits:
-    """What a scrape may cost."""
+    """The limits of a scrape."""
 
-    #: Of so many tables there are figures of their own.
+    #: The number of tables with their own figures.
     tables: int
 
 
@@ -64,7 +65,7 @@ def exposition(
 
 
 class _Scrape:
-    """One scrape, as the library's encoders take it."""
+    """One scrape, in the interface of the library's encoders."""
 
     def __init__(self, status: Status, tables: tuple[TableReport, ...], version: str) -> None:
         self._status = status
@@ -117,7 +118,7 @@ class _Scrape:
             yield self._counts("rows_read", "Committed rows by who read them: driver or ray.", "read_by", read)
             yield self._counts("rows_written", "Rows of targets by who wrote: driver or spark.", "written_by", written)
             yield self._counter("warnings", "Warnings of this run.", counts.warnings)
-        # Before a run has looked at its tables, as a standby has not, nobody knows: a 0 would look like news later.
+        # Before the run has examined its tables, the number is unknown: a 0 would later look like a change.
         if counts is not None and counts.tables:
             yield self._gauge("rows_left_out", "By pipeline.on_bad_record, in all runs.", counts.rows_left_out)
             yield self._gauge("values_lost", "That targets cannot hold, in all runs.", counts.values_lost)
@@ -146,7 +147,7 @@ class _Scrape:
         yield self._of(tables, "table_rows_left_out", "By pipeline.on_bad_record.", lambda t: t.rows_left_out)
 
     def _gauge(self, name: str, text: str, value: float | None) -> Metric:
-        """None has no sample: a figure that nobody knows is not 0."""
+        """Return a gauge; None gives no sample, because an unknown figure is not 0."""
         family = GaugeMetricFamily(f"raycdc_{name}", text, labels=[*self._labels])
         if value is not None:
             family.add_metric([*self._labels.values()], value)
@@ -190,15 +191,16 @@ def _eta_s(table: TableReport) -> float | None:
     return None if table.snapshot is None else table.snapshot.eta_seconds
 
 
-#: A run that reads and writes looks at its processes five times a second; in a recovery there are none, and its work
-#: moves instead. One that did neither for so long hangs.
+#: A running run checks its processes five times a second; in a recovery there are none, and its work moves instead. A
+#: run that did neither for so long hangs.
 SILENT_MAX_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSource:
-    """Where answers come from. `step` is that of the run, and `silent_s` for how long it has said nothing while it
-    should have: both are at hand, where `status` may ask the source.
+    """The sources of answers. `step` is the run's activity, and `silent_s` the time since its last progress.
+
+    Both are available immediately, while `status` may query the source.
     """
 
     pipeline: str
@@ -214,7 +216,7 @@ class MetricsSource:
 
 
 def prepare(options: MetricsOptions, documents: StatusDocuments) -> tuple[socket.socket, ASGIApp]:
-    """The socket and what is served there. `ConfigError` where nothing can listen."""
+    """Return the socket and its application. Raises `ConfigError` if the address cannot be opened."""
     return listen_for_scrapers(options), application(options, MetricsSource.by(documents))
 
 

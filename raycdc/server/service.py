@@ -1,6 +1,6 @@
-"""The control of one run: its status is served, and its door opens once its processes are up.
+"""The HTTP services of one run: the control API, which opens after its processes are up, and the metrics.
 
-How much of its log the source still has for us: it is asked while somebody wants to know, never by the run.
+`LogRetentionMonitor` asks the source how long it keeps the unread log: only on request, never by the run itself.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from raycdc.source.tables.table_life import Parked
 from raycdc.state.drivers.holder import ControlEndpoint
 from raycdc.state.store import CheckpointStore
 
-#: An answer is good for so long: a question takes a connection of its own.
+#: An answer is used for this long, because a query takes its own connection.
 GOOD_FOR_S = 30.0
-#: Whoever comes within so long after the source was asked first waits for its answer, to the end of that time.
+#: Requests within this time after the first query wait for its answer, until the time is over.
 TIMEOUT_S = 2.0
 
 
@@ -52,7 +52,7 @@ class LogRetentionMonitor:
         """The newest answer; None while there is none, or where the source cannot say."""
         with self._lock:
             now_s = time.monotonic()
-            # A source that does not answer at all is asked by one thread, however long it takes.
+            # Even if a source does not answer at all, only one thread queries it.
             due = not self._asking and now_s - self._asked_s >= GOOD_FOR_S
             if due:
                 self._asked_s, self._asking = now_s, True
@@ -66,7 +66,7 @@ class LogRetentionMonitor:
     def _poll(self) -> None:
         room = None
         try:
-            # A source that is away is told of by those who need it.
+            # Others report an unavailable source.
             with suppress(RaycdcError):
                 room = self._ask()
         finally:
@@ -75,7 +75,7 @@ class LogRetentionMonitor:
 
 
 def retention_monitor(config: PipelineConfig, store: CheckpointStore) -> LogRetentionMonitor:
-    """Asks the source of a run behind the newest sealed epoch."""
+    """Return a monitor that asks the source for the retention after the newest sealed epoch."""
 
     def ask() -> LogRetention | None:
         last = store.last_manifest()
@@ -147,8 +147,9 @@ class ControlService:
         self._server = ControlServer(threshold, self._documents, self._history, CommandQueue(leadership.store))
 
     def open(self, warn: Callable[[str], None]) -> None:
-        """Serve figures and probes, where they are asked for: from the first step on, because a standby that waits is
-        alive, too. `warn` hears of what does not work.
+        """Serve metrics and probes, if they are configured, from the first step on: a waiting standby is alive, too.
+
+        `warn` is called for problems.
         """
         if not self._config.metrics.address:
             return
@@ -166,9 +167,7 @@ class ControlService:
         self._scraped.open()
 
     def log_retention(self) -> LogRetention | None:
-        """How much of its log the source still has for the run, as it said within the last half minute; None while
-        nobody knows.
-        """
+        """Return the source's retention of the unread log, at most half a minute old; None if it is unknown."""
         return None if self._room is None else self._room()
 
     def close(self) -> None:

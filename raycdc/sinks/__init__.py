@@ -1,1 +1,1 @@
-"""Sinks: one room each behind `raycdc.sinks.api`."""
+"""Sinks: each sink is one package that implements `raycdc.sinks.api`."""

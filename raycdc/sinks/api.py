@@ -1,13 +1,13 @@
-"""The interface of a sink: a place that holds epochs, each exactly once, and says so when asked.
+"""The interface of a sink: a store that holds each epoch exactly once, and reports which ones it holds.
 
 Called by the epoch loop on the driver (`raycdc.delivery.epoch_loop`). The order for a table in an epoch is
 ``apply_schema (when it has changes) → stage → commit``. `stage` of epoch e+1 runs while e commits; `commit` of
-different targets may run at once on several threads, never twice at once for one target.
+different targets may run concurrently on several threads, but never concurrently for one target.
 
 *The commit record is a vector*: for each target table the last (epoch, step) with the pipeline's identity and
-generation, written inside the sink's own transaction, so that recovery can ask the sink and believe it. A table may
-commit several times in an epoch (schema change, append of snapshot rows, merge of log rows); whichever commit is its
-last of the epoch carries `STEP_LAST`, so "holds the epoch" needs no knowledge of how the sink got there.
+generation, written inside the sink's own transaction, so that recovery can rely on it. A table may commit several times
+in an epoch (schema change, append of snapshot rows, merge of log rows); the last commit of the epoch has `STEP_LAST`,
+which alone shows that the table holds the epoch.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ __all__ = [
     "TargetShape",
 ]
 
-#: The two things a sink may write: the table as it is, or every change of it.
+#: The two contents of a target: the present rows of the table, or every change of it.
 UPSERT = "upsert"
 CHANGELOG = "changelog"
 
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One table's share of one epoch: schema in force, changes to apply first, rows to write.
+    """One table's part of one epoch: schema in force, changes to apply first, rows to write.
 
-    `segments` are in order of `_seq`. `merged` are all source tables that rows of the target come from, where routes
-    merge several, or the one whose rows a transform gives another key (else empty): a sink that updates rows must then
-    see to it that no key comes from two of them, or from two rows of the one, and say that it does (`merges_sources`);
-    `beginning` are those of which the target has no row yet, so that emptying them empties nothing. `source` is the
-    one, or the first. `positions` are the source positions after the epoch; they go into the sink's transaction for
-    people to see. `layout` is how the target is to lie: one that the sink's configuration allows (`no_layout`).
-    `made` are columns that are none of the source's own under that name: computed, constant, renamed or looked up.
-    `replaces`: the user asked that this epoch, which begins the table, takes the place of whatever the target is.
+    `segments` are in order of `_seq`. `merged` are the source tables of the target if routes merge several, or the one
+    table whose rows get another key by a transform (else empty): a sink that updates rows must then ensure that no key
+    comes from two of them, or from two rows of the one, and declares that with `merges_sources`. `beginning` are those
+    of which the target has no row yet, so that truncating them removes nothing. `source` is the only source table, or
+    the first. `positions` are the source positions after the epoch, written in the sink's transaction for people to
+    see. `layout` is the target's layout, one that the sink's configuration allows (`no_layout`). `made` are columns
+    that the source does not have under that name: computed, constant, renamed or looked up. `replaces`: the user
+    requested that this epoch, which begins the table, replaces any existing target.
     """
 
     epoch: int
@@ -89,23 +89,22 @@ class TableCommit:
 
 
 def ignore_text(text: str) -> None:
-    """What people are told where there are none."""
+    """Ignore a message: the default where no messages are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """Handed to a sink once: the identity its commits carry and the means to run its tasks.
+    """The context given to a sink once: the identity that its commits carry and the means to run its tasks.
 
-    `app_id` is ``"raycdc:" + pipeline name + ":" + checkpoint identity``. `run_tasks` runs `StageTask`s somewhere and
-    `parallelism` says how many at once are worth having. `schema_change` is what targets do when the source's tables
-    change their shape, `left_out` the types of changes that they are spared. `access` is how
-    tasks reach segments. `session` gives the SparkSession, or is None where the pipeline runs without Spark.
-    `from_bytes`: tasks write rows of this size and more, and of less where the sink wants them to (None: as it wants).
-    `order_by` names the column whose greatest value wins among the rows of a key, and is given to sinks that
-    `keeps_greatest` only.
-    `private` is a folder for what tasks must know and their arguments must not say (empty: the system's for such).
-    `storage` is how object stores are reached, for a sink whose place is a URL. `warn` tells people of something that
-    they may want to mend, and may be called by any thread.
+    `app_id` is ``"raycdc:" + pipeline name + ":" + checkpoint identity``. `run_tasks` runs `StageTask`s, in Spark or in
+    this process, and `parallelism` is the useful number of concurrent ones. `schema_change` is how targets follow
+    schema changes of the source's tables, `left_out` the types of changes that they ignore. `access` is how tasks reach
+    segments. `session` returns the SparkSession, or is None if the pipeline runs without Spark. `from_bytes`: tasks
+    must write rows of this size and more; below it, the sink may choose (None: it may always choose). `order_by` names
+    the column whose greatest value wins among the rows of a key, and is given to sinks that `keeps_greatest` only.
+    `private` is a folder for secrets that tasks need and that must not be in their arguments (empty: the system's
+    temporary folder). `storage` has the settings of object stores, for a sink whose location is a URL. `warn` shows a
+    warning to people, and may be called by any thread.
     """
 
     app_id: str
@@ -129,7 +128,7 @@ class SinkContext:
         return None if self.session is None else self.session()
 
     def without_tasks(self, size: int, most: int) -> bool:
-        """Whether rows of `size` bytes may be written by the calling thread, as a sink may want up to `most`."""
+        """Return True if the calling thread may write rows of `size` bytes. The sink wants that up to `most`."""
         return size <= most and (self.from_bytes is None or size < self.from_bytes)
 
     @property
@@ -158,35 +157,39 @@ class TargetShape:
 
 
 class Sink(ABC):
-    """See the module's docstring. Every method may block; errors are `SinkError` with the table in the text.
+    """The interface of a sink; see the module's docstring.
 
-    `raycdc.sinks.steps.ExactlyOnceSink` is all of it but the verbs of one kind of target; implement this page only
-    where a target cannot tell on the driver what it holds (Kafka), or keeps no record (the console).
+    Every method may block; errors are `SinkError` with the table in the text.
+
+    `raycdc.sinks.steps.ExactlyOnceSink` implements all of it except the verbs of one kind of target. Implement `Sink`
+    itself only if the driver cannot read from a target what it holds (Kafka), or if a target keeps no record (the
+    console).
     """
 
     #: The values of ``sink.write`` that the sink supports; the first is its default.
     writes: ClassVar[tuple[str, ...]]
-    #: False for a sink that remembers nothing (the console): it is never asked what it holds.
+    #: False for a sink without a memory (the console): its content is never read.
     durable: ClassVar[bool] = True
-    #: Whether rows of several source tables may go to one upsert target, because the sink finds a key that comes from
+    #: True if rows of several source tables may go to one upsert target, because the sink detects a key that comes from
     #: two of them.
     merges_sources: ClassVar[bool] = False
-    #: Whether the sink leaves a row that has a greater value of ``source.order_by`` than the one that comes.
+    #: True if the sink keeps a row whose value of ``source.order_by`` is greater than that of the new row.
     keeps_greatest: ClassVar[bool] = False
-    #: Whether new targets share nothing and need not be there to stage no rows: then several threads may call
-    #: `apply_schema` of one each, and one without rows is made by `commit` alone. Hundreds are made sooner where making
-    #: one waits for a disk. Not where they are made in something that they share, such as a database.
+    #: True if new targets share nothing and need not exist for staging no rows. Several threads may then call
+    #: `apply_schema` for one target each, and `commit` alone creates a target without rows. This creates hundreds of
+    #: targets faster if each waits for a disk. False if they are created in a shared store, such as a database.
     makes_at_once: ClassVar[bool] = False
-    #: Whether a work that `replaces` puts an empty target in the place of whatever is there.
+    #: True if a commit with `replaces` puts an empty target in place of any existing one.
     can_replace: ClassVar[bool] = False
-    #: How object stores are reached, for `check`, which comes before a sink has a context.
+    #: The settings of object stores, for `check`, which runs before the sink has a context.
     storage: StorageSettings = LIKE_ANYBODY
 
     def check(self, targets: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
-        """The findings about the target's server or catalog before a run of `pipeline`, good and bad, for
-        ``raycdc check``; asked before `open`. `targets` are those that are known now; a finding that `parks` says that
-        there cannot be one of its name. A sink of files names its folder in `SinkConfig.folder` instead; `check` and
-        `run` then refuse one that cannot be written.
+        """Return the findings about the target's server or catalog before a run of `pipeline`, for ``raycdc check``.
+
+        Called before `open`. `targets` are those known now; a finding with `parks` means that no target can have that
+        name. A sink of files returns its folder in `SinkConfig.folder` instead; `check` and `run` then refuse a folder
+        that cannot be written.
         """
         return []
 
@@ -209,8 +212,9 @@ class Sink(ABC):
 
     @abstractmethod
     def require_free(self, target: TableId) -> None:
-        """`TargetExistsError`, in the words of `apply_schema`, where something lies at `target` with which it would not
-        begin. Asked of targets that hold nothing of this pipeline.
+        """Raise `TargetExistsError` if something exists at `target` that `apply_schema` would refuse.
+
+        Called for targets that hold nothing of this pipeline.
         """
 
     @abstractmethod
@@ -220,33 +224,36 @@ class Sink(ABC):
         """
 
     def unfit(self, targets: Sequence[TableId]) -> Mapping[TableId, TableRefusedError]:
-        """Those of `targets` to which somebody did what their next commit would refuse, and why: asked at each start of
-        targets that hold what the record says, also of those that get no rows for a long time. Changes nothing.
+        """Return those `targets` that another client changed so that their next commit would be refused, and why.
+
+        Called at each start for targets that hold what the record says, even if they get no rows for a long time.
+        Changes nothing.
         """
         return {}
 
     def blocked(self, target: TableId, *, wholly: bool = False) -> str:
-        """Who has this one target locked, as a sentence for people; empty where nobody has, or where the sink cannot
-        tell. `wholly`: only those count with whose locks nobody else can write. Asked of a target when
-        `SinkLockedError` came for minutes, and (`wholly`) of others, which go on where nobody has them locked.
+        """Return who has this target locked, as a sentence for people; empty if it is not locked, or unknown.
+
+        `wholly`: only locks that prevent all writes count. Called for a target after minutes of `SinkLockedError`, and
+        (`wholly`) for others, which go on if they are not locked.
         """
         return ""
 
     @abstractmethod
     def apply_schema(self, work: TableCommit) -> None:
-        """Create the target or apply ``work.changes`` to it; idempotent (judged by what the sink has)."""
+        """Create the target or apply ``work.changes`` to it. Idempotent: it depends on what the sink has."""
 
     @abstractmethod
     def stage(self, commits: Sequence[TableCommit]) -> Mapping[TableId, Any]:
         """Write all tables' rows where readers of the target do not see them; returns what `commit` needs."""
 
     def unrepresentable(self, work: TableCommit, rows: pa.RecordBatch) -> pa.Array:
-        """Which of `rows`, with the columns of ``work.schema``, hold a value that the target can never have: for each
-        row the reason, which begins with the column and quotes no value, or null where it fits.
+        """Return for each of `rows`, with the columns of ``work.schema``, why the target can never hold it, or null.
 
-        Asked only after the sink refused a value of the target (`ValueRefusedError`), so that the row can be named, or
-        left out as ``pipeline.on_bad_record`` says. The same value must always be judged alike. A sink that cannot
-        tell says of no row that it does not fit; the table is parked then.
+        The reason begins with the column and quotes no value. Called only after the sink refused a value of the target
+        (`ValueRefusedError`), so that the row can be named, or left out according to ``pipeline.on_bad_record``. The
+        same value must always get the same result. A sink that does not know returns null for every row; the table is
+        then parked.
         """
         return pa.nulls(rows.num_rows, pa.string())
 
@@ -256,8 +263,9 @@ class Sink(ABC):
 
     @abstractmethod
     def tombstone(self, work: TableCommit) -> None:
-        """Write an empty commit at `STEP_TOMBSTONE` of the epoch, so that a driver waking from a pause cannot commit
-        it any more. `work` has no segments; its schema serves a target that does not exist yet.
+        """Write an empty commit at `STEP_TOMBSTONE` of the epoch, so that a suspended driver cannot commit it later.
+
+        `work` has no segments; its schema serves a target that does not exist yet.
         """
 
     def close(self) -> None:  # noqa: B027

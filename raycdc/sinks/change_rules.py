@@ -1,4 +1,4 @@
-"""The rules by which a target follows its source's schema changes, and whether one that cannot be done counts.
+"""The rules by which a target follows its source's schema changes, and if a failed change is an error.
 
 `columns` (databases) and `lake_columns` (Delta, Iceberg) plan the effect of a change on a target's columns.
 """
@@ -28,18 +28,18 @@ class ChangeRules:
 
     @property
     def may_lack(self) -> bool:
-        """Whether the user wants changes left out, so that a column may be missing in the target."""
+        """Return True if changes may be left out by configuration, so that a column may be missing in the target."""
         skips = self.behavior in (SchemaChangeBehavior.IGNORE, SchemaChangeBehavior.TRY_EVOLVE)
         return skips or not {"add_column", "rename_column"}.isdisjoint(self.left_out)
 
     @property
     def ignores(self) -> bool:
-        """Whether targets keep the columns that they have."""
+        """Return True if targets keep their columns."""
         return self.behavior is SchemaChangeBehavior.IGNORE
 
     @property
     def in_place(self) -> bool:
-        """Whether columns of targets are dropped, renamed and moved as the source's are."""
+        """Return True if columns of targets are dropped, renamed and moved like the source's."""
         return self.behavior.in_place
 
     def followed(self, changes: Sequence[SchemaChangeEvent]) -> tuple[SchemaChangeEvent, ...]:
@@ -47,7 +47,7 @@ class ChangeRules:
         return tuple(event for event in changes if event.type not in self.left_out)
 
     def empties(self, events: Sequence[SchemaChangeEvent]) -> bool:
-        """Whether the rows of the target go; a changelog keeps them."""
+        """Return True if the target's rows are removed; a changelog keeps them."""
         return self.upsert and any(isinstance(event, TruncateTableEvent | DropTableEvent) for event in events)
 
     def after_all(
@@ -56,7 +56,7 @@ class ChangeRules:
         events: Sequence[SchemaChangeEvent],
         after: Callable[[list[ColumnT], SchemaChangeEvent], list[ColumnT]],
     ) -> list[ColumnT]:
-        """The columns `after` each of the events. ``try_evolve`` leaves out those that raise `SinkError`."""
+        """Return the columns `after` all events. ``try_evolve`` skips events that raise `SinkError`."""
         for event in events:
             try:
                 columns = after(columns, event)

@@ -56,14 +56,16 @@ def check_changes(work: TableCommit, rules: ChangeRules) -> None:
 
 
 def creates(work: TableCommit) -> bool:
-    """Whether the table begins with this epoch, for the first time or again: a target that is gone is made anew."""
+    """Return True if the table begins with this epoch, for the first time or again: a missing target is created."""
     return any(isinstance(change, CreateTableEvent) for change in work.changes)
 
 
 def replaces_all_rows(work: TableCommit, rules: ChangeRules) -> bool:
-    """Whether no row of earlier epochs is to be in the target behind this one: its table is read from the start, or it
-    is an upsert target and its rows went with the source's. Those of a changelog stay when the source table is dropped
-    and made again, as do all where that is left out.
+    """Return True if no row of earlier epochs may remain in the target after this one.
+
+    Either the table is read from the start, or it is an upsert target whose rows were removed at the source. A
+    changelog keeps its rows when the source table is dropped and created again; so does any target if that change is
+    left out.
     """
     if not creates(work):
         return False
@@ -121,7 +123,7 @@ def check_names(work: TableCommit, wanted: pa.Schema) -> None:
 
 
 def check_unmerged(work: TableCommit, on_existing: str, *, rows: str = "row") -> None:
-    """`SinkError` for several tables, or another key, in an upsert target that others may have written to."""
+    """Raise `SinkError` for several tables, or another key, in an upsert target with rows of other writers."""
     if work.merged and on_existing == "merge":
         raise TargetExistsError(
             f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "

@@ -1,37 +1,37 @@
-"""The effect of schema changes on a database table: its next columns and where their values come from. Pure.
+"""Plans the effect of schema changes on a database table: its next columns and the origin of their values. Pure.
 
 Called by `sink`; the databases turn the difference into statements.
 
 | change | lenient | evolve, try_evolve | ignore |
 |---|---|---|---|
-| a column is added | nullable; rows that exist get its constant default | the same | left out |
-| … takes NULL, or none any more | the same (`raycdc.sinks.jdbc.target`) | the same | the same |
-| … dropped | stays, null from here on | goes, values and all | stays, null from here on |
-| … renamed | the old one stays, null from here on; the new one has its values in the rows that exist (*) | renamed | as left out |
-| … gets a wider type | the rows that exist get it | the same | refused if the types differ |
+| a column is added | nullable; existing rows get its constant default | the same | left out |
+| … becomes nullable or NOT NULL | the same (`raycdc.sinks.jdbc.target`) | the same | the same |
+| … dropped | stays, null from here on | is dropped with its values | stays, null from here on |
+| … renamed | the old one stays, null from here on; the new one gets its values in existing rows (*) | renamed | left \
+out |
+| … gets a wider type | existing rows get it | the same | refused if the types differ |
 | … moves | nothing: columns of a target are found by name | nothing | nothing |
-| the table is emptied or dropped | its rows go (upsert) | the same | the same |
+| the table is truncated or dropped | its rows are removed (upsert) | the same | the same |
 
-(*) The second table says which. A name that the source gave up and takes again, for an added column or a renamed
-one, is that column's from then on, whatever stayed under it. Where the database takes names that differ in case for
-one, a column is renamed to such a name in place whatever the behaviour. A table made again with another key gets that
-key, as no row of the old one is left; a target that others made, or that several tables share, is refused it.
+(*) The second table has the details. If the source uses a dropped name again, for an added or renamed column, the name
+belongs to that column from then on. If the database treats names that differ in case as equal, a column is renamed to
+such a name in place under every setting. A table created again with another key gets that key, because no row of the
+old one is left; this is refused for a target that others created, or that several tables share.
 
-The columns of a target that lets go of none, while its source renames some: ``schema_change = "lenient"``. Pure.
+With ``schema_change = "lenient"``, a target keeps every column while its source renames some. This part is also used
+for MongoDB, and by `raycdc.sinks.lakes` for Delta and Iceberg. It starts from the columns that the target would have if
+it followed in place, each with the present column whose values it would have. A present column that is missing there
+under its own name is treated as follows:
 
-Called for databases and MongoDB, and by `raycdc.sinks.lakes` for Delta and Iceberg, which plan first what the target
-would be if it followed in place: its columns then, each with the one whose values it has. Of a column of the target
-that is not among these under its own name any more it depends on who has that name now:
-
-| its values | its name | it |
+| its values are | its name is | the column |
 |---|---|---|
-| the source's under another name | nobody's | stays, and the other column is a new one with a copy of its values |
-| | another column's | is the column under the other name: there is no second place for its values |
-| nowhere | nobody's | stays |
-| | another column's | goes, as that column begins anew under its name |
+| the source's under another name | unused | stays, and the other column is a new one with a copy of its values |
+| | another column's | is renamed, because its values cannot be kept twice |
+| unused | unused | stays |
+| | another column's | is dropped, because that column starts under its name |
 
-So no column that is copied gets values itself, and the copying may be done twice.
-"""  # noqa: E501
+A copied column therefore never receives values itself, and the copy may be repeated.
+"""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ class TargetColumnPlan:
 
 @dataclass(frozen=True, slots=True)
 class ColumnsPlan:
-    """The columns to come, whether the rows that exist go, and which new columns get their default in them.
+    """The planned columns, if existing rows are removed, and which new columns get their default in them.
 
-    `rekeyed` says that the primary key is another one from here on, which only an emptied target gets. `demands` are
-    the columns that take no NULL from here on. `copied` are pairs of names, of a new column and of the one that stays
-    whose values it gets in the rows that exist. No column is in both places, so that it may be done twice.
+    `rekeyed` says that the primary key changes, which is only allowed for an emptied target. `demands` are the columns
+    that become NOT NULL. `copied` are pairs of names: a new column, and the remaining column whose values it gets in
+    existing rows. No column is in both places, so the copy may be repeated.
     """
 
     columns: tuple[TargetColumnPlan, ...]
@@ -142,10 +142,10 @@ def plan(
     fold: Callable[[str], str] = str,
     may_rekey: bool = False,
 ) -> ColumnsPlan:
-    """The plan of ``work.changes`` for a target with the columns `present` and that `key`.
+    """Return the plan of ``work.changes`` for a target with the columns `present` and that `key`.
 
-    Columns whose names are equal when `fold` was applied are one in the database. `may_rekey` says that the target's
-    rows are this table's alone, so that the target can have another key once they are gone.
+    Columns whose names are equal after `fold` are the same column in the database. `may_rekey` says that the target has
+    only rows of this table, so that it can get another key once they are removed.
     """
     events = rules.followed(work.changes)
     emptied = rules.empties(events)
@@ -199,7 +199,7 @@ def key_after(key: Sequence[str], planned: Sequence[TargetColumnPlan]) -> tuple[
 
 
 def fits(old: LogicalType, new: LogicalType) -> bool:
-    """Whether every value of type `old` is one of type `new` without a change."""
+    """Return True if every value of type `old` is a value of type `new` without conversion."""
     digits, new_digits = _digits(old), _digits(new)
     if old.kind in _INTEGERS and new.kind in _INTEGERS:
         return _INTEGERS.index(old.kind) <= _INTEGERS.index(new.kind)
@@ -213,7 +213,7 @@ def fits(old: LogicalType, new: LogicalType) -> bool:
 
 
 def type_error(target: TableId, column: Column, new: LogicalType) -> ChangeRefusedError:
-    """The table has a column of another type than the rows to come."""
+    """Return the error for a column whose type differs from that of new rows."""
     return ChangeRefusedError(
         f"{target}: column {column.name} is {column.type.kind} in the target and {new.kind} at the source, and rows "
         "already written cannot change their type. No row of the new type was written. Take a new snapshot of "
@@ -222,7 +222,7 @@ def type_error(target: TableId, column: Column, new: LogicalType) -> ChangeRefus
 
 
 def same_everywhere(changed: Callable[[Column, Column], bool], present: Sequence[Column], planned: ColumnsPlan) -> bool:
-    """Whether nothing is to be altered: no column comes, goes, or is `changed`."""
+    """Return True if nothing must be altered: no column is added, dropped or `changed`."""
     before = {column.name: column for column in present}
     kept = [p for p in planned.columns if p.origin is not None]
     if len(kept) != len(planned.columns) or len(kept) != len(before):
@@ -259,7 +259,7 @@ def _after(
 def _after_rename(
     planned: list[TargetColumnPlan], name: str, new_name: str, *, fold: Callable[[str], str]
 ) -> list[TargetColumnPlan]:
-    """The column has another name, and no column that stayed has that any more."""
+    """Return the columns with one renamed, and without another column that had the new name."""
     renamed = next((p for p in planned if p.column.name == name), None)
     if renamed is None:
         return planned
@@ -270,7 +270,7 @@ def _after_rename(
 def _with_all(
     planned: list[TargetColumnPlan], work: TableCommit, *, emptied: bool, fold: Callable[[str], str]
 ) -> list[TargetColumnPlan]:
-    """A table that was created again may have other columns; its rows went with the old one."""
+    """Return the columns of a table that was created again, whose columns may differ; its old rows are gone."""
     wanted = {fold(column.name): column for column in work.schema.columns}
     here = {fold(p.column.name) for p in planned}
     kept = []

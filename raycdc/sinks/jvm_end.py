@@ -1,9 +1,8 @@
-"""Whether a call to Spark failed because its JVM is gone, and why that ended.
+"""Detects whether a call to Spark failed because its JVM has ended, and why it ended.
 
-Asked by whoever calls a session (`raycdc.sinks.delta.spark_merge`, `raycdc.spark`). A JVM that ends breaks its
-connections first, and is an ended process a moment later: who looked at once would take its end for an error of the
-work, by which the run would end. What Spark was asked for can be asked of another session, so such an error is one that
-is tried again.
+Used by callers of a session (`raycdc.sinks.delta.spark_merge`, `raycdc.spark`). A JVM that ends first breaks its
+connections, and its process ends a moment later: a check without delay would take this for an error of the work, which
+ends the run. Work of a lost JVM can be repeated in another session, so such an error is retried.
 """
 
 from __future__ import annotations
@@ -16,23 +15,21 @@ from raycdc.errors import SparkLostError
 
 #: Begins the words about a JVM that ended.
 LOST = "Spark is gone: its JVM ended."
-#: Stands in those about one that had no memory left.
+#: Part of messages about a JVM without memory.
 MEMORY = 'It had no memory left: set "spark.driver.memory" in spark.conf to more than it has (2g where nothing is set).'
-#: How long a process may take to end whose connections are gone, or which says that it has no memory: Spark lets its
-#: own hooks run first.
+#: How long a process may take to end after its connections broke, or after it reported that it has no memory: Spark
+#: runs its own hooks first.
 ENDS_S = 20.0
 #: Exit codes of a JVM without memory: with ``-XX:+ExitOnOutOfMemoryError``, and of Spark (`SparkExitCode.OOM`).
 _NO_MEMORY = frozenset({3, 52})
-#: In what may be of a JVM that lives on, too: py4j says the same of a class that is not there.
+#: These texts do not prove that the JVM ended: py4j gives the second one for a missing class, too.
 _UNCLEAR = re.compile(r"java\.lang\.OutOfMemoryError|does not exist in the JVM")
-#: All that py4j says of a call whose connection broke; one that Java answered with an error has a trace behind this.
+#: The whole text of py4j about a call whose connection broke; if Java answered with an error, a trace follows.
 _UNANSWERED = re.compile(r"An error occurred while calling \S+")
 
 
 def exit_code(session: Any) -> int | None:
-    """The exit code of the JVM that `session` was of, negative for a signal; None while it lives, or where its process
-    is not ours.
-    """
+    """Return the exit code of the JVM of `session`, negative for a signal; None if it lives or is not our process."""
     process = _process(session)
     return None if process is None else process.poll()
 
@@ -48,9 +45,10 @@ def words(code: int | None) -> str:
 
 
 def lost(session: Any, cause: BaseException) -> SparkLostError | None:
-    """The error that says that the JVM of `session` is gone, where a call to it failed with `cause` because of that;
-    None where it lives. Blocks for `ENDS_S` at most, and only where `cause` may be of an end; one that does not end
-    although nobody can speak to it any more is ended.
+    """Return the error that the JVM of `session` is gone, if that explains `cause`; None if the JVM lives.
+
+    Blocks for at most `ENDS_S`, and only if `cause` may come from an end. A JVM that can no longer be reached but does
+    not end is killed.
     """
     process = _process(session)
     if process is None:
@@ -70,8 +68,9 @@ def lost(session: Any, cause: BaseException) -> SparkLostError | None:
 
 
 def _is_cut_off(cause: BaseException | None) -> bool:
-    """Whether `cause`, or what led to it, is of a connection to Java that broke. An error of Java's is an answer, and
-    py4j's own word about a call that cannot be made is none of a connection.
+    """Return True if `cause`, or one of its causes, is a broken connection to Java.
+
+    Java's own errors are answers, and py4j's error about an impossible call is no broken connection.
     """
     from py4j.protocol import Py4JError, Py4JNetworkError
 

@@ -15,9 +15,9 @@ from raycdc.sinks.api import TableCommit
 from raycdc.sinks.steps import ExactlyOnceSink, StageBatch, TargetT
 from raycdc.sinks.tasks import LinesFile, WriteJsonLines
 
-#: What the one task of a work says of the file that it wrote.
+#: The result of a commit's single task: the file that it wrote.
 StagedLines = list[LinesFile]
-#: What any database takes as a value.
+#: A value that any database accepts.
 Plain = str | int | float | bool | None
 
 

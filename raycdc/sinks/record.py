@@ -1,19 +1,19 @@
-"""A target's row in the commit table of a database: what it says, how it is written down. Pure.
+"""A target's row in the commit table of a database, and its format. Pure.
 
 *Format*: ``columns`` is a JSON list of the target's columns, or, while a schema change waits for the rows of its epoch,
 ``{"version": 2, "columns": […], "before": …, "intent": …}``; with an ``identity`` it is version 3, with ``demands``
-version 4, and where the intent copies columns version 5. A newer version is refused by name.
+version 4, and if the intent copies columns, version 5. A newer version is refused.
 
-| what | says | written | gone with |
+| field | content | written | removed with |
 |---|---|---|---|
-| before | the shape before the changes of an epoch whose rows are not there yet | with the change | its rows |
-| intent | the shape that a statement under way will leave, its mark, and the new columns that get others' values \
+| before | the schema before the changes of an epoch whose rows are not written yet | with the change | its rows |
+| intent | the schema that a running statement will leave, its mark, and the new columns that get others' values \
 (MongoDB, whose documents are changed one after the other) | before the statement | it |
-| identity | which of the tables of the name it is, where the database can tell | with the target's first record | – |
+| identity | the identity of the table, if the database has one | with the target's first record | – |
 | demands | the columns that the pipeline made NOT NULL there | with the statement | the first NULL |
 
-An epoch may be dropped after its changes were made. The same changes then come again under another number, perhaps with
-more behind them: they are planned from `Before`, and what was done already is left as it is (`again`).
+An epoch may be dropped after its changes were made. The same changes then come again under another number, perhaps
+followed by more: they are planned from `Before`, and changes that are done already are skipped (`again`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WITHOUT_IDENTITY = 2
 
 @dataclass(frozen=True, slots=True)
 class Before(JsonObject):
-    """The target's columns and key before a change, and what each column is called since; None for one that went."""
+    """The target's columns and key before a change, and the present name of each column; None if it was dropped."""
 
     columns: tuple[Column, ...]
     key: tuple[str, ...]
@@ -132,11 +132,11 @@ class TargetRecord:
         return self.before or Before(self.columns, self.key, tuple(column.name for column in self.columns))
 
     def written(self, vector: CommitVector) -> TargetRecord:
-        """The record once rows up to `vector` are there: nothing before them counts any more."""
+        """Return the record after rows up to `vector` are written: earlier fields do not apply any more."""
         return TargetRecord(vector, self.columns, self.key, self.created, identity=self.identity, demands=self.demands)
 
 
-#: A row that keeps a target's place, so that there is something to lock before anybody committed to it.
+#: An initial row of a target, which can be locked before the first commit.
 NO_COMMITS = (0, 0, 0, False, "[]", "[]")
 
 
@@ -147,7 +147,7 @@ def renamed(before: Before, planned: ColumnsPlan) -> Before:
 
 
 def again(target: TableId, held: TargetRecord, planned: ColumnsPlan) -> ColumnsPlan:
-    """The rest of a plan from ``held.before`` on a target that has ``held.columns``."""
+    """Return the rest of a plan from ``held.before``, for a target that has ``held.columns``."""
     if held.before is None:
         return planned
     now = dict(zip((column.name for column in held.before.columns), held.before.now, strict=True))

@@ -16,7 +16,7 @@ from raycdc.model import META_COLUMNS, Column, RowKind, TableSchema
 from raycdc.model.keys import comparable
 from raycdc.model.types import LogicalType, TypeKind
 
-#: Column of compacted rows: True where the key is gone at the end of the epoch.
+#: The column of compacted rows that is True if the key is deleted at the end of the epoch.
 DELETED = "_deleted"
 
 #: Types of the metadata columns as targets show them.
@@ -55,15 +55,17 @@ class Compacted:
 
 
 def last_per_key(rows: pa.Table, key: Sequence[str], columns: Sequence[str], *, order_by: str = "") -> Compacted:
-    """Reduce `rows` (with `_op` codes and absolute `_seq`) to the last row per `key`; with `order_by` the one with the
-    greatest value of that column, which all have, and among equal ones the last.
+    """Reduce `rows` (with `_op` codes and absolute `_seq`) to the last row per `key`.
 
-    A before-image counts as a deletion of its key: when the update left the key as it was, the after-image follows and
-    wins; when it moved the row to another key, the old one is gone. Rows before the last truncation are moot.
+    With `order_by`, the row with the greatest value of that column is kept, which all rows must have; of equal ones,
+    the last.
+
+    A before-image counts as a deletion of its key: if the update did not change the key, the after-image follows and
+    wins; if it did, the old key is gone. Rows before the last truncation are ignored.
     """
     ops = rows.column("_op").to_numpy()
     seqs = rows.column("_seq").to_numpy()
-    #: Where the rows that count are, in the order in which they happened.
+    #: The indexes of the rows that count, in order of time.
     indexes = np.arange(len(ops))
     if len(seqs) > 1 and not bool(np.all(seqs[1:] > seqs[:-1])):
         indexes = np.argsort(seqs, kind="stable")

@@ -1,19 +1,19 @@
-"""Rows of several source tables in one target: the last row of each key, and proof that no key has two origins. Pure.
+"""Rows of several source tables in one target: the last row of each key, and a check that no key has two origins.
 
-Called inside stage tasks. Each table's changelog says of a key whether its row was there before the epoch (its first
-change is a before-image or a deletion) and whether it is there after it (its last is an insert or an after-image). So
-for a key in all tables of an epoch:
+Pure. Called inside stage tasks. Each table's changelog says of a key if its row existed before the epoch (its first
+change is a before-image or a deletion) and if it exists after it (its last change is an insert or an after-image). For
+a key in all tables of an epoch:
 
-| tables that had it before | … that have it after | then |
+| tables that had it before | … that have it after | result |
 |---|---|---|
 | more than one, or | more than one | refused: one target row would stand for several |
-| none | none | nothing: inserted and deleted within the epoch, and the target may have the row of another table |
-| none | one | inserted, and *claimed*: the target must not have it yet, which its commit finds out |
+| none | none | nothing: inserted and deleted within the epoch, and the target may have another table's row |
+| none | one | inserted, and *claimed*: the commit checks that the target does not have it yet |
 | one | none | deleted |
-| one | one | updated; of another table than before, when the row moved |
+| one | one | updated, possibly by another table than before |
 
-A single table whose rows get another key than its own (``primary_keys`` of a transform) is judged alike: there its rows
-may have the same key, which shows in the number of rows that come to have it and that cease to.
+A single table whose rows get a key of a transform (``primary_keys``) is judged in the same way: several of its rows may
+get the same key, which shows in the numbers of rows that gain and lose it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ Key = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class MergedTarget:
-    """The facts about a `target` that several tables go to, or one under another key (`alone`). It has no row of
-    the tables `beginning`.
+    """The facts about a `target` of several tables, or of one under another key (`alone`).
+
+    It has no row of the tables `beginning`.
     """
 
     target: str
@@ -54,16 +55,17 @@ class MergedTarget:
 
     @classmethod
     def of(cls, work: TableCommit) -> MergedTarget | None:
-        """None where each row has its source's key and no other table's rows beside it."""
+        """Return None if each row has its source's key and the target has no other table's rows."""
         if not work.merged:
             return None
         return cls(str(work.target), tuple(map(str, work.beginning)), len(work.merged) == 1)
 
 
 def last_per_origin(rows: pa.Table, key: Sequence[str], columns: Sequence[str], merged: MergedTarget) -> pa.Table:
-    """Reduce `rows` (with `_op` codes, absolute `_seq` and the columns `ORIGIN`) to one row per key that changes, with
-    `DELETED` and `CLAIMED`. Raises `DataError` as the module's table says, and for a table that was emptied unless it
-    is one of those beginning, of which the target has no row, or the only one.
+    """Reduce `rows` (with `_op` codes, absolute `_seq` and the columns `ORIGIN`) to one row per changed key.
+
+    The result has the columns `DELETED` and `CLAIMED`. Raises `DataError` according to the module's table, and for a
+    truncated table unless it is one of those beginning, of which the target has no row, or the only one.
     """
     target, alone = merged.target, merged.alone
     rows = rows.take(pa.array(np.argsort(rows.column("_seq").to_numpy(), kind="stable")))
@@ -137,9 +139,9 @@ def _since_emptied(rows: pa.Table, merged: MergedTarget) -> pa.Table:
 
 
 def same_key(target: str, key: Iterable[str], *, alone: bool = False) -> MergedKeyRefusedError:
-    """Two rows, of two tables unless `alone`, have one key, and the target can hold one of them only.
+    """Return the error for two rows with one key, of two tables unless `alone`: the target can hold only one.
 
-    `key` are the key's columns.
+    `key` has the key's columns.
     """
     shown = key_named(key)
     if alone:

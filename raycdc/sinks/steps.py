@@ -1,32 +1,34 @@
-"""One exactly-once protocol between the epoch loop and a target, for every sink that can read its own record.
+"""The exactly-once protocol between the epoch loop and a target, for every sink that can read its own record.
 
-`ExactlyOnceSink` decides, `Target` has the verbs that a sink supplies. Before each decision the sink opens the target
-(under a lock or in a transaction, where the store has them) and asks where it stands:
+`ExactlyOnceSink` decides; a sink implements the verbs of `Target`. Before each decision the sink opens the target
+(under a lock or in a transaction, if the store has them) and reads its state:
 
-| standing | means | `apply_schema` | `commit` | `tombstone` |
+| state | meaning | `apply_schema` | `commit` | `tombstone` |
 |---|---|---|---|---|
-| `MissingTarget` | nothing lies there | `create` where the epoch creates the table, else refused | refused | `bar` |
-| `UnfinishedTarget` | an earlier start made it and wrote no row | `begin` | refused | `bar` |
-| `ForeignTarget` | of others | refused, `adopt` or `replace`, as ``pipeline.on_existing`` says | refused | `bar` |
+| `MissingTarget` | nothing exists there | `create` if the epoch creates the table, else refused | refused | `bar` |
+| `UnfinishedTarget` | an earlier start created it and wrote no row | `begin` | refused | `bar` |
+| `ForeignTarget` | others created it | refused, `adopt` or `replace`, as ``pipeline.on_existing`` says | refused |
+`bar` |
 | `OwnTarget` | it holds epochs of this pipeline | `evolve` | `write`, for each step of the epoch | `bar` |
 
-A step that a target holds already is never done again: every verb gets a `CommitMetadata` and must write its vector in
-the same transaction as what it does. Three refusals come before everything else:
+A step that a target holds already is never repeated: every verb gets a `CommitMetadata` and must write its vector in
+the same transaction as its changes. Three checks come before everything else:
 
 * *fencing*: a record of a newer generation ends this driver (`FencedError`);
-* *going back*: a target that holds less than this driver saw or left there was restored from an older copy, and what
-  came in between would be missing without a word (`TargetDroppedError`). Not where it *begins anew*: no row of earlier
-  epochs is to be in it (`raycdc.sinks.changes.replaces_all_rows`), and the target is gone, or has just been refused for
-  that: whatever it was is over then (`ExactlyOnceSink.forget`);
-* *a tombstone over rows*: an epoch that was half written cannot be dropped (`SinkError`).
+* *going back*: a target that holds less than this driver saw or left there was restored from an older copy, and the
+  epochs in between would silently be missing (`TargetDroppedError`). This does not apply to a resnapshot, after which
+  no row of earlier epochs remains (`raycdc.sinks.changes.replaces_all_rows`), if the target is gone or was just refused
+  for that reason: its history is then forgotten (`ExactlyOnceSink.forget`); * *a tombstone over rows*: an epoch that
+  was half written cannot be dropped (`SinkError`).
 
-A verb that is about to remove all rows asks `Target.require_own` first: rows of others never go with a source's.
+A verb that is about to remove all rows calls `Target.require_own` first: rows of others are never removed with a
+source's.
 
-Where the process dies: before the verb's transaction ends the target stands as it stood; after it, it holds the step. A
-verb that needs several transactions leaves in its record what is to be finished, and `recover` finishes it first.
+If the process dies before the verb's transaction ends, the target is unchanged; after it, the target holds the step. A
+verb that needs several transactions records the unfinished part, and `recover` finishes it first.
 
-The Kafka sink keeps the same rules inside its tasks (`raycdc.sinks.kafka.tasks`), because a transaction of Kafka cannot
-be handed from a task to the driver; it uses `holds` for them.
+The Kafka sink follows the same rules inside its tasks (`raycdc.sinks.kafka.tasks`), because a transaction of Kafka
+cannot be passed from a task to the driver; it uses `holds` for them.
 """
 
 from __future__ import annotations
@@ -59,8 +61,10 @@ from raycdc.state.opaque import Positions
 
 @dataclass(frozen=True, slots=True)
 class MissingTarget:
-    """Nothing lies at the target. `lost` is what a record says that it held while it was there; `vector` counts all the
-    same, because it was written about a target that nobody had made yet (a tombstone).
+    """Nothing exists at the target.
+
+    `lost` is the record's vector from when it existed; `vector` is valid because it was written about a target that did
+    not exist yet (a tombstone).
     """
 
     lost: CommitVector | None = None
@@ -69,15 +73,16 @@ class MissingTarget:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedTarget:
-    """A start of this pipeline made the target and died, or was given another state, before it wrote a row."""
+    """A start of this pipeline created the target, but wrote no row: it died, or got another state."""
 
     vector: CommitVector | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignTarget:
-    """Something lies at the target that this pipeline neither made nor took over. `unusable` is raised where it can be
-    neither adopted nor replaced.
+    """The target was neither created nor adopted by this pipeline.
+
+    `unusable` is the error to raise if it can be neither adopted nor replaced.
     """
 
     vector: CommitVector | None = None
@@ -139,16 +144,16 @@ def fenced(target: TableId | str, generation: int) -> FencedError:
 
 
 class Target(ABC):
-    """One target in the hands of one thread, from the moment that its record can be read until it is left.
+    """One target, used by one thread, from reading its record until it is closed.
 
-    A verb does what it says and writes the stamp's vector in one transaction, or leaves its record such that `recover`
+    A verb makes its changes and writes the stamp's vector in one transaction, or leaves a record from which `recover`
     completes it. It may raise any `SinkError`; a `TableRefusedError` concerns this target only, and after a
-    `SinkUnavailableError` the same is asked again for minutes, in a transaction of its own. An `OSError` of the store,
-    or an error of its driver, is the sink's to turn into a `SinkError`, as `raycdc.sinks.api` says; one ``except`` in
-    the sink's `opened` does it for all verbs. Any other error ends the run as a bug.
+    `SinkUnavailableError` the call is retried for minutes, each time in a new transaction. The sink must turn an
+    `OSError` of the store, or an error of its client library, into a `SinkError`, as `raycdc.sinks.api` says; one
+    ``except`` in the sink's `opened` does it for all verbs. Any other error ends the run as a bug.
     """
 
-    #: Whether a target that holds less than before was put back by somebody; False where people may take rows away.
+    #: True if a target that holds less than before must have been restored; False if people may remove rows.
     remembers: ClassVar[bool] = True
 
     def __init__(self, name: TableId, progress: str) -> None:
@@ -158,17 +163,19 @@ class Target(ABC):
 
     @abstractmethod
     def read_state(self, epoch: int | None = None) -> TargetState:
-        """Where the target stands now, read from the store itself. `epoch` is the one that is to be applied, if any."""
+        """Return the target's state, read from the store itself. `epoch` is the one to be applied, if any."""
 
     def is_alone(self) -> bool:
-        """Whether this pipeline made or emptied the target, so that no row of others is in it; asked after `state`.
-        It is not of a target that was adopted.
+        """Return True if this pipeline created or emptied the target, so that no row of others is in it.
+
+        Called after `state`. Always False for an adopted target.
         """
         return True
 
     def recover(self, commit_metadata: CommitMetadata) -> bool:
-        """Finish what a driver that died left half done, under the generation of `commit_metadata`; whether there was
-        such.
+        """Finish the incomplete work of a dead driver, under the generation of `commit_metadata`.
+
+        Return True if there was any.
         """
         return False
 
@@ -177,27 +184,28 @@ class Target(ABC):
         """Make the target, empty, with the columns of `work`."""
 
     def begin(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Make a target that was only begun fit for `work`."""
+        """Prepare an unfinished target for `work`."""
         self.replace(work, commit_metadata)
 
     @abstractmethod
     def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Put an empty target of `work` in the place of what lies there."""
+        """Put an empty target of `work` in place of the existing one."""
 
     def require_adoptable(self) -> None:  # noqa: B027
         """`TargetExistsError` for what `adopt` would refuse, as far as that is known without the columns to come."""
 
     @abstractmethod
     def adopt(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Go on with somebody's target, rows and all; refuse where its columns or rows do not allow that."""
+        """Take over another writer's target with its rows; refuse if its columns or rows do not allow that."""
 
     @abstractmethod
     def evolve(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
         """Carry out the changes of `work` on a target that does not hold them."""
 
     def steps(self, work: TableCommit, staged: Any) -> Sequence[int]:
-        """The steps in which `staged` is written, in order; none means a single one. Refuses where the target is not
-        fit for the rows any more.
+        """Return the steps in which `staged` is written, in order; empty means a single one.
+
+        Refuses if the target is no longer fit for the rows.
         """
         return ()
 
@@ -208,33 +216,38 @@ class Target(ABC):
         """
 
     def vanished(self, staged: Any, step: int) -> Sequence[str]:
-        """The files, of those staged for `step`, that somebody took away since: the epoch is staged again then. A verb
-        that only names its files looks for them after its commit, too, and refuses where one is not there.
+        """Return those files staged for `step` that someone deleted since: the epoch is then staged again.
+
+        A verb that only names its files in a commit also checks them after it, and refuses if one is missing.
         """
         return ()
 
     def skip(self, staged: Any, step: int) -> None:  # noqa: B027
-        """The target holds `step` already: what was staged for it may go."""
+        """Delete the files staged for `step`, which the target holds already."""
 
     def abandon(self, staged: Any) -> None:  # noqa: B027
-        """The target is gone, and `staged` refused with it: what was staged there may go, as nobody will commit it."""
+        """Delete the `staged` files of a target that is gone, because they will not be committed."""
 
     @abstractmethod
     def bar(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        """Write an empty commit, whatever lies there: the epoch of `commit_metadata` can never be written any more."""
+        """Write an empty commit, whatever the target's state.
+
+        The epoch of `commit_metadata` can then never be written later.
+        """
 
     def disappeared(self) -> SinkError:
         """The target should be there and is not."""
         return TargetDroppedError(f"{self.location} disappeared. Read its source table anew.")
 
     def taken(self) -> SinkError:
-        """The target is somebody else's, and the configuration does not say what becomes of it."""
+        """Return the error for another writer's target, if the configuration does not allow its use."""
         return occupied_error(self.location, "route the table to another name")
 
     def require_own(self, *, alone: bool, on_existing: str) -> None:
-        """Called before all rows go, because the source table was emptied or begins again: `TargetExistsError` where
-        there may be rows of others (not `alone`: the target was taken over, or another pipeline writes to it), unless
-        `on_existing` says that it is replaced.
+        """Raise `TargetExistsError` before all rows are removed, if some may belong to others.
+
+        Called because the source table was truncated or is resnapshotted. Rows may belong to others if not `alone`: the
+        target was adopted, or another pipeline writes to it. With `on_existing` set to replace, nothing is raised.
         """
         if not alone and on_existing != "replace":
             raise TargetExistsError(
@@ -253,7 +266,7 @@ class Target(ABC):
 
 
 def has_only(record: CommitVector | None) -> str:
-    """A text about the contents of a target that went back in time, for people."""
+    """Return a text about the content of a target that went back in time."""
     return "nothing of this pipeline" if record is None else f"only epoch {record.epoch}"
 
 
@@ -261,7 +274,10 @@ TargetT = TypeVar("TargetT", bound=Target)
 
 
 class StageBatch:
-    """The stage tasks of several targets, which run together; each result goes to whoever added its task."""
+    """The stage tasks of several targets, which run together.
+
+    Each result is passed to the caller that added its task.
+    """
 
     def __init__(self) -> None:
         self._tasks: list[StageTask[Any]] = []
@@ -278,7 +294,7 @@ class StageBatch:
 
 
 class TargetVectors:
-    """How far this process saw each target, and which of them held less than that later."""
+    """The newest vector of each target that this process saw, and the targets that later held less."""
 
     def __init__(self) -> None:
         self._vectors: dict[TableId, CommitVector] = {}
@@ -298,13 +314,14 @@ class TargetVectors:
         self._went_back[target] = epoch
 
     def is_refused(self, target: TableId) -> bool:
-        """Whether `went_back` said so, and nothing began since."""
+        """Return True if `went_back` was called for the target, and no resnapshot began since."""
         return target in self._went_back
 
     def is_over(self, state: TargetState, work: TableCommit) -> bool:
-        """Whether a target that was known, and begins anew with `work`, is not what it was any more: nothing of it is
-        there, or that was refused in an earlier epoch, so that its table was read anew. A merged target that gets one
-        more source is not created by that: the rows of the others are to be there.
+        """Return True if the history of a known target ends, because it is resnapshotted with `work`.
+
+        The target must be gone, or must have been refused in an earlier epoch, so that its table was read again. A
+        merged target that gets an additional source is not recreated by that: it must keep the rows of the others.
         """
         reached = self.of(work.target)
         if reached is None or reached.epoch >= work.epoch:
@@ -312,7 +329,7 @@ class TargetVectors:
         return not isinstance(state, OwnTarget) or self._went_back.get(work.target, work.epoch) < work.epoch
 
     def forget(self, target: TableId) -> None:
-        """Whatever the target was is over."""
+        """Forget the target's history."""
         self._vectors.pop(target, None)
         self._went_back.pop(target, None)
 
@@ -337,8 +354,10 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
 
     @abstractmethod
     def opened(self, target: TableId, *, writes: bool) -> AbstractContextManager[TargetT]:
-        """The target until the block ends. With `writes` nobody else commits to it meanwhile, or whoever does makes
-        the verbs fail; what a transaction holds is committed when the block ends without an error.
+        """Open the target until the block ends.
+
+        With `writes`, other writers are excluded meanwhile, or their commits make the verbs fail. A transaction is
+        committed when the block ends without an error.
         """
 
     def check_work(self, work: TableCommit) -> None:
@@ -353,12 +372,10 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         """
 
     def after_commit(self, work: TableCommit, staged: Any) -> None:
-        """The target holds the epoch: remove what was staged, do what is due."""
+        """Delete staged files and do maintenance, after the target holds the epoch."""
 
     def forget(self, target: TableId) -> None:
-        """The target that was there is over, and one is made anew: nothing that this process knows of it counts any
-        more. A sink that keeps more than its base forgets that, too.
-        """
+        """Forget everything about a target that is made again. A sink with more state overrides it."""
         self._reached.forget(target)
 
     # -- the protocol
@@ -420,7 +437,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 raise
             if self._is_made_by_commit(work) and not isinstance(state, OwnTarget):
                 reach("in_commit")
-                # Somebody may have made one since the schema was applied.
+                # Another writer may have created one since the schema was applied.
                 self._begin(target, state, work, commit_metadata)
                 state = OwnTarget(commit_metadata.vector)
             if not isinstance(state, OwnTarget):
@@ -460,10 +477,10 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         work: TableCommit,
         commit_metadata: CommitMetadata,
     ) -> None:
-        """Make the target of `work`, or do with what lies there as ``pipeline.on_existing`` says."""
+        """Create the target of `work`, or treat an existing one according to ``pipeline.on_existing``."""
         match state:
             case MissingTarget(lost):
-                # A tombstone may be about what somebody else had there.
+                # A tombstone may concern another writer's earlier target.
                 anew = lost is None or lost.step == STEP_TOMBSTONE or replaces_all_rows(work, self._context.rules)
                 if not creates(work) or not anew or (lost is not None and lost.epoch >= work.epoch):
                     raise target.disappeared()
@@ -477,10 +494,11 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                 assert_never(state)
 
     def _is_made_by_commit(self, work: TableCommit) -> bool:
-        """Whether a target that is not there, and in which nothing is to be, is made by the commit of the epoch, as
-        anything else would be a commit more. Not sooner, because a target that holds an epoch keeps it from being
-        dropped; and not where it has partitions, because rows of the epoch behind it may be staged before, in folders
-        that are named by their values, which look like somebody else's.
+        """Return True if the epoch's commit creates the missing, empty target, which saves one commit.
+
+        It is not created earlier, because a target that holds an epoch prevents dropping the epoch. It is not done for
+        a partitioned target: rows of the next epoch may be staged before, in folders named by their values, which look
+        like another writer's files.
         """
         return self.makes_at_once and creates(work) and not work.segments and not work.layout.partitions
 
@@ -489,7 +507,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         return self._context.write == UPSERT
 
     def _state_of(self, target: TargetT, work: TableCommit, commit_metadata: CommitMetadata) -> TargetState:
-        """Where `target` stands, of no newer driver, not behind what it was, and with nothing left half done."""
+        """Return the state of `target`, after checks for a newer driver and for going back, and after `recover`."""
         state = target.read_state(work.epoch)
         holds(_record(state), commit_metadata.vector, target.name)
         if replaces_all_rows(work, self._context.rules) and self._reached.is_over(state, work):
@@ -500,7 +518,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
                     f"epochs before {work.epoch} is not there."
                 )
             self.forget(work.target)
-            # A handle may have read it as the one that was.
+            # A handle may still have the old table.
             state = target.read_state(work.epoch)
         record = _record(state)
         reached = self._reached.of(target.name)
@@ -523,7 +541,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         target.evolve(work, commit_metadata)
 
     def _on_existing(self, target: TargetT, state: ForeignTarget) -> str:
-        """The treatment of a target that is somebody else's."""
+        """Return the treatment of another writer's target."""
         if state.unusable is not None:
             raise state.unusable
         if self._context.on_existing == "fail":

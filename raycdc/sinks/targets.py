@@ -44,17 +44,17 @@ def check_names(
 
 
 def is_of_pipeline(app_id: str, ours: str) -> bool:
-    """Whether the commits of `app_id` are those of the pipeline of `ours`, with this or another state."""
+    """Return True if the commits of `app_id` are of the pipeline of `ours`, with this or another state."""
     return bool(app_id) and app_id.rpartition(":")[0] == ours.rpartition(":")[0]
 
 
 def absent(paths: Iterable[FileName]) -> list[str]:
-    """The files that are not there any more."""
+    """Return the files that do not exist any more."""
     return [str(path) for path in paths if not is_there(path)]
 
 
 def lost_files(location: str, epoch: int, paths: Sequence[str]) -> TargetModifiedError:
-    """A commit to `location` names files of an epoch that somebody deleted at that moment."""
+    """Return the error for a commit to `location` whose files someone deleted at that moment."""
     return TargetModifiedError(
         f"{location} names {len(paths)} files of epoch {epoch} that were deleted while it was committed, {paths[0]} "
         "among them: files that are in no commit yet were cleaned up (VACUUM, remove_orphan_files). Readers fail, and "
@@ -63,8 +63,9 @@ def lost_files(location: str, epoch: int, paths: Sequence[str]) -> TargetModifie
 
 
 def occupied_error(location: str, elsewhere: str, *, replaced: str = "to empty it first") -> TargetExistsError:
-    """The refusal of a target that others made. `elsewhere` is the way to another target, and `replaced` what
-    ``on_existing = "replace"`` does to this one.
+    """Return the error for a target that others created.
+
+    `elsewhere` describes how to use another target, and `replaced` what ``on_existing = "replace"`` does to this one.
     """
     return TargetExistsError(
         f"{location} exists and was not created by this pipeline (or its state was deleted). Set pipeline.on_existing "

@@ -16,13 +16,13 @@ TASK_BYTES_MAX = 512 << 20
 #: Files of a table that merges rewrite: a changed row costs the rewriting of its whole file.
 MERGED_FILE_BYTES_MAX = 64 << 20
 
-#: How finely large segments are cut.
+#: The number of parts per task into which large segments are cut.
 PARTS_PER_GROUP = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A run of batches of a segment: the `part`-th of so many."""
+    """A run of batches of a segment: its `part`-th part."""
 
     segment: Segment
     part: tuple[int, int] = (0, 1)
@@ -91,5 +91,5 @@ def _parts(segment: Segment, target_size: int) -> list[Input]:
 
 
 def _in_order(inputs: list[Input]) -> list[Input]:
-    # Stable: a table's log segments of one epoch share their base, and stand in the manifest in log order.
+    # Stable: a table's log segments of one epoch share their base, and the manifest has them in log order.
     return sorted(inputs, key=lambda entry: entry.segment.seq_base)

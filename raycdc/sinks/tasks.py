@@ -1,14 +1,12 @@
-"""The stage tasks of the file-based sinks: segments in, one file out, named by the caller.
+"""The stage tasks of file-based sinks: segments in, one file out, named by the caller.
 
-Run by a `TaskRunner` in a Spark worker or in the driver process. Each writes ``path``, whole and synced, and returns
-what the sink's commit needs to know of it. A task that runs twice, even at the same time, writes under two temporary
-names and renames the same content over the same name: harmless.
+Run by a `TaskRunner` in a Spark worker or in the driver process. Each writes ``path`` completely, syncs it, and returns
+what the sink's commit needs to know of it. A task that runs twice, even concurrently, writes two temporary files and
+renames the same content to the same name, which is harmless.
 
-Arrow rows as JSON Lines, column by column in compiled string kernels.
-
-Called inside stage tasks and by the console sink. Values read as ``raycdc inspect binlog`` prints them: integers and
-doubles as JSON numbers, decimals and temporals as text exactly as MySQL prints them (TIMESTAMP in UTC), bytes as
-``{"$binary": base64}``, JSON columns as JSON, null as null.
+Arrow rows become JSON Lines column by column in compiled string kernels, in stage tasks and in the console sink. Values
+look as in ``raycdc inspect binlog``: integers and doubles as JSON numbers, decimals and temporals as text exactly as
+MySQL prints them (TIMESTAMP in UTC), bytes as ``{"$binary": base64}``, JSON columns as JSON, null as null.
 """
 
 from __future__ import annotations
@@ -73,11 +71,11 @@ def _content(lines: pa.Array) -> pa.Buffer:
 #: Rows per Parquet row group: large enough to compress well, small enough that a task's memory stays near one batch.
 ROW_GROUP_ROWS = 1 << 17
 
-#: Less rows, where they have so many bytes in memory.
+#: Row groups are smaller if their rows have this many bytes in memory.
 ROW_GROUP_BYTES_MAX = 64 << 20
 
-#: A dictionary that grows beyond this is given up early: building one for values that do not repeat halves the speed
-#: (measured 1.26 against 2.57 M rows per CPU-second), and those that repeat fit.
+#: A dictionary larger than this is abandoned early: building one for values that do not repeat halves the speed
+#: (measured 1.26 against 2.57 M rows per CPU-second), and one for values that repeat is smaller.
 DICTIONARY_BYTES_MAX = 64 << 10
 
 _PARQUET: dict[str, str | int | bool] = {
@@ -147,9 +145,9 @@ class WriteJsonLines(TableTask[LinesFile]):
 
 @dataclass(frozen=True, slots=True)
 class CompactToParquet(TableTask[CompactedFile]):
-    """The last row of each key (by `order_by`, where that is given) with `DELETED`, as Parquet, for a merge.
+    """Writes the last row of each key (by `order_by`, if given) with `DELETED` as Parquet, for a merge.
 
-    Of several `merged` (`raycdc.sinks.source_tables`) with `CLAIMED`, too, and refused where two have one key.
+    With several `merged` (`raycdc.sinks.source_tables`) it also has `CLAIMED`, and is refused if two have one key.
     """
 
     path: FileName
@@ -176,9 +174,10 @@ def compacted_rows(table: TableInput, *, order_by: str = "") -> Compacted:
 
 
 def compacted_merged(table: TableInput, merged: MergedTarget) -> Compacted:
-    """As `compacted_rows`, for rows of several source tables, or of one under another key: with `CLAIMED`, too.
+    """Do `compacted_rows` for rows of several source tables, or of one under another key, with `CLAIMED`.
 
-    Only a single table can be emptied (`Compacted.truncated`): the rows of several cannot be told apart in the target.
+    Only a single table can be truncated (`Compacted.truncated`): the rows of several cannot be told apart in the
+    target.
     """
     rows = _changes(table, [("_op", pa.int8()), ("_seq", pa.int64()), *((name, pa.string()) for name in ORIGIN)])
     compacted = last_per_origin(rows, table.schema.primary_key, table.schema.arrow().names, merged)
@@ -193,7 +192,7 @@ def _changes(table: TableInput, meta: Sequence[tuple[str, pa.DataType]]) -> pa.T
 
 @dataclass(frozen=True, slots=True)
 class WrittenParquet:
-    """A Parquet file as it was written, with its footer."""
+    """A written Parquet file with its footer."""
 
     path: FileName
     rows: int
@@ -219,7 +218,7 @@ def write_parquet(
 def write_parquet_file(
     path: FileName, schema: pa.Schema, batches: Iterable[pa.RecordBatch], **options: Any
 ) -> DataFile:
-    """As `write_parquet`, with what a table's log says of the file."""
+    """Do `write_parquet`; return the file as the table's log describes it."""
     written = write_parquet(path, schema, batches, **options)
     return DataFile(written.path, written.rows, written.size, delta_statistics(written.footer, schema))
 

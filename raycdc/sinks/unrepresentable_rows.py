@@ -1,5 +1,6 @@
-"""Rows with a value that a target can never have, as sinks tell them (`raycdc.sinks.api.Sink.unrepresentable`). Pure
-Arrow.
+"""Rows with a value that a target can never have, as sinks tell them (`raycdc.sinks.api.Sink.unrepresentable`).
+
+Pure Arrow.
 """
 
 from __future__ import annotations

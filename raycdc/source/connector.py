@@ -39,15 +39,15 @@ A source of tables imports, beside this page:
 | `raycdc.model` | tables, columns, types and schemas; `changelog_schema`, and `as_inserts` for the rows of a chunk |
 | `raycdc.state.opaque` | `Position`: a position in a log, encoded and decoded by the source's own codec |
 | `raycdc.source.schema_document` | `SchemaDocument.of`: a table's schema as the state has it |
-| `raycdc.source.snapshot.enumerator.snapshot_plan` | `EnumeratorDialect`; it gives `StartPoint`, `TablePlan`,
+| `raycdc.source.snapshot.enumerator.snapshot_plan` | `EnumeratorDialect`; it gives `StartPoint`, `TablePlan`, \
 `PlannedChunks` |
-| `raycdc.source.tables.resnapshots` | `unread` (of one column, the chunk key), or `without_chunks`; `begin` for the log
-|
+| `raycdc.source.tables.resnapshots` | `unread` (of one column, the chunk key), or `without_chunks`; `begin` for the \
+log |
 | `raycdc.source.snapshot.reader.reading` | `BlockingLog`, `ChunkReader`, `HighWatermark` |
-| `raycdc.source.snapshot.log.log_unit` | the units of a log (`LogUnit`), their `LogPosition`, and the changes of tables
-|
-| `raycdc.source.snapshot.log.log_rows` | `LogRows`: the rows of one table in a unit, each with its position as ``_pos``
-|
+| `raycdc.source.snapshot.log.log_unit` | the units of a log (`LogUnit`), their `LogPosition`, and the changes of \
+tables |
+| `raycdc.source.snapshot.log.log_rows` | `LogRows`: the rows of one table in a unit, each with its position as \
+``_pos`` |
 | `raycdc.source.snapshot.handoff.open_chunk` | `KeyOrder` |
 | `raycdc.source.split` | `StreamSplit`, `SnapshotSplit`, `OpenedAt` |
 | `raycdc.source.snapshot.log.stream_state` | `stream_of`: the log's state in the manifest that `preflight` is given |

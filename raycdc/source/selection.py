@@ -4,8 +4,8 @@
 |---|---|
 | named in full, unknown to the state, and not at the source | an error, with the most similar name |
 | selected and at the source, unknown to the state | new: read with a snapshot while the others stream |
-| the same, and the configuration of the last start selected it, too | created since: followed from its creation in the
-log, or read as a new one if the log has none |
+| the same, and the configuration of the last start selected it, too | created since: followed from its creation in \
+the log, or read as a new one if the log has none |
 | selected and at the source, ended in the state | selected or created again: read again |
 | in the state, and not selected any more | ended: its target keeps its rows, and the state says so |
 

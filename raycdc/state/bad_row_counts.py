@@ -1,7 +1,7 @@
-"""How many rows of each table were left out so far (``pipeline.on_bad_record``), in step with the epochs committed.
+"""Counts the rows of each table that were left out (``pipeline.on_bad_record``), in step with committed epochs.
 
-``bad_rows.json`` is written before the commits of an epoch that leaves rows out, with the figures before and after it:
-which of them hold shows when the epoch is committed, or is not, so no crash loses or doubles any.
+``bad_rows.json`` is written before the commits of an epoch that leaves rows out, with the counts before and after it.
+The commit record later decides which counts are valid, so a crash neither loses nor doubles any.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ def bad_rows(store: CheckpointStore, committed: int) -> dict[str, int]:
 
 
 def add_bad_rows(store: CheckpointStore, epoch: int, more: Mapping[str, int], *, committed: int) -> None:
-    """`epoch`, about to be committed after `committed`, leaves out `more`. Writing it again, or what is left of it when
-    some targets hold it, changes nothing.
+    """Record that `epoch`, about to be committed after `committed`, leaves out `more` rows.
+
+    Repeating the call changes nothing, even with only some of the tables, because other targets hold the epoch already.
     """
     before, document = bad_rows(store, committed), store.documents.read(_NAME)
     reported = dict(document["after"]) if document is not None and document["epoch"] == epoch else {}

@@ -20,7 +20,7 @@ from raycdc.state.files.state_folder import StateFolder
 from raycdc.state.manifests.manifest import MANIFEST_VERSION, STATE_NODE, Manifest
 
 Document = dict[str, Any]
-#: Makes a document one of the next version.
+#: A function that turns a document into one of the next version.
 Upgrade = Callable[[Document], Document]
 
 
@@ -68,7 +68,7 @@ EXTENDED_UPGRADES: dict[int, Upgrade] = {**DOCUMENT_UPGRADES, DOCUMENT_VERSION: 
 #: The entries of an object that are one piece of the canonical form: a call for each takes several times as long.
 _ENTRIES_AT_ONCE = 256
 
-#: Parts of what is said of a document that is damaged.
+#: Parts of the message about a damaged document.
 _DAMAGED = " cannot be used: "
 _ADVICE = ". Restore the state folder from a copy, or start under another pipeline.state with a new snapshot."
 
@@ -92,7 +92,7 @@ def decode(data: bytes, *, origin: str) -> Document:
 
 
 def decode_signed(data: bytes, *, origin: str) -> tuple[Document, str]:
-    """`decode`, and the ``sha``, by which one document names another."""
+    """Return the result of `decode` and the document's ``sha``, by which other documents refer to it."""
     try:
         document = json.loads(data)
     except ValueError as cause:
@@ -119,7 +119,7 @@ def whole_manifest(written: Any, *, origin: str) -> Any:
 
 @contextmanager
 def malformed_as_damage(origin: str) -> Iterator[None]:
-    """What cannot be read of a document's fields is a `StateError` naming `origin`."""
+    """Turn errors from reading a document's fields into a `StateError` with `origin`."""
     try:
         yield
     except CodecError as cause:
@@ -185,7 +185,7 @@ def _canonical(value: object, *, levels: int) -> Iterator[str]:
 
 
 def damaged(origin: str, why: str) -> StateError:
-    """The error for a document that is there and cannot be used."""
+    """Return the error for an existing document that cannot be used."""
     return StateError(f"{origin}{_DAMAGED}{why}{_ADVICE}")
 
 

@@ -1,7 +1,7 @@
-"""Columns that have another name in their targets (`raycdc.transform.naming`), as the state keeps them for its life.
+"""Columns that have another name in their targets (`raycdc.transform.naming`), kept for the life of the state.
 
-``names.json`` is written before the first row is, and only ever gets longer: a column that is dropped and comes again
-has the name that it had.
+``names.json`` is written before the first row, and entries are never removed: a column that is dropped and added again
+has the same name as before.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ _NAME = "names.json"
 
 
 def column_names(store: CheckpointStore) -> dict[str, dict[str, str]]:
-    """For each source table the columns with another name in its targets. `StateError` where it cannot be read."""
+    """Return, for each source table, the columns with another name in its targets.
+
+    Raises `StateError` if the document cannot be read.
+    """
     document = store.documents.read(_NAME)
     return {} if document is None else {table: dict(names) for table, names in document["tables"].items()}
 
 
 def add_column_names(store: CheckpointStore, table: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Keep `names` of `table`, durably; returns those that are new."""
+    """Record `names` of `table` durably; return those that are new."""
     known = column_names(store)
     new = {name: made for name, made in names.items() if name not in known.get(table, {})}
     if new:
@@ -32,7 +35,7 @@ def add_column_names(store: CheckpointStore, table: str, names: Mapping[str, str
 def keep_column_names(
     store: CheckpointStore, warn: Callable[[str], None], table: TableId, names: Mapping[str, str]
 ) -> None:
-    """`add_column_names` before any row of `table` is written; each new name is told once."""
+    """Call `add_column_names` before any row of `table` is written, and warn once of each new name."""
     if new := add_column_names(store, str(table), names):
         shown = ", ".join(f"{name!r} is {made!r}" for name, made in new.items())
         warn(f"{table}: {shown} in the target, which cannot hold the column's own name.")

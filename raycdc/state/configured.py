@@ -1,8 +1,8 @@
-"""With what configuration a state was made: kept beside it, and compared at each start (`raycdc.config.changes`).
+"""The configuration that a state was made with: recorded in it, and compared at each start (`raycdc.config.changes`).
 
-``configured.json``: `keys` are values as TOML would have them, by ``section.key``; of a key that may hold a credential
-only a digest is kept. Keys that are free to change are not. A state from before there was this document gets it at its
-next start, unjudged.
+``configured.json`` has `keys` with values as in TOML, by ``section.key``; for a key that may hold a credential, only a
+digest. Keys that may change freely are left out. A state from before this document gets it at its next start without a
+comparison.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _RENAMED_VALUES: Mapping[tuple[str, str], Setting] = {
 }
 _RENAMED_IN_LOOKUPS = {"on_misfit": "on_type_mismatch"}
 
-#: Free to change, and compared with what it was for another reason: which tables are new to the selection.
+#: These keys may change, but are compared to find newly selected tables.
 _SELECTION = frozenset({"source.tables", "source.collections", "source.exclude"})
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key that has another value than when the state was made; texts are for people."""
+    """A key that has another value than when the state was made; its texts are for people."""
 
     key: str
     change: ConfigChangeClass
@@ -53,7 +53,7 @@ class Difference:
         return f"{self.key} is {json.dumps(self.now)}, and was {json.dumps(self.was)} when the state was made"
 
     def tables(self, followed: Collection[str]) -> list[str]:
-        """The tables whose rows would not match: those that it names, or all."""
+        """Return the tables whose rows would not match: those that the value names, or all."""
         if isinstance(self.was, dict) or isinstance(self.now, dict):
             was = self.was if isinstance(self.was, dict) else {}
             now = self.now if isinstance(self.now, dict) else {}
@@ -75,9 +75,11 @@ def configured_keys(config: PipelineConfig, *, has_sink: bool = True) -> dict[st
 
 
 def all_keys(config: PipelineConfig) -> dict[str, Setting]:
-    """Every key, for a plan: those that a state remembers as `configured_keys` has them, and those that are free to
-    change, of which only numbers and words of yes and no stand there, and of others a digest. Of keys that may hold a
-    secret there is nothing: it may change at any time, and could be guessed from its digest.
+    """Return every key, for a plan.
+
+    Keys that a state records are as in `configured_keys`. Of keys that may change freely, only numbers and booleans are
+    given, for other values a digest. Keys that may hold a secret are left out: they may change at any time, and could
+    be guessed from a digest.
     """
     keys: dict[str, Setting] = {}
     for name in COMMON_SECTIONS:
@@ -127,8 +129,10 @@ def write_configured(store: CheckpointStore, keys: Mapping[str, Setting]) -> Non
 
 
 def differences(was: Mapping[str, Setting], now: Mapping[str, Setting], config: PipelineConfig) -> list[Difference]:
-    """The keys of `now` that differ; of those that only one of the two knows nothing is known, unless the source or
-    sink is another, which then is the one difference told.
+    """Return the keys of `now` that differ from `was`.
+
+    Keys that only one of the two has are ignored. If the type of source or sink differs, that is the only difference
+    returned for its section.
     """
     changed = [key for key in now if key in was and was[key] != now[key] and key not in _SELECTION]
     for kind in ("source", "sink"):
@@ -154,7 +158,7 @@ def _kept(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
         value = _value(options, key)
         here = f"{prefix}.{key}" if prefix else key
         if key == "format" and isinstance(value, dict):
-            # One key: an option that was left out before is a difference, too.
+            # Formats are compared as one key, so that an option that was added counts as a difference.
             keys[here] = {k: v for k, v in value.items() if class_of("format", k, None) is not ConfigChangeClass.FREE}
             continue
         change = class_of(section, key, field)
@@ -166,7 +170,7 @@ def _kept(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
 
 
 def _planned(prefix: str, section: str, options: BaseModel) -> dict[str, Setting]:
-    """All keys of a section but those that may hold a secret."""
+    """Return all keys of a section except those that may hold a secret."""
     kept = _kept(prefix, section, options)
     keys: dict[str, Setting] = {}
     for key, field in keys_of(type(options)):

@@ -1,25 +1,24 @@
-"""Documents of the driver's own beside the epochs: requests, column names, figures of bad rows, and the like.
+"""The driver's documents other than epochs: requests, column names, counts of bad rows, and others.
 
-Each has a module that knows its content; `KINDS` below lists all kinds of files. A folder cannot
-make "is my generation still the newest?" and "put this document there" one step, so a driver that was stopped between
-the two, and wakes up behind its successor, may still write. Therefore each driver has files of its own generation, and
-says which documents it takes over, with all that stands in them, before it acts: nobody reads what a stale one writes.
+Each has a module that knows its content; `KINDS` below lists all kinds of files. A folder cannot check the newest
+generation and write a document in one step, so a driver that was suspended between the two may still write after its
+successor. Therefore each driver writes files of its own generation, and first records the documents that it takes over,
+with their content; documents of a stale driver are not read.
 
-| of a document there are | counts |
+| files of a document | the valid one |
 |---|---|
-| a file of a generation as new as what was taken over last | that of the newest generation |
-| older files alone | what was taken over last: the document as it was then, or none |
-| nothing that was taken over, in a state of an older version | the file without a generation |
+| a file of a generation that is not older than the last take-over | that of the newest generation |
+| only older files | the document in the last take-over, or none |
+| no take-over, in a state of an older version | the file without a generation |
 
 ```
 documents/NAME.GENERATION            written by the driver of that generation alone
-generations/GENERATION.documents.json   what it took over: every document that there was, by name
+generations/GENERATION.documents.json   its take-over: every document that existed, by name
 ```
 
-Every kind of file that the folder of a state may have, and what stands in it. Nothing else may be put there.
-
-`CheckpointStore` refuses to write a document of another name, and the sweep for what masks hide
-(``tests/leaks.py``) finds every other file that is of none of these kinds, and every kind that no test has looked into.
+`KINDS` has every kind of file that a state's folder may have. `CheckpointStore` refuses to write a document of another
+name. The search for masked values (``tests/leaks.py``) fails for any other file, and for a kind that no test has
+examined.
 """
 
 from __future__ import annotations
@@ -36,8 +35,9 @@ from raycdc.state.files.state_folder import StateFolder
 
 
 class StateFileKind(NamedTuple):
-    """Files whose name below the state's folder `pattern` matches in full. `rows`: what is made of rows, or quotes
-    them, may stand in it; otherwise names, numbers, and what the configuration says.
+    """Files whose name below the state's folder fully matches `pattern`.
+
+    `rows`: the file may have values of rows, or quote them; otherwise it has only names, numbers and configuration.
     """
 
     pattern: str
@@ -52,7 +52,7 @@ DOCUMENTS = frozenset(
 
 
 def _document(name: str, *, rows: bool = True) -> StateFileKind:
-    """A document of the driver's own, in a state of an older version and in one of this."""
+    """Return the kind of a driver's document, as named by an older version and by this one."""
     assert name in DOCUMENTS
     return StateFileKind(rf"({re.escape(name)}|documents/{re.escape(name)}\.\d{{10}})", rows)
 
@@ -86,7 +86,7 @@ KINDS: Mapping[str, StateFileKind] = MappingProxyType(
         "data source": _document("datasource.json"),
     }
 )
-#: A document whose write was interrupted has the name of the finished one in its own.
+#: A document whose write was interrupted has the final document's name in its own.
 _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
 
 
@@ -101,8 +101,7 @@ def kind_of(name: str) -> str:
 
 T = TypeVar("T")
 
-#: What was asked of the tables (`raycdc.source.tables.parking.Requests`); the coordinator that starts next carries it
-#: out.
+#: Requests about tables (`raycdc.source.tables.parking.Requests`), which the next coordinator carries out.
 REQUESTS = "requests.json"
 
 _FOLDER = "documents"
@@ -114,12 +113,13 @@ _TakenOver = tuple[int, Mapping[str, codec.Document]]
 
 
 class DriverDocuments:
-    """See the module's docstring. Written under the lease only. Every answer comes from storage, but for what a
-    generation took over, which never changes.
+    """The driver's documents; see the module's docstring. Written under the lease only.
+
+    Every read goes to storage, except for a generation's take-over, which never changes.
     """
 
     def __init__(self, folder: StateFolder, generations: Generations) -> None:
-        #: All documents of the state, for whoever has some of its own kind.
+        #: The folder with all documents of the state, for other modules with documents of their own.
         self.folder = folder
         self._generations = generations
         self._taken_over: _TakenOver | None = None
@@ -127,30 +127,34 @@ class DriverDocuments:
         self.changing = threading.RLock()
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """The document `name` as it was written last; None when it never was."""
+        """Return the document `name` as last written; None if it was never written."""
         return self.folder.atomically(lambda: self._read(name))
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
-        """Replace the document `name`, durably; with a ``version`` of its own where it has parts that older versions of
-        raycdc must not pass over (`codec.EXTENDED_VERSION`). `FencedError` where another driver took over.
+        """Replace the document `name` durably. Raises `FencedError` if another driver took over.
+
+        It has a ``version`` of its own if older versions of raycdc must not ignore parts of it
+        (`codec.EXTENDED_VERSION`).
         """
         assert name in DOCUMENTS, f"{name} is none of the documents in raycdc.state.documents"
         data = codec.encode({"version": codec.DOCUMENT_VERSION, **document})
         while True:
             generation = self.as_driver(name, lambda: self._write(name, data))
-            # A number that rises by the driver's own act takes over what was there before that.
+            # If the number rose by the driver's own act, the take-over predates this write, so it is repeated.
             if self._generations.own() in (generation, None):
                 return
 
     def take_over(self, own: OwnGeneration) -> None:
-        """The driver of generation `own`, which begins, takes over the documents as they are now. Nothing that older
-        drivers write counts any more.
+        """Take over the present documents for the new driver of generation `own`.
+
+        Documents that older drivers write later are not valid.
         """
         self.folder.atomically(lambda: self._take_over(own))
 
     def as_driver(self, what: str, act: Callable[[], T]) -> T:
-        """The result of `act`, which is one step with the look at the generations where the storage can do that.
-        `FencedError` where another driver took over; it says that `what` was not done.
+        """Return the result of `act`, done in one step with the check of the generation if the storage can.
+
+        Raises `FencedError` if another driver took over; its message says that `what` was not done.
         """
 
         def own() -> T:
@@ -178,7 +182,7 @@ class DriverDocuments:
             document = codec.read_current(self.folder, _own_name(name, max(newer)))
             if document is not None:
                 return document
-            # Somebody has taken it over just now.
+            # Another driver has just taken it over.
 
     def _take_over(self, own: OwnGeneration) -> None:
         first = self._newest_taken_over() is None

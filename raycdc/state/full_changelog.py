@@ -1,4 +1,4 @@
-"""How changes are made a full changelog (``source.changelog``); what a pipeline was begun with holds for good."""
+"""How changes are made a full changelog (``source.changelog``). A pipeline keeps its first setting forever."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class FullBy(StrEnum):
 
 
 def keep_changelog(store: CheckpointStore, full_by: FullBy) -> None:
-    """Keep the origin, which is decided anew by each start while no epoch is sealed."""
+    """Record the origin. Before the first sealed epoch, each start decides it again."""
     if full_by is not begun_with(store, full=bool(full_by)):
         store.documents.write(_NAME, {"by": str(full_by)})
 
 
 def begun_with(store: CheckpointStore, *, full: bool) -> FullBy:
-    """The origin that the pipeline began with. `ConfigError` where rows were written with another `full`."""
+    """Return the origin that the pipeline began with. Raises `ConfigError` if rows were written with another `full`."""
     document = store.documents.read(_NAME)
     begun = FullBy(document["by"]) if document is not None else FullBy.NOTHING
     if store.last_manifest() is not None and bool(begun) is not full:

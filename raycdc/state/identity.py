@@ -1,14 +1,13 @@
-"""``meta.json``: whose state it is, and whether anybody may go on from it. Written once, but where a state is moved.
+"""``meta.json``: the identity of a state, and if it may be used. Written once, except when the state is moved.
 
-| version | says | whoever would go on from there |
+| version | content | a process that would use the state |
 |---|---|---|
 | 1 | the pipeline's name and the identity of its commits | may |
-| 2, with `moved_to` | that the state is somewhere else now | is told where |
-| 2, with `copied_from` | that a copy of a state is being written there | is told that it is not whole |
+| 2, with `moved_to` | the state is at another location now | gets that location |
+| 2, with `copied_from` | a copy of a state is being written | is told that it is incomplete |
 
-A raycdc that knows version 1 alone refuses the other one by its number. A driver that waited for the state (a standby)
-has read the document before it was barred, so whoever claims a generation looks again, before and behind the claim
-(`require_usable`).
+A raycdc that knows only version 1 refuses version 2 by its number. A standby may have read the document before it was
+barred, so a claim of a generation reads it again, before and after the claim (`require_usable`).
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ BARRED_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class StateIdentity(JsonObject):
-    """Of a state: its pipeline, and `checkpoint`, which is in every commit of it.
+    """The identity of a state: its pipeline, and `checkpoint`, which is in every commit of it.
 
-    `moved_to` bars a place that a state has left, `copied_from` one that a state has not wholly come to; both are
-    folders or URLs, and `at_ms` says since when. `copy` is the one of all copies to a place that writes there.
+    `moved_to` bars a location that a state has left, `copied_from` one that is not complete yet; both are folders or
+    URLs, and `at_ms` says since when. `copy` identifies the copy that writes there.
     """
 
     checkpoint: str
@@ -56,7 +55,7 @@ class StateIdentity(JsonObject):
         return codec.encode(self.to_json())
 
     def bar(self, where: str) -> str:
-        """Why nobody may go on from the place `where`, and what to do."""
+        """Return why the location `where` may not be used, and what to do."""
         since = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
         if self.moved_to:
             return (
@@ -72,7 +71,7 @@ class StateIdentity(JsonObject):
 
 
 def read_identity(folder: StateFolder) -> StateIdentity | None:
-    """What stands in ``meta.json``, a bar too; None where there is none."""
+    """Return the content of ``meta.json``, even if it is a bar; None if there is none."""
     document = codec.read(folder, NAME)
     if document is None:
         return None
@@ -87,7 +86,7 @@ def read_identity(folder: StateFolder) -> StateIdentity | None:
 
 
 def require_usable(folder: StateFolder) -> StateIdentity | None:
-    """`read_identity`; `StateError` where nobody may go on from there."""
+    """Return `read_identity`. Raises `StateError` if the state is barred."""
     identity = read_identity(folder)
     if identity is not None and identity.barred:
         raise StateError(identity.bar(folder.where))
@@ -100,7 +99,10 @@ def identity_of(folder: StateFolder, pipeline: str, *, create: bool) -> StateIde
 
 
 def require_identity(folder: StateFolder) -> None:
-    """`StateError` where a folder without ``meta.json`` had a state. Another first start may make one meanwhile."""
+    """Raise `StateError` if the folder lacks ``meta.json`` but had a state.
+
+    Another first start may create one meanwhile.
+    """
     if folder.has_remains() and folder.read(NAME) is None:
         raise StateError(
             f"{folder.where} has epochs but no meta.json, so its identity is lost. Restore meta.json, or start under "
@@ -109,7 +111,7 @@ def require_identity(folder: StateFolder) -> None:
 
 
 def no_state(folder: StateFolder) -> StateError:
-    """The error for a folder in which a state was looked for, and is none."""
+    """Return the error for a folder without the expected state."""
     return StateError(
         f"There is no raycdc state in {folder.where}. Either the pipeline has not run yet (raycdc run), or "
         "pipeline.state names another place."
@@ -123,7 +125,7 @@ def _created(folder: StateFolder, pipeline: str, *, create: bool) -> StateIdenti
     folder.require_usable()
     folder.create("epochs", "commits", "schemas", "spool")
     folder.create_once(NAME, StateIdentity(uuid.uuid4().hex, pipeline).encoded())
-    # Of two first starts at once, which the lease has not sorted out yet, both must go by the same identity.
+    # Two first starts may run here before the lease stops one of them; both must use the same identity.
     created = read_identity(folder)
     assert created is not None
     return created

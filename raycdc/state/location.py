@@ -1,4 +1,4 @@
-"""Where a state is: a folder, or a place on an object store with a folder beside it for what stays on this machine."""
+"""The location of a state: a folder, or an object store with a folder for files that stay on this machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from raycdc.storage.url import FolderLocation, Location, ObjectLocation, parse_l
 
 @dataclass(frozen=True, slots=True)
 class StateLocation:
-    """Where the documents are, and the folder `work` of this machine for segments, files of processes and the like.
+    """The location of the documents, and the folder `work` of this machine for segments and files of processes.
 
-    `work` is the state's own folder where it has one. Picklable; `settings` have secrets, for processes of the run.
+    `work` is the state's own folder if it has one. Picklable; `settings` have secrets, for processes of the run.
     """
 
     location: Location
@@ -35,7 +35,7 @@ class StateLocation:
 
     @classmethod
     def of(cls, where: Path | str) -> StateLocation:
-        """The state in a folder. `StateError` for what is none."""
+        """Return the location of a state in a folder. Raises `StateError` for anything else."""
         try:
             location = parse_location(str(where))
         except ValueError as cause:
@@ -54,8 +54,9 @@ class StateLocation:
         return isinstance(self.location, ObjectLocation)
 
     def open(self, disk: Disk = DISK, *, tries_for_s: float = TRIES_FOR_S) -> StateFolder:
-        """The documents. `StateError` where a store cannot be opened as it is set up; one that does not answer is asked
-        again for `tries_for_s`.
+        """Return the documents.
+
+        Raises `StateError` if a store cannot be opened as configured; an unreachable one is retried for `tries_for_s`.
         """
         match self.location:
             case FolderLocation(path):
@@ -68,7 +69,7 @@ class StateLocation:
 
 
 class StateLock:
-    """The flock beside a state, which keeps out other processes of this machine as long as its own lives."""
+    """The flock of a state, which excludes other processes of this machine while its own lives."""
 
     def __init__(self, location: StateLocation) -> None:
         self._location = location
@@ -103,7 +104,7 @@ class StateLock:
 
 
 def state_location(options: PipelineOptions, storage: StorageOptions) -> StateLocation:
-    """Where the state of a configuration is."""
+    """Return the location of a configured state."""
     location = parse_location(options.state)
     if isinstance(location, FolderLocation):
         return StateLocation.of(location.path)
@@ -113,5 +114,5 @@ def state_location(options: PipelineOptions, storage: StorageOptions) -> StateLo
 
 
 def state_of(config: PipelineConfig) -> StateLocation:
-    """Where the state of a whole configuration is."""
+    """Return the location of a whole configuration's state."""
     return state_location(config.pipeline, config.storage)

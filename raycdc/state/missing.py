@@ -1,7 +1,7 @@
-"""Rows that their source cannot give: it says that they changed, and has none when it is asked for them.
+"""Rows that changed in the source's log, but that the source cannot deliver when they are read.
 
-The stream's state counts them since it began, and has those of the epoch that it ends (``missing``): so an epoch tells
-its own, whether it is staged once or again, and however often a state without news is sealed.
+The stream's state has their total number, and those of the epoch that it ends (``missing``). Each epoch therefore
+reports its own, whether it is staged once or again, and however often an unchanged state is sealed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MissingState(JsonObject):
 
 
 class MissingRows:
-    """Those of an open epoch, and how many there were before. One thread."""
+    """The missing rows of an open epoch, and the number of earlier ones. For one thread."""
 
     def __init__(self, before: MissingState) -> None:
         self._count = before.count

@@ -1,15 +1,15 @@
-"""Parts of a state that one author alone can read: the core carries, compares and stores them, and never looks inside.
+"""Parts of a state that only their author can interpret; the core passes, compares and stores them.
 
 | value | its author |
 |---|---|
-| `Position` | a connector: where its log stands |
-| `LogNotes` | a connector: what else its log must know to go on from there |
-| `SealedSplit` | whoever reads the unbounded split: the position, and what belongs to it |
+| `Position` | a connector: the position of its log |
+| `LogNotes` | a connector: further data that its log needs to go on from there |
+| `SealedSplit` | the reader of the unbounded split: the position, and data that belong to it |
 | `EnumeratorState` | an enumerator |
 | `PlannerState` | the part of a connector that cuts tables into chunks |
 
-Each author has classes of its own with a codec, such as ``BinlogOffset.from_json(position.to_json())``. Here a value is
-the JSON that the codec made, as links and stores have it. Invariant: it is written again exactly as it was read.
+Each author has its own classes with a codec, such as ``BinlogOffset.from_json(position.to_json())``. Here a value is
+the JSON of that codec, as links and stores have it. Invariant: it is written exactly as it was read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Self, TypeAlias
 
 from raycdc.model.json_value import Json
 
-#: Where each split stands, by its id, as people may see it beside the rows that were written: JSON of its connector.
+#: The position of each split by its id, as people may see it with the written rows: JSON of its connector.
 Positions: TypeAlias = Mapping[str, Json]
 
 
@@ -43,23 +43,23 @@ class Opaque:
 
 
 class Position(Opaque):
-    """Where a log stands. Positions are equal or not; which of two is later is told by an ordinal, if by anything."""
+    """A position of a log. Positions can be compared for equality only; ordinals give their order."""
 
     __slots__ = ()
 
     @classmethod
     def unknown(cls) -> Position:
-        """The position of something that nobody has a place for."""
+        """Return the position to use if none is known."""
         return cls({})
 
 
 class LogNotes(Opaque):
-    """The things beside position and schemas that a log must know to go on."""
+    """A log's additional data for going on, besides position and schemas."""
 
     __slots__ = ()
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return True if there are any notes."""
         return bool(self._json)
 
 
@@ -70,14 +70,14 @@ NO_NOTES = LogNotes({})
 class SealedSplit(Opaque):
     """The state of an unbounded split, as it is sealed with every epoch.
 
-    The parts below have the same name in every state that has them, so that all may ask for them.
+    The properties have the same name in every state that has them, so that all code may use them.
     """
 
     __slots__ = ()
 
     @property
     def position(self) -> Position | None:
-        """Where the split stands; None for a source whose states say nothing of that."""
+        """Return the position of the split; None for a source whose states have none."""
         return Position(self._json["position"]) if "position" in self._json else None
 
     @property
@@ -86,10 +86,10 @@ class SealedSplit(Opaque):
         return self._json.get("missing")
 
     def incarnation(self, table: str) -> int | None:
-        """Which beginning of a table the split follows; None where it does not follow it, or counts none."""
+        """Return the incarnation of a table in the split; None if it is not followed, or has no incarnations."""
         followed = self._json.get("tables", {}).get(table)
         if followed is None:
-            # One that is caught up beside the log stands among the parked ones, and rows of it come.
+            # A table in the catch-up stream is listed among the parked ones, but rows of it come.
             parked = self._json.get("parked", {}).get(table, {})
             followed = parked if "catching_up" in parked else None
         return None if followed is None else int(followed.get("incarnation", 0))
@@ -107,11 +107,11 @@ class EnumeratorState(Opaque):
 
 
 class PlannerState(Opaque):
-    """How far a table is cut into chunks; at first nothing but the key by which it is cut."""
+    """The progress of cutting a table into chunks; at first only the key by which it is cut."""
 
     __slots__ = ()
 
 
 def positions_in(splits: Mapping[str, SealedSplit]) -> dict[str, Position]:
-    """Where each split stands; one that says nothing of that is left out."""
+    """Return the position of each split that has one."""
     return {split: state.position for split, state in splits.items() if state.position is not None}

@@ -1,12 +1,13 @@
-"""A target that is parked: its share of a sealed epoch could not be committed, and the other targets go on without it.
+"""A parked target: it could not take its rows of a sealed epoch, and the other targets go on without it.
 
-Part of the commit record (`raycdc.state.store`), written by the epoch loop (`raycdc.delivery.targets.parked_targets`).
-The record says which tables wait for a decision; the source is told of it (`raycdc.source.tables.parking.Refusal`) and
-passes none of their rows from some later place on. Between the two nothing of them is written either.
+It is part of the commit record (`raycdc.state.store`), written by the epoch loop
+(`raycdc.delivery.targets.parked_targets`). The record lists the tables that wait for a decision. The source is notified
+(`raycdc.source.tables.parking.Refusal`) and passes none of their rows from some later position on; rows before that are
+not written either.
 
-A source table takes part again from the manifest on in which it has begun again: its incarnation is greater than when
-it was parked, its rows come anew and begin with the emptying of the target. That holds whatever step of the epoch the
-target had reached, so nobody has to know it.
+A source table takes part again from the manifest in which its resnapshot began: its incarnation is then greater than
+when it was parked, and its rows start by emptying the target. This is independent of how much of the refused epoch the
+target got.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from raycdc.model import TableId
 from raycdc.state.manifests.manifest import STREAM_SPLIT_ID, Manifest
 from raycdc.state.opaque import Position
 
-#: The advice for the time before the table is read anew, by the reason.
-#: ``tests/e2e/test_ways_out.py`` tries each; a reason without a story there fails.
+#: The advice for each reason, to be followed before the table is resnapshotted. ``tests/e2e/test_ways_out.py`` tries
+#: each, and fails for a reason without a story.
 WAYS_OUT: Mapping[ParkReason, str] = {
     ParkReason.CHANGE: "Delete or move away the target if it is a changelog or has another key; any other is emptied, "
     "and gets the columns that the table has now",
@@ -38,17 +39,17 @@ WAYS_OUT: Mapping[ParkReason, str] = {
     ParkReason.RULES: "Change the [[transform]], [[lookup]], [[mask]] or [[route]], or the table",
 }
 
-#: Reasons that lie in what is at the target's place, which a new snapshot may replace.
+#: Reasons that lie in the content of the target, which a new snapshot may replace.
 REPLACEABLE = frozenset({ParkReason.CHANGE, ParkReason.TAKEN, ParkReason.MODIFIED})
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedTarget(JsonObject):
-    """Nothing from `epoch` on is in the target, but for what `held` (the vector it reached; None: none) says.
+    """The target has nothing from `epoch` on, except what `held` (its commit vector; None: none) says.
 
     `sources` are the source tables that do not take part, with their incarnations when they were parked. `positions`
-    are where the splits stood before the epoch. `begun`: a merged target was emptied and has rows again, of the tables
-    that are not in `sources` any more.
+    are those of the splits before the epoch. `begun`: a merged target was emptied and has rows again, of the tables
+    that are no longer in `sources`.
     """
 
     epoch: int
@@ -61,7 +62,7 @@ class ParkedTarget(JsonObject):
     begun: bool = False
 
     def waits(self, source: TableId, manifest: Manifest) -> bool:
-        """Whether rows of `source` in `manifest` are not for the target."""
+        """Return True if rows of `source` in `manifest` are not for the target."""
         if manifest.epoch < self.epoch:
             return False
         if str(source) not in self.sources:
@@ -70,7 +71,7 @@ class ParkedTarget(JsonObject):
         return not self._is_back(source, manifest)
 
     def _is_back(self, source: TableId, manifest: Manifest) -> bool:
-        """Whether one of the `sources` has begun again by `manifest`, which empties the target."""
+        """Return True if one of the `sources` was resnapshotted by `manifest`, which empties the target."""
         now = incarnation_of(source, manifest)
         return now is not None and now > self.sources[str(source)]
 
@@ -86,6 +87,6 @@ class ParkedTarget(JsonObject):
 
 
 def incarnation_of(source: TableId, manifest: Manifest) -> int | None:
-    """Which beginning the table has after `manifest`; None where it is not followed then, or nothing counts them."""
+    """Return the table's incarnation after `manifest`; None if it is not followed, or has no incarnations."""
     stream = manifest.to_splits.get(STREAM_SPLIT_ID)
     return None if stream is None else stream.incarnation(str(source))

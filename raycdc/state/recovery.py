@@ -1,29 +1,28 @@
-"""The decision about a sealed epoch that has no commit record: one table of cases, before anything is written.
+"""Decides about a sealed epoch without a commit record, by one table of cases, before anything is written.
 
-Called by the epoch loop at start, for each such epoch in order, with what every table of the epoch says it holds.
+Called by the epoch loop at start, for each such epoch in order, with the commit vector of each of its tables.
 
-| tables hold the epoch | segments of those that lack it | decision |
+| tables that hold the epoch | segments of the others | decision |
 |---|---|---|
-| one holds less than its record says, or more than any epoch we sealed | – | `Refuse` |
-| one holds an epoch that is not recorded, and that we did not seal, or not for it, or only after it was written | – | \
-`Refuse` |
+| one holds less than its record says, or a later epoch than any we sealed | – | `Refuse` |
+| one holds an unrecorded epoch that we did not seal, or not for it, or only after it was written | – | `Refuse` |
 | some hold a tombstone of it, none has rows of it | – | `Tombstone`: an earlier recovery dropped it and was \
 interrupted |
-| some hold a tombstone of it, some have rows | – | `Frozen`: a driver that was replaced wrote while it was being \
-dropped; the barred tables begin again |
+| some hold a tombstone of it, some have rows | – | `Frozen`: a replaced driver wrote while it was being dropped; the \
+barred tables are resnapshotted |
 | all | – | `WriteRecord` |
 | some, in part, or none | intact | `Replay` for the tables that lack it |
-| some or in part | gone | `Frozen`: tables whose rows are gone begin again with a new snapshot, others go on |
+| some or in part | gone | `Frozen`: tables whose rows are gone are resnapshotted, others go on |
 | none | gone | `Tombstone`: it and all later epochs are dropped and their log range is read again under new numbers |
 
-Asking the sink comes first: deciding by the segments alone would drop epochs whose rows are in the sink already.
+The sink is read first: a decision by the segments alone would drop epochs whose rows are in the sink already.
 
-A table holds an epoch in part from its first row on, and one whose columns the epoch renames from the schema change on:
-were the epoch dropped, its changes would come again under another number, and names that were exchanged, or given to
-another column, do not tell that it was done before. All other changes may be carried out twice.
+A table holds an epoch in part from its first row on. If the epoch renames columns, it does so from the schema change
+on: otherwise, after a drop of the epoch, the renames would be repeated under another number, and exchanged names do not
+show that they were exchanged before. All other schema changes may be carried out twice.
 
-A frozen epoch keeps its number and its range of the log: some tables have just these rows. Nobody can make the same
-rows for the others (chunks that are read again are newer), so they get none of them, and everything anew.
+A frozen epoch keeps its number and its range of the log, because some tables have its rows. The same rows cannot be
+made again for the other tables (chunks that are read again are newer), so those are resnapshotted.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ STEP_TOMBSTONE = 7
 
 @dataclass(frozen=True, slots=True, order=True)
 class CommitVector:
-    """How far a target table got: everything up to and including (`epoch`, `step`), written by `generation`."""
+    """The progress of a target table: everything up to and including (`epoch`, `step`), written by `generation`."""
 
     epoch: int
     step: int
@@ -54,7 +53,7 @@ class CommitVector:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """(epoch, step): how far, whoever wrote it."""
+        """Return (epoch, step), without the writer's generation."""
         return self.epoch, self.step
 
 
@@ -65,16 +64,17 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Write the epoch again for `tables`; what they hold of it already is skipped by their sinks."""
+    """Write the epoch again for `tables`; their sinks skip the parts that they hold already."""
 
     tables: tuple[TableId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Some tables hold the epoch, and others can have it no more: `again` must begin anew, because their segments are
-    gone, `barred` because they have a tombstone of it; `replay` can be written. `text` says so to people, with what to
-    do if beginning anew is out of the question.
+    """Some tables hold the epoch, and others can never get it.
+
+    `again` must be resnapshotted because their segments are gone, `barred` because they have a tombstone of it;
+    `replay` can be written. `text` explains this, with the alternative if a resnapshot is out of the question.
     """
 
     again: tuple[TableId, ...]
@@ -85,7 +85,7 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """Nobody holds the epoch and it cannot be replayed: bar it in `tables`, drop it and all later ones."""
+    """No table holds the epoch and it cannot be replayed: bar it in `tables`, drop it and all later ones."""
 
     tables: tuple[TableId, ...]
 
@@ -105,7 +105,7 @@ class Sealed:
     targets: Collection[TableId]
 
 
-#: The way out that leaves what there is alone until the new snapshot is there.
+#: The alternative that keeps the target's content until the new snapshot is complete.
 _NEW_STATE = 'begin with another pipeline.state and pipeline.on_existing = "replace", which takes a new snapshot'
 
 Decision = WriteRecord | Replay | Frozen | Tombstone | Refuse
@@ -169,7 +169,7 @@ def contradictions(
 def shortfalls(
     holds: Mapping[TableId, CommitVector | None], *, recorded: Mapping[str, tuple[int, int]]
 ) -> dict[TableId, str]:
-    """The tables that hold less than recorded: somebody deleted, restored or swapped them; with a text on each."""
+    """Return the tables that hold less than recorded, each with a message: they were deleted, restored or swapped."""
     found = {}
     for table, vector in holds.items():
         record = recorded.get(str(table))
@@ -202,11 +202,10 @@ def ahead(
     recorded: Mapping[str, tuple[int, int]],
     sealed: Mapping[int, Sealed],
 ) -> Refuse | None:
-    """The first table that another copy of this state wrote to, although its epoch is one of our numbers.
+    """Return the first table with an epoch of one of our numbers that another copy of this state wrote.
 
-    `sealed` are all epochs that are not recorded yet. The epoch that a table holds beyond its own record must be one of
-    these, that has something for it, and that was sealed before it was written: the other copy's numbers are the same
-    as ours.
+    `sealed` are all unrecorded epochs. A table's epoch beyond its record must be one of these, have rows for the table,
+    and be sealed before it was written; otherwise the other copy, which uses the same numbers, wrote it.
     """
     for table, vector in holds.items():
         if vector is None or vector.step == STEP_TOMBSTONE:
@@ -222,7 +221,7 @@ def ahead(
 
 
 def another_copy(table: TableId, epoch: int) -> str:
-    """That a target went on without this state, and the ways out."""
+    """Return the message that a target went on without this state, with the remedies."""
     return (
         f"The sink's table {table} holds an epoch {epoch} that this state did not write: the state was restored from "
         f"an older copy, or a copy of it is in use, and the target went on since. Bring the newer state back, or "

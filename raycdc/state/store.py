@@ -1,32 +1,33 @@
 """The checkpoint on durable storage: manifests, commit records, schemas, generation and lease of one pipeline.
 
 Called by the coordinator (manifests, schemas) and by the driver (lease, generation, commits, recovery), which may be
-different processes: every answer comes from storage. Remembered are which schemas are durable, and what the last commit
-record is a change of.
+different processes, so every answer comes from storage. Only the names of durable schemas, and the base of the last
+commit record, are kept in memory.
 
 ```
-meta.json            whose state it is, written once, first of all (`raycdc.state.identity`)
+meta.json            the state's identity, written first and once (`raycdc.state.identity`)
 lease                flock of the driver, with its pid inside
 gen                  {"generation"}: raised by each driver that starts
-generations/         one file per generation, by the driver that claimed it: no two ever have the same; and its
-                     signs of life (`raycdc.state.drivers.heartbeat`), and what it took over: epochs (`….epoch_files`)
-                     and documents (`….documents`)
-epochs/%010d.json    sealed manifests, whole or as the change of the one before
-                     (`raycdc.state.manifests.manifest_files`); "….json.dropped" when recovery dropped one (its number
-stays used) bases/%010d.jsonl    whole states behind some of them (`raycdc.state.manifests.manifest_files`);
-                     "record-….json" are whole lists of what the targets hold, behind commit records
-(`raycdc.state.commits.record_bases`) commits/%010d.json   commit records: generation, what each target table holds,
-                     which tables go into it and what columns it has; one that was replaced is "….json.GENERATION"
-(`raycdc.state.commits.commit_record`) documents/           of the driver's own, by name and generation: what the user
-                     asked of tables while nothing ran, how many rows of each table were left out, and the like
-(`raycdc.state.documents`) schemas/<fp>.json    table schemas by fingerprint
+generations/         one file per generation, written by the driver that claimed it; and its heartbeat
+                     (`raycdc.state.drivers.heartbeat`), and the epochs and documents that it took over
+                     (`….manifests.epoch_files`, `….documents`)
+epochs/%010d.json    sealed manifests, whole or as a difference from an earlier one
+                     (`raycdc.state.manifests.manifest_files`); "….json.dropped" if recovery dropped it (its number
+                     stays used)
+bases/%010d.jsonl    complete states after some of them (`raycdc.state.manifests.manifest_files`); "record-….json"
+                     are complete lists of what targets hold, for commit records (`raycdc.state.commits.record_bases`)
+commits/%010d.json   commit records: generation, what each target table holds, its source tables and columns; a
+                     replacement is "….json.GENERATION" (`raycdc.state.commits.commit_record`)
+documents/           the driver's documents, by name and generation: requests about tables, counts of left-out rows,
+                     and others (`raycdc.state.documents`)
+schemas/<fp>.json    table schemas by fingerprint
 spool/               segments of readers on this node
 ```
 
 All kinds of files are in `raycdc.state.documents`.
 
-Invariant: a document exists whole or not at all (temporary file, fsync, rename, fsync of the folder), and its epoch's
-number is never given to another. Writers whose generation is no longer the newest are refused (`FencedError`).
+Invariant: a document exists complete or not at all (temporary file, fsync, rename, fsync of the folder), and its
+epoch's number is never used for another. Writers whose generation is no longer the newest are refused (`FencedError`).
 """
 
 from __future__ import annotations
@@ -60,9 +61,7 @@ KEEP_COMMITTED = 10
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """What a process knows beside what is on storage: the base of its commit records, and which documents are not to be
-    synced again.
-    """
+    """The memory of a process besides storage: the base of its commit records, and documents known to be durable."""
 
     bases: RecordBases
     durable: set[str] = field(default_factory=set)
@@ -83,10 +82,10 @@ class CheckpointStore:
         """Open the store at `path`, creating it when nothing is there and `create` is set.
 
         A folder with epochs but without a readable ``meta.json`` is an error, never a first start. A `pipeline` name
-        other than the one the state was created for is an error too. Its documents are on `disk`.
+        other than the one the state was created for is also an error. `disk` is the file system of the documents.
         """
         self.location = path if isinstance(path, StateLocation) else StateLocation.of(path)
-        #: The folder of this machine for segments, files of processes and the like: the state's own where it has one.
+        #: The folder of this machine for segments and files of processes: the state's own folder if it has one.
         self.path = self.location.work
         self._folder = self.location.open(disk)
         #: Segments of readers on this node; the folder exists after the store was created.
@@ -94,7 +93,7 @@ class CheckpointStore:
         self.generations = Generations(self._folder)
         self.manifest_files = ManifestFiles(self._folder, compaction)
         self._remembered = _Remembered(RecordBases(self._folder, compaction or ManifestCompaction()))
-        #: Of this machine; on others nobody meets it, unless they share the folder.
+        #: A lock of this machine. Other machines meet it only if they share the folder.
         self.lock = StateLock(self.location)
         self.documents = DriverDocuments(self._folder, self.generations)
         identity = identity_of(self._folder, pipeline, create=create)
@@ -143,8 +142,9 @@ class CheckpointStore:
     def lease(self, wait: Callable[[str], None] | None = None) -> Lease:
         """Take the state for this process until `Lease.release`. `StateError` names the process that has it.
 
-        A driver on another machine, which the lock does not meet, is known by its signs of life; one that died there
-        and could not say so is waited for (`raycdc.state.drivers.heartbeat.SILENT_S`, which says what `wait` is).
+        A driver on another machine is not excluded by the lock, but known by its heartbeats; one that died there
+        without a last report is waited for (`raycdc.state.drivers.heartbeat.SILENT_S`; `require_vacant` explains
+        `wait`).
         """
         lock = self.lock.take()
         try:
@@ -167,11 +167,11 @@ class CheckpointStore:
             self.generations.require_newest(manifest.generation, f"epoch {manifest.epoch}")
             encoded = self.manifest_files.encoded(manifest)
             if manifest.epoch >= self.next_epoch():
-                # Of two writers that both got this far, the second finds the number taken.
+                # If two writers get this far, the second one finds the number taken.
                 self._folder.create_once(name, encoded.data)
             if self._folder.read(name) == encoded.data:
                 return encoded.known
-            # The same one may be written in another way than the first time, because there are more to follow now.
+            # The same manifest may be encoded differently than the first time, because more earlier ones exist now.
             there = self.manifest_files.read(manifest.epoch)
             if there is None or there.to_json() != manifest.to_json():
                 raise StateError(
@@ -209,9 +209,9 @@ class CheckpointStore:
         return self._folder.atomically(act)
 
     def manifests(self, after: int = -1) -> Iterator[Manifest]:
-        """The sealed epochs greater than `after`, ascending, read one at a time.
+        """Yield the sealed epochs greater than `after`, ascending, read one at a time.
 
-        Whoever sealed one may have died before it was durable, and from here on it may come to the sink.
+        They are synced first: their writer may have died before they were durable, and they may reach the sink now.
         """
         epochs = self.sealed_epochs(after)
         if epochs:
@@ -219,7 +219,7 @@ class CheckpointStore:
         return (self.manifest(epoch) for epoch in epochs)
 
     def last_manifest(self) -> Manifest | None:
-        """The newest sealed epoch, where reading goes on after recovery; None at a first start."""
+        """Return the newest sealed epoch, where reading goes on after recovery; None at a first start."""
 
         def act() -> Manifest | None:
             sealed = self.sealed_epochs()
@@ -232,7 +232,7 @@ class CheckpointStore:
         return self.manifest_files.epochs.next()
 
     def drop_after(self, epoch: int) -> list[int]:
-        """Have no manifest greater than `epoch` count any more, and return their numbers."""
+        """Make all manifests greater than `epoch` invalid, and return their numbers."""
 
         def act() -> list[int]:
             self.manifest_files.forget(after=epoch)
@@ -243,7 +243,7 @@ class CheckpointStore:
     # -- commits ----------------------------------------------------------------------------------------------------
 
     def write_commit(self, record: CommitRecord) -> None:
-        """Record that the sink holds `record.epoch`, then prune what is older than `KEEP_COMMITTED` epochs."""
+        """Record that the sink holds `record.epoch`, then prune epochs older than the last `KEEP_COMMITTED`."""
         encoded = self._remembered.bases.encoded(record)
 
         def act() -> None:
@@ -258,9 +258,9 @@ class CheckpointStore:
         self._remembered.bases.written(encoded)
 
     def last_commit(self) -> CommitRecord | None:
-        """The newest commit record; None when no epoch was committed yet.
+        """Return the newest commit record; None if no epoch was committed yet.
 
-        Whoever wrote it may have died before it was durable: then whoever relies on it would be the only one to know.
+        It is synced first: its writer may have died before it was durable, and the caller relies on it.
         """
         return self._folder.atomically(lambda: self._remembered.bases.newest(CommitFiles(self._folder)))
 
@@ -284,7 +284,8 @@ class CheckpointStore:
         }
         self._folder.write_all(new)
         if named.keys() - new.keys() - self._remembered.durable:
-            # Whoever wrote them may have died before they were durable, and an epoch is about to refer to them.
+            # Synced, because their writer may have died before they were durable, and an epoch is about to refer to
+            # them.
             self._folder.sync("schemas")
         self._remembered.durable.update(named)
 
@@ -305,8 +306,9 @@ class CheckpointStore:
 
 
 def _prune(commits: CommitFiles, folder: StateFolder, manifests: ManifestFiles) -> int:
-    """Delete what is older than the last `KEEP_COMMITTED` committed epochs, and nothing that reading these takes. The
-    first of these is returned.
+    """Delete epochs older than the last `KEEP_COMMITTED` committed ones, but no file needed to read those.
+
+    Returns the first of the kept epochs.
     """
     kept = commits.kept(KEEP_COMMITTED)
     first = manifests.kept_from(kept)
@@ -318,7 +320,7 @@ def _prune(commits: CommitFiles, folder: StateFolder, manifests: ManifestFiles) 
 
 
 def sweep(spool: Path, needed: Collection[str]) -> int:
-    """Delete the files of `spool` that are not called as one of `needed`; returns how many. Folders are not ours."""
+    """Delete the files of `spool` whose names are not in `needed`; return their number. Folders are left alone."""
     orphans = [path for path in spool.iterdir() if path.name not in needed and not path.is_dir()]
     for path in orphans:
         path.unlink(missing_ok=True)

@@ -39,7 +39,7 @@ class BenchRunOptions:
 
 
 def measure_run(path: Path, asked: BenchRunOptions) -> int:
-    """Run the pipeline as it is, and once more with each setting to try; print what was measured."""
+    """Run the pipeline unchanged, and once more with each setting to try; print the measurements."""
     config = load_config(path)
     data = read_toml(path)
     settings = [Setting.parse(text) for text in asked.tries]
@@ -49,7 +49,7 @@ def measure_run(path: Path, asked: BenchRunOptions) -> int:
             raise ConfigError(
                 f"--try {setting.key}: a measured run has a target and a state of its own, and tells nobody else."
             )
-        # Nobody wants to hear of a misspelt key after the runs before it.
+        # Checked first, so that a misspelt key is reported before the long runs.
         trial_config(data, (setting,), Path("nowhere"), into=asked.into)
     runs: list[Figures] = []
     interrupted = False

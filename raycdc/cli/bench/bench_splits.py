@@ -30,11 +30,12 @@ from raycdc.model import TableId
 from raycdc.model.json_value import Json
 from raycdc.source.trials import PartitionTrial
 
-#: About so many rows of a table are read with each strategy and number of readers.
+#: About this many rows of a table are read with each strategy and number of readers. Generated tables are cut into this
+#: number of chunks.
 ROWS_MAX = 1_000_000
 #: Into which generated tables are cut.
 _CHUNKS = 100
-#: Without a terminal a line is printed at each so many percent.
+#: Without a terminal, a line is printed every time the progress grows by this percentage.
 _REPORT_PERCENT = 10
 
 
@@ -51,7 +52,7 @@ class BenchSplitsOptions:
     yes: bool = False
 
     def scheduled_readers(self) -> list[int]:
-        """The numbers of readers to make schedules for. `ConfigError` for what are none."""
+        """Return the numbers of readers to make schedules for. Raises `ConfigError` for invalid ones."""
         words = [word.strip() for word in self.readers.split(",")]
         if not all(word.isdecimal() and 1 <= int(word) <= 1024 for word in words):
             raise ConfigError(f'--readers "{self.readers}" is no list of numbers from 1 to 1024, such as 1,2,4,8.')
@@ -118,7 +119,7 @@ def _compare(config: PipelineConfig, asked: BenchSplitsOptions) -> int:
     trial = source.partition_trial()
     if trial is not None:
         return _measure_partitions(config, trial, asked)
-    # Of a file with many tables, one that nobody asks about may be gone.
+    # Restricted to the requested tables, because others of the file may no longer exist.
     source = next_run(_narrowed(config, asked.tables)).source
     readers = asked.scheduled_readers()
     page = None if asked.html is None else _page_writer(asked.html)
@@ -188,7 +189,7 @@ def _job_readers(config: PipelineConfig) -> int:
 
 
 def _confirmed(cost: str, asked: BenchSplitsOptions) -> bool:
-    """Say what it will cost, and ask a person whether to go on."""
+    """Print the expected cost, and ask a person whether to go on."""
     print(printable_text(cost), file=sys.stderr, flush=True)
     return asked.yes or not (sys.stdin.isatty() and sys.stderr.isatty()) or _agreed()
 
@@ -230,7 +231,7 @@ def _cost(config: PipelineConfig, expected: Expected) -> str:
 def _agreed() -> bool:
     print("Go on? [Y/n] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
-    return answer.strip().lower() in ("", "y", "yes") if answer else False  # Ctrl-D: nothing was said.
+    return answer.strip().lower() in ("", "y", "yes") if answer else False  # Ctrl-D: no answer.
 
 
 class _Shown:

@@ -1,4 +1,4 @@
-"""``raycdc bench NAME``: the benchmarks of a source checkout, each on servers of its own."""
+"""``raycdc bench NAME``: the benchmarks of a source checkout, each with its own servers."""
 
 from __future__ import annotations
 

@@ -15,7 +15,10 @@ _CHECKOUT = "checkout"
 
 
 class _Benchmarks(TyperGroup):
-    """Those of users' own pipelines are commands; any other name is one of a source checkout, with its own options."""
+    """Benchmarks of users' own pipelines are commands.
+
+    Any other name is one of a source checkout, with its own options.
+    """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return super().get_command(ctx, cmd_name) or super().get_command(ctx, _CHECKOUT)
@@ -89,8 +92,10 @@ def bench_run(
     local: Annotated[bool, typer.Option("--local", help="Without Ray and Spark.")] = False,
     json: Json = False,
 ) -> int:
-    """Run your pipeline from its beginning into a folder of its own, which is removed, and say where the time goes and
-    what other settings would do. The real target and state are not touched; the source is read as by a run.
+    """Run your pipeline from its beginning into a temporary folder, and print where the time goes.
+
+    Also prints what other settings would change. The real target and state are not touched; the source is read like in
+    a run.
     """
     from raycdc.cli.bench.bench_run import BenchRunOptions, measure_run
 

@@ -1,12 +1,8 @@
-"""Arguments and options that several commands have, and the way a group of commands is made.
+"""Arguments and options that several commands have, and the groups of commands that use them.
 
-``raycdc notify``: the receivers of notifications.
-
-``raycdc state``: the state of a pipeline as a thing of its own.
-
-``raycdc tables``: what is done with single tables, of a pipeline that runs or stands still.
-
-``raycdc inspect``: what is inside of checkpoints, logs, messages and statements.
+``raycdc notify`` (receivers of notifications), ``raycdc state`` (the state of a pipeline), ``raycdc tables`` (single
+tables, of a running or stopped pipeline), and ``raycdc inspect`` (the content of checkpoints, logs, messages and
+statements).
 """
 
 from __future__ import annotations
@@ -70,9 +66,9 @@ state = command_group(
 
 @state.command("check", short_help="Read the whole state, and say what is damaged.")
 def state_check(config: StatePath, json: Json = False) -> int:
-    """Read the whole state: what it has, what of it is damaged or gone, and the way out. Changes nothing.
+    """Read the whole state and print its content, any damage, and remedies. Changes nothing.
 
-    Exit code 6 says that something is not as it was written that a start would read.
+    Exit code 6: something that a start would read is damaged or missing.
     """
     from raycdc.cli.state import check_state
 
@@ -81,7 +77,7 @@ def state_check(config: StatePath, json: Json = False) -> int:
 
 @state.command("backup", short_help="Copy the state, beside a run or without one.")
 def state_backup(config: StatePath, to: NewLocation) -> int:
-    """Copy the state to TO as it is at one moment, while the pipeline runs or stands still."""
+    """Copy the state to TO as of one moment, while the pipeline runs or is stopped."""
     from raycdc.cli.state import back_up_state
 
     return back_up_state(config, to)
@@ -89,7 +85,7 @@ def state_backup(config: StatePath, to: NewLocation) -> int:
 
 @state.command("move", short_help="Take the state to another folder or store.")
 def state_move(config: StatePath, to: NewLocation) -> int:
-    """Take the state of a pipeline that stands still to TO. The old place is barred: nobody goes on from it."""
+    """Move the state of a stopped pipeline to TO. The old location is barred from further use."""
     from raycdc.cli.state import move_state
 
     return move_state(config, to)
@@ -118,10 +114,10 @@ def tables_resnapshot(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     wait: Wait = 60.0,
 ) -> int:
-    """Read TABLE anew while the others go on; rows that the source deleted leave the target.
+    """Read TABLE again while the others go on; rows that the source deleted are removed from the target.
 
-    It prints first what becomes of the table, its target and other tables; at a terminal it asks before it goes on.
-    With --where some rows are read again, and nothing is emptied, as `raycdc backfill` does it. With --replace the new
+    First prints the effect on the table, its target and other tables; at a terminal, asks before it goes on. With
+    --where, only some rows are read again and nothing is emptied, like `raycdc backfill`. With --replace, the new
     snapshot replaces a parked target, whatever another writer did to it.
     """
     if where is not None:
@@ -141,19 +137,19 @@ def tables_add(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> int:
 
 @tables.command("pause", short_help="Stop following TABLE.")
 def tables_pause(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> int:
-    """Stop following TABLE; its target stays as it is."""
+    """Stop following TABLE; its target stays unchanged."""
     return change_table_of(config, table, "pause", wait)
 
 
 @tables.command("remove", short_help="Leave TABLE out.")
 def tables_remove(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> int:
-    """Leave TABLE out; its target keeps what it has."""
+    """Remove TABLE from the pipeline; its target keeps its rows."""
     return change_table_of(config, table, "remove", wait)
 
 
 @tables.command("resume", short_help="Follow a paused TABLE again, from where it was left.")
 def tables_resume(config: ConfigPath, table: TableName, wait: Wait = 60.0) -> int:
-    """Follow a paused TABLE again, from where it was left; the answer says so where it has to be read anew."""
+    """Follow a paused TABLE again from its last position; the answer says if it must be read again."""
     return change_table_of(config, table, "resume", wait)
 
 

@@ -38,7 +38,7 @@ from raycdc.model import RowKind, TableId
 
 #: Index of the flags in the body of a GTID event of MariaDB.
 _GTID_FLAGS = 12
-#: Statements that have no effect: the first phase of an ALTER, and one that failed. What counts is COMMIT ALTER.
+#: Statements without effect: the first phase of an ALTER, and a failed one. Only COMMIT ALTER counts.
 _ALTERS = {index.ALTER_START: "alter_start", index.ALTER_ROLLBACK: "alter_rollback"}
 _GTIDS = frozenset({index.GTID, index.GTID_TAGGED, index.ANONYMOUS_GTID, index.MARIADB_GTID})
 _ROWS_QUERY, _ANNOTATE_ROWS = 29, 160
@@ -191,7 +191,7 @@ Note = dict[str, int | str | None]
 
 
 class _FilePrinter:
-    """Walks over the events of a file for what is not rows, and puts the rows in their place."""
+    """Prints a file's events other than rows, with the rows in their place."""
 
     def __init__(self, file: BinlogFile) -> None:
         self._file = file.name
@@ -199,17 +199,17 @@ class _FilePrinter:
         self._checksum = file.format.checksum_bytes
         self._gtid: str | None = None
         self._millis = 0
-        #: MariaDB: the part of an ALTER in two phases that the transaction is, one of ALTER_….
+        #: MariaDB: the part of a two-phase ALTER that the transaction is, one of ALTER_….
         self._alter = index.ALTER_NONE
         self._at = 4
         #: Rows of the decoder that have been printed.
         self.printed = 0
 
     def events(self, piece: npt.NDArray[np.uint8], rows: _Rows, damage: int | None, *, stripped: bool) -> Iterator[str]:
-        """The lines of a piece: its rows, and other events up to `damage` (a position) if there is any.
+        """Yield the lines of a piece: its rows, and other events up to `damage` (a position) if there is any.
 
-        Rows stand before the last event of the piece with their end position: it is their own, or ends the compressed
-        transaction they were in. Rows of a transaction that goes on in the next piece stand at the end of this one.
+        Rows come before the last event of the piece with their end position: it is their own, or ends the compressed
+        transaction they were in. Rows of a transaction that continues in the next piece come at the end of this one.
         """
         yield from self._events(piece, rows, damage, stripped=stripped)
         yield from self._lines([line for lines in rows.values() for line in lines])
@@ -242,7 +242,7 @@ class _FilePrinter:
             if note is not None:
                 yield printable_json(json.dumps(note, ensure_ascii=False)) + "\n"
             if head[4] == index.ROTATE:
-                # As the decoder does: a relay log goes on with the positions of another file.
+                # Like the decoder: a relay log continues with the positions of another file.
                 self._at = parse_rotate(body.tobytes())[1]
 
     def _end(self, head: bytes) -> int:

@@ -32,8 +32,9 @@ def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
 
 
 def state_location_of(path: Path) -> StateLocation:
-    """`path` itself, or the state that a configuration file names. Of the rest of the file, ``[storage]`` must be valid
-    where the state is on an object store.
+    """Return the location `path` itself, or that of the state in a configuration file.
+
+    The rest of the file need not be valid, except ``[storage]`` if the state is on an object store.
     """
     if not path.is_file() and (path.suffix != ".toml" or path.exists()):
         return StateLocation.of(path)
@@ -62,7 +63,7 @@ class CheckpointDocument(JsonObject):
 
 
 def checkpoint_document(store: CheckpointStore) -> CheckpointDocument:
-    """Identity, the newest sealed epoch whole, and what the sink is known to hold."""
+    """Return the identity, the complete newest sealed epoch, and the known content of the sink."""
     commit = store.last_commit()
     return CheckpointDocument(
         str(store.location),

@@ -19,8 +19,8 @@ from raycdc.model.json_value import Json
 #: ``USE name``, which a dump has between its statements; later names without a database are in that one.
 _USE = re.compile(r"\s*USE\s+(?:`((?:[^`]|``)+)`|([^\s;`]+))\s*\Z", re.IGNORECASE)
 
-#: How each kind of server reads and prints: MySQL 8.0.19 and later unless said otherwise. A comment of a version is
-#: part of the statement up to the newest version there is.
+#: How each kind of server reads and prints: MySQL 8.0.19 and later by default. A version comment is part of the
+#: statement up to the newest existing version.
 _DIALECTS = {
     "mysql": DdlDialect(version=99_999),
     "mysql-5.7": DdlDialect(
@@ -32,9 +32,9 @@ SERVERS = tuple(_DIALECTS)
 
 
 def print_ddl(path: Path, *, tables: bool, server: str = "mysql") -> int:
-    """Print the events of every statement, or with `tables` the tables that result, as JSON lines.
+    """Print the events of every statement, or with `tables` the resulting tables, as JSON lines.
 
-    A refused statement is a line of its own and the rest goes on; with `tables` it comes before the tables.
+    A refused statement becomes a separate line, and the rest goes on; with `tables` it comes before the tables.
     """
     if server not in _DIALECTS:
         raise ConfigError(f'--server: "{server}" is none of {", ".join(SERVERS)}.')

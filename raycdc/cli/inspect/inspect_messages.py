@@ -1,7 +1,7 @@
-"""``raycdc inspect messages``: the changelog that a file of messages means, as JSON lines.
+"""``raycdc inspect messages``: the changelog of a file of messages, as JSON lines.
 
-One message per line; an empty line is a tombstone. Rows are decoded by the same compiled path as in a pipeline; only
-the printing is Python. Everything before a bad message is printed, then one line on stderr names file and line.
+One message per line; an empty line is a tombstone. Rows are decoded by the same compiled code as in a pipeline; only
+the printing is Python. Everything before a bad message is printed, then one line on stderr with its file and line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raycdc.model.json_text import json_values
 _PIECE_BYTES = 4 << 20
 #: No message is longer; this bounds the memory for a file without line breaks. (A broker's default is 1 MiB.)
 _LINE_BYTES_MAX = 64 << 20
-#: Columns of the envelope are told from the table's by this in front of their names, which no JSON key can begin with.
+#: The prefix of the envelope's columns, with which no JSON key can begin.
 _MARK = "\0"
 
 
@@ -69,8 +69,9 @@ def print_messages(
 
 
 def _batches(path: Path) -> Iterator[MessageBatch | str]:
-    """The file's lines in pieces, or what is wrong with the next one. A line that does not end is a message all the
-    same.
+    """Yield the file's lines in pieces, or the problem of the next one.
+
+    A last line without an end is a message, too.
     """
     try:
         file = path.open("rb")
@@ -91,7 +92,7 @@ def _batches(path: Path) -> Iterator[MessageBatch | str]:
 
 
 def _piece(file: BinaryIO) -> list[bytes]:
-    """The next lines; the last one may be cut behind the longest that there can be."""
+    """Return the next lines; the last one may be cut after the maximal length."""
     lines: list[bytes] = []
     size = 0
     while size < _PIECE_BYTES:
@@ -151,7 +152,7 @@ def _key(name: str) -> str:
 def _texts(array: pa.Array, logical: LogicalType) -> list[str]:
     """The JSON text of each value: as ``inspect binlog`` prints them."""
     if logical.kind in (TypeKind.DATETIME, TypeKind.TIMESTAMP) and logical.fsp == 0:
-        # A precision that nobody gave hides no digits that are there.
+        # An unstated precision must not hide existing digits.
         micros = array.drop_null().view(pa.int64())
         if len(micros) and np.any(micros.to_numpy() % 1_000_000):
             logical = LogicalType(logical.kind, fsp=6)

@@ -1,8 +1,7 @@
-"""Pages of the manual that are made of the code: the types of columns, the formats of messages, the named errors, the
-effects of schema changes.
+"""Pages of the manual generated from the code: column types, message formats, errors, effects of schema changes.
 
-They lie in `raycdc/manual` beside the written ones, so that they are read in the same ways. ``python -m
-raycdc.cli.pages`` writes them anew, and a test compares what lies there with what the code says. Pure.
+They are in `raycdc/manual` with the written ones, and are read in the same ways. ``python -m raycdc.cli.pages`` writes
+them again, and a test compares the files with the code. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m raycdc.cli.pages``: write the generated pages of the manual anew."""
+"""``python -m raycdc.cli.pages``: write the generated pages of the manual again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page ``changes``: what a target becomes when its source's table changes, by behaviour and kind of target."""
+"""The page ``changes``: the effect of a source table's changes on a target, by setting and kind of target."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _effects() -> str:
 
 
 def _cell(change: str, behavior: SchemaChangeBehavior) -> str:
-    """The effect on most targets, and on which it is another one."""
+    """Return the effect on most targets, and the targets with a different one."""
     by_effect: dict[ChangeEffect, list[str]] = {}
     for target in TARGETS:
         by_effect.setdefault(effect(target, behavior, change), []).append(target)

@@ -82,7 +82,7 @@ def errors_page() -> str:
 
 
 def named_errors() -> Iterator[type[RaycdcError]]:
-    """Every named error of raycdc's own, a class before those that are derived from it."""
+    """Yield every error class of raycdc, base classes before derived ones."""
     for module in MODULES:
         importlib.import_module(module)
     yield from _below(RaycdcError, set())
@@ -98,7 +98,7 @@ def _below(error: type[RaycdcError], seen: set[type[RaycdcError]]) -> Iterator[t
 
 
 def cause(error: type[RaycdcError]) -> str:
-    """What the class says of itself: its docstring's first paragraph."""
+    """Return the class's description: its docstring's first paragraph."""
     first = (error.__doc__ or "").strip().partition("\n\n")[0]
     return " ".join(first.split())
 

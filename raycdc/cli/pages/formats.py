@@ -31,7 +31,7 @@ def formats_page() -> str:
 
 
 def is_written(identifier: str) -> bool:
-    """Whether the format has messages for a table's changes, beside reading them."""
+    """Return True if the format can also write messages for a table's changes."""
     try:
         load_format(identifier).encoder(TableId("shop", "orders"), TableSchema((Column("id", _KEY),), ("id",)))
     except ConfigError:

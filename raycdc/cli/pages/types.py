@@ -1,7 +1,7 @@
-"""The page ``types``: what a column becomes on its way from the source to each target, as the code decides it.
+"""The page ``types``: the type of a column in each target, generated from the code.
 
-Nothing here repeats a rule: the source's types are asked of its own mapping, each target's of the function that makes
-its columns, and how a value looks in JSON is found by encoding one.
+No rule is repeated here: the source's mapping gives its types, each target's function its columns, and an encoder the
+values in JSON.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ several tables share an upsert target), because changed rows are marked in a tab
 a target is made or changed parks the table, too. A single row that is too large is refused by the server;
 `pipeline.on_bad_record` says what becomes of it."""
 
-#: Spellings of a MySQL type where its parameters decide; any other one stands for itself.
+#: Spellings of a MySQL type whose parameters matter; any other type has one spelling.
 _SPELLED: Mapping[str, tuple[str, ...]] = {
     "tinyint": ("tinyint", "tinyint unsigned"),
     "smallint": ("smallint", "smallint unsigned"),
@@ -87,17 +87,17 @@ _SPELLED: Mapping[str, tuple[str, ...]] = {
     "set": ("set('a','b')",),
 }
 _REFUSED = "refused"
-#: What `[source.types]` may choose instead: the option, the columns it is about, and the choice.
+#: The alternatives in `[source.types]`: option, columns, and choice.
 _CHOSEN = (
     ('tinyint1 = "boolean"', "tinyint(1)", TypeOptions(tinyint1="boolean")),
     ('invalid_dates = "text"', "datetime", TypeOptions(invalid_dates="text")),
     ('geometry = "geojson"', "point", TypeOptions(geometry="geojson")),
 )
 
-#: What the columns of a batch that are ours have, by their type.
+#: The values of raycdc's own columns of a batch, by type.
 _NOTHING: Mapping[pa.DataType, object] = {pa.int8(): 0, pa.int64(): 0, pa.string(): ""}
 _AT = datetime.datetime(2024, 2, 29, 12, 30, 0, 250_000, datetime.UTC)
-#: A value of each kind; of those that are left out, 7 is one.
+#: A value of each kind; the default is 7.
 _SAMPLES: Mapping[TypeKind, object] = {
     TypeKind.BOOLEAN: True,
     TypeKind.UINT64: Decimal(2**64 - 1),
@@ -115,7 +115,7 @@ _SAMPLES: Mapping[TypeKind, object] = {
 }
 
 
-#: Of types that MongoDB alone has.
+#: Values of types that only MongoDB has.
 _OWN_SAMPLES = {
     "objectId": "64f0c1d2e3a4b5c6d7e8f901",
     "binData(4)": "c0ffee00-0000-4000-8000-000000000001",
@@ -125,7 +125,7 @@ _OWN_SAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A type as its source spells it, and what it is from there on."""
+    """A type as its source spells it, and its logical type."""
 
     name: str
     type: LogicalType
@@ -252,7 +252,7 @@ def _in_lines(logical: LogicalType) -> str:
 
 
 def _in_message(logical: LogicalType, identifier: str) -> str:
-    """The value of the column where it first stands in a message about an inserted row."""
+    """Return the first value of the column in a message about an inserted row."""
     schema = TableSchema((Column("c", logical),), ())
     fields = [pa.field("c", logical.arrow()), *META_FIELDS]
     arrays = [_sample(logical), *(pa.array([_NOTHING[field.type]], field.type) for field in META_FIELDS)]
@@ -264,7 +264,7 @@ def _in_message(logical: LogicalType, identifier: str) -> str:
 
 
 def _value(text: bytes) -> str:
-    """The text of the value of ``c`` in an object that has it alone; more may stand behind the object."""
+    """Return the text of the value of ``c`` in an object that has only this key; more may follow the object."""
     whole = text.decode()
     _, end = json.JSONDecoder().raw_decode(whole)
     return whole[:end].removeprefix('{"c":').removesuffix("}")

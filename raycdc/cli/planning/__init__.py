@@ -1,1 +1,1 @@
-"""``raycdc check`` and ``raycdc plan``: what a run would find and do, asked beforehand."""
+"""``raycdc check`` and ``raycdc plan``: predict what a run would find and do."""

@@ -35,7 +35,7 @@ from raycdc.source.tables.parking import with_requests
 from raycdc.source.tables.table_requests import requests_of
 from raycdc.state.full_changelog import FullBy
 
-#: Begins what is told of a key because of which no run begins.
+#: The beginning of messages about a key that prevents a run.
 REFUSED = "A run refuses this."
 _MARKS = {"ok": "ok     ", "warning": "warning", "failed": "FAILED "}
 #: In front of every further line about a check.
@@ -70,7 +70,7 @@ def check_config(path: Path, *, as_json: bool, local: bool = False) -> int:
 
 
 def rate_limit_lines(config: PipelineConfig) -> list[str]:
-    """How fast the source is read at most, in words; nothing where it may be read as fast as can be."""
+    """Return the source's rate limit in words; empty without a limit."""
     rate_limit = config.source.rate_limit
     if not rate_limit:
         return []
@@ -130,7 +130,7 @@ def _findings(start: Start) -> Iterator[list[CheckResult]]:
 
 
 def check_patterns(config: PipelineConfig) -> list[CheckResult]:
-    """Regular expressions of tables whose dot between database and table stands for any character."""
+    """Return warnings about regular expressions whose dot between database and table matches any character."""
     return [
         CheckResult("tables", f"The first dot of {text} stands for any character.", f"Write {meant}", required=False)
         for text in config.source.table_patterns
@@ -149,7 +149,10 @@ def _described(run: ResolvedRun, tables: Collection[TableId]) -> dict[TableId, S
 
 
 def check_sink(run: ResolvedRun, tables: Collection[TableId]) -> list[CheckResult]:
-    """The findings of the sink's server or catalog; none for folders. One that parks is about a target's name."""
+    """Return the findings of the sink's server or catalog; none for folders.
+
+    One with `parks` is about a target's name.
+    """
     targets = list(dict.fromkeys(target for table in tables for target in run.rules.router.targets(table)))
     results = run.start.sink.check(targets, pipeline=run.config.pipeline.name)
     parks = parks_of(run.config.pipeline)(ParkReason.NAME)
@@ -169,7 +172,7 @@ def check_start(run: ResolvedRun) -> list[CheckResult]:
 
 
 def check_tables(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:
-    """Whether targets can hold the tables, and under which names."""
+    """Check that targets can hold the tables, and under which names."""
     results = table_findings(run, schemas)
     if schemas and not any(result.parks for result in results):
         results.append(CheckResult("tables", "The targets can hold every table.", ok=True))
@@ -198,7 +201,7 @@ def _not_read_twice(run: ResolvedRun) -> list[str]:
 
 
 def check_changelog(run: ResolvedRun) -> list[CheckResult]:
-    """The cost of a full changelog, where one is asked for. Raises `SourceError` where the source does not answer."""
+    """Return the cost of a configured full changelog. Raises `SourceError` if the source does not answer."""
     if not run.config.source.full_changelog:
         return []
     try:

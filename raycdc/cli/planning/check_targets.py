@@ -1,8 +1,7 @@
-"""A comparison of the targets with the state, for ``raycdc check``, as a run makes it at its start. Changes nothing.
+"""Compares the targets with the state, for ``raycdc check``, like a run at its start. Changes nothing.
 
-A run that begins asks the same questions in the same words (`raycdc.delivery.epoch_loop.EpochLoop.recover`,
-`raycdc.sinks.api.Sink.apply_schema`). While another run has the state, its targets move on, so they are not compared,
-and the output says so.
+It uses the code of a run (`raycdc.delivery.epoch_loop.EpochLoop.recover`, `raycdc.sinks.api.Sink.apply_schema`). While
+another run has the state, its targets change, so they are not compared, and the output says so.
 """
 
 from __future__ import annotations
@@ -29,14 +28,15 @@ from raycdc.state.full_changelog import FullBy
 from raycdc.state.recovery import another_copy
 from raycdc.state.store import CheckpointStore
 
-#: At most so many new targets are examined, because topics and servers are asked one by one.
+#: The most new targets that are examined, because topics and servers are queried one by one.
 _NEW_TARGETS_MAX = 200
 _PARKED = "A run parks it, and the others go on."
 
 
 def check_targets(run: ResolvedRun, tables: Collection[TableId], *, again: bool = False) -> list[CheckResult]:
-    """All findings; `tables` are those of the source that targets can hold. `again`: a start reads all of them anew, so
-    it does not matter what their targets lack.
+    """Return all findings; `tables` are those of the source that targets can hold.
+
+    `again`: a start reads all of them again, so missing rows in their targets do not matter.
     """
     sink, store = run.start.sink, run.store
     if not sink.durable:
@@ -56,13 +56,14 @@ def check_targets(run: ResolvedRun, tables: Collection[TableId], *, again: bool 
 
 
 def lying_there(run: ResolvedRun, targets: Collection[TableId]) -> dict[TableId, bool | None]:
-    """Of each target whether what lies at its place is of this pipeline; None where nothing does. Of a sink that
-    remembers nothing, nothing. Raises `SinkError`.
+    """Return for each target if the object at its location is this pipeline's; None if there is none.
+
+    Empty for a sink without a memory. Raises `SinkError`.
     """
     sink = run.start.sink
     if not sink.durable:
         return {}
-    # Whatever lies there is refused, also where a run would take it.
+    # Existing objects are refused, even if a run would adopt or replace them.
     sink.inspect(replace(_context(run), on_existing="fail"))
     lying: dict[TableId, bool | None] = {}
     with closing(sink):
@@ -112,7 +113,7 @@ def _findings(run: ResolvedRun, sink: Any, tables: Collection[TableId], *, again
 
 
 def _compared(run: ResolvedRun, store: CheckpointStore, sink: Any) -> list[CheckResult]:
-    """The recovery that a start would decide on, by its own code. Raises the error that would end it."""
+    """Return the recovery that a start would do, by its own code. Raises the error that would end it."""
     with _loop(run, store, sink) as loop, naming_location(run.changed):
         require_nothing_written(run.changed, store, loop.written)
         forecast: StartForecast = loop.inspect()
@@ -130,7 +131,7 @@ def _compared(run: ResolvedRun, store: CheckpointStore, sink: Any) -> list[Check
 
 
 def _taken(run: ResolvedRun, sink: Any, targets: Collection[TableId]) -> Iterator[CheckResult]:
-    """Targets that the state does not know, at whose place something lies that would keep a run from beginning."""
+    """Yield findings about targets unknown to the state whose location has an object that prevents a run."""
     parks = parks_of(run.config.pipeline)
     next_epoch = 1 if run.store is None else run.store.next_epoch()
     for target in targets:
@@ -164,7 +165,7 @@ def _loop(run: ResolvedRun, store: CheckpointStore, sink: Any) -> Iterator[Epoch
 
 
 def as_parked(result: CheckResult, *, parks: bool) -> CheckResult:
-    """The `result` about one target, with what a run makes of it: it `parks` the table, or it ends."""
+    """Return the `result` about one target with the reaction of a run: it `parks` the table, or it ends."""
     fix = f"{result.fix} {_PARKED if parks else 'A run ends.'}".strip()
     return replace(result, fix=fix, error=SchemaError if parks else result.error, parks=parks)
 

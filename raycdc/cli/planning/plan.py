@@ -142,20 +142,20 @@ def _sealed(
 
 
 def _existing(run: ResolvedRun, targets: Sequence[TableId]) -> dict[str, str]:
-    """What lies where targets are; nothing is said of sinks that remember nothing."""
+    """Return what is at the targets' locations; empty for sinks without a memory."""
     words = {None: NOTHING, True: OWN, False: OTHER}
     return {str(target): words[own] for target, own in lying_there(run, targets).items()}
 
 
 def _total(run: ResolvedRun, tables: Mapping[TableId, SourceTable]) -> str:
-    """What a snapshot of all tables that are not followed yet reads, and how long that takes at best."""
+    """Return how much a snapshot of all new tables reads, and the least time that takes."""
     followed = known_tables(run.last)
     new = [table for name, table in tables.items() if str(name) not in followed]
     said = f"In the state, and not read again: {len(tables) - len(new)} of {counted(len(tables), 'table')}. "
     said = said if len(new) < len(tables) else ""
     rows, size, chunks = (sum(getattr(table, each) for table in new) for each in ("rows", "bytes", "chunks"))
     if not rows:
-        return said.rstrip()  # Of topics, nobody knows before they are read.
+        return said.rstrip()  # The size of topics is unknown before they are read.
     source = run.config.source
     rate_limit, slowest = source.rate_limit, min(source.rows_per_second or ROWS_PER_S, ROWS_PER_S)
     seconds = max(rows / slowest, size / source.bytes_per_second if source.bytes_per_second else 0)

@@ -1,17 +1,16 @@
-"""A plan as a file: what a run would do, as it was seen and agreed to, sealed. A run by it is refused where anything is
-not as it was planned.
+"""A plan file: the actions of a run as they were reviewed, sealed with a checksum.
+
+A run with it is refused if anything differs from the plan.
 
 | compared by name | not compared |
 |---|---|
 | every key of the configuration but those that may hold a secret | numbers of rows, bytes and chunks |
 | the tables, their columns and keys | positions and epochs, because a state goes on |
 | targets: of which tables, columns, statement | |
-| what lies at the places of targets | |
-| the state, and what a changed configuration does to it | |
+| existing objects at the locations of targets | |
+| the state, and the effect of a changed configuration on it | |
 
-The seal is a checksum over the content: it tells a file that was changed by mistake, and is no signature.
-
-The targets that a plan has, and of which tables they are made.
+The seal is a checksum over the content: it detects accidental changes, and is no signature.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from raycdc.state import codec
 
 @dataclass(frozen=True, slots=True)
 class PlannedSource:
-    """A source table of a target: its size, as far as it is known, and how its rows become the target's."""
+    """A source table of a target: its size, as far as known, and how its rows become the target's."""
 
     table: str
     rows: int
@@ -65,7 +64,7 @@ VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """A table of the source as it was planned; `rows` and `bytes` are about, 0 where nobody knows."""
+    """A table of the source as planned; `rows` and `bytes` are estimates, 0 if unknown."""
 
     table: str
     columns: tuple[PlannedColumn, ...]
@@ -77,9 +76,11 @@ class PlannedTable:
 
 @dataclass(frozen=True, slots=True)
 class SealedPlan:
-    """The content of a plan's file. `configuration` has each key's value as JSON. `locations` says of each target what
-    lies there: nothing, what this pipeline wrote, or something else. `state` is the identity of the state that there
-    is, and `effects` are what a changed configuration does to it.
+    """The content of a plan file.
+
+    `configuration` has each key's value as JSON. `locations` has what is at each target's location: nothing, this
+    pipeline's rows, or something else. `state` is the identity of the existing state, and `effects` are those of a
+    changed configuration on it.
     """
 
     version: int
@@ -99,7 +100,7 @@ _ADAPTER = TypeAdapter(SealedPlan)
 
 def write_plan(path: Path, plan: SealedPlan) -> None:
     """Put the sealed plan there, whole or not at all, for this user alone. `ConfigError` where that cannot be."""
-    # Nobody can know the name, so that no file or link of others is there.
+    # The name is unpredictable, so that no other user's file or link can be there.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -136,7 +137,7 @@ def read_plan(path: Path) -> SealedPlan:
 
 
 def differences(planned: SealedPlan, now: SealedPlan) -> list[str]:
-    """Each thing that is not as it was planned, by its name, as a sentence."""
+    """Return each difference from the plan as a sentence that names it."""
     if planned.pipeline != now.pipeline:
         return [f"The plan is of pipeline {planned.pipeline!r}, and this is {now.pipeline!r}."]
     return [
@@ -205,7 +206,7 @@ def _of_keys(owner: str, planned: tuple[str, ...], now: tuple[str, ...]) -> Iter
 
 def _location_changes(planned: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(planned.keys() & now.keys()):
-        # What the pipeline wrote since is what was planned.
+        # Objects that the pipeline has written since are as planned.
         if planned[name] != now[name] and not (planned[name] == NOTHING and now[name] == OWN):
             yield f"At the place of target {name} lies {now[name]}; planned was {planned[name]}."
 

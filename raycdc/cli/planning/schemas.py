@@ -37,12 +37,12 @@ def transformed_tables(run: ResolvedRun) -> Iterator[TransformedTables]:
 
 
 def table_of(finding: CheckResult) -> TableId:
-    """The table that one of `table_findings` is about."""
+    """Return the table that one of `table_findings` is about."""
     return TableId.parse(finding.name.removeprefix("table "))
 
 
 def table_findings(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> list[CheckResult]:
-    """Tables that no target can hold as they are, which a run parks, and columns that get another name."""
+    """Return the tables that no target can hold, which a run parks, and columns that get another name."""
     rules = run.rules
     results: list[CheckResult] = []
     shared = _shared_locations(
@@ -61,7 +61,7 @@ def table_findings(run: ResolvedRun, schemas: Mapping[TableId, TableSchema]) -> 
 
 
 def _shared_locations(run: ResolvedRun, tables: Sequence[TableId]) -> dict[TableId, str]:
-    """The `tables`, in the order of a run, that have a target at the location of another target, and the reason."""
+    """Return the `tables`, in the order of a run, whose target has the location of another target, with the reason."""
     record = None if run.store is None else run.store.last_commit()
     held = () if record is None else map(TableId.parse, record.tables)
     sources: dict[TableId, TableId] = {}

@@ -1,1 +1,1 @@
-"""What people and programs see of a run: a live table, plain lines, JSON lines, a status."""
+"""The views of a run for people and programs: a live table, plain lines, JSON lines, a status."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: What wants attention comes first.
+#: Phases that need attention come first.
 PHASE_ORDER = {"parked": 0, "snapshot": 1, "pending": 2, "new": 3, "stream": 4}
 PHASE_STYLES = {"snapshot": "cyan", "stream": "green", "parked": "red"}
 

@@ -18,7 +18,7 @@ class JsonView:
         self._out = out
         #: The name of the pipeline, once it is known.
         self.pipeline: str | None = None
-        #: Whether an event was an error.
+        #: True if an event was an error.
         self.reported_error = False
 
     def show(self, event: RunEvent) -> None:
@@ -36,4 +36,4 @@ class JsonView:
         self.note(text)
 
     def close(self) -> None:
-        """Nothing to put right."""
+        """Do nothing: there is nothing to restore."""

@@ -53,16 +53,17 @@ PLAIN_INTERVAL_S = 5.0
 #: Seconds after which the plain view says at least that all is well, and while a run starts that it still does.
 HEARTBEAT_S = 60.0
 STARTING_S = 5.0
-#: A pipeline that is so little behind is up to date: epochs take their time.
+#: A pipeline with at most this lag counts as up to date, because epochs take time.
 UP_TO_DATE_MS = 10_000
 
-#: With more tables than this the plain view tells of all together: a line each would be a log of its own.
+#: With more tables than this the plain view has one line for all, instead of one line each.
 PLAIN_TABLES_MAX = 20
 
 
 def lag_text(status: RunStatus) -> str:
-    """How far the sink is behind; else the lag of what was committed last, and how long the source is idle. What holds
-    the run back stands beside it, where that is known.
+    """Return the lag of the sink; else the lag of the last commit, and how long the source has been idle.
+
+    A known bottleneck is added.
     """
     parts = _behind_texts(status)
     if status.progress.bottleneck:
@@ -89,13 +90,14 @@ def step_text(status: RunStatus) -> str:
 
 
 def _left_s(table: KnownTable, now_s: float) -> float | None:
-    """How long a snapshot will take whose rows can be estimated; chunks alone say little, because more may come."""
+    """Return the estimated remaining time of a snapshot with known size; the number of chunks alone says little."""
     return None if table.figures.rows_about is None else table.snapshot_left_s(now_s)
 
 
 class PlainView:
-    """One line per news, for logs and pipes. Never more than one progress line per table in five seconds, and one for
-    all of them where there are many.
+    """One line per change, for logs and pipes.
+
+    At most one progress line per table in five seconds, and one for all tables if there are many.
     """
 
     def __init__(
@@ -141,7 +143,8 @@ class PlainView:
             case Failed():
                 self._flush_commits()
             case Warned(text):
-                # Where it is about a process that ended, the same line is news: they are back.
+                # After the end of a process, the same line is printed again, because it shows that the processes are
+                # back.
                 self._said.clear()
                 self._line(text, "WARNING")
             case Scaling():
@@ -154,7 +157,7 @@ class PlainView:
                 if len(self._status().tables.known) <= PLAIN_TABLES_MAX:
                     self._line(str(event))
             case TablePhaseChanged():
-                pass  # Its line of progress says so.
+                pass  # Its progress line says so.
             case TableParked():
                 self._line(parked_text(event), "WARNING")
             case other:
@@ -175,7 +178,7 @@ class PlainView:
                 self._line(end)
 
     def _beat(self) -> None:
-        # Output that nobody reads ends the run when there is news.
+        # A broken output ends the run at the next line.
         with suppress(BrokenPipeError):
             while not self._closed.wait(1.0):
                 with self._lock:
@@ -212,7 +215,7 @@ class PlainView:
             text += f", {duration_text(1000 * left_s)} left"
         text += _lost_text(table)
         shown_at, shown = self._shown.get(name, (float("-inf"), ""))
-        # One table's new phase is news; of many tables one after the other changes.
+        # One table's new phase is printed immediately; the phases of many tables change continually.
         phase_changed = not shown.startswith(f"{name}: {phase}") and (not shown or "," not in phase)
         if text != shown and (phase_changed or self._clock() - shown_at >= PLAIN_INTERVAL_S):
             self._shown[name] = (self._clock(), text)
@@ -241,7 +244,7 @@ class PlainView:
 
     def _line(self, text: str, level: str = "INFO") -> None:
         self._spoke = self._clock()
-        # Further lines of a text are set in, so that none of them can pass for one of ours.
+        # Further lines of a text are indented, so that none of them looks like one of ours.
         head = " ".join(part for part in (time.strftime("%Y-%m-%d %H:%M:%S"), level, printable(self._pipeline)) if part)
         print(f"{head}: {printable_text(text, indent=' ' * 9)}", flush=True)
 
@@ -399,7 +402,7 @@ def _rows_text(table: TableFigures) -> str:
 
 
 def end_text(status: RunStatus, seconds: float) -> str | None:
-    """The last words about a run that ended as it should; None for one that did not."""
+    """Return the last line about a run that ended normally; None otherwise."""
     if not status.ended_in_order:
         return None
     last = status.commits.last

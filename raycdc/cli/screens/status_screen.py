@@ -18,13 +18,13 @@ from raycdc.observe.status import CommitReport, RunMessage
 from raycdc.observe.status.model import EndReport, RunCounts, RunReport, Status, TableReport
 from raycdc.state.manifests.manifest import STATE_NODE
 
-#: Of warnings and errors the newest so many.
+#: The number of newest warnings and errors shown.
 NOTES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One that is there while any table has something to say in it."""
+    """A column that is shown while any table has a value in it."""
 
     name: str
     justify: Literal["left", "right"] = "right"
@@ -71,7 +71,7 @@ def _headlines(status: Status) -> Iterator[str]:
 
 
 def _engines(run: RunReport, counts: RunCounts | None) -> str:
-    """Who reads and who writes now, and how many rows each did."""
+    """Return the engines that read and write now, and the number of rows of each."""
     names = {"driver": "this process", "ray": "Ray", "spark": "Spark"}
     now = [f"{names[by]} {verb}" for by, verb in ((run.read_by, "reads"), (run.written_by, "writes")) if by in names]
     if run.written_by == "spark":
@@ -136,7 +136,7 @@ def _tables(status: Status, room: int) -> Iterator[RenderableType]:
 
 
 def _cells(table: TableReport, status: Status) -> Iterator[tuple[str, Text]]:
-    """What there is to say of a table, by column."""
+    """Yield the values of a table by column."""
     snapshot = table.snapshot
     yield "table", Text(printable(table.table))
     asked = f" ({table.asked} asked)" if table.asked else ""
@@ -193,7 +193,7 @@ def _notes(status: Status) -> Iterator[str]:
 
 
 def _machine(node: str) -> str:
-    """A reader whose spool is beside the state is where the driver is."""
+    """A reader whose spool is the state's runs on the driver's machine."""
     return "the driver's machine" if node == STATE_NODE else node
 
 

@@ -16,7 +16,7 @@ _MASTER = re.compile(
 
 
 class ReaderOptions(Options):
-    """How many reader processes share the snapshot."""
+    """The number of reader processes for the snapshot, and their needs."""
 
     min: int = option(1, help="Readers that are always there.", ge=1, le=1024)
     max: int | None = option(
@@ -98,7 +98,7 @@ class SparkOptions(Options):
 
     @property
     def is_here(self) -> bool:
-        """Whether Spark's tasks run on the machine with the state, which is then the node they are on."""
+        """Return True if Spark's tasks run on the machine that has the state, that is, on this node."""
         return self.master.startswith("local")
 
     @field_validator("master")

@@ -1,4 +1,4 @@
-"""``[[notify]]``: who is told of what happens to a run, over HTTP or by a command (`raycdc.observe.notify`)."""
+"""``[[notify]]``: receivers of notifications about a run, over HTTP or by a command (`raycdc.observe.notify`)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from raycdc.config.fields import Duration, FilePath, Options, Secret, option
 from raycdc.config.tls import is_plain_elsewhere, server_of, split_url
 from raycdc.core.secrets import Renewed, newest
 
-#: How a signing key begins, and the bytes that may stand behind it in base64 (Standard Webhooks 1.0.0, "Signature
-#: scheme"): 192 to 512 bits.
+#: The prefix of a signing key, and the allowed number of bytes that follow in base64 (Standard Webhooks 1.0.0,
+#: "Signature scheme"): 192 to 512 bits.
 KEY_PREFIX = "whsec_"
 KEY_BYTES = range(24, 65)
 
 
 class NotificationKind(StrEnum):
-    """What is told of."""
+    """The kinds of notifications."""
 
     SNAPSHOT_DONE = "snapshot_done"
     SNAPSHOTS_DONE = "snapshots_done"
@@ -35,7 +35,7 @@ class NotificationKind(StrEnum):
 
 
 class NotifyOptions(Options):
-    """One receiver of notifications. None of them holds up rows, and none keeps a run from going on."""
+    """One receiver of notifications. A receiver never delays rows, and never ends a run."""
 
     type: Literal["webhook", "command"] = option(
         help="webhook: a POST of the message to url. command: a program of this machine, which reads the message.",
@@ -102,11 +102,14 @@ class NotifyOptions(Options):
 
     @property
     def may_change(self) -> bool:
-        """Whether the address or the key is read again."""
+        """Return True if the address or the key may change."""
         return any(isinstance(secret.reveal(), Renewed) for secret in (self.url, self.secret))
 
     def now(self) -> Self:
-        """As `url` and `secret` are now. ValueError where one of them has become none; its text may show them."""
+        """Return the options with the present `url` and `secret`.
+
+        Raises `ValueError` for invalid ones; its text may show them.
+        """
         if not self.may_change:
             return self
         given = {name: getattr(self, name) for name in self.model_fields_set}
@@ -169,5 +172,5 @@ class NotifyOptions(Options):
 
 
 def _can_be_asked(host: str) -> bool:
-    """Whether it is made of names as DNS has them (RFC 1035, 2.3.4), or an address."""
+    """Return True if it consists of valid DNS names (RFC 1035, 2.3.4), or is an address."""
     return all(0 < len(name) < 64 for name in host.removesuffix(".").split("."))

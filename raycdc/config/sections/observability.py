@@ -1,10 +1,8 @@
-"""``[control]``: the door at which a running pipeline can be asked and told (`raycdc.server`).
+"""``[control]``: the control API of a running pipeline (`raycdc.server`).
 
-``[metrics]``: where Prometheus finds the figures of a run, and probes its health (`raycdc.server.scraping`).
-
-``[logging]``: a file with the lines of a run, beside what its terminal shows (`raycdc.observe.events.log_file`).
-
-``[traces]``: where a run sends a trace of each epoch, as OpenTelemetry has them (`raycdc.observe.tracing`).
+``[metrics]``: the address for Prometheus and health probes (`raycdc.server.scraping`). ``[logging]``: a file with the
+lines of a run, in addition to the terminal (`raycdc.observe.events.log_file`). ``[traces]``: the collector of a trace
+for each epoch, in OpenTelemetry's format (`raycdc.observe.tracing`).
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ TOKEN_LENGTH_MIN = 16
 
 
 def check_token(token: Secret) -> Secret:
-    """`token`, if it can be one of a door; empty for none. ValueError says what is wrong."""
+    """Return `token` if it is valid for the control API; empty for none. ValueError says what is wrong."""
     if token and len(token.reveal()) < TOKEN_LENGTH_MIN:
         raise ValueError(f"needs at least {TOKEN_LENGTH_MIN} characters")
     if token and not token.reveal().isascii():
@@ -33,12 +31,12 @@ def check_token(token: Secret) -> Secret:
     return token
 
 
-#: A token that whoever asks over HTTP shows; empty for none.
+#: A token that HTTP clients must send; empty for none.
 Token = Annotated[Secret, AfterValidator(check_token)]
 
 
 class UiAccess(StrEnum):
-    """What browsers may do that were let in."""
+    """The rights of browsers after login."""
 
     ON = "on"
     READ_ONLY = "read-only"
@@ -46,7 +44,7 @@ class UiAccess(StrEnum):
 
 
 class ControlOptions(Options):
-    """Where the HTTP API of a running pipeline listens, and who may use it."""
+    """The address of the HTTP API of a running pipeline, and its access rules."""
 
     enabled: bool = option(
         default=True,
@@ -87,7 +85,7 @@ class ControlOptions(Options):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether this machine alone reaches it."""
+        """Return True if only this machine can reach it."""
         return is_loopback(self.host)
 
     @field_validator("host")
@@ -102,7 +100,7 @@ class ControlOptions(Options):
 
 
 class MetricsOptions(Options):
-    """The door for scrapers and probes; it is beside the one that `[control]` is about, and only tells."""
+    """The address for scrapers and probes; it is separate from that of `[control]`, and read-only."""
 
     address: str = option(
         "",
@@ -132,7 +130,7 @@ class MetricsOptions(Options):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether this machine alone reaches it."""
+        """Return True if only this machine can reach it."""
         return is_loopback(self.host_and_port[0])
 
     @field_validator("address")
@@ -153,7 +151,7 @@ class MetricsOptions(Options):
 
 
 class LogLevel(StrEnum):
-    """How much is written, from much to little."""
+    """The amount of log output, from much to little."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -162,7 +160,7 @@ class LogLevel(StrEnum):
 
 
 class LoggingOptions(Options):
-    """The log file of a run. What the terminal shows, and `run --json` prints, is the same with it and without."""
+    """The log file of a run. Output on the terminal and of `run --json` is independent of it."""
 
     file: FilePath = option(
         "",
@@ -180,17 +178,18 @@ class LoggingOptions(Options):
     )
 
 
-#: What a collector has behind its address, for traces (OTLP 1.x, "OTLP/HTTP Request").
+#: The path of a collector for traces (OTLP 1.x, "OTLP/HTTP Request").
 PATH = "/v1/traces"
 #: A name of a header (RFC 9110, 5.6.2).
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-#: Headers that say what is sent, and how: they are the exporter's.
+#: Headers about the content and its encoding, which only the exporter may set.
 _OF_REQUESTS = frozenset({"content-encoding", "content-length", "content-type", "host", "transfer-encoding"})
 
 
 class TracesOptions(Options):
-    """A collector of traces, which gets one of each epoch over OTLP/HTTP. It never holds up a run, and no run ends for
-    it; pip install 'raycdc[otel]'.
+    """A collector of traces, which gets one of each epoch over OTLP/HTTP.
+
+    It never delays or ends a run; pip install 'raycdc[otel]'.
     """
 
     endpoint: str = option(
@@ -231,7 +230,7 @@ class TracesOptions(Options):
 
     @property
     def url(self) -> str:
-        """Where traces are posted."""
+        """Return the URL to which traces are posted."""
         return self.endpoint if self.endpoint.endswith(PATH) else f"{self.endpoint.rstrip('/')}{PATH}"
 
     @property

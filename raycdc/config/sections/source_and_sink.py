@@ -16,7 +16,7 @@ from raycdc.model.rules.rate_limit import RateLimit
 class SourceConfig(Options):
     """Base of every source's section; a connector adds its own keys."""
 
-    #: Whether the source may insert a row that is there already, which a true changelog never does.
+    #: True if the source may insert an existing row again, which a true changelog never does.
     repeats_inserts: ClassVar[bool] = False
     #: The key of the section that lists the captured tables, by names and regular expressions.
     tables_key: ClassVar[str] = "tables"
@@ -39,42 +39,44 @@ class SourceConfig(Options):
 
     @property
     def rate_limit(self) -> RateLimit:
-        """How fast it may be read."""
+        """Return the rate limit."""
         return RateLimit(self.rows_per_second, self.bytes_per_second)
 
     @property
     def bounded(self) -> bool:
-        """Whether the source ends by itself, without following its log."""
+        """Return True if the source ends by itself, without following its log."""
         return False
 
     @property
     def address(self) -> str:
-        """Where the source is, for people, without secrets; empty where it is in no one place."""
+        """Return the source's address for people, without secrets; empty if it has no single address."""
         return ""
 
     @property
     def readers_max(self) -> int:
-        """How many readers can have work at once; 0: any number."""
+        """Return how many readers can have work at the same time; 0: any number."""
         return 0
 
     @property
     def why_read_once(self) -> str:
-        """Why the log cannot be read a second time beside itself, with the way out, as one sentence that goes on behind
-        "because"; empty where it can. `ValueError` for a section that was not validated, and says nothing.
+        """Return why the log cannot be read by a second stream, with the remedy; empty if it can.
+
+        It is a sentence that continues after "because". Raises `ValueError` for an unvalidated section that does not
+        show it.
         """
         return ""
 
     def for_sink(self, sink: str) -> SourceConfig:
-        """The section as it is in front of a sink of this type."""
+        """Return the section as needed for a sink of this type."""
         return self
 
     @property
     def full_changelog(self) -> bool:
-        """Whether each change is to be completed with the row that was there before it."""
+        """Return True if each change must be completed with the previous row."""
         return False
 
     def captures(self, table: TableId) -> bool:
-        """Whether `table` is one that it captures; True where only reading tells."""
+        """Return True if the section captures `table`, or if only reading can tell."""
         return True
 
     @property
@@ -98,10 +100,10 @@ class SinkConfig(Options):
     """Base of every sink's section; a sink adds its own keys.
 
     A sink that cannot update rows narrows `write` with `appends_only`; one whose tables can be partitioned, or have
-    properties, says so in `no_layout`.
+    properties, overrides `no_layout`.
     """
 
-    #: Whether the sink writes rows to the standard output of the process that runs the pipeline.
+    #: True if the sink writes rows to the standard output of the pipeline's process.
     prints_rows: ClassVar[bool] = False
 
     type: str = option(help="Which sink: a built-in or an installed plug-in.", example="delta")
@@ -124,21 +126,24 @@ class SinkConfig(Options):
 
     @property
     def folder(self) -> str:
-        """The folder of this machine that its files are written to, if it writes any. ``raycdc check`` and ``raycdc
-        run`` refuse one that cannot be written, before anything is read.
+        """Return the local folder to which it writes files; empty if none.
+
+        ``raycdc check`` and ``raycdc run`` refuse one that cannot be written, before anything is read.
         """
         return ""
 
     @property
     def store(self) -> str:
-        """In its place the URL of an object store, if its files go to one. ``raycdc check`` and ``raycdc run`` refuse
-        one that cannot be written, or that does not decide conditional puts.
+        """Return the URL of the object store to which it writes files; empty if none.
+
+        ``raycdc check`` and ``raycdc run`` refuse one that cannot be written, or that does not support conditional
+        puts.
         """
         return ""
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """Packages that it needs beside those that its sink imports."""
+        """Return the packages that it needs in addition to those that its sink imports."""
         return ()
 
     def commits_grow(self, pipeline: PipelineOptions) -> bool:
@@ -153,10 +158,10 @@ class SinkConfig(Options):
         yield from ()
 
     def no_layout(self, layout: TableLayout, schema: TableSchema) -> str:
-        """The reason why a target with the columns of `schema` cannot have this layout; empty where it can.
+        """Return why a target with the columns of `schema` cannot have this layout; empty if it can.
 
-        `layout` names columns as `schema` does. The question is asked for each table with a layout, before anything is
-        read and after each change of its columns. Pure.
+        `layout` names columns like `schema`. Called for each table with a layout, before anything is read and after
+        each change of its columns. Pure.
         """
         what = "partition_by" if layout.partitions else "table_options"
         return f'{what}: a target of sink.type = "{self.type}" has none. Leave it out, or use delta or iceberg.'

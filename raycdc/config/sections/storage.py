@@ -1,4 +1,4 @@
-"""``[storage]``: how object stores are reached, for every key that is a URL. Nothing in it is needed for a folder."""
+"""``[storage]``: the access to object stores, for every key that is a URL. Not needed for folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raycdc.storage.settings import StorageSettings
 
 
 class StorageOptions(Options):
-    """How object stores (``s3://``, ``gs://``, ``az://``, ``abfss://``) are reached, where a key names one."""
+    """The access to object stores (``s3://``, ``gs://``, ``az://``, ``abfss://``) named in other keys."""
 
     endpoint: str = option(
         "",
@@ -78,7 +78,7 @@ class StorageOptions(Options):
         return self
 
     def settings(self) -> StorageSettings:
-        """The section for whoever opens a store."""
+        """Return the section in the form for opening a store."""
         return StorageSettings(
             endpoint=self.endpoint,
             region=self.region,

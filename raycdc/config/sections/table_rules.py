@@ -1,10 +1,7 @@
-"""``[[transform]]``: its keys, and the checks of them that need no table.
+"""``[[transform]]``, ``[[mask]]``, ``[[route]]`` and ``[[lookup]]``: their keys, and checks that need no table.
 
-``[[mask]]``: columns whose values no reader lets out.
-
-The section ``[[route]]``: where tables go.
-
-``[[lookup]]``: its keys. So far only documents of a MongoDB collection can be looked up.
+Masks hide columns' values before a reader passes them on; routes say where tables go. So far only documents of a
+MongoDB collection can be looked up.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 class TransformOptions(Options):
-    """The transform of a table's rows on their way. The first one that matches a table is applied to it."""
+    """The transform of a table's rows. The first one that matches a table is applied to it."""
 
     table: TablePattern = option(help="Source tables: a name, or a regular expression in full.", example="shop.orders")
     projection: str = option(
@@ -146,8 +143,9 @@ def masking_problems(masks: Masks, chunk_keys: Mapping[TableId, str]) -> list[st
 
 
 class MaskOptions(Options):
-    """Columns that the reader hides before a row is written anywhere. The first one that matches a
-    column is applied.
+    """Columns that the reader masks before a row is written anywhere.
+
+    The first entry that matches a column is applied.
     """
 
     columns: str = option(
@@ -213,7 +211,7 @@ class RouteOptions(Options):
         return Route(self.table, self.to, self.replace_symbol)
 
 
-#: The field by which documents are looked up, where no other one is named.
+#: The default field by which documents are looked up.
 ID = "_id"
 
 

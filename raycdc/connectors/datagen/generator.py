@@ -1,11 +1,11 @@
-"""A server that is a formula: what its tables hold after n transactions follows from the seed and n alone.
+"""A server defined by a formula: the content of its tables after n transactions depends only on the seed and n.
 
 Transaction n (from 0) changes one row of every table: ``hash(seed, table, n)`` gives its key and whether it is deleted.
-So a row is described by its *version*, the last transaction that wrote it: `INITIAL` where none did, `ABSENT` where
-there is no row. Its values are a hash of table, key and version. Every `alter_every` transactions one alters all
-tables instead: by turns a column comes, and goes.
+A row is described by its *version*, the last transaction that wrote it: `INITIAL` if there was none, `ABSENT` if there
+is no row. Its values are a hash of table, key and version. Every `alter_every` transactions, one alters all tables
+instead, adding and dropping a column by turns.
 
-Positions of this log are numbers of transactions: n stands behind transaction n - 1. Pure, but for the clock in `end`.
+Positions of this log are numbers of transactions: n is after transaction n - 1. Pure, except for the clock in `end`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Numbers = npt.NDArray[np.int64]
 
 #: Versions of rows that no transaction wrote, and of keys without a row.
 INITIAL, ABSENT = -1, -2
-#: Transactions looked at in one step where a table is built up.
+#: The number of transactions processed in one step when a table's content is computed.
 _STEP = 1 << 20
 _COLUMNS = (
     Column("id", LogicalType(TypeKind.INT64), nullable=False),
@@ -55,7 +55,7 @@ class Generator:
         self.keys = config.rows + config.new_rows
 
     def end(self, began_ms: int) -> int:
-        """How many transactions there were by now, if the first was at `began_ms`."""
+        """Return the number of transactions so far, if the first was at `began_ms`."""
         most, per_second = self._config.events, self._config.per_second
         if not per_second:
             return most or 0
@@ -78,7 +78,7 @@ class Generator:
         return max(1, -(-position // every)) * every if every else 1 << 62
 
     def schema(self, position: int) -> TableSchema:
-        """Every table's, behind `position` transactions."""
+        """Return the schema of every table after `position` transactions."""
         altered = self._altered(position)
         more = (_added(altered),) if altered % 2 else ()
         return TableSchema((*_COLUMNS, *more), ("id",))
@@ -97,12 +97,12 @@ class Generator:
     # --- rows -----------------------------------------------------------------------------------------------------
 
     def versions(self, table: TableId, lower: int, upper: int, position: int) -> Numbers:
-        """The version of each key in [lower, upper), behind `position` transactions."""
+        """Return the version of each key in [lower, upper), after `position` transactions."""
         versions = np.where(np.arange(lower, upper) < self._config.rows, INITIAL, ABSENT).astype(np.int64)
         for first in range(0, position, _STEP):
             numbers, keys, deleted = self._written(table, first, min(position, first + _STEP))
             here = (keys >= lower) & (keys < upper)
-            # Of several transactions of one key the last one stays.
+            # If several transactions have one key, the last one wins.
             versions[keys[here] - lower] = np.where(deleted[here], ABSENT, numbers[here])
         return versions
 
@@ -116,7 +116,7 @@ class Generator:
         before[by_key[repeated + 1]] = after[by_key[repeated]]
         versions[keys] = after
         there, stays = before != ABSENT, after != ABSENT
-        # Each change is a row of what was there, then one of what is; where there is none it is left out.
+        # Each change gives the row before it, then the row after it; missing ones are left out.
         shown = np.stack([there, stays], axis=1).ravel()
         was = np.where(stays, np.int8(RowKind.UPDATE_BEFORE), np.int8(RowKind.DELETE))
         becomes = np.where(there, np.int8(RowKind.UPDATE_AFTER), np.int8(RowKind.INSERT))
@@ -128,7 +128,7 @@ class Generator:
         )
 
     def columns(self, table: TableId, keys: Numbers, versions: Numbers, position: int) -> list[pa.Array]:
-        """The values of rows, as tables have them behind `position` transactions."""
+        """Return the values of rows after `position` transactions."""
         drawn = self._hash(table, versions, salt=2) ^ self._hash(table, keys, salt=3)
         texts = [pa.array(keys).cast(pa.string()), pa.array(versions).cast(pa.string())]
         values = [
@@ -145,7 +145,7 @@ class Generator:
         return values
 
     def _written(self, table: TableId, first: int, last: int) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
-        """Of transactions [first, last) that change rows: their numbers, keys, and whether they delete."""
+        """Return the numbers, keys and deletions of the row changes in transactions [first, last)."""
         numbers = np.arange(first, last, dtype=np.int64)
         if self._config.alter_every:
             numbers = numbers[(numbers == 0) | (numbers % self._config.alter_every != 0)]

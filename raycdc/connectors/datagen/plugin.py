@@ -12,7 +12,7 @@ from raycdc.plugins import Plugin
 
 
 class FaultOptions(Options):
-    """Faults on purpose, to see what a pipeline makes of them."""
+    """Deliberate faults, to test a pipeline."""
 
     disconnects: float = option(0.0, help="How likely each read of the log or of a chunk fails.", ge=0, lt=1)
     chunk_rows_per_second: float = option(

@@ -1,9 +1,9 @@
-"""The generated source: `raycdc.source.connector.IncrementalSource` with nothing but what a connector must write.
+"""The generated source: a minimal implementation of `raycdc.source.connector.IncrementalSource`.
 
-| class | is | runs in |
+| class | role | runs in |
 |---|---|---|
-| `DatagenSource` | the page: checks, tables, what was acknowledged, and what makes the other four | every process |
-| `DatagenDialect` | how tables are found and cut, and where the log begins and ends | the coordinator |
+| `DatagenSource` | the source: checks, tables, acknowledgements, and creation of the other four | every process |
+| `DatagenDialect` | finds and cuts tables, gives the start and end of the log | the coordinator |
 | `DatagenLog` | the log, in units of some transactions | the reader of the log, in a fetcher's thread |
 | `DatagenChunks` | one chunk after the other | every reader, in a fetcher's thread |
 | `DatagenKeyOrder` | which chunk a key of the log belongs to | the reader of the log |
@@ -75,7 +75,7 @@ _IDLE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class DatagenPosition:
-    """Where the log stands: how many transactions were read, which is the ordinal, too, and when the log began."""
+    """The position of the log: the number of transactions read, which is also the ordinal, and when the log began."""
 
     transactions: int
     began_ms: int
@@ -104,7 +104,7 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
 
     @property
     def ring_s(self) -> float:
-        return 0.0  # A chunk says exactly what it saw.
+        return 0.0  # A chunk reports exactly what it saw.
 
     def check(self, last: Manifest | None, *, names_reported: bool) -> SourceFindings:
         text = f"Rows are made up with seed {self.config.seed}: {', '.join(self.config.tables)}."
@@ -138,7 +138,7 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
 
     def create_enumerator(self, context: SplitEnumeratorContext, start: EnumeratorStart) -> SplitEnumerator:
         state = stream_of(start.last)
-        # A server keeps its own time; here the state has to say when the log began.
+        # A server has its own clock; here the state must have the time when the log began.
         now_ms = time.time_ns() // 1_000_000
         self._began_ms = now_ms if state is None else DatagenPosition.of(state.position).began_ms
         return super().create_enumerator(context, start)
@@ -154,7 +154,7 @@ class DatagenSource(IncrementalSource[DatagenSourceConfig]):
         return DatagenChunks(self.config)
 
     def threading(self, fetchers: int) -> ThreadingModel:
-        return Sequential()  # Making rows up waits for nobody: a second thread would only take turns with the first.
+        return Sequential()  # Generating rows never waits, so a second thread would bring nothing.
 
     def key_order(self, split: StreamSplit) -> DatagenKeyOrder:
         return DatagenKeyOrder()
@@ -165,7 +165,7 @@ class DatagenDialect(EnumeratorDialect):
 
     #: Every reader may read chunks.
     chunk_readers_max = 0
-    #: There is no server that another one could take over from.
+    #: No other server can take over.
     failover = None
 
     def __init__(self, config: DatagenSourceConfig, context: SourceContext, began_ms: int) -> None:
@@ -228,7 +228,7 @@ class DatagenLog:
         self._woken.set()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _changes(self, last: int) -> LogUnit:
         rows = []
@@ -252,7 +252,7 @@ class DatagenLog:
         return pa.RecordBatch.from_arrays([*values, *meta], schema=schema)
 
     def _alter(self) -> LogUnit:
-        """All tables are altered; one that its targets cannot follow is parked."""
+        """Return the unit that alters all tables; one that its targets cannot follow is parked."""
         before, after = self._generator.schema(self._next), self._generator.schema(self._next + 1)
         updates: list[SchemaUpdate] = []
         for table in list(self._versions):
@@ -266,7 +266,10 @@ class DatagenLog:
         return SchemaChange(self._log_position(), tuple(updates))
 
     def _resnapshot_parked(self) -> LogUnit:
-        """Parked tables begin anew: their targets are emptied, and all chunks are read again; or they stay parked."""
+        """Return the unit that resnapshots parked tables: targets are emptied, and all chunks are read.
+
+        Or they stay parked.
+        """
         updates: list[SchemaUpdate] = []
         truncations: list[LogRows] = []
         for table, probe in self._parked.take_probed(self._here()):
@@ -284,7 +287,7 @@ class DatagenLog:
         return SchemaChange(self._log_position(), tuple(updates), tuple(truncations))
 
     def _probe_table(self, table: TableId) -> FollowableTable[TableSchema] | UnfollowableTable:
-        """The table as it is now: a server would be asked."""
+        """Return the present table; a real connector would query its server."""
         schema = self._generator.schema(self._next)
         if why := self._parked.objection(table, None, schema, ()):
             return UnfollowableTable(why, self._next)
@@ -294,7 +297,7 @@ class DatagenLog:
         return StatementPosition(self._position(), self._next, self._generator.time_ms(self._began_ms, self._next))
 
     def _log_position(self) -> LogPosition:
-        """Where the log is now."""
+        """Return the present position of the log."""
         event_ms = self._generator.time_ms(self._began_ms, self._next)
         return LogPosition(self._position(), self._next, event_ms, time.time_ns() // 1_000_000)
 
@@ -347,14 +350,14 @@ class DatagenChunks:
         self._woken.set()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class DatagenKeyOrder:
     """`raycdc.source.snapshot.handoff.hand_off.KeyOrder`: whole numbers, whatever the table."""
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
-        """Nothing is remembered of a table."""
+        """Do nothing: no table is remembered."""
 
     def forget(self, table: TableId) -> None:
         """As there is nothing to forget."""
@@ -368,7 +371,7 @@ class DatagenKeyOrder:
 
 
 def _require_kept(path: str | None, position: DatagenPosition) -> None:
-    """Raises `LogLostError` where the log before what was acknowledged is asked for."""
+    """Raise `LogLostError` if a position before the acknowledged one is requested."""
     if path is None or not Path(path).exists():
         return
     kept = json.loads(Path(path).read_text())["transactions"]

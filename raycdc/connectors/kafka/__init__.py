@@ -1,1 +1,1 @@
-"""Kafka topics that carry changes, as a source: partitions are splits, a format decodes what is in them."""
+"""Kafka topics with change events as a source: partitions are splits, and a format decodes the messages."""

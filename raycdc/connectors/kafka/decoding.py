@@ -13,7 +13,7 @@ from raycdc.formats.api import BadMessage, Format
 from raycdc.formats.plugins import load_format
 from raycdc.model import Column, LogicalType, RowKind, TableSchema, TypeKind, changelog_schema
 
-#: Of `DEAD_LETTERS`, which go through the same sink, exactly once.
+#: The schema of `DEAD_LETTERS`, whose rows go through the same sink, exactly once.
 DEAD_LETTER_SCHEMA = TableSchema(
     (
         Column("topic", LogicalType(TypeKind.STRING), nullable=False),
@@ -40,7 +40,7 @@ def open_format(section: Mapping[str, Any]) -> Format:
 
 
 def keeps_dead_letters(section: Mapping[str, Any]) -> bool:
-    """Whether messages that cannot be decoded are kept as rows of `DEAD_LETTERS`."""
+    """Return True if messages that cannot be decoded are kept as rows of `DEAD_LETTERS`."""
     return section.get("on_error") == "dead-letter"
 
 

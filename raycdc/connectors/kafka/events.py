@@ -1,14 +1,15 @@
-"""The source events of topics: what the enumerator and the readers of partitions tell each other.
+"""The source events of topics: messages between the enumerator and the readers of partitions.
 
 | event | direction | meaning |
 |---|---|---|
 | `SchemaChangeRequest` | reader → enumerator | a batch waits for this schema (Flink CDC's `SchemaChangeRequest`) |
-| `SchemasInForce` | enumerator → reader | these schemas hold from an epoch on; it answers the request, to all readers |
+| `SchemasInForce` | enumerator → reader | these schemas are valid from an epoch on; the answer to the request, sent \
+to all readers |
 | `AlignWatermarks` | enumerator → reader | partitions whose events are later than the limit wait |
-| `WatermarksReached` | reader → enumerator | what the partitions of this reader have reached |
-| `CheckKeys` | enumerator → reader | from now on, tell which keys come from which partition |
-| `KeysRead` | reader → enumerator | keys of a table that were read of a partition for the first time |
-| `TablePartition` | reader → enumerator | a table's rows were met in a partition |
+| `WatermarksReached` | reader → enumerator | the watermarks of this reader's partitions |
+| `CheckKeys` | enumerator → reader | from now on, report the keys of each partition |
+| `KeysRead` | reader → enumerator | keys of a table that were read from a partition for the first time |
+| `TablePartition` | reader → enumerator | a partition has rows of a table |
 | `TableEmptied` | reader → enumerator | a message removed all rows of a table |
 """
 
@@ -24,7 +25,7 @@ from raycdc.source.protocol.source_event import SourceEvent
 
 @dataclass(frozen=True, slots=True)
 class SchemaChangeRequest(SourceEvent):
-    """Answered by `SchemasInForce`, unless one that fits was sent already."""
+    """A request that `SchemasInForce` answers, unless a fitting schema was sent already."""
 
     table: TableId
     schema: TableSchema

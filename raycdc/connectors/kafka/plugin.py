@@ -19,7 +19,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class StartMode(StrEnum):
-    """Where partitions that are there at the first start begin; later ones begin at their beginning."""
+    """The start of partitions that exist at the first start; later ones are read from their beginning."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -29,7 +29,7 @@ class StartMode(StrEnum):
 
 
 class StopMode(StrEnum):
-    """Where partitions end."""
+    """The end of partitions."""
 
     NEVER = "never"
     LATEST = "latest"
@@ -38,7 +38,7 @@ class StopMode(StrEnum):
 
 
 class StartOptions(Options):
-    """Where to begin; consulted only while the pipeline has no state."""
+    """The start of reading; used only while the pipeline has no state."""
 
     mode: StartMode = option(StartMode.EARLIEST, help="earliest, latest, group-offsets, offsets or timestamp.")
     offsets: dict[str, int] = option({}, help="With offsets: first offset per partition.", example={"orders:0": 42})
@@ -54,7 +54,7 @@ class StartOptions(Options):
 
 
 class StopOptions(Options):
-    """Where to stop, fixed when a partition is found. A pipeline that stops anywhere is bounded."""
+    """The end of reading, fixed when a partition is found. A pipeline with an end is bounded."""
 
     mode: StopMode = option(StopMode.NEVER, help="never, latest (at the first start), offsets or timestamp.")
     offsets: dict[str, int] = option(
@@ -198,7 +198,10 @@ class KafkaSourceConfig(SourceConfig):
         return flattened_texts(value) if isinstance(value, dict) else value
 
     def captures(self, table: TableId) -> bool:
-        """Whether rows of `table` may come: the format takes its messages, or keeps those that it cannot decode."""
+        """Return True if rows of `table` may come.
+
+        The format decodes its messages, or keeps those that it cannot decode.
+        """
         from raycdc.connectors.kafka.decoding import keeps_dead_letters
         from raycdc.formats.options import DEAD_LETTERS
 
@@ -232,7 +235,10 @@ class KafkaSourceConfig(SourceConfig):
 
     @property
     def repeats_inserts(self) -> bool:  # type: ignore[override]
-        """Producers repeat messages, and some begin with a bootstrap of what they have sent before."""
+        """Return True if inserts may repeat.
+
+        Producers repeat messages, and some begin with a bootstrap of older ones.
+        """
         return not self.full_changelog
 
     @property
@@ -253,11 +259,11 @@ class KafkaSourceConfig(SourceConfig):
 
     @property
     def stops(self) -> bool:
-        """Whether the partitions have an end."""
+        """Return True if the partitions have an end."""
         return self.stop.mode is not StopMode.NEVER
 
     def selects(self, topic: str) -> bool:
-        """Whether `topic` is one to read."""
+        """Return True if `topic` is to be read."""
         if self.topic_pattern is not None:
             return re.fullmatch(self.topic_pattern, topic) is not None
         return topic in self.topics

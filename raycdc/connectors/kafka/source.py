@@ -1,9 +1,8 @@
-"""The Kafka source: made from its configuration in every process, it hands out that process's part.
+"""The Kafka source: created from its configuration in every process, with the parts for that process.
 
-How long the brokers keep the messages of topics that were not read yet.
-
-A topic's partitions read as a job's reader reads them, for ``raycdc bench splits``: rows go nowhere, no offset is
-committed, and all is read that the topics hold, wherever the configuration would begin.
+`log_retention` returns how long the brokers keep the unread messages of topics. `KafkaPartitionTrial` reads a topic's
+partitions like a job's reader, for ``raycdc bench splits``: rows are discarded, no offset is committed, and topics are
+read from their beginning, whatever the configured start.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _QUESTIONS = 12
 
 
 class Brokers(Protocol):
-    """What is asked (`raycdc.connectors.kafka.cluster.client.KafkaCluster`)."""
+    """Queries to the brokers (`raycdc.connectors.kafka.cluster.client.KafkaCluster`)."""
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]: ...
     def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int]: ...
@@ -61,10 +60,10 @@ class Brokers(Protocol):
 
 
 def log_retention(brokers: Brokers, offsets: Mapping[Partition, int], now_ms: int) -> LogRetention | None:
-    """The room of the partition that has the least, behind `offsets`; None where one is deleted by its size.
+    """Return the least retention of the partitions after `offsets`; None if one is deleted by size.
 
-    Brokers delete a segment so long after its newest message was written (``retention.ms``), so a message is there for
-    that time at least. Of the oldest unread one the time is found by asking which offsets times have.
+    Brokers delete a segment a fixed time after its newest message was written (``retention.ms``), so a message is kept
+    for at least that time. The write time of the oldest unread message is found by queries for offsets by time.
     """
     retention = brokers.retention_ms({topic for topic, _ in offsets})
     if any(time_ms is None for time_ms in retention.values()):
@@ -75,7 +74,7 @@ def log_retention(brokers: Brokers, offsets: Mapping[Partition, int], now_ms: in
     if not finite:
         return LogRetention(forever=True)
     behind = [p for p, offset in offsets.items() if p[0] in finite and offset < ends.get(p, offset)]
-    # Of each the oldest unread message is written at `low` or later, and before `high`.
+    # The oldest unread message of each was written at `low` or later, and before `high`.
     low, high = {p: now_ms - finite[p[0]] for p in behind}, dict.fromkeys(behind, now_ms)
     for _ in range(_QUESTIONS if behind else 0):
         for time_ms, asked in _by_time({p: (low[p] + high[p]) // 2 for p in behind}).items():
@@ -95,7 +94,7 @@ def _by_time(times: Mapping[Partition, int]) -> dict[int, list[Partition]]:
     return asked
 
 
-#: A partition that gives nothing for so long is not waited for any more.
+#: A partition that is silent for this long is not waited for any more.
 SILENT_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""A partition's state: what a split carries, a manifest keeps and a reader goes on from."""
+"""A partition's state: the content of a split, stored in manifests, from which a reader goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATE_VERSION = 1
 
 
 class DecoderState(Opaque):
-    """The knowledge of a format's decoder behind the last message that was read (`raycdc.formats.api`)."""
+    """The state of a format's decoder after the last message read (`raycdc.formats.api`)."""
 
     __slots__ = ()
 
@@ -31,11 +31,11 @@ class PartitionState:
     """The next message to read is the first at or after `offset`; those from `stop` on are not read.
 
     Offsets are positions, not counts: aborted and compacted messages and transaction markers leave gaps. `identity` is
-    the topic's id in the cluster. `decoder` is what the format's decoder knows after the last message read. `resets`
-    counts how often the topic did not have the position, and a policy said another, maybe earlier one. `dropped` are
-    columns that statements dropped (`raycdc.connectors.kafka.reading.statements`). `last` is the place behind the last
-    message read and the leader's epoch it was written in, by which a log that was cut off before that place is known
-    again; `offset` is further on where markers or aborted messages follow.
+    the topic's id in the cluster. `decoder` is the state of the format's decoder after the last message read. `resets`
+    counts how often the topic lacked the position, and a policy set another, maybe earlier one. `dropped` are columns
+    that statements dropped (`raycdc.connectors.kafka.reading.statements`). `last` is the position after the last
+    message read and the leader epoch of that message, by which a truncation of the log before that position is
+    detected; `offset` is greater if markers or aborted messages follow.
     """
 
     topic: str
@@ -53,7 +53,7 @@ class PartitionState:
         return f"{self.topic}:{self.partition}"
 
     def ended(self, until: int | None = None) -> bool:
-        """Whether everything before the end was read; `until` ends this run."""
+        """Return True if everything before the end was read; `until` ends this run."""
         return any(self.offset >= end for end in (self.stop, until) if end is not None)
 
     def moved(self, offset: int, decoder: DecoderState, last: tuple[int, int] | None = None) -> Self:
@@ -85,7 +85,7 @@ class PartitionState:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Inverse of `to_json`. Raises `StateError` for the state of another source or a newer version."""
+        """Return the inverse of `to_json`. Raises `StateError` for the state of another source or a newer version."""
         version = data.get("version")
         position = data.get("position")
         if not isinstance(version, int) or not isinstance(position, dict) or "topic" not in position:

@@ -1,7 +1,7 @@
-"""Event time: watermarks per partition, and who must wait for whom. Pure; times in Unix milliseconds.
+"""Event time: watermarks per partition, and which partitions must wait for others. Pure; times in Unix milliseconds.
 
-A partition's watermark is the latest event time read of it. Those that have been silent for `idle_after_s` take no part
-(Flink's idleness); when all are idle there is no watermark, and none is needed.
+A partition's watermark is the latest event time read of it. Partitions that have been silent for `idle_after_s` are
+ignored (Flink's idleness); when all are idle there is no watermark, and none is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class _Clock:
 
 
 class Watermarks:
-    """Of the partitions one reader has; owned by its thread."""
+    """The watermarks of one reader's partitions; owned by its thread."""
 
     def __init__(self, *, idle_after_s: float) -> None:
         self._idle_after_s = idle_after_s
@@ -37,7 +37,7 @@ class Watermarks:
             clock.event_ms = event_ms if clock.event_ms is None else max(clock.event_ms, event_ms)
 
     def waits(self, split_id: str, *, now_s: float) -> None:
-        """The partition is held back: it is not idle by its own doing."""
+        """Note that the partition is held back, so that it does not count as idle."""
         self._clocks[split_id].active_s = now_s
 
     def active(self, *, now_s: float) -> dict[str, int]:
@@ -59,7 +59,7 @@ class Alignment:
     def __init__(self, *, max_drift_ms: int) -> None:
         self._max_drift_ms = max_drift_ms
         self._readers: dict[int, int | None] = {}
-        #: The limit that readers were told last.
+        #: The limit last sent to readers.
         self.reported_ms: int | None = None
 
     def report(self, reader: int, watermarks: Mapping[str, int]) -> None:

@@ -1,11 +1,9 @@
-"""The questions of the split enumerator to MongoDB.
+"""The split enumerator's queries to MongoDB.
 
-Each call has a client of its own, because the server may be away between two of them; a `planning` has one, too.
-
-How a collection looks now, proven to hold at a place of the change stream, and how its snapshot begins.
-
-For the collections that begin again while others stream (`raycdc.source.tables.resnapshots`); runs in the thread that
-reads the change stream, or the quiet log.
+Each call has its own client, because the server may be unreachable in between; so has a `planning`. `CollectionProbes`
+gets the present form of a collection, proven to hold at a position of the change stream, and the start of its snapshot.
+It is for collections that are resnapshotted while others stream (`raycdc.source.tables.resnapshots`), and runs in the
+thread that reads the change stream, or the quiet log.
 """
 
 from __future__ import annotations
@@ -84,7 +82,10 @@ class MongoDbEnumeratorDialect(EnumeratorDialect):
         return tuple(plans)
 
     def _begin(self, client: Client, tables: Mapping[TableId, str]) -> int:
-        """The cluster time behind which the stream begins: a majority has all up to it, or it is asked for."""
+        """Return the cluster time after which the stream begins.
+
+        A majority has everything up to it, or it is configured.
+        """
         if (moment_ms := self._config.startup.moment_ms) is not None:
             return ordinal_of(moment_ms // 1000, 0) - 1
         if not tables:
@@ -93,7 +94,7 @@ class MongoDbEnumeratorDialect(EnumeratorDialect):
             return seen_by(client, session, next(iter(tables)))
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first_index: int) -> PlannedChunks:
-        """All chunks of a collection at once: bounds that were asked for later would be others."""
+        """Return all chunks of a collection together, because bounds queried later would differ."""
         with self.planning() as plan:
             return plan(document, table, planner, first_index)
 
@@ -137,13 +138,13 @@ class MongoDbEnumeratorDialect(EnumeratorDialect):
             yield client, probe(client)
 
 
-#: Times a collection is looked at while others take its name.
+#: How often a collection is probed while others take its name.
 _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionProbes:
-    """See the module's docstring. Each look has a client of its own, and blocks.
+    """The probes of collections; see the module's docstring. Each has its own client, and blocks.
 
     `context` has the rules of targets, and says whether images must be the rows that targets have.
     """
@@ -184,10 +185,10 @@ class CollectionProbes:
         raise TableLockedError(f"{table} was another collection each time it was looked at.")
 
     def widening(self, table: TableId) -> Widening | None:
-        """How a collection gets more columns; None where it does not, or where its targets would not have them.
+        """Return how a collection gets more columns; None if it does not, or if its targets would not have them.
 
-        Nor where somebody works with what is in the rest, which it would leave, or puts documents together again, or
-        where images must be the rows that targets have.
+        Also None if a rule uses the rest column, which would lose fields, or rebuilds documents, or if images must be
+        the rows that targets have.
         """
         options, rules = self.config.schema_, self.context.rules
         fixed = self.config.spelling is Spelling.BSON or self.context.needs_before_images

@@ -1,9 +1,8 @@
-"""Masks of collections' fields, and the column in which the same fields would stand in the clear.
+"""Masks of collections' fields, and the columns in which the same fields would be readable.
 
-A mask is of a column. A field also stands in `REST`, where its value fits no column or the column came later, and in
-`WHOLE`, so that it is hidden only where that column is masked, too. A field of a shard key stands in the key of each
-event, and so in the change stream's tokens, which are the state's positions, and in bounds of chunks: it cannot be
-hidden at all.
+A mask applies to a column. A field is also in `REST`, if its value fits no column or the column came later, and in
+`WHOLE`, so it is masked only if that column is masked, too. A field of a shard key is in the key of each event, and so
+in the change stream's tokens, which are the state's positions, and in bounds of chunks: it cannot be masked at all.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from raycdc.model.rules.mask import Masks
 
 
 def require_masked(client: Client, config: MongoDbSourceConfig, tables: Collection[TableId], masks: Masks) -> None:
-    """Raises `ConfigError` where a field that a mask hides could be read in another column. Asks for samples."""
+    """Raise `ConfigError` if a masked field could be read in another column. Queries samples."""
     for table in tables if masks else ():
         if shown := [name for name in _shard_key(client, table) if masks.of(table, name) is not None]:
             raise ConfigError(
@@ -66,7 +65,7 @@ def _shard_key(client: Client, table: TableId) -> list[str]:
 
 
 def _shown(client: Client, config: MongoDbSourceConfig, table: TableId) -> list[str]:
-    """Fields that documents of a sample have, and those that are declared."""
+    """Return the fields in a sample of documents, and the declared ones."""
     inferring = config.schema_.model_copy(update={"mode": SchemaMode.INFERRED})
     sampled = layout_of(client, config.model_copy(update={"schema_": inferring, "columns": {}}), table, "")
     return [*(column.name for column in sampled.fields), *config.columns.get(str(table), ())]

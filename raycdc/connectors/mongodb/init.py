@@ -1,6 +1,6 @@
-"""The questions of ``raycdc init`` to people and to a MongoDB: its collections, and the columns that they show.
+"""The questions of ``raycdc init`` to people and to a MongoDB: its collections, and their columns.
 
-What stands inside the nested values of sampled documents, in words: columns of JSON say it for people. Pure.
+`nested_types` describes the content of nested values in sampled documents, for columns of JSON. Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raycdc.errors import ConfigError, SourceError
 from raycdc.model import LogicalType, TypeKind
 from raycdc.model.rules.selector import TableSelector, plain_name
 
-#: Levels below a column, and fields of a document, that are told.
+#: The limits of the description: levels below a column, and fields of a document.
 _DEPTH_MAX, _FIELDS_MAX = 3, 12
 _VALUES_MAX = 200
 
@@ -76,7 +76,7 @@ def _document(documents: Sequence[RawBSONDocument], depth: int) -> str:
 
 #: Collections of which columns are shown, and columns of each.
 _COLLECTIONS_SHOWN, _COLUMNS_SHOWN = 20, 60
-#: Documents of each that are looked into.
+#: The number of sampled documents whose nested values are read.
 _NESTED_SAMPLE = 100
 _URI_VARIABLE = "MONGODB_URI"
 
@@ -153,7 +153,7 @@ def _resolved(text: str) -> Secret:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Of one collection: the types of its fields, as the configuration names them, and what stands in nested ones."""
+    """One collection's field types, as the configuration names them, and the content of nested fields."""
 
     columns: Mapping[str, str]
     nested: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Large documents are counted, and each collection with some is warned of once.
+"""Counts large documents, and warns once of each collection with some.
 
-A change of one may be an event of more than 16 MiB, which servers before 6.0.9 cannot send: it is read by its key then,
-without what the document was before.
+A change of one may be an event of more than 16 MiB, which servers before 6.0.9 cannot send: it is then read by its key,
+without the document before the change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from raycdc.connectors.mongodb.bson.size_loops import larger_than
 from raycdc.model import TableId
 
-#: Half of what a message can be: an event may hold a document twice, before and after its change.
+#: Half of the maximal message: an event may have a document twice, before and after its change.
 LARGE_BYTES = 8 << 20
 
 _log = logging.getLogger(__name__)
@@ -37,12 +37,12 @@ class LargeDocuments:
         return LargeDocuments, ()
 
     def counts(self) -> dict[str, int]:
-        """How many were met, by collection."""
+        """Return the number of large documents by collection."""
         with self._lock:
             return dict(self._counts)
 
     def count(self, table: TableId, documents: bytes) -> None:
-        """Count those in `documents`, one behind the other."""
+        """Count the large ones of the concatenated `documents`."""
         if len(documents) > LARGE_BYTES:
             self._met(table, int(larger_than(np.frombuffer(documents, np.uint8), LARGE_BYTES)))
 

@@ -1,7 +1,7 @@
 """Layouts: the columns of a collection's documents with their types, and the treatment of values that fit none.
 
-A layout is settled when a collection is first read and kept in its schema document, so that every chunk of it is read
-alike, whatever the configuration says later.
+A layout is decided when a collection is first read and kept in its schema document, so that every chunk of it is read
+in the same way, even after a change of the configuration.
 
 | type in the configuration | BSON | column |
 |---|---|---|
@@ -9,7 +9,7 @@ alike, whatever the configuration says later.
 | int, long | int, long, whole double | INT32, INT64 |
 | double, float | double, int, long | FLOAT64, FLOAT32 |
 | decimal(p,s) | decimal128, int, long, whole double | DECIMAL |
-| decimal128 | decimal128 | STRING: digits and exponent as they are |
+| decimal128 | decimal128 | STRING: digits and exponent unchanged |
 | date | date | TIMESTAMP(3) |
 | day | date at midnight UTC | DATE |
 | string | string, symbol | STRING |
@@ -17,10 +17,10 @@ alike, whatever the configuration says later.
 | binData, binData(n) | binData of subtype 0, n | BINARY |
 | json | any | JSON: Extended JSON |
 
-Where columns of JSON are spelled as BSON (`Spelling.BSON`), so is decimal128, and they are BINARY: a value is the byte
-of its type and what stands behind its name in a document. With `_rest` such a layout holds every document exactly: a
-column of another type takes only values of that type, and NULL is a field that is not there. A field that is null,
-undefined or of another type is in `_rest`.
+If columns of JSON hold BSON (`Spelling.BSON`), so does decimal128, and they are BINARY: a value consists of the byte of
+its type and the bytes after its name in a document. With `_rest` such a layout holds every document exactly: a column
+of another type takes only values of that type, and NULL is a missing field. A field that is null, undefined or of
+another type is in `_rest`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REST = "_rest"
 
 
 class Spelling(StrEnum):
-    """How columns of JSON hold BSON's types: as Extended JSON v2, or as they are."""
+    """How columns of JSON hold BSON's types: as Extended JSON v2, or as BSON."""
 
     RELAXED = "relaxed"
     CANONICAL = "canonical"
@@ -79,7 +79,7 @@ class OnConflict(StrEnum):
 #: A value of any type, and a document whose fields are the row's own, in `Spelling.BSON`.
 VALUE = LogicalType(TypeKind.BINARY, native="bson")
 FIELDS = LogicalType(TypeKind.BINARY, native="bson document")
-#: How types of columns begin that are filled from the event, and from no document.
+#: The prefix of types of columns that are filled from the event, and from no document.
 METADATA = "metadata "
 #: The fields of such columns (`raycdc.connectors.mongodb.stream.events`).
 METADATA_FIELDS: Mapping[str, LogicalType] = {
@@ -100,9 +100,9 @@ _DIGITS_MAX = 34
 class CollectionLayout:
     """Columns in order, `ID` first and never NULL. `rest`, `whole` and `others` say which of them are no field.
 
-    `others` are pairs of a field and the column of JSON beside it, which has the values that the field's cannot hold.
-    `uuid` is the collection's, in hexadecimal: another one is another collection under the same name ("": not known).
-    `asked` are the words of the configuration about it, for people and for comparison.
+    `others` are pairs of a field and the additional JSON column for values that the field's column cannot hold. `uuid`
+    is the collection's, in hexadecimal: another one means another collection of the same name ("": not known). `asked`
+    is the configuration of the collection as text, for people and for comparison.
     """
 
     columns: tuple[Column, ...]
@@ -124,11 +124,11 @@ class CollectionLayout:
 
     @property
     def rest_at(self) -> int:
-        """The index of that column, or -1; columns that came later are behind it."""
+        """Return the index of the rest column, or -1; columns added later follow it."""
         return [column.name for column in self.columns].index(REST) if self.rest else -1
 
     def overflow_at(self) -> list[int]:
-        """For each column the index of the one that has the values it cannot hold, or -1."""
+        """Return for each column the index of the one for values that it cannot hold, or -1."""
         overflow = dict(self.others)
         names = [column.name for column in self.columns]
         return [names.index(overflow[name]) if name in overflow else -1 for name in names]
@@ -150,9 +150,9 @@ class CollectionLayout:
         return TableVersion(self.schema(), self.document())
 
     def document(self) -> SchemaDocument:
-        """The schema document; `from_document` is its inverse.
+        """Return the schema document; `from_document` is its inverse.
 
-        Its fingerprint is of all that is in it: another collection of the same columns has another document.
+        Its fingerprint covers the whole document: another collection of the same columns has another one.
         """
         others = {"others": dict(self.others)} if self.others else {}
         how = {"json": self.json.value, "on_misfit": self.on_type_mismatch.value, "whole": self.whole, **others}
@@ -180,7 +180,7 @@ def declared(types: dict[str, LogicalType], *, json: Spelling, on_type_mismatch:
 
 
 def whole_documents(key: LogicalType | None, *, json: Spelling) -> CollectionLayout:
-    """The layout of the mode ``document``: the key, and the document as text or as it is."""
+    """Return the layout of the mode ``document``: the key, and the document as text or as BSON."""
     ident = _spelled(key or parse_type("json"), json)
     whole = FIELDS if json is Spelling.BSON else parse_type("json")
     columns = (Column(ID, ident, nullable=False), Column(WHOLE, whole, nullable=False))
@@ -188,9 +188,9 @@ def whole_documents(key: LogicalType | None, *, json: Spelling) -> CollectionLay
 
 
 def with_metadata(layout: CollectionLayout, wanted: Mapping[str, str]) -> CollectionLayout:
-    """`layout` with a column for each of the `wanted` fields, which are given with the names of their columns.
+    """Return `layout` with a column for each of the `wanted` fields, given with the names of their columns.
 
-    They stand behind the key, so that columns that come later are behind them.
+    They follow the key, so that columns added later come after them.
     """
     columns = [Column(name, replace(METADATA_FIELDS[field], native=METADATA + field)) for field, name in wanted.items()]
     return replace(layout, columns=(layout.columns[0], *columns, *layout.columns[1:]))

@@ -1,20 +1,19 @@
-"""A change stream as `LogUnit`s: events of one cluster time are one transaction, passed on when it is whole.
+"""A change stream as `LogUnit`s: events of one cluster time are one transaction, passed on when it is complete.
 
 | part | decides |
 |---|---|
-| `ReopenedStream` | when the stream is opened anew, and with which documents |
-| `MongoDbTransactionAssembler` | which events are whole transactions |
+| `ReopenedStream` | when the stream is opened again, and with which documents |
+| `MongoDbTransactionAssembler` | which events are complete transactions |
 | `FollowedCollections` | the effect of events about collections |
-| `ChangeRows`, `DocumentReads` | the rows of all other events, and the documents that these came without |
+| `ChangeRows`, `DocumentReads` | the rows of all other events, and their missing documents |
 
-The reader makes units of all that, each with its place. The log's ordinal is the cluster time. Where a transaction is
-longer than an answer, its parts are units that leave it open.
+The reader turns all that into units with positions. The log's ordinal is the cluster time. If a transaction is larger
+than an answer, its parts are units that leave it open.
 
-A log in which nothing happens but that collections begin again: on request, or because rows of an epoch were lost.
-
-A snapshot without a change stream has it for a log. A collection that is to begin again
-(`raycdc.source.tables.parking`) is looked at when the log is opened: there is no place to wait for, so its new
-beginning comes at once, with the columns that the configuration now gives it.
+`QuietLog` is the log of a snapshot without a change stream: its only events are resnapshots, on request, or because
+rows of an epoch were lost. A collection to be resnapshotted (`raycdc.source.tables.parking`) is probed when the log is
+opened: there is no position to wait for, so it begins immediately, with the columns that the configuration now gives
+it.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class ChangeStreamReader:
         if not self._units and not self._closed.is_set():
             self._read()
         if not self._units and not self._open and (self._reported < self._ordinal or self._document_reads.changed):
-            # Whoever waits for a change to be settled hears of that where no row does.
+            # A change may have been settled without a row, which must be reported, too.
             notes = _notes(self._document_reads)
             self._units.append(LogProgress(LogPosition(self._position.sealed(), self._ordinal, notes=notes)))
         if not self._units:
@@ -113,7 +112,10 @@ class ChangeStreamReader:
 
     @property
     def _ordinal(self) -> int:
-        """All up to it was read, and no change before it is absent any more, so that nobody ends too early."""
+        """Return the cluster time up to which everything was read and no change is absent.
+
+        A run would end too early with a later one.
+        """
         return min(self._position.cluster_time, self._document_reads.resolved_to)
 
     def wake_up(self) -> None:
@@ -165,10 +167,12 @@ class ChangeStreamReader:
             self._units.append(TransactionPart(position, rows, _bytes(rows)))
 
     def _pass(self, whole: Whole) -> None:
-        """Whole transactions: up to each with events about collections, which are passed before its rows.
+        """Pass on complete transactions, up to each one with events about collections.
 
-        So the place behind such a transaction is passed last: whoever goes on from the one before hears all of it
-        again, and a collection that is gone, or waits, is not changed by hearing that twice.
+        These are passed before its rows.
+
+        The position after such a transaction is passed last: reading again from the previous position repeats all of
+        it, and the repetition does not change a collection that is gone or waits.
         """
         batch, rank = whole.batch, whole.rank
         first = 0
@@ -179,7 +183,7 @@ class ChangeStreamReader:
             first, rank = stop, 0
 
     def _pass_up_to(self, part: EventBatch, behind: ResumeToken, *, rank: int) -> None:
-        """Events whose place `behind` is the next one between two transactions."""
+        """Pass on events; `behind` is the next position between two transactions."""
         moment, event_ms = int(part.times[-1]), _event_ms(part)
         position = StatementPosition(self._position.sealed(), moment, event_ms)
         parked: list[ParkTableUpdate] = []
@@ -210,7 +214,7 @@ class ChangeStreamReader:
         parked: Sequence[ParkTableUpdate] = (),
         missing: tuple[MissingRow, ...] = (),
     ) -> None:
-        """Pass on rows with which no transaction is open any more."""
+        """Pass on rows after which no transaction is open."""
         self._open = False
         new = self._rows.take_parked(self._as_statement_position(event_ms or _now_ms()))
         notes = _notes(self._document_reads)
@@ -253,8 +257,9 @@ class ChangeStreamReader:
             self._append(rows, event_ms=None, missing=tuple(reported))
 
     def _rows_of(self, batch: EventBatch, *, rank: int) -> tuple[LogRows, ...]:
-        """Rows of changes. Columns that these show to be wanting are passed on before them, or behind a transaction
-        that is open already.
+        """Return the rows of changes.
+
+        New columns that they need are passed on before them, or after an open transaction.
         """
         if self._open:
             return self._rows.of(batch, rank=rank, widen=False)
@@ -341,4 +346,4 @@ class QuietLog:
         self._woken.set()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""

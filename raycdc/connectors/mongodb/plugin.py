@@ -54,14 +54,14 @@ class SchemaMode(StrEnum):
 
 
 class Changelog(StrEnum):
-    """Whether changes come with the rows before them."""
+    """Whether changes come with the previous rows."""
 
     UPSERT = "upsert"
     FULL = "full"
 
 
 class MongoDbStartupOptions(StartupOptions):
-    """Where to begin; consulted only while the pipeline has no state."""
+    """The start position; used only while the pipeline has no state."""
 
     mode: Literal["initial", "snapshot", "latest", "timestamp"] = option(
         "initial",
@@ -74,7 +74,7 @@ class MongoDbStartupOptions(StartupOptions):
 
 
 class SchemaOptions(Options):
-    """How documents become rows. A collection keeps what was settled when it was first read."""
+    """How documents become rows. A collection keeps the options with which it was first read."""
 
     mode: SchemaMode = option(
         SchemaMode.INFERRED,
@@ -101,7 +101,7 @@ class SchemaOptions(Options):
 
 
 class MongoDbSnapshotOptions(Options):
-    """How collections are cut into chunks."""
+    """The cut of collections into chunks."""
 
     strategy: MongoDbChunkStrategy = option(
         MongoDbChunkStrategy.AUTO,
@@ -300,7 +300,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
 
     @property
     def spelling(self) -> Spelling:
-        """How columns of JSON are spelled."""
+        """Return the form of columns of JSON."""
         return self.schema_.json_ or Spelling.RELAXED
 
     @property
@@ -322,7 +322,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
         return TableSelector(self.collections, self.exclude)
 
     def asked_of(self, table: TableId) -> str:
-        """Which documents of a collection are read, and how they become rows, in words."""
+        """Return the configuration of a collection's documents and their rows, as text."""
         selection = str(self.snapshot.selection_of(table))
         metadata = ", ".join(f"{name} {field}" for field, name in self.metadata.items())
         return (
@@ -345,7 +345,7 @@ class MongoDbSourceConfig(SelectedTablesConfig):
         return "BSON" if self.spelling is Spelling.BSON else f"{self.spelling} JSON"
 
     def infers(self, table: TableId) -> bool:
-        """Whether the columns of a collection are those that its documents show."""
+        """Return True if the columns of a collection are inferred from its documents."""
         return self.schema_.mode is SchemaMode.INFERRED and str(table) not in self.columns
 
     def declared_types(self, table: TableId) -> dict[str, LogicalType] | None:

@@ -11,7 +11,7 @@ from raycdc.state.opaque import Position
 
 
 def position_text(position: Position) -> str:
-    """The cluster time, and behind three spaces the meaning of the token; the JSON of a position without a log."""
+    """Return the cluster time, followed by the meaning of the token; the JSON of a position without a log."""
     stored = position.to_json()
     if "cluster_time" not in stored:
         return json.dumps(stored, ensure_ascii=False)

@@ -1,11 +1,10 @@
-"""The MongoDB source: made from its configuration in every process, it hands out that process's part.
+"""The MongoDB source: created from its configuration in every process, with the parts for that process.
 
-A snapshot alone has a log that knows of new beginnings only; otherwise it is a change stream. Which of them a state was
-begun with is in its position.
+A pure snapshot has a log with resnapshots only; otherwise the log is a change stream. A state's position shows with
+which of the two it was begun.
 
-What cutting collections costs a MongoDB server, as it counts for itself (manual, ``serverStatus``).
-
-How long a replica set keeps what was not read yet of its oplog.
+`server_costs` reads the cost of cutting collections from the server's own counters (manual, ``serverStatus``).
+`log_retention` returns how long a replica set keeps the unread part of its oplog.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ _US_PER_S = 1_000_000
 
 
 def server_costs(uri: Secret) -> ServerCosts:
-    """Of the whole server since it began, whoever asked; of a cluster, of its router alone. Blocks.
+    """Return the costs of the whole server since it began, for all clients; of a cluster, of its router alone. Blocks.
 
-    Nothing is known where the account may not ask it (``clusterMonitor``).
+    Unknown if the account lacks the role ``clusterMonitor``.
     """
     with connect(uri) as client:
         try:
@@ -84,19 +83,18 @@ def _number(document: object, *path: str) -> int | None:
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
-    """None where one of them is not told."""
+    """Return the sum; None if a number is unknown."""
     known = list(numbers)
     known_numbers = [number for number in known if number is not None]
     return sum(known_numbers) if len(known_numbers) == len(known) else None
 
 
 def log_retention(client: Client, position: StreamPosition) -> LogRetention | None:
-    """The room behind `position`; None where the account may not read ``local.oplog.rs``, or where there is none
-    (mongos).
+    """Return the retention after `position`; None if ``local.oplog.rs`` may not be read or does not exist (mongos).
 
-    The oldest entries go when new ones need their room. So at the rate at which the log is written now, it reaches
-    `position` in the time that lies between its oldest entry and `position`; ``storage.oplogMinRetentionHours`` only
-    adds to that.
+    The oldest entries are removed when new ones need their room. At the present write rate, the log therefore reaches
+    `position` in the time between its oldest entry and `position`; ``storage.oplogMinRetentionHours`` only extends
+    that.
     """
     try:
         oldest = client["local"]["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
@@ -141,16 +139,16 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         return captured_collections(self.config)
 
     def has_before_images(self) -> bool:
-        """Whether all captured collections keep images."""
+        """Return True if all captured collections keep images."""
         with connect(self.config.uri) as client:
             return stream_options(client, probe(client), self.config.selector()).images
 
     def preflight(self, last: Manifest | None) -> None:
-        """Also refuses another replica set than the one that was begun with."""
+        """Check the source; also refuses another replica set than the one that was begun with."""
         state = stream_of(last)
         with connect(self.config.uri) as client:
             info = probe(client)
-            # One that is missing by now was dropped, which the stream says.
+            # A missing one was dropped, which the stream reports.
             first = last is None or self.config.bounded
             tables = discover(client, self.config.selector(), complete=first)
             if state is not None:
@@ -158,7 +156,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
             for table in tables:
                 require_selectable(client, table, self.config.snapshot.selection_of(table))
             followed = set() if state is None else set(state.followed)
-            # Those that came since are judged where they are looked at, and parked.
+            # Newer ones are checked when they are probed, and parked if necessary.
             judged = [table for table in tables if first or table in followed]
             require_masked(client, self.config, judged, self.context.rules.masks)
             if not self.config.bounded:
@@ -291,6 +289,6 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
 
 
 def layouts_of(split: StreamSplit) -> dict[TableId, CollectionLayout]:
-    """How documents of the collections that a state follows become rows."""
+    """Return the layouts of the collections that a state follows."""
     tables = split.state.followed.items()
     return {table: CollectionLayout.from_document(split.schemas[state.schema]) for table, state in tables}

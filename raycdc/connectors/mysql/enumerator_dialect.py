@@ -1,7 +1,7 @@
-"""The enumerator's side of MySQL: where to start, what the tables look like there, and how they are cut into chunks.
+"""The enumerator's side of MySQL: finds the start point and the tables there, and cuts tables into chunks.
 
-Every method opens its own connection, blocks, and runs off the coordinator's thread; what is planned in one `planning`
-shares one.
+Every method opens its own connection, blocks, and runs off the coordinator's thread; plans of one `planning` share a
+connection.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from raycdc.source.snapshot.enumerator.snapshot_plan import (
 from raycdc.source.snapshot.key_intervals import key_names
 from raycdc.state.opaque import NO_NOTES, LogNotes, PlannerState, Position
 
-#: Times the start point is looked for while tables keep changing their shape.
+#: How often the start point is searched while tables keep changing their schema.
 _START_TRIES = 10
 #: Holds a planner's state where bounds of the table are sealed.
 _SEALED = "sealed"
@@ -115,7 +115,7 @@ class MySqlEnumeratorDialect:
             )
 
     def _newest_session(self, info: MySqlServerInfo) -> LoggedThread:
-        """One that begins now: all that are in the server's log before are older."""
+        """Return a session that begins now: all sessions in the server's earlier log are older."""
         with closing(self._connections.connect()) as connection:
             return LoggedThread(info.server_id, int(connection.thread_id()))
 
@@ -170,13 +170,13 @@ class MySqlEnumeratorDialect:
         except SourceError as cause:
             if not is_of_changed_table(cause.__cause__):
                 raise
-            # The table or its key is gone. The log says so when the rest, one chunk, waits for it.
+            # The table or its key is gone. The log has the reason when the rest, one chunk, waits for it.
             chunks.leave_whole()
             ranges = chunks.next_chunks(PLANNED_AHEAD)
         except NoIndexError:
             if settings.key is not None:
                 raise
-            # The index is gone, or the state's key was chosen where it has the first characters alone: one chunk.
+            # The index is gone, or the state's key has only a prefix of the column: one chunk.
             chunks.leave_whole()
             ranges = chunks.next_chunks(PLANNED_AHEAD)
         splits = tuple(split_of(chunk, table, first_index + n, self._context.masking) for n, chunk in enumerate(ranges))
@@ -199,12 +199,12 @@ class MySqlEnumeratorDialect:
             return ordinal_of(current_end(connection, probe(connection)))
 
     def resume_point(self, position: Position) -> ResumePoint | None:
-        """Where the log goes on at the server that answers now; None: it is the one of `position`, or has its log."""
+        """Return where the log goes on at the present server; None: it is the server of `position`, or has its log."""
         before = BinlogOffset.of(position)
         with closing(self._connections.connect()) as connection:
             info = probe(connection)
             if not is_elsewhere(info, before):
-                return None  # Whether it still has the place is looked at when the log is opened.
+                return None  # Opening the log checks if it still has the position.
             tables = self._discover(connection)
             require_source(connection, info, tables, load_tables(connection, tables))
             resumed_at = resume_position(connection, info, before)
@@ -249,7 +249,7 @@ class MySqlEnumeratorDialect:
 
 
 def _other_table(table: TableId, why: str) -> TablePlan:
-    """A table that was another one where the log begins."""
+    """Return the plan of a table that was a different one where the log begins."""
     return TablePlan(table, "", SchemaDocument({}), None, why)
 
 

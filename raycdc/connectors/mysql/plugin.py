@@ -53,7 +53,7 @@ ServerIds = Annotated[
 
 
 class MySqlStartupOptions(StartupOptions):
-    """Where to begin; consulted only while the pipeline has no state."""
+    """The start position; used only while the pipeline has no state."""
 
     mode: StartupMode = option(
         StartupMode.INITIAL,
@@ -75,7 +75,7 @@ class MySqlStartupOptions(StartupOptions):
 
 
 class MySqlSnapshotOptions(Options):
-    """How the initial snapshot is cut into chunks."""
+    """The cut of the initial snapshot into chunks."""
 
     strategy: Literal["auto", "even", "uneven", "sampled"] = option(
         "auto",
@@ -121,7 +121,7 @@ class MySqlSnapshotOptions(Options):
 
     @property
     def chunk_readers_max(self) -> int:
-        """How many readers may have a connection for chunks; 0: all."""
+        """Return how many readers may have a connection for chunks; 0: all."""
         return self.connections or (1 if self.rows_per_second else 0)
 
     @property
@@ -135,7 +135,7 @@ class MySqlSnapshotOptions(Options):
 
 
 class TypesOptions(Options):
-    """How values are read where there is a choice; a table keeps what was chosen when it was first read."""
+    """Options of reading values; a table keeps the options with which it was first read."""
 
     invalid_dates: Literal["null", "park", "text"] = option(
         "null",
@@ -221,7 +221,10 @@ class MySqlSourceConfig(SelectedTablesConfig):
 
     @property
     def readers_max(self) -> int:
-        """One that had no connection for chunks would never read any; whoever follows the log can have one, too."""
+        """The limit on readers: a reader without a connection for chunks would read none.
+
+        The log's reader can have one, too.
+        """
         return self.snapshot.chunk_readers_max
 
     @property
@@ -238,7 +241,7 @@ class MySqlSourceConfig(SelectedTablesConfig):
         return {TableId.parse(name): column for name, column in self.snapshot.key.items() if name.count(".")}
 
     def settings(self) -> MySqlSettings:
-        """Where and as whom to connect."""
+        """Return the address and account of connections."""
         return MySqlSettings(
             host=self.host,
             port=self.port,

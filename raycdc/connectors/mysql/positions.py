@@ -7,6 +7,6 @@ from raycdc.state.opaque import Position
 
 
 def position_text(position: Position) -> str:
-    """File and byte, and behind three spaces the GTIDs up to there."""
+    """Return file and byte, followed by the GTIDs up to there."""
     offset = BinlogOffset.of(position)
     return f"{offset}   gtid {offset.gtid_set}" if offset.gtid_set else str(offset)

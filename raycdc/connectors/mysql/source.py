@@ -1,17 +1,14 @@
-"""The MySQL and MariaDB source: made from its configuration in every process, it hands out that process's part.
+"""The MySQL and MariaDB source: created from its configuration in every process, with the parts for that process.
 
-| process | asks for |
+| process | uses |
 |---|---|
 | coordinator | `enumerator_dialect` |
 | reader with the stream split | `log_reader`, `key_order` |
 | every reader | `chunk_reader` |
 
-The questions of ``raycdc check`` and ``raycdc plan`` to a MySQL or MariaDB about its captured tables. Changes
-nothing.
-
-What cutting tables costs a MySQL or MariaDB server, as its sessions count it (manual, "Server Status Variables").
-
-How much of its binlog a server has that was not read yet, and how long it keeps that.
+`findings` and `captured_tables` are for ``raycdc check`` and ``raycdc plan``, and change nothing. `MeteredConnections`
+measures the cost of cutting tables at the server by its session counters (manual, "Server Status Variables").
+`log_retention` returns how much of its binlog a server has after a position, and how long it keeps that.
 """
 
 from __future__ import annotations
@@ -76,9 +73,9 @@ _LATER = "Tables that match it and are created while the pipeline runs are follo
 
 
 def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFindings:
-    """All findings, and the tables that are captured; `known` are those that the state has had.
+    """Return all findings, and the captured tables; `known` are those that the state has had.
 
-    Raises `SourceError` when the server cannot be asked at all.
+    Raises `SourceError` when the server cannot be queried at all.
     """
     selector = config.selector()
     with closing(connect(config.settings())) as connection:
@@ -91,8 +88,8 @@ def findings(config: MySqlSourceConfig, known: Collection[str]) -> SourceFinding
             ),
             *rows_in_the_open(config.settings()),
             *pattern_results("source.tables", selector.patterns, tables, noun="table", fix=_LATER),
-            # Plain names are checked whether they were found or not: a missing one is an error, not a surprise later.
-            # One that was followed and is gone was dropped, which the log says.
+            # Plain names are checked even if they were not found, so that a missing one is an error now. A missing one
+            # that was followed was dropped, which the log reports.
             *check_source(
                 connection,
                 info,
@@ -122,7 +119,7 @@ def captured_tables(config: MySqlSourceConfig) -> dict[TableId, SourceTable]:
     return tables
 
 
-#: What a session counts when it reads a row, by an index or by walking the table.
+#: The session counters of row reads, by an index or by a scan.
 _ROW_READS = (
     "Handler_read_first",
     "Handler_read_key",
@@ -138,9 +135,9 @@ _COUNTERS = "SHOW SESSION STATUS WHERE Variable_name IN ({})".format(
 
 
 class MeteredConnections(Connections):
-    """Connections that are asked, before they close, what their statements cost. For one thread.
+    """Connections whose statement costs are read before they close. For one thread.
 
-    What others do at the server meanwhile does not count, but for its CPU.
+    Other sessions' work does not count, except for the CPU time.
     """
 
     def __init__(self, config: MySqlSourceConfig) -> None:
@@ -161,13 +158,13 @@ class MeteredConnections(Connections):
         return connection
 
     def costs(self) -> ServerCosts:
-        """Of all connections that were closed. Blocks on one more, which does not count."""
+        """Return the costs of all closed connections. Uses another connection, which does not count."""
         with closing(super().connect()) as connection:
             pid = _local_pid(connection, self._config.host)
         return ServerCosts(self._queries, self._rows_read, None if pid is None else _cpu_s(pid))
 
     def _add(self, connection: Connection[Any]) -> None:
-        # The costs are not known where the connection is no good any more; what made it so is told by whoever used it.
+        # The costs of a broken connection are unknown; its user reports the error.
         with suppress(SourceError, pymysql.Error, OSError, LookupError, ValueError):
             found = {str(name): int(value) for name, value in query(connection, _COUNTERS)}
             # But for this question.
@@ -176,7 +173,7 @@ class MeteredConnections(Connections):
 
 
 def _cpu_s(pid: int) -> float | None:
-    """CPU seconds of a process of this machine, all its threads (proc(5)); None when it is gone."""
+    """Return the CPU seconds of a process of this machine, all its threads (proc(5)); None if it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
@@ -185,7 +182,7 @@ def _cpu_s(pid: int) -> float | None:
 
 
 def _local_pid(connection: Connection[Any], host: str) -> int | None:
-    """The server's process where it is one of this machine that can be looked at."""
+    """Return the server's process id if it runs on this machine and is visible; else None."""
     if not is_loopback(host):
         return None
     ((name, folder),) = query(connection, "SELECT @@pid_file, @@datadir")
@@ -200,9 +197,9 @@ def _local_pid(connection: Connection[Any], host: str) -> int | None:
 def log_retention(
     position: BinlogOffset, info: MySqlServerInfo, files: Sequence[tuple[str, int]], event_ms: int | None
 ) -> LogRetention | None:
-    """The room behind `position`, whose last event is of `event_ms`; None where none of the server's `files` has it.
+    """Return the retention after `position`, whose last event is of `event_ms`; None if the server lacks its file.
 
-    A server deletes a file so long after something was written to it the last time (``binlog_expire_logs_seconds``,
+    A server deletes a file a fixed time after the last write to it (``binlog_expire_logs_seconds``,
     ``expire_logs_days``), and never the newest one. The file of `position` was written to at `event_ms`, or later.
     """
     names = [name for name, _ in files]
@@ -234,7 +231,7 @@ class MySqlSource(IncrementalSource[MySqlSourceConfig]):
         self._options = TableOptions(config)
         #: True once `check` has found nothing that keeps a run from beginning, so that `preflight` need not ask again.
         self._checked = False
-        #: How many snapshots of a table are over, as the key order of the log's reader counts them.
+        #: The number of finished snapshots of each table, as counted by the key order of the log's reader.
         self._snapshots_over: Mapping[TableId, int] = {}
 
     def __repr__(self) -> str:

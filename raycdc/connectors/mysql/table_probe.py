@@ -44,7 +44,7 @@ class TableOptions:
 
     @property
     def types(self) -> TypeOptions:
-        """How values are read where there is a choice."""
+        """Return the options of reading values."""
         return self.config.types.options()
 
     @property
@@ -97,7 +97,7 @@ def _captured(tables: Mapping[TableId, MySqlTable], option: str, name: str) -> M
     return described
 
 
-#: Times a table is looked at while it keeps changing its shape.
+#: How often a table is probed while it keeps changing its schema.
 _TRIES = 10
 
 

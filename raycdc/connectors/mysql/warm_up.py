@@ -1,6 +1,6 @@
-"""Compile everything the connector runs, so that no command and no reader compiles at its first row.
+"""Compiles everything the connector runs, so that no command or reader compiles at its first row.
 
-`make setup` calls it once per machine. It decodes a log of one transaction of its own making.
+`make setup` calls it once per machine. It decodes a generated log of one transaction.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ sees any of it, and is reused until its epoch is recorded.
 |---|---|---|
 | inserts, after-images | with the present document | dropped; an update becomes a deletion |
 | deletions and before-images, if the sink updates rows | with nothing, since the key suffices | kept: harmless |
-| deletions and before-images, in a changelog | with NULL if their key is NULL; others are refused | as a filter has it
-|
+| deletions and before-images, in a changelog | with NULL if their key is NULL; others are refused | as a filter has \
+it |
 
 A changelog's deletion would have to repeat the document found when the row came, which is not stored.
 

@@ -2,11 +2,10 @@
 
 | rows | checked | how |
 |---|---|---|
-| of a merged target, in columns whose type converts to the target's only for some values | before they are staged, if
+| of a merged target, in columns whose type converts to the target's only for some values | before they are staged, if \
 ``on_bad_record`` leaves rows out | only these columns are read |
-| with a value that the target can never have (`Sink.unrepresentable`) | once the target refused a value | all columns
-are read
-|
+| with a value that the target can never have (`Sink.unrepresentable`) | once the target refused a value | all columns \
+are read |
 
 Runs on threads of the driver; only a segment with a bad row is written again.
 

@@ -8,7 +8,7 @@ restored after a restart:
 | of the last epoch that it took | the commit record |
 | of epochs that it refused, as far as it got | the commit record (`RoutedTarget.refused`) |
 | of earlier epochs that are not recorded yet | this process; these epochs are repeated after a restart |
-| of a target that an older raycdc wrote, which described only routed ones | the state of its table's log as of the
+| of a target that an older raycdc wrote, which described only routed ones | the state of its table's log as of the \
 record; topics have none, and their tables are never resnapshotted |
 """
 

@@ -2,14 +2,14 @@
 
 | a target | consequence |
 |---|---|
-| refuses its rows (`TableRefusedError`) at any step up to its commit | it is parked in that epoch's record if `Parks`
+| refuses its rows (`TableRefusedError`) at any step up to its commit | it is parked in that epoch's record if `Parks` \
 says so; otherwise the error ends the run |
-| is parked | from the next epoch on, its source tables have no rows in any target, and its content is not read: it may
-be deleted, and it and their other targets may have a part of an unrecorded epoch |
-| gets a resnapshot of one of its source tables | that table takes part again, and the first such table empties the
+| is parked | from the next epoch on, its source tables have no rows in any target, and its content is not read: it \
+may be deleted, and it and their other targets may have a part of an unrecorded epoch |
+| gets a resnapshot of one of its source tables | that table takes part again, and the first such table empties the \
 target |
 | refuses the resnapshot, too | it is parked as of that epoch |
-| has rows of several tables, told apart by keys alone, and new snapshots of all of these are requested | it waits for
+| has rows of several tables, told apart by keys alone, and new snapshots of all of these are requested | it waits for \
 them as if parked, and is emptied once |
 
 *What if the process dies here?* Before the epoch's record, the rows are refused again. After it, the record says so,

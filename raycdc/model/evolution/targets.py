@@ -274,9 +274,7 @@ class _Merger:
             self.schema = TableSchema(tuple(columns), merged.primary_key)
 
     def _rename(self, source: TableId, dropped: str, new: str, added: dict[str, str | None]) -> None:
-        """The column `dropped` is called `new`: the target gets it with the same values, or has it as that one
-        already.
-        """
+        """Note that the column `dropped` is now called `new`: the target gets it with the same values, or has it."""
         if self.schema is None or not self.upsert:
             return
         if dropped in added and find_column(self.schema, dropped) is None:

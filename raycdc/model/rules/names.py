@@ -307,8 +307,9 @@ ANY_NAMES = NameRules("the target", named=False)
 
 @dataclass(frozen=True, slots=True)
 class TargetLimits:
-    """The limits of one kind of target; 0 is no limit. `description` are those that no column's type tells of, for
-    people.
+    """The limits of one kind of target; 0 is no limit.
+
+    `description` are those that no column's type tells of, for people.
     """
 
     store: str

@@ -57,7 +57,7 @@ _OfTables = TableParked | Commanded | NewTable | TablePhaseChanged | SnapshotDon
 
 
 def event_to_json(event: RunEvent) -> dict[str, Any]:
-    """One line of ``run --json``."""
+    """Return one line of ``run --json``."""
     match event:
         case Starting() | StandbyWaiting() | TookOver() | Started() | EnginesPromoted() | Scaling():
             return _of_processes(event)
@@ -178,7 +178,7 @@ def _progress(progress: RunProgress) -> dict[str, Json]:
 
 
 def _table(table: TableFigures) -> Mapping[str, Json]:
-    # What a paused table goes on from is for the connector alone.
+    # The resume position of a paused table is only for the connector.
     parked = {} if table.parked is None else {"parked": cast("Json", replace(table.parked, left=None).to_json())}
     return {
         "table": table.table,
@@ -197,7 +197,7 @@ def _table(table: TableFigures) -> Mapping[str, Json]:
 
 
 def _snapshot(table: TableFigures) -> dict[str, float | None]:
-    """How far the snapshot is; nothing of a table without one."""
+    """Return the progress of the snapshot; empty for a table without one."""
     if table.amount is None:
         return {}
     return {
@@ -209,7 +209,7 @@ def _snapshot(table: TableFigures) -> dict[str, float | None]:
 
 
 def _backfill(table: TableFigures) -> dict[str, float | None]:
-    """How far its backfill is; nothing of a table without one."""
+    """Return the progress of the backfill; empty for a table without one."""
     if (backfill := table.backfill) is None:
         return {}
     return {

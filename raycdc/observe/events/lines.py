@@ -1,9 +1,8 @@
-"""The lines of ``raycdc run --json`` as types, of which their JSON Schema is made (``raycdc docs lines``).
+"""The lines of ``raycdc run --json`` as types; their JSON Schema is made from these (``raycdc docs lines``).
 
-`LINES_VERSION` stands in every line. It goes up when a key changes its meaning or goes away; new keys and new events
-come without, so that programs leave out what they do not know, and the schema that is printed allows keys beyond its
-own. `raycdc.observe.events.event_to_json` writes what is described here and nothing else, to which `check_line` holds
-it.
+`LINES_VERSION` is in every line. It increases when a key changes its meaning or is removed, but not for new keys and
+new events: programs ignore unknown keys, and the printed schema allows additional ones.
+`raycdc.observe.events.event_to_json` writes exactly the keys described here; `check_line` checks this.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _HOW_MUCH = Field(description="How much it matters.")
 
 
 class _Line(TypedDict):
-    """What every line has."""
+    """The keys of every line."""
 
     __pydantic_config__ = _CLOSED  # type: ignore[misc]
     version: Annotated[Literal[1], Field(description="Goes up when a key changes its meaning or goes away.")]
@@ -89,7 +88,7 @@ class ParkedState(TypedDict):
 
 
 class SnapshotLineKeys(TypedDict):
-    """How far the snapshot of a table is, in all runs; nothing of a table without one."""
+    """The progress of a table's snapshot, in all runs; empty for a table without one."""
 
     snapshot_rows: NotRequired[int]
     snapshot_rows_estimated: NotRequired[int | None]
@@ -98,7 +97,7 @@ class SnapshotLineKeys(TypedDict):
 
 
 class BackfillLineKeys(TypedDict):
-    """How far a backfill of the table is, while one goes on."""
+    """The progress of a table's backfill, during one."""
 
     backfill_rows: NotRequired[Annotated[int, Field(description="Rows that were read again.")]]
     backfill_chunks_done: NotRequired[int]
@@ -107,7 +106,7 @@ class BackfillLineKeys(TypedDict):
 
 
 class TableLine(SnapshotLineKeys, BackfillLineKeys):
-    """One table. Further keys are figures of its source, such as `large_documents`."""
+    """The figures of one table. Further keys are figures of its source, such as `large_documents`."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     table: str
@@ -138,7 +137,7 @@ class LagLine(TypedDict):
 
 
 class ReaderLine(TypedDict):
-    """One reader."""
+    """One reader of the run."""
 
     __pydantic_config__ = _CLOSED  # type: ignore[misc]
     subtask: int
@@ -151,7 +150,7 @@ class ReaderLine(TypedDict):
 
 
 class ProgressLine(_Line):
-    """How far the run is; `tables` are those of which there is news."""
+    """The progress of the run; `tables` are those that changed."""
 
     event: Literal["progress"]
     tables: list[TableLine]
@@ -174,7 +173,7 @@ class CommitLine(_Line, RowsByEngine):
 
 
 class ParkedLine(_Line):
-    """A table is not followed any more."""
+    """A table was parked."""
 
     event: Literal["parked"]
     table: str
@@ -231,7 +230,7 @@ _From = TypedDict("_From", {"from": Annotated[str, Field(description="The phase 
 
 
 class TablePhaseLine(_Line, _From):
-    """A table is in another phase; `to` is one of those of `progress`."""
+    """A table entered another phase; `to` is one of the phases of `progress`."""
 
     event: Literal["table_phase"]
     table: str
@@ -247,7 +246,7 @@ class SnapshotDoneLine(_Line):
 
 
 class SnapshotsDoneLine(_Line):
-    """No table is in its snapshot any more."""
+    """All snapshots of tables are done."""
 
     event: Literal["snapshots_done"]
     tables: Annotated[int, Field(description="Tables whose snapshots this run finished.")]
@@ -264,7 +263,7 @@ class SchemaChangedLine(_Line):
 
 
 class RecoveredLine(_Line):
-    """Sink and record are equal again, and reading goes on."""
+    """Sink and record agree again, and reading continues."""
 
     event: Literal["recovered"]
     after: Annotated[str, Field(description="killed, error, take_over, cluster or node.")]
@@ -282,7 +281,7 @@ class EnginesPromotedLine(_Line):
 
 
 class ScalingLine(_Line):
-    """There should be so many readers."""
+    """The number of readers is to change."""
 
     event: Literal["scaling"]
     readers: int
@@ -312,7 +311,7 @@ class TookOverLine(_Line):
 
 
 class EndLine(_Line, RowsByEngine):
-    """The last line of a run that did as it was told; the rows are those of all its epochs."""
+    """The last line of a run that ended without an error; the rows are those of all its epochs."""
 
     event: Literal["caught_up", "stopped"]
 
@@ -372,7 +371,7 @@ def line_of(event: RunEvent, pipeline: str | None) -> str:
 
 
 def log_line(level: LogLevel, pipeline: str, logger: str, text: str) -> str:
-    """The same of what a library logged."""
+    """Return the line for a message that a library logged."""
     return _line({**_head(level, pipeline), "event": "log", "logger": logger, "text": text})
 
 
@@ -406,7 +405,7 @@ def _opened(schema: JsonSchemaValue) -> JsonSchemaValue:
 
 
 def check_line(line: bytes | str) -> None:
-    """A ValueError (`pydantic.ValidationError`) where `line` is not as it is described, or has further keys."""
+    """Raise ValueError (`pydantic.ValidationError`) if `line` differs from the types here, or has further keys."""
     _adapter().validate_json(line, strict=True)
 
 

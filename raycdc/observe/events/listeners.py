@@ -1,8 +1,8 @@
-"""The listeners of one run: each hears every event, one at a time, and an error in one is no other's.
+"""The listeners of one run: each gets every event, one at a time, and an error in one does not affect the others.
 
-An error in a listener is a bug, or a user's own: it is reported once, by a warning with the listener's name that all
-listeners hear, and on standard error, because the listener that failed may be the one that shows warnings. The listener
-hears the next event all the same.
+An error in a listener is a bug, or comes from a user's own listener. It is reported once, by a warning with the
+listener's name that all listeners get, and on standard error, because the failed listener may be the one that shows
+warnings. The listener still gets the next event.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Listeners:
         return f"Listeners({', '.join(self._listeners)})"
 
     def add(self, name: str, listener: Listener) -> None:
-        """The listener hears the events from now on, after those that were there before."""
+        """Add a listener, which gets the events from now on, after the existing listeners."""
         with self._lock:
             self._listeners[name] = listener
 
@@ -49,7 +49,7 @@ class Listeners:
                         pending.extend(self._reported(name, listener, error))
 
     def guard(self, name: str, call: Callable[[], object]) -> None:
-        """Make a call of the name, whose error is reported as one of a listener is."""
+        """Make a call for the named listener; its error is reported like an error of the listener."""
         try:
             call()
         except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on

@@ -1,7 +1,7 @@
-"""The log file of a run (``[logging]``): its events, and what libraries log, a line each.
+"""The log file of a run (``[logging]``): its events, and messages of libraries, one line each.
 
-Nobody waits for it and no run ends for it: a file that cannot be written to is told of once, on standard error. Lines
-of libraries are there from WARNING on (from INFO with ``level = "debug"``); their DEBUG lines never, because they quote
+The log never delays or ends a run: a file that cannot be written is reported once, on standard error. Messages of
+libraries are written from WARNING on (from INFO with ``level = "debug"``), but never DEBUG messages, because they quote
 statements and requests.
 """
 
@@ -35,7 +35,7 @@ class LogFile:
         self._pipeline = pipeline
         self._least = _ORDER.index(options.level)
         self._file = _Appended(Path(options.file)) if options.file else None
-        #: The kinds of errors that it has told.
+        #: The kinds of errors that were reported.
         self._failed: set[str] = set()
 
     def __repr__(self) -> str:
@@ -46,7 +46,7 @@ class LogFile:
         self._add(event)
 
     def failed(self, error: BaseException) -> None:
-        """The run ends with `error`, which whoever started it is told by the error itself."""
+        """Write that the run ends with `error`; the caller of the run gets the error itself."""
         if isinstance(error, Exception):
             self._add(Failed.of(error))
 
@@ -63,7 +63,7 @@ class LogFile:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """What libraries log while the block runs is written, too."""
+        """Also write the messages that libraries log in the block."""
         if self._file is None:
             yield
             return
@@ -72,7 +72,7 @@ class LogFile:
         root = logging.getLogger()
         before, others = root.level, [(each, each.level) for each in root.handlers]
         for other, level in others:
-            # What is written here alone is not for them.
+            # Messages that are written only here are not for the other handlers.
             other.setLevel(max(level, before))
         root.addHandler(handler)
         root.setLevel(min(handler.level, before))
@@ -129,7 +129,7 @@ class _Records(logging.Handler):
 
 
 class _Appended:
-    """A file to which lines are added. Thread-safe; another file at its place is noticed at the next line."""
+    """A file to which lines are appended. Thread-safe; if the file is replaced, the next line goes to the new one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -141,7 +141,7 @@ class _Appended:
     def add(self, line: str) -> None:
         with self._lock:
             try:
-                # One write: lines of several processes do not mix.
+                # One write, so lines of several processes do not mix.
                 os.write(self._opened(), f"{line}\n".encode())
             except OSError as cause:
                 self._notify(cause)
@@ -173,14 +173,15 @@ class _Appended:
         if not self._reported:
             self._reported = True
             text = f"logging.file: {self._path} cannot be written to ({cause.strerror}); the run goes on without it."
-            # Standard error may be gone, too.
+            # Standard error may be closed as well.
             with contextlib.suppress(OSError, ValueError):
                 print(printable_text(text), file=sys.stderr)  # noqa: T201 - the log is what does not work
 
 
 def _open_file(path: Path) -> int:
-    """A descriptor that appends to a file. A pipe could be opened once somebody reads it, and holds up whoever writes
-    when nobody does: it is none, as is a device.
+    """Return a descriptor that appends to a regular file; pipes and devices are refused.
+
+    Opening a pipe needs a reader, and writing to one without a reader would block.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)

@@ -1,6 +1,6 @@
-"""The events that a run may tell: one frozen value each, whose text (``str``) is for people where it has one.
+"""The events of a run: one frozen value each, with a text (``str``) for people if it has one.
 
-How far a run is: the figures of its tables, its readers and its lags, which `RunProgress` brings together.
+`RunProgress` combines the figures of the tables, the readers and the lags.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RATE_LIMIT = "pace"
 
 @dataclass(frozen=True, slots=True)
 class TableFigures:
-    """One table: how far it is, and its counts in this run (`bad_rows`, rows left out, in all runs).
+    """The progress of one table, and its counts in this run (`bad_rows`, rows left out, in all runs).
 
     `source_counts` are figures that only this source has, by their names.
     """
@@ -39,23 +39,26 @@ class TableFigures:
     bad_rows: int | None = None
     source_counts: Mapping[str, int] = field(default_factory=dict)
     parked: Parked | None = None
-    #: As what it was parked until it last began again in this run.
+    #: The parking from which the table was last resnapshotted in this run.
     begun: Parked | None = None
-    #: How much of the table its chunks have brought, in all runs; None of a table without a snapshot.
+    #: The rows and bytes of its finished chunks, in all runs; None for a table without a snapshot.
     amount: SnapshotAmount | None = None
-    #: Of its rows that are read again, if some are.
+    #: The progress of its backfill, if there is one.
     backfill: BackfillProgress | None = None
 
     @property
     def rows_about(self) -> int | None:
-        """The rows of its snapshot, as far as they can be estimated: at least those that were read."""
+        """Return the estimated number of rows of its snapshot: at least those that were read."""
         if self.amount is None or self.amount.estimate is None:
             return None
         return max(self.amount.estimate, self.amount.rows)
 
     @property
     def percent(self) -> float | None:
-        """How much of the snapshot is done: by rows where they are known, else by chunks; 100 only at its end."""
+        """Return how much of the snapshot is done, in percent.
+
+        By rows if they are known, otherwise by chunks. 100 only at its end.
+        """
         if self.phase != "snapshot" and self.chunks_total and self.chunks_done >= self.chunks_total:
             return 100.0
         about = self.rows_about
@@ -75,7 +78,7 @@ class Lags:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLags:
-    """The lags of all partitions together, how many messages are unread, and how far behind the slowest is."""
+    """The lags of all partitions together, the number of unread messages, and the watermark lag of the slowest one."""
 
     common: Lags
     pending_records: int | None
@@ -84,11 +87,11 @@ class PartitionLags:
 
 @dataclass(frozen=True, slots=True)
 class ReaderFigures:
-    """One reader: its splits, and where its seconds went.
+    """One reader: its splits, and how long it spent in each stage.
 
-    `sealing` is the place of a cut that takes long, in files and bytes on disk; `paused` are partitions that wait for
-    slower ones. Both are None where the reader tells nothing of the kind. `node` is its spool's name: ``state`` on the
-    driver's node, host name and a number on any other.
+    `sealing` is the progress of a long cut, in files and bytes on disk; `paused` are partitions that wait for slower
+    ones. Both are None if the reader does not report them. `node` is the name of its spool: ``state`` on the driver's
+    node, host name and a number on any other.
     """
 
     subtask: int
@@ -102,8 +105,11 @@ class ReaderFigures:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """How far the run is. `bottleneck` is what holds it back, where that is known: ``rate_limit``, that of the source.
-    `job` is the status of the source side that it was made of, for whoever needs more of it; it is in no line.
+    """The progress of the run.
+
+    `bottleneck` is the limiting stage, if it is known: ``rate_limit`` is the rate limit of the source.
+
+    `job` is the status of the source side from which it was made; it is in no line.
     """
 
     tables: tuple[TableFigures, ...]
@@ -119,7 +125,7 @@ if TYPE_CHECKING:
     from raycdc.source.tables.parking import CommandDecision
     from raycdc.source.tables.table_life import Parked
 
-#: What a run recovers from.
+#: The reasons for a recovery.
 After = Literal["killed", "error", "take_over", "cluster", "node"]
 
 
@@ -132,7 +138,10 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class StandbyWaiting:
-    """A standby waits, because `holder` has the `state`. Another start waits `at_most_s` to see whether it has."""
+    """A standby waits, because `holder` has the `state`.
+
+    Another start waits `at_most_s` to see whether it still has it.
+    """
 
     holder: str
     state: str
@@ -160,9 +169,10 @@ class TookOver:
 
 @dataclass(frozen=True, slots=True)
 class EnginesAtWork:
-    """Who reads and who writes now. Ray and Spark are started `due_s` seconds after the run began, if it still goes on,
-    and take over; None: they have, or never will. Spark writes epochs of `from_bytes` and more, and the driver's
-    process writes smaller ones.
+    """The engines that read and write at present.
+
+    Ray and Spark are started `due_s` seconds after the run began, if it still runs, and take over; None: they have, or
+    never will. Spark writes epochs of `from_bytes` and more, and the driver's process writes smaller ones.
     """
 
     read_by: EngineName = EngineName.DRIVER
@@ -207,7 +217,10 @@ class EnginesPromoted:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """There should be `readers`, and why; `waiting` of them have no place yet, `nodes` are those that others are on."""
+    """The wanted number of `readers`, with the reason.
+
+    `waiting` of them have no node yet, `nodes` are those of the others.
+    """
 
     readers: int
     waiting: int
@@ -240,7 +253,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something that the user should know while the run goes on."""
+    """A warning to the user while the run continues."""
 
     text: str
 
@@ -276,7 +289,7 @@ class NewTable:
 
 @dataclass(frozen=True, slots=True)
 class TablePhaseChanged:
-    """A table is in another phase than before."""
+    """A table entered another phase."""
 
     table: str
     before: str
@@ -300,7 +313,7 @@ class SnapshotDone:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotsDone:
-    """No table is in its snapshot any more; this run finished those of so many `tables`."""
+    """All snapshots of tables are done; this run finished `tables` of them."""
 
     tables: int
 
@@ -326,8 +339,9 @@ class SchemaChanged:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The sink and the record are equal again, and reading goes on behind `epoch`. `after` is what ended the run
-    before, or this one's work; `why` has its words.
+    """Sink and record agree again, and reading continues after `epoch`.
+
+    `after` is the end of the previous run, or of this one's work; `why` is its description.
     """
 
     after: After
@@ -355,7 +369,7 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A run that was to stop has ended: what it had read is committed; `engines` are those of all its epochs."""
+    """A run that was told to stop has ended: its rows are committed; `engines` are those of all its epochs."""
 
     engines: EngineRows = NO_ENGINE_ROWS
 
@@ -376,8 +390,9 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class StageStalled:
-    """A stage of a table or split has not moved for `seconds`; names are empty, and `reader` None, where it has none.
-    `doing` are its words, and `note` is the statement or trouble.
+    """A stage of a table or split has not moved for `seconds`; inapplicable names are empty, and `reader` is None.
+
+    `doing` describes the stage, and `note` is the statement or problem.
     """
 
     stage: str
@@ -390,7 +405,7 @@ class StageStalled:
 
     @property
     def where(self) -> str:
-        """Its place, for people."""
+        """Return the table and chunk of the stage, for people."""
         parts = [self.table, f"chunk {self.split}" if self.split else ""]
         named = ", ".join(part for part in parts if part) or ("" if self.stage == "seal" else f"the {self.stage}")
         return named if self.reader is None else f"{named} on reader {self.reader}"
@@ -402,7 +417,7 @@ class StageStalled:
 
 @dataclass(frozen=True, slots=True)
 class StageResumed:
-    """What stood still goes on, or is over."""
+    """A stage that had stalled moves again, or is over."""
 
     stood: StageStalled
 
@@ -440,7 +455,7 @@ Listener = Callable[[RunEvent], None]
 
 
 def level_of(event: RunEvent) -> LogLevel:
-    """How much an event matters to whoever reads a log."""
+    """Return the log level of an event."""
     match event:
         case Starting() | RunProgress():
             return LogLevel.DEBUG

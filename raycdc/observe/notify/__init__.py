@@ -1,13 +1,13 @@
-"""Tells others what happens to a run: over HTTP (Standard Webhooks), or by a command of this machine.
+"""Sends messages about a run: over HTTP (Standard Webhooks), or by a command of this machine.
 
 | module | has |
 |---|---|
-| `messages` | the message, its body as types, of which ``raycdc docs webhook`` prints the JSON Schema |
-| `news` | which events of a run are told of, and when (pure) |
-| `outbox` | the messages of one receiver: in order, tried again, with an end; remembers what was sent |
-| `webhook`, `command` | the two kinds of receivers |
-| `notifier` | the shell that a run has |
+| `messages` | the message and its body as types; ``raycdc docs webhook`` prints their JSON Schema |
+| `event_filter` | the choice of events that are reported, and their times (pure) |
+| `outbox` | the messages of one receiver: in order, with retries and a limit; remembers sent ones |
+| `receivers` | the two kinds of receivers |
+| `notifier` | the run's interface to all of them
 
-*Architecture Invariant:* whoever runs a pipeline hands an event over and goes on. No receiver holds a thread of the
-run, and the end of a run waits for `end_wait` at most.
+|*Architecture Invariant:* a run hands over an event and continues. No receiver blocks a thread of the run, and the \
+end of a run waits for `end_wait` at most.
 """

@@ -1,7 +1,7 @@
-"""Which events of a run are told of, and in which words. Pure: events and times come in, messages go out.
+"""Chooses the events of a run that are reported, and their texts. Pure: input are events and times, output messages.
 
-Ids name the event, not the telling of it. What the state keeps (a parked table, rows left out) is told at each start,
-under the id that it had before, so that neither a receiver nor `outbox.Sent` takes it for something new.
+Ids belong to the event, not to the message. Facts in the state (a parked table, rows left out) are reported at each
+start, under the same id as before, so that neither a receiver nor `outbox.Sent` takes them for a new event.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from raycdc.observe.notify.messages import TableParkedNotification as TableParke
 from raycdc.observe.status import RunStatus
 from raycdc.source.tables.table_life import ParkedPhase
 
-#: Rows of a table that are left out are told of once in so long.
+#: The shortest time between two reports of left-out rows of one table.
 LEFT_OUT_EVERY_S = 600.0
 #: The source deletes unread parts of its log in less than this, as the alert RaycdcLogAtRisk has it; it is over when
 #: there is a quarter more.
 RETENTION_S = 6 * 3600
 _ENOUGH = 1.25
-#: What stands still is told of by the run's lines; that it goes on is, too, after so long.
+#: Standstills are reported by the run's lines; the end of a longer one than this is also a message.
 STOOD_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineInfo:
-    """The pipeline that messages are about; `state` tells it from another of its name."""
+    """The pipeline of the messages; `state` distinguishes it from another one with its name."""
 
     pipeline: str
     state: str
     host: str
-    #: How this run is told from others, for what only it can tell.
+    #: The identity of this run, for events that only this run can report.
     run: str
 
 
 class EventFilter:
-    """One per run. Not thread-safe. `now_s` only ever grows; `at_ms` is the time of the day."""
+    """The filter of one run. Not thread-safe. `now_s` only ever grows; `at_ms` is wall-clock time."""
 
     def __init__(self, about: PipelineInfo) -> None:
         self._about = about
@@ -79,11 +79,11 @@ class EventFilter:
         return f"News({self._about.pipeline!r})"
 
     def heard(self, event: RunEvent, status: RunStatus, *, now_s: float, at_ms: int) -> list[Message]:
-        """What is to be told because of an event of the run, whose `status` has it."""
+        """Return the messages for an event of the run, which `status` includes already."""
         return [*self._heard(event, status, now_s, at_ms)]
 
     def room(self, headroom_s: float | None, *, at_ms: int) -> list[Message]:
-        """The same of how long the source keeps what is unread of its log; None where nobody knows."""
+        """Return the messages for the retention of the unread log, in seconds; None if it is unknown."""
         if headroom_s is None:
             return []
         if headroom_s < RETENTION_S and not self._at_risk:
@@ -157,13 +157,13 @@ class EventFilter:
                 pass
 
     def _recovered(self, at_ms: int) -> Iterator[Message]:
-        """That the run works again, once it has shown that it does."""
+        """Yield the message that the run works again, once its progress shows it."""
         recovering, self._recovering = self._recovering, []
         for after, text in recovering:
             yield self._once(NotificationKind.RECOVERED, at_ms, text, RecoveredData(after=after, table=None))
 
     def _rows(self, status: RunStatus, now_s: float, at_ms: int) -> Iterator[Message]:
-        """Of tables of which more rows were left out since they were told of, which was long enough ago."""
+        """Yield messages for tables with more left-out rows since their last report, if that was long enough ago."""
         if status.tables.rows_left_out == sum(rows for rows, _ in self._left_out_reported.values()):
             return
         left_out = {name: each.figures.bad_rows or 0 for name, each in status.tables.known.items()}
@@ -176,7 +176,7 @@ class EventFilter:
                 yield self._message(NotificationKind.ROWS_LEFT_OUT, at_ms, text, data, (table, rows))
 
     def _once(self, happening: NotificationKind, at_ms: int, text: str, data: Data) -> Message:
-        """Of what only this run tells, once."""
+        """Return a message for an event that only this run reports, with a new id."""
         self._count += 1
         return self._message(happening, at_ms, text, data, (self._about.run, self._count))
 

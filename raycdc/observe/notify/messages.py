@@ -1,7 +1,7 @@
-"""A message about a run, and its body as types, of which the JSON Schema is made (``raycdc docs webhook``).
+"""A message about a run, and its body as types; the JSON Schema is made from these (``raycdc docs webhook``).
 
-`BODY_VERSION` stands in every body. It goes up when a key changes its meaning or goes away; new keys and new types come
-without. The envelope (`type`, `timestamp`, `data`) is that of Standard Webhooks 1.0.0.
+`BODY_VERSION` is in every body. It increases when a key changes its meaning or is removed, but not for new keys and new
+types. The envelope (`type`, `timestamp`, `data`) is that of Standard Webhooks 1.0.0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
 
 BODY_VERSION = 1
-#: A text is cut behind so many characters: receivers have limits of their own.
+#: Texts are cut after this many characters, because receivers have their own limits.
 TEXT_MAX = 4000
 
 _CLOSED = ConfigDict(extra="forbid")
@@ -42,7 +42,7 @@ class SnapshotDoneNotification:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotsDoneNotification:
-    """No table of the pipeline is in its snapshot any more."""
+    """All snapshots of the pipeline's tables are done."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
     tables: Annotated[int, Field(description="Tables that were read in this run.")]
@@ -60,7 +60,7 @@ class SchemaChangedNotification:
 
 @dataclass(frozen=True, slots=True)
 class TableParkedNotification:
-    """A table is not followed any more; the others go on."""
+    """A table was parked; the others continue."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
     table: str
@@ -100,7 +100,7 @@ class RecoveredNotification:
 
 @dataclass(frozen=True, slots=True)
 class EndedWithErrorNotification:
-    """The run has ended with an error; nobody reads or writes until it is started again."""
+    """The run has ended with an error, and the pipeline is down until it is started again."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
     error: Annotated[str, Field(description="The kind of the error.")]
@@ -109,7 +109,7 @@ class EndedWithErrorNotification:
 
 @dataclass(frozen=True, slots=True)
 class TestNotification:
-    """Nothing happened: somebody tries whether messages arrive (``raycdc notify test``)."""
+    """No event: a test of the delivery (``raycdc notify test``)."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
 
@@ -128,7 +128,7 @@ Data = (
 
 
 class _Body(TypedDict):
-    """What every message has."""
+    """The keys of every message."""
 
     __pydantic_config__ = _CLOSED  # type: ignore[misc]
     version: Annotated[Literal[1], Field(description="Goes up when a key changes its meaning or goes away.")]
@@ -218,7 +218,7 @@ Body = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `happening` is None for one that only tries the way."""
+    """One message. `happening` is None for a test message."""
 
     id: str
     happening: NotificationKind | None
@@ -265,7 +265,7 @@ def body_schema() -> JsonSchemaValue:
 
 
 def check_body(body: bytes | str) -> None:
-    """A ValueError (`pydantic.ValidationError`) where `body` is not as it is described, or has further keys."""
+    """Raise ValueError (`pydantic.ValidationError`) if `body` differs from the types here, or has further keys."""
     _adapter().validate_json(body, strict=True)
 
 

@@ -21,11 +21,11 @@ from raycdc.observe.notify.receivers import CommandReceiver, Webhook
 from raycdc.observe.status import StatusKeeper
 from raycdc.state.location import state_of
 
-#: How often the source is asked how long it keeps its log, where somebody wants to be told; and in the first minute,
-#: while there is no answer: before the first epoch there is no place to ask about.
+#: How often the source is asked for the retention of its log, if a receiver wants it; and in the first minute, while
+#: there is no answer: before the first epoch there is no position.
 ROOM_EVERY_S = 60.0
 FIRST_ROOM_EVERY_S = 5.0
-#: A process whose Ray is lost is ended by Ray about so soon, with another exit code.
+#: If Ray is lost, Ray ends the process about this soon, with another exit code.
 AT_ONCE_S = 1.0
 
 
@@ -52,8 +52,10 @@ class _Addressee:
 
 
 class Notifier:
-    """`listen` and `open` are for the run's threads, one at a time; `ended` or `failed` is called once, by whoever ends
-    the run, and waits for the longest `end_wait` at most. `warning` hears of what was not taken.
+    """The messages of one run. `listen` and `open` are for the run's threads, one at a time.
+
+    `ended` or `failed` is called once, at the end of the run, and waits for the longest `end_wait` at most. `warning`
+    is called for undelivered messages.
     """
 
     def __init__(self, config: PipelineConfig, keeper: StatusKeeper) -> None:
@@ -74,7 +76,7 @@ class Notifier:
         return f"Notifier({self._addressees})"
 
     def open(self, warning: Callable[[str], None], log_kept_s: Callable[[], float | None]) -> None:
-        """Before the first event. `log_kept_s` asks how long the source keeps what is unread of its log."""
+        """Prepare for the first event. `log_kept_s` returns how long the source keeps its unread log."""
         self._warning = warning
         self._log_kept_s = log_kept_s
 
@@ -87,7 +89,7 @@ class Notifier:
                 self._watch()
 
     def ended(self, *, stopped: bool) -> None:
-        """The run has ended in order, because it was `stopped` or is done; whatever was told is to be delivered."""
+        """Send the end of a successful run, `stopped` or finished, and wait for the delivery of all messages."""
         if self._addressees:
             with self._lock:
                 end = Stopped() if stopped else CaughtUp()
@@ -99,7 +101,7 @@ class Notifier:
         self.failed(error, wait_s=AT_ONCE_S)
 
     def failed(self, error: BaseException, *, wait_s: float = float("inf")) -> None:
-        """The run ends with `error`. An interrupt is none, and waits for nobody."""
+        """Send that the run ends with `error`. An interrupt is not reported and does not wait."""
         if not isinstance(error, Exception):
             self._close(0.0)
             return
@@ -134,7 +136,7 @@ class Notifier:
                     each.outbox.put(message)
 
     def _watch(self) -> None:
-        """Look in the background how long the source keeps its log, where somebody wants to know."""
+        """Watch the retention of the source's log in the background, if a receiver wants it."""
         if self._watches or not any(NotificationKind.RETENTION_AT_RISK in each.wants for each in self._addressees):
             return
         self._watches = True
@@ -142,7 +144,7 @@ class Notifier:
         def watch() -> None:
             first_s, kept_s = ROOM_EVERY_S, None
             while True:
-                # A source that is away is told of by those who need it.
+                # Others report an unavailable source.
                 with suppress(RaycdcError):
                     kept_s = self._log_kept_s()
                     with self._lock:

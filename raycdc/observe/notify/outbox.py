@@ -1,8 +1,8 @@
-"""The messages of one receiver: in order, each tried again after pauses, never more than so many.
+"""The messages of one receiver: in order, each retried after pauses, with a limited number.
 
-A thread of its own sends them, so a receiver that hangs holds up nobody else. What the receiver has taken is remembered
-in a file beside the state, so that a later run does not tell the same event again; where the file is lost, it comes
-again with the same id.
+Its own thread sends them, so a receiver that hangs does not delay the others. Delivered ids are remembered in a file
+next to the state, so that a later run does not send the same event again; if the file is lost, the event is sent again
+with the same id.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from raycdc.errors import StateError
 from raycdc.observe.notify.messages import Message
 from raycdc.state.files.folder import LocalFolder
 
-#: Messages that wait for one receiver. Each is a few hundred bytes, and a run has few: so many mean that the receiver
-#: is away for long, and the newest ones say less than the first.
+#: The limit of waiting messages for one receiver. Each is a few hundred bytes, and a run has few: so many mean that the
+#: receiver is unavailable for long, and the newest ones are less important than the first.
 WAITING_MAX = 1000
 #: Ids that are remembered of one receiver.
 SENT_MAX = 2000
@@ -80,8 +80,9 @@ class OfOptions:
 
 
 class Sent:
-    """The ids that receivers have taken, in a file, which is read when it is first asked: a driver that waits for
-    another one's state does not know by then what that one sends. Thread-safe.
+    """The ids that receivers have accepted, in a file that is read at its first use. Thread-safe.
+
+    A driver that waits for another one's state cannot know earlier which ids that driver sends.
     """
 
     def __init__(self, path: Path) -> None:
@@ -120,7 +121,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryLimits:
-    """How long a message is tried, and how long the end of a run waits for what is on its way, in seconds."""
+    """How long a message is retried, and how long the end of a run waits for unsent messages, in seconds."""
 
     retry_s: float
     end_s: float
@@ -156,7 +157,7 @@ class NotificationOutbox:
         return f"Outbox({self._receiver.name!r}, {len(self._waiting)} waiting)"
 
     def put(self, message: Message) -> None:
-        """Take a message to send; returns at once. One that was sent, or waits, is dropped."""
+        """Queue a message to send; returns immediately. A sent or waiting one is dropped."""
         with self._changed:
             if message.id in self._known or self._sent.has(self._receiver.key, message.id):
                 return
@@ -167,7 +168,7 @@ class NotificationOutbox:
             self._waiting.append(message)
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="notify", daemon=True)
-                # Where there is no room for a thread the next message tries again, and the end tells what waits.
+                # If no thread can be started, the next message tries again, and the end reports the waiting ones.
                 with suppress(RuntimeError):
                     thread.start()
                     self._thread = thread
@@ -180,7 +181,10 @@ class NotificationOutbox:
             self._changed.notify_all()
 
     def wait(self, until_s: float) -> None:
-        """Wait until everything was sent or given up, until `until_s` of the clock at most; then tell what was not."""
+        """Wait until all messages were sent or given up, until `until_s` of the clock at most.
+
+        Then report the unsent ones.
+        """
         with self._changed:
             while self._waiting and (left_s := until_s - self._clock()) > 0:
                 self._changed.wait(left_s)
@@ -249,5 +253,5 @@ class NotificationOutbox:
     def _give_up(self, message: Message, why: str) -> None:
         with self._changed:
             if not self._is_next(message):
-                return  # The end of the run tells of it.
+                return  # The end of the run reports it.
         self._warn(f"The notification {message.type} was not taken by {self._receiver.name}, and is dropped: {why}.")

@@ -1,10 +1,11 @@
-"""A receiver over HTTP: a signed POST, as Standard Webhooks 1.0.0 says ("Webhook headers", "Signature scheme").
+"""The receivers: a signed POST over HTTP, as in Standard Webhooks 1.0.0, and a local program.
 
-``webhook-signature`` is ``v1,`` and the base64 of HMAC-SHA256 over ``ID.TIMESTAMP.BODY``. Certificates are verified, no
-answer is followed elsewhere, and no body of an answer is read. A try has a deadline whatever the server does: at it the
-connection is shut, because a timeout of a socket begins anew with every byte.
+The POST follows the sections "Webhook headers" and "Signature scheme": ``webhook-signature`` is ``v1,`` and the base64
+of HMAC-SHA256 over ``ID.TIMESTAMP.BODY``. Certificates are verified, redirects are not followed, and the body of an
+answer is not read. Each try has a deadline, at which the connection is shut down, because a timeout of a socket starts
+again with every byte.
 
-A receiver that is a program of this machine: no shell, the message as its standard input, and an end to its time.
+The program runs without a shell, with the message as its standard input, and with a time limit.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from raycdc.observe.notify.outbox import NotSentError, OfOptions
 
 #: Answers of a client's mistake that time may heal: timeout, too early, too many requests (RFC 9110, 8470, 6585).
 _LATER = (408, 425, 429)
-#: Answers to an address or a signature that was right before, and may be again once it was read anew.
+#: Answers for an address or a signature that was valid before, and may be again after it is read again.
 _REFUSED = (401, 403)
-#: For so long, in seconds: what was read is still the same, or was something else each time. Later messages, which wait
-#: meanwhile, are refused once and dropped, until one is taken.
+#: The time limits in seconds of refusals with unchanged secrets, and with secrets that changed each time. Later
+#: messages, which wait meanwhile, are then refused once and dropped, until one is accepted.
 SAME_FOR_S, REFUSED_FOR_S = 60.0, 300.0
-#: How often a connection that is over its time is looked for.
+#: How often a connection is checked against its deadline.
 _POLL_S = 0.5
 
 
@@ -48,7 +49,7 @@ def signature(key: bytes, message_id: str, at_s: int, body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """The receiver takes nothing since `first_s`, and what it refuses now is `texts`, since `since_s`."""
+    """The receiver has refused messages since `first_s`, and the present `texts` since `since_s`."""
 
     first_s: float
     since_s: float
@@ -88,7 +89,7 @@ class Webhook(OfOptions):
         except TimeoutError:
             raise NotSentError(f"it did not answer within {self._timeout_s:g} s") from None
         except (OSError, http.client.HTTPException) as cause:
-            # Text of HTTP's own errors may quote what the server said; the kind of error says enough.
+            # Texts of HTTP errors may quote the server's answer; the kind of error is enough.
             text = (cause.strerror or str(cause)) if isinstance(cause, OSError) else type(cause).__name__
             raise NotSentError(f"the connection failed ({text})") from None
         if 200 <= status < 300:
@@ -100,7 +101,7 @@ class Webhook(OfOptions):
         raise NotSentError(f"it answers with {status}", again=again, after_s=after_s)
 
     def _may_be_right_later(self, options: NotifyOptions) -> bool:
-        """Whether what was refused just now is in the middle of a change."""
+        """Return True if the refusal may be due to a change of the secret that is not complete yet."""
         if not self._options.may_change:
             return False
         now_s, texts, before = self._clock(), (options.url.reveal(), options.secret.reveal()), self._refused
@@ -154,12 +155,13 @@ def _after_s(answer: http.client.HTTPResponse) -> float:
 
 
 class CommandReceiver(OfOptions):
-    """A `raycdc.observe.notify.outbox.NotificationReceiver`. The program is in a session of its own, so that all of it
-    can be ended.
+    """A `raycdc.observe.notify.outbox.NotificationReceiver`.
+
+    A program in its own session, which is killed as a whole.
     """
 
     def send(self, message: Message) -> None:
-        """See `Receiver.send`. What the program prints goes nowhere: it may print what it likes."""
+        """Send the message as in `Receiver.send`. The program's output is discarded."""
         environment = {
             **os.environ,
             "RAYCDC_EVENT": message.type,
@@ -180,7 +182,7 @@ class CommandReceiver(OfOptions):
         try:
             process.communicate(message.body(), timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
-            # It is not reaped yet, so its number is nobody else's.
+            # It is not reaped yet, so no other process has its id.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()

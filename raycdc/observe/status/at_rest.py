@@ -1,4 +1,4 @@
-"""The status of a pipeline that nobody runs, as its state has it."""
+"""The status of a pipeline that is not running, computed from its state."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def status_at_rest(
 
 
 def _last_end(store: CheckpointStore) -> EndReport | None:
-    """None where there was no run, or whoever had the state last was none, or of an older raycdc."""
+    """Return the end of the last run; None if there was none, or it was a command or an older version of raycdc."""
     _, holder = store.generations.newest_holder()
     if holder is None:
         return None
@@ -83,7 +83,7 @@ def _last_end(store: CheckpointStore) -> EndReport | None:
 
 
 def _last_commit(table: TableReport, record: CommitRecord | None) -> CommitReport | None:
-    """The last epoch that wrote to one of its targets."""
+    """Return the last epoch that wrote to one of the table's targets."""
     if record is None:
         return None
     epochs = [record.tables[target][0] for target in table.targets if target in record.tables]
@@ -93,7 +93,7 @@ def _last_commit(table: TableReport, record: CommitRecord | None) -> CommitRepor
 
 
 def _without_log(manifest: Manifest) -> tuple[TableReport, ...]:
-    """The tables of a source of many logs, which has no phases of single tables: those that the state knows."""
+    """Return the tables of a source with several logs, which have no phases of their own: all tables of the state."""
     return tuple(TableReport(str(table), "stream", (str(table),)) for table in sorted(manifest.tables))
 
 

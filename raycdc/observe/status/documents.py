@@ -1,7 +1,7 @@
-"""The status of a running pipeline as documents: `Status` and its parts, made of a `RunStatus` when somebody asks.
+"""The status of a running pipeline as documents: `Status` and its parts, made from a `RunStatus` on request.
 
-Each is a function of one frozen value, so while a document is made nobody waits, and an event of the run comes in as
-ever. It costs as much as the tables that are chosen.
+Each is a function of one frozen value, so making a document blocks nothing, and events of the run are processed
+meanwhile. The cost grows with the number of chosen tables.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 from raycdc.source.split import STREAM_SPLIT_ID
 from raycdc.source.tables.table_life import Parked
 
-#: A pipeline that is less behind is held up by nothing but its epochs.
+#: A pipeline that is less behind than this has no bottleneck except the length of its epochs.
 KEEPS_UP_MS = 10_000
 
 
@@ -73,14 +73,14 @@ class StatusDocuments:
         )
 
     def reports(self, names: Iterable[str]) -> tuple[TableReport, ...]:
-        """The reports of these tables, as they are in a status; none of one that the run does not know."""
+        """Return the reports of these tables in the present status; unknown tables are left out."""
         status, now = self.keeper.status, self.keeper.now()
         return tuple(self._table(status, name, now) for name in names if name in status.tables.known)
 
     def _table(self, status: RunStatus, name: str, now: Moment) -> TableReport:
         table = status.tables.known[name]
         figures = table.figures
-        # Why it is read anew is to be seen for as long as it is.
+        # The reason for a resnapshot is shown during the whole snapshot.
         parked = figures.begun if figures.parked is None and figures.phase == "snapshot" else figures.parked
         return TableReport(
             table=name,
@@ -107,7 +107,7 @@ def chosen_names(tables: RunTables, chosen: Chosen) -> tuple[list[str], str | No
     if chosen.table:
         return ([chosen.table] if chosen.table in known else []), None
     if chosen.first:
-        # Of many tables few are in a phase that one wants to see first.
+        # Of many tables only few are in a phase that is shown first.
         count = tables.phases.get(chosen.first, 0)
         ahead = [*islice((name for name in tables.names if known[name].figures.phase == chosen.first), count)]
         names = chain(ahead, (name for name in tables.names if known[name].figures.phase != chosen.first))
@@ -159,7 +159,7 @@ def _job(status: RunStatus, room: LogRetention | None, now_s: float) -> JobRepor
 
 
 def _resuming(job: JobStatus | None, now_ms: int) -> ResumingReport | None:
-    """What holds up the tables that go on; there is one second reading for all of them."""
+    """Return the problem that delays the resumed tables; one second reader serves all of them."""
     readers = () if job is None else job.readers
     outage = next(
         (reader.metrics.catch_up_outage for reader in readers if reader.metrics.catch_up_outage is not None), None

@@ -1,8 +1,8 @@
-"""What a run was like lately, for charts: a sample every second, every ten and every two minutes, each kept for so long
-that a day costs less than a megabyte; its newest epochs, and changes of
-schemas.
+"""The recent history of a run for charts: samples, its newest epochs, and schema changes.
 
-Nothing is done for a row: it is fed with the events of a run, which come a few times a second at most.
+Samples are taken every second, every ten seconds and every two minutes, each kept for a limited time, so a day costs
+less than a megabyte. The history is made from the events of a run, which come a few times a second at most; no work is
+done per row.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ from raycdc.observe.status import Moment, StatusKeeper
 
 #: The seconds of a sample, and how many are kept: five minutes, an hour, a day.
 STEPS = ((1, 300), (10, 360), (120, 720))
-#: So many epochs are kept, with their largest tables, and so many changes of schemas.
+#: The limits of remembered epochs, each with its largest tables, and of schema changes.
 EPOCHS_MAX = 300
 CHANGES_MAX = 200
-#: Epochs may be so far apart while rows flow.
+#: The longest time between epochs at which rows still count as flowing.
 PATIENT_S = 5.0
 TABLES_OF_EPOCH_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Samples from one moment on, a column each, oldest first; those of a step in which nothing was heard are left
-    out.
-    """
+    """Samples from one moment on, one column each, oldest first; steps without data are left out."""
 
     step_seconds: int
     count: Annotated[int, Field(description="Samples that this run has taken so far; the newest are here.")]
@@ -95,7 +93,7 @@ class _Ring:
         self._seen.append(sample)
 
     def since(self, count: int) -> Series:
-        """The samples behind the first `count`, as far as they are kept."""
+        """Return the samples after the first `count`, if they are still kept."""
         new = min(max(0, self.count - count), len(self._kept))
         samples = [*islice(self._kept, len(self._kept) - new, None)]
         return Series(
@@ -132,7 +130,7 @@ class _CommitRate:
 
 
 def _summed_up(samples: list[_Sample]) -> _Sample:
-    """One of several: the means of rates, and the longest lag."""
+    """Return one sample for several: the means of rates, and the longest lag."""
     lags = [each.lag_ms for each in samples if each.lag_ms is not None]
     return _Sample(
         samples[0].at_ms,
@@ -199,12 +197,12 @@ class History:
             self._epochs_count += 1
 
     def series(self, counts: tuple[int, ...]) -> tuple[Series, ...]:
-        """The samples of each step behind its first so many."""
+        """Return the samples of each step after its first `counts`."""
         with self._lock:
             return tuple(ring.since(count) for ring, count in zip(self._rings, counts, strict=True))
 
     def epochs(self, count: int) -> tuple[int, tuple[EpochReport, ...]]:
-        """How many epochs there were, and those behind the first `count`, as far as they are kept; oldest first."""
+        """Return the number of epochs, and those after the first `count` that are still kept, oldest first."""
         with self._lock:
             new = min(max(0, self._epochs_count - count), len(self._epochs))
             return self._epochs_count, tuple(islice(self._epochs, len(self._epochs) - new, None))

@@ -44,12 +44,13 @@ class StatusKeeper:
         self._status = self._status.after_end(error, self.now())
 
     def moved(self) -> None:
-        """The driver's work goes on, or the run has looked at its processes; no figure of the status changed."""
+        """Note that the driver's work moved, or the run checked its processes; no figure of the status changed."""
         self._moved_s = self._clock()
 
     def silent_s(self) -> float:
-        """For how long a run that reads and writes has neither looked at its processes nor said anything, and nothing
-        of its driver's work has moved, in seconds; 0 while it starts, waits or ends, which may take as long as it does.
+        """Return for how many seconds a running run has neither checked its processes nor reported any progress.
+
+        It is 0 while the run starts, waits or ends, which have no time limit.
         """
         status = self._status
         return self._clock() - max(status.heard.s, self._moved_s) if status.step == "running" else 0.0

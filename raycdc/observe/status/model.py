@@ -1,8 +1,8 @@
 """The status of a pipeline as one document: what ``raycdc status --json`` prints and ``GET /v1/status`` answers.
 
-Keys are in snake case with their units, times are milliseconds since 1970 in UTC. None is a figure that nobody knows;
-none is made up. `VERSION` goes up when a key changes its meaning or goes away; new keys come without. Names of tables
-are as the state has them. No text holds a secret or a value of a row.
+Keys are in snake case with their units, times are milliseconds since 1970 in UTC. None is an unknown figure; none is
+made up. `VERSION` goes up when a key changes its meaning or goes away; new keys come without. Names of tables are as
+the state has them. No text holds a secret or a value of a row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ParkedReport:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReport:
-    """How far the snapshot of a table is. Estimates are the source's own, made when the table was found."""
+    """The progress of a table's snapshot. Estimates are the source's own, made when the table was found."""
 
     chunks_done: int
     chunks_total: Annotated[int | None, Field(description="Chunks that are known so far; more may come.")]
@@ -53,7 +53,7 @@ class SnapshotReport:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """How far a backfill of a table is: rows that meet a predicate, or have given keys, are read again."""
+    """The progress of a table's backfill: rows that meet a predicate, or have given keys, are read again."""
 
     chunks_done: int
     chunks_total: Annotated[int | None, Field(description="As far as is known; null before they are planned.")]
@@ -64,7 +64,7 @@ class BackfillReport:
 
 @dataclass(frozen=True, slots=True)
 class ResumingReport:
-    """Why a table that goes on does not get further: the second reading of the log is away, and is tried again."""
+    """The problem that delays resumed tables: the second reader of the log failed, and is retried."""
 
     tries: Annotated[int, Field(description="How often it was tried since anything came.")]
     error: str
@@ -73,7 +73,7 @@ class ResumingReport:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """One table."""
+    """The status of one table."""
 
     table: str
     phase: Annotated[
@@ -99,7 +99,7 @@ class TableReport:
 
 
 def backfill_report(progress: BackfillProgress, *, chunks_per_s: float | None = None) -> BackfillReport:
-    """How far a backfill is, which reads so many chunks in a second."""
+    """Return the progress of a backfill that reads `chunks_per_s`."""
     left, percent = progress.chunks_total - progress.chunks_done, progress.percent
     return BackfillReport(
         chunks_done=progress.chunks_done,
@@ -125,7 +125,7 @@ class ReaderReport:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is still to be read of the log, and how long the source keeps it."""
+    """The unread part of the log, and how long the source keeps it."""
 
     bytes: int | None = None
     records: Annotated[int | None, Field(description="Of topics.")] = None
@@ -155,7 +155,7 @@ class LagReport:
 
 @dataclass(frozen=True, slots=True)
 class RunCounts:
-    """What happened in this run so far. `tables` are its tables by phase."""
+    """The counts of this run so far. `tables` are its tables by phase."""
 
     commits: int = 0
     rows_committed: int = 0
@@ -191,7 +191,10 @@ class RunReport:
 
 @dataclass(frozen=True, slots=True)
 class EndReport:
-    """How the last run of a state at rest ended; all null where it did not say: it was killed, or its machine went."""
+    """The end of the last run of a state that is not in use.
+
+    All null if it is unknown, because of a kill or a lost machine.
+    """
 
     at_ms: int | None = None
     exit_code: Annotated[int | None, Field(description="The process's: 0 where it ended in order.")] = None
@@ -219,9 +222,10 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The tables that a status is to have, in the order of their names: all, or those of a name or phase; `limit` of
-    them behind the name `after`. Those in the phase `first` come before all others, and then nothing is said of what
-    would follow.
+    """The tables to include in a status, in the order of their names: all, or those of a name or phase.
+
+    At most `limit` tables after the name `after`. Tables in the phase `first` come before all others, and then the
+    answer does not say which tables follow.
     """
 
     table: str = ""

@@ -46,7 +46,7 @@ from raycdc.source.protocol.metrics import PartitionMetrics
 from raycdc.source.tables.table_life import is_nothing
 from raycdc.state.parked import ParkedTarget
 
-#: Of at most so many tables a look asks each time, and the last look of a run tells all of them.
+#: A look asks for at most this many tables each time; the last look of a run asks for all of them.
 TABLES_PER_POLL = 100
 #: Asking for all tables takes at most this share of the time, however many there are. A look at the readers alone costs
 #: next to nothing, and is all that lag, warnings and the watchdog need.
@@ -57,33 +57,35 @@ Figure = TypeVar("Figure")
 
 
 class StatusOf(Protocol):
-    """Asks for the status of the source side, with what is known of each table or without. None while there is none."""
+    """Returns the status of the source side, with the figures of each table or without. None while there is none."""
 
     def __call__(self, *, tables: bool) -> JobStatus | None: ...
 
 
 class PollListener(Protocol):
-    """Hears whether somebody is `asking` for statuses from now on."""
+    """Is called when statuses begin to be requested (`asking`), or no longer are."""
 
     def __call__(self, *, asking: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressListeners:
-    """Whoever hears of what is no event. They are called by the thread that it happens in, and return at once; an error
-    in one is reported as one of a listener is, and is no other's.
+    """The receivers of reports that are not events.
+
+    They are called by the reporting thread, and must return immediately; an error in one is reported like an error of a
+    listener, and does not affect the others.
     """
 
     listeners: Listeners
-    #: When statuses of the source side begin to be asked for, and when nobody asks any more.
+    #: Called when statuses of the source side begin to be requested, and when they no longer are.
     on_asking: list[PollListener] = field(default_factory=list)
-    #: Every status of the source side that is looked at.
+    #: Called with every status of the source side.
     on_status: list[Callable[[JobStatus | None], None]] = field(default_factory=list)
     #: Targets that have refused an epoch, by name, before that epoch is reported as committed.
     on_parked: list[Callable[[Mapping[str, ParkedTarget]], None]] = field(default_factory=list)
     #: The error with which the process ends at once, before it does.
     on_exit: list[Callable[[RaycdcError], None]] = field(default_factory=list)
-    #: That the driver's work goes on, also where there is no source side to look at.
+    #: Called when the driver's work moves, also without a source side.
     on_moved: list[Callable[[], None]] = field(default_factory=list)
 
     def asking(self, *, asking: bool) -> None:
@@ -112,10 +114,10 @@ class TablesOfRun:
     def __init__(self) -> None:
         self._statuses: dict[TableId, TableStatus] = {}
         self._seen: dict[TableId, tuple[float, int]] = {}
-        #: Those that coordinators before this one counted.
+        #: The counts of earlier coordinators.
         self._before: dict[TableId, int] = {}
         self._generation = 0
-        #: Those whose rate was told, which is another one when nothing comes any more.
+        #: Tables with a reported rate, which changes when no rows come any more.
         self._moving: set[TableId] = set()
         self._counts: Mapping[str, Mapping[str, int]] = {}
         self._bad_rows: Mapping[str, int] = {}
@@ -151,7 +153,10 @@ class TablesOfRun:
         return tuple(sorted(news, key=lambda figures: figures.table))
 
     def _of_generation(self, generation: int) -> None:
-        """A coordinator counts from its beginning on; one that carries out a command about a table is a new one."""
+        """Note the coordinator's generation.
+
+        Each counts from zero, and one that carries out a command about a table is new.
+        """
         if generation != self._generation:
             self._generation = generation
             self._before = {table: rows for table, (_, rows) in self._seen.items()}
@@ -182,7 +187,7 @@ class TablesOfRun:
 
 
 class LagsOfRun:
-    """FLIP-33's lags, from what readers tell and what was committed last. Not thread-safe."""
+    """FLIP-33's lags, from the readers' figures and the last commit. Not thread-safe."""
 
     def __init__(self) -> None:
         self._emit_lag_ms: int | None = None
@@ -226,7 +231,7 @@ class ProgressReporter:
         self._lag = Lag()
         #: Commits of a recovery that the run began with; they are reported behind the first processes of the run.
         self._recovered: list[EpochStatistics] = []
-        #: Who reads and writes now, when these read.
+        #: The engines that read and write at present, for a given reading engine.
         self.engines: Callable[[EngineName], EnginesAtWork] = EnginesAtWork
 
     def starting(self, step: str) -> None:
@@ -318,7 +323,7 @@ class ProgressReporter:
             self.hearers.asking(asking=False)
 
     def _poll_guarded(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
-        """`_poll`, of which an error is reported like one of a listener, and ends nothing."""
+        """Call `_poll`; its error is reported like one of a listener, and ends nothing."""
         goes_on = True
 
         def poll() -> None:
@@ -329,8 +334,9 @@ class ProgressReporter:
         return goes_on
 
     def _poll(self, status: StatusOf, *, tables: bool = True, every: bool = False) -> bool:
-        """Report once, with what is known of tables or without; False when the job has failed, which the epoch loop
-        tells in its own words.
+        """Report once, with the figures of tables or without; return False if the job has failed.
+
+        The epoch loop reports that failure itself.
         """
         try:
             now = status(tables=tables)
@@ -355,15 +361,15 @@ class ProgressReporter:
         parked_now = {table: now.progress.parked for table, now in tables.items() if now.progress.parked is not None}
         for name, parked in sorted((str(table), parked) for table, parked in parked_now.items()):
             if parked.again:
-                continue  # It is told when it begins, or why it does not: until a look at it nobody knows.
-            # A name that no table was found under, and that nobody heard of, is nobody's concern.
+                continue  # Its beginning or its refusal is reported; it is unknown until it was probed.
+            # A name without a table that was never reported is not reported.
             unheard = is_nothing(parked) and name not in self._parked
             if self._parked.get(name) != parked.incarnation and not unheard:
                 self._parked[name] = parked.incarnation
                 self.notify(TableParked(name, parked))
 
     def _report_problems(self, problems: Mapping[str, str]) -> None:
-        """Harmless notes of the source: a warning for each, and again when it went away and came back."""
+        """Report the problems of the source: a warning for each, and again if it disappeared and came back."""
         for subject, text in sorted(problems.items()):
             if self._problems.get(subject) != text:
                 self.warning(f"{subject}: {text}")
@@ -420,7 +426,7 @@ def _changed(before: Mapping[str, Figure], now: Mapping[str, Figure]) -> set[str
 
 
 def _lags_of_partitions(readers: Sequence[PartitionMetrics]) -> PartitionLags:
-    """Those of all readers together: the worst lag, how long nobody has read anything, what is still to be read."""
+    """Return the lags of all readers together: the worst lag, the longest idle time, the number of unread messages."""
 
     def known(of: Callable[[PartitionMetrics], int | None]) -> list[int]:
         return [figure for figure in map(of, readers) if figure is not None]

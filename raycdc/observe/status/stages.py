@@ -1,19 +1,19 @@
-"""Which stage a run waits for: how busy each was in the last minute, of which the busiest holds the others up.
+"""The bottleneck of a run: how busy each stage was in the last minute; the busiest one limits the others.
 
-| stage | is at work while |
+| stage | is busy while |
 |---|---|
 | `source` | a reader waits for the server's rows |
 | `rate_limit` | a reader waits because of `source.rows_per_second` or `bytes_per_second` |
 | `decode` | a reader makes batches of them (its CPU time) |
-| `hand_off` | a chunk was read, and waits for the log to come past it |
+| `hand_off` | a finished chunk waits for the log to pass it |
 | `bridge` | a reader writes segments |
-| `spark` | the driver has an epoch staged: the sink's tasks write its rows |
-| `commit` | the driver records an epoch in the sink |
+| `spark` | the driver stages an epoch: the sink's tasks write its rows |
+| `commit` | the driver records an epoch in the sink
 
-A share is the part of its time that a stage is at work, of all readers together. A pipeline that keeps up waits for
-nothing but changes, and has no bottleneck.
+|A share is the part of the time in which a stage is busy, of all readers together. A pipeline that keeps up only \
+waits for changes, and has no bottleneck.
 
-How fast a count grows, in the memory of three numbers.
+`Speed` computes the growth rate of a count, from three remembered numbers.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from pydantic import Field
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus
 
 WINDOW_S = 60.0
-#: Figures of so long are one of those that are remembered.
+#: The length of one bucket: figures within it are added up.
 BUCKET_S = 5.0
 
-#: For each stage what is waited for when it is the busiest, and what helps.
+#: The explanation of each stage as the bottleneck, with a remedy.
 WHY = {
     "source": "readers wait for the source's server; more readers or fetchers ask it for more at once",
     "pace": "readers keep to source.rows_per_second or bytes_per_second; raise it if the source can bear more",
@@ -56,7 +56,7 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class _Bucket:
-    """The seconds that stages were at work, of `passed_s` that went by; those of readers are of all of them."""
+    """The busy seconds of the stages in a bucket of `passed_s`; those of readers are sums over all readers."""
 
     passed_s: float = 0.0
     readers_s: float = 0.0
@@ -73,7 +73,7 @@ _Reader = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """How busy each stage was lately; the last bucket is that of now."""
+    """How busy each stage was lately; the last bucket is the present one."""
 
     _buckets: tuple[_Bucket, ...] = (_Bucket(),)
     _before: Mapping[_Reader, ReaderStatus] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Stages:
         return Stages((*buckets[:-1], bucket), seen, now_s)
 
     def committed(self, *, staging_s: float, commit_s: float) -> Stages:
-        """The stages once another epoch is in the sink."""
+        """Return the stages after another epoch is in the sink."""
         bucket = self._buckets[-1].plus(_Bucket(seconds={"spark": staging_s, "commit": commit_s}))
         return Stages((*self._buckets[:-1], bucket), self._before, self._polled_s)
 
@@ -126,7 +126,7 @@ def stage_seconds(before: Mapping[str, float], now: Mapping[str, float]) -> dict
     }
 
 
-#: What was longer ago than about this hardly counts.
+#: Older figures hardly count.
 MEMORY_S = 10.0
 #: Rows come in epochs: between two of them nothing happens, and nothing is slow.
 STEP_S = 1.0

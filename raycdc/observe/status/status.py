@@ -45,9 +45,9 @@ from raycdc.source.tables.table_life import ParkedPhase, is_nothing
 if TYPE_CHECKING:
     from raycdc.source.protocol.job_status import JobStatus
 
-#: So many warnings and errors are remembered.
+#: The number of remembered warnings and errors.
 NOTES_MAX = 50
-#: The phases of a table of whose parking nobody needs to know any more.
+#: The phases of a table in which an earlier parking no longer matters.
 _FOLLOWED = ("snapshot", "stream", "resuming", "ended", "removed")
 
 
@@ -61,7 +61,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class RunProcess:
-    """The process that runs a pipeline, and what the pipeline is called; `sink` is its type and place."""
+    """The process that runs a pipeline, and the pipeline's name; `sink` is its type and location."""
 
     pipeline: str
     sink: str
@@ -127,8 +127,9 @@ class KnownTable:
         return self.backfill if done == self.backfill.count else self.backfill.after(done, now_s=now_s)
 
     def snapshot_left_s(self, now_s: float) -> float | None:
-        """How long its snapshot will still take, in seconds: by rows where their number can be estimated, else by the
-        chunks that are known; None where nobody can say.
+        """Return the remaining seconds of the snapshot, by estimated rows or otherwise by known chunks.
+
+        None if unknown.
         """
         figures, about = self.figures, self.figures.rows_about
         rate, left = self.chunks.now(now_s), figures.chunks_total - figures.chunks_done
@@ -144,11 +145,11 @@ class RunTables:
     known: PersistentMap[str, KnownTable] = field(default_factory=PersistentMap)
     #: Ascending.
     names: tuple[str, ...] = ()
-    #: How many tables are in each phase.
+    #: The number of tables in each phase.
     phases: Mapping[str, int] = field(default_factory=dict)
     rows_left_out: int = 0
     values_lost: int = 0
-    #: Of the rows of all tables; None before the first figures.
+    #: The rate of the rows of all tables; None before the first figures.
     rows: Speed | None = None
     rows_read: int = 0
 
@@ -201,8 +202,11 @@ class RunTables:
 
 @dataclass(frozen=True, slots=True)
 class RunCommits:
-    """What the run has committed; `seconds` is how long the last epoch took, `by_table` the last with rows of each, and
-    `engines` are who read and who wrote the rows.
+    """The commits of the run.
+
+    `seconds` is the duration of the last epoch, `by_table` the last epoch with rows of each table.
+
+    `engines` are those that read and wrote the rows.
     """
 
     count: int = 0
@@ -246,7 +250,10 @@ class Notices:
         return replace(self, _warnings=warnings, warnings_count=self.warnings_count + 1)
 
     def followed(self, table: str) -> Notices:
-        """The notices once the table is parked no more: what was said of that is over, and stays in the log."""
+        """Return the notices after the table is followed again.
+
+        Those about its parking are removed, and stay in the log.
+        """
         if all(parked != table for parked, _ in self._warnings):
             return self
         return replace(self, _warnings=tuple(each for each in self._warnings if each[0] != table))
@@ -267,7 +274,7 @@ class RunStatus:
     """See the module's docstring."""
 
     run: RunProcess
-    #: What the run does: starting, running or ended; or, in words, the step of its start or what it waits for.
+    #: The activity of the run: starting, running or ended; or the description of a step of its start.
     step: str = "starting"
     #: How the run ended: "caught up", "stopped", "failed" or "interrupted"; "closed" by a caller that took its epochs;
     #: empty before.
@@ -277,7 +284,7 @@ class RunStatus:
     #: Why there are as many readers as there are.
     scaling: str = ""
     tables: RunTables = RunTables()
-    #: The newest figures beside those of tables, and when they came.
+    #: The newest figures other than those of tables, and their time.
     progress: RunProgress = _NO_PROGRESS
     progress_at: Moment | None = None
     commits: RunCommits = RunCommits()
@@ -293,7 +300,7 @@ class RunStatus:
 
     @property
     def readers(self) -> int:
-        """How many readers there are."""
+        """Return the number of readers."""
         return len(self.progress.readers) or (0 if self.started is None else len(self.started.readers))
 
     @property

@@ -1,7 +1,7 @@
-"""The tables of a run in the order that somebody wants to see them in, also where there are a hundred thousand.
+"""Sorts and filters the tables of a run for a page, also if there are a hundred thousand.
 
-Order takes a look at every table, so it is remembered, and made anew the more rarely the longer it takes: looking at a
-page costs the run at most `FRACTION_MAX` of a core.
+Sorting examines every table, so its result is remembered, and computed the more rarely the longer it takes: pages cost
+the run at most `FRACTION_MAX` of a core.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from raycdc.observe.status import RunStatus
 
 #: Of a core's time, for putting tables in order.
 FRACTION_MAX = 0.05
-#: So many orders are remembered, the newest: of each who may look, that of parked tables, and room for changes.
+#: The number of remembered orders, the newest ones: one for each possible viewer, one for parked tables, and spare
+#: room.
 ORDERS_MAX = 32
-#: What wants attention comes first.
+#: Tables that need attention come first.
 _PHASES = ("parked", "resuming", "snapshot", "pending", "new", "paused", "stream", "ended", "removed")
 _RANK = {phase: rank for rank, phase in enumerate(_PHASES)}
 
 
 class Sorting(StrEnum):
-    """What tables are put in order by; ties go by name."""
+    """The sort key of tables; ties are sorted by name."""
 
     ATTENTION = "attention"
     TABLE = "table"
@@ -38,8 +39,9 @@ class Sorting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableQuery:
-    """Which tables: those whose names hold `contains`, whatever its case, in `phase`; a page of them in this order. One
-    more `table` is looked at closely.
+    """A page of tables: names that contain `contains`, ignoring case, in `phase`, in this order.
+
+    Also one `table` in detail.
     """
 
     contains: str = ""
@@ -69,8 +71,9 @@ class TableOrder:
         return f"TableOrder({len(self._orders)} orders)"
 
     def page(self, wanted: TableQuery) -> tuple[int, int, tuple[str, ...]]:
-        """How many tables match; where the page begins, which is the last one where there are not so many; and the
-        page.
+        """Return the number of matching tables, the offset of the page, and the page.
+
+        An offset beyond the end is the last page.
         """
         key = (wanted.contains.casefold(), wanted.phase, wanted.sort, wanted.descending)
         order = self._orders.pop(key, None)

@@ -2,11 +2,14 @@
 
 | span | from … to | attributes beside `raycdc.epoch` |
 |---|---|---|
-| `epoch` | the first … the last of what follows | `raycdc.pipeline`, `raycdc.generation`, `raycdc.tables`, `raycdc.table_rows` (in the same order), `raycdc.rows`, `raycdc.bytes`, `raycdc.watermark_lag_ms`, `raycdc.final`, `raycdc.committed`, `raycdc.read_by`, `raycdc.written_by`, `raycdc.rows_written_by` (in the same order) |
+| `epoch` | the first … the last of what follows | `raycdc.pipeline`, `raycdc.generation`, `raycdc.tables`, \
+`raycdc.table_rows` (in the same order), `raycdc.rows`, `raycdc.bytes`, `raycdc.watermark_lag_ms`, `raycdc.final`, \
+`raycdc.committed`, `raycdc.read_by`, `raycdc.written_by`, `raycdc.rows_written_by` (in the same order) |
 | … `seal` | the request to the readers … the durable manifest | |
 | … … `reader` | the request … this reader's report | `raycdc.reader` |
 | … `schema` | a target follows changes of its columns | `raycdc.target` |
-| … `stage` | rows are written where readers of the target do not see them | `raycdc.target` of a single one, `raycdc.targets`, `raycdc.rows`, `raycdc.bytes` |
+| … `stage` | rows are written where readers of the target do not see them | `raycdc.target` of a single one, \
+`raycdc.targets`, `raycdc.rows`, `raycdc.bytes` |
 | … `commit` | they become visible in one target | `raycdc.target`, `raycdc.rows`, `raycdc.bytes` |
 | … `record` | the state takes the commit record | `raycdc.targets` |
 
@@ -17,7 +20,7 @@ failed, or that of the run; one that parked a table has an error, too.
 A trace before it is anybody's format: a tree of spans, each with its times, what it was about, and what went wrong.
 
 Names of spans are few, so that a collector can group by them; numbers and names of tables are attributes.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,9 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Work from one moment to another, in nanoseconds of the wall clock; `error` is the class of the error that ended
-    it, or another word for what went wrong (empty: nothing).
+    """A period of work, in nanoseconds of the wall clock; `error` is the class of the error that ended it.
+
+    It may be another word for a problem (empty: no problem).
     """
 
     name: str
@@ -59,7 +63,7 @@ class Span:
     children: tuple[Span, ...] = ()
 
 
-#: Of an epoch with thousands of targets those parts that failed are told, and the longest.
+#: Of an epoch with thousands of targets, the failed parts and the longest ones are reported.
 PARTS_MAX = 500
 #: Names of tables in an attribute.
 TABLES_MAX = 100
@@ -72,7 +76,7 @@ PARKED = "parked"
 
 @dataclass(slots=True)
 class _Epoch:
-    """What is known of an epoch until its trace is made."""
+    """The collected parts of an epoch until its trace is made."""
 
     parts: list[EndedPart] = field(default_factory=list)
     left_out: int = 0
@@ -91,9 +95,10 @@ class _Epoch:
 
 
 class EpochTraces:
-    """See the module's docstring; `put` gets each trace after the first status that knows its sealing. `parked` are the
-    source tables that are when the run begins; `keeps` says whether an epoch that went well is told. For any thread;
-    nothing of it raises or waits.
+    """Makes the traces of a run; `put` gets each trace after the first status with the time of its sealing.
+
+    `parked` are the source tables that are parked when the run begins; `keeps` decides whether a successful epoch is
+    reported. For any thread; never raises or waits.
     """
 
     def __init__(
@@ -115,9 +120,9 @@ class EpochTraces:
         self._seals: dict[int, SealTimes] = {}
         #: The newest epoch whose trace was made.
         self._made = 0
-        #: What happened to tables that no epoch is known of; it goes with the next trace.
+        #: Events of tables without a known epoch; they are added to the next trace.
         self._loose: list[SpanEvent] = []
-        #: Parked tables that were told of already.
+        #: Parked tables that were already reported.
         self._reported: set[str] = set(parked)
 
     def __repr__(self) -> str:
@@ -129,7 +134,7 @@ class EpochTraces:
             self._of(ended.part.epoch).add(ended)
 
     def parked(self, entries: Mapping[str, ParkedTarget]) -> None:
-        """Targets refused an epoch. Each is told with that one, if it is not out yet, or else with the next."""
+        """Add the parking of targets to the trace of the refused epoch, or to the next one if that is already sent."""
         with self._lock:
             for target, entry in sorted(entries.items()):
                 self._reported.update(entry.sources)
@@ -242,7 +247,7 @@ def _ns(ms: int) -> int:
 
 
 def _about(part: EndedPart) -> dict[str, Attribute]:
-    """What a part of an epoch is about."""
+    """Return the attributes of a part of an epoch."""
     # Several that are staged together have no name, but words for people.
     about: dict[str, Attribute] = {"raycdc.target": part.table} if part.table and part.part.targets == 1 else {}
     if part.stage in (Stage.STAGE, Stage.RECORD):

@@ -1,7 +1,7 @@
 """Traces to a collector over OTLP/HTTP, with OpenTelemetry's own SDK: the one module that loads it.
 
-The SDK's batch processor queues the spans and sends them in the background, and its exporter tries again whatever may
-get better, for `traces.timeout` in all. Spans of a request that failed for good are dropped, which is a warning of the
+The SDK's batch processor queues the spans and sends them in the background, and its exporter retries temporary
+failures, for `traces.timeout` in all. Spans of a request that failed for good are dropped, which is a warning of the
 run once, and once more when the collector takes spans again.
 
 Sources: OpenTelemetry specification, "Trace SDK" (explicit times and parents, "Batching processor") and "OTLP" 1.x
@@ -42,16 +42,16 @@ from raycdc.observe.tracing.epoch_traces import Span
 
 #: Spans that wait: an epoch has up to a few hundred, and at most one epoch comes a second.
 SPANS_MAX = 20_000
-#: Of one request.
+#: The limit of one request.
 BATCH_MAX = 1000
-#: How long a span waits for others at most.
+#: The longest time that a span waits for others.
 DELAY_MS = 1000
 #: The name of the thread that sends.
 THREAD = "raycdc traces"
-#: How long the end of a run waits for a collector that took nothing last.
+#: How long the end of a run waits for a collector whose last answer was a failure.
 FAILING_WAIT_S = 1.0
-#: What is said of a request beside a user's own headers. They are given to the exporter, because it would rather take
-#: those of ``OTEL_EXPORTER_OTLP_HEADERS``, which nobody has checked: they may be meant for another collector.
+#: The headers of a request in addition to a user's own. They are set explicitly, because the exporter would otherwise
+#: use those of ``OTEL_EXPORTER_OTLP_HEADERS``, which may be meant for another collector.
 _OF_REQUESTS = {
     "content-type": "application/x-protobuf",
     "content-encoding": "gzip",
@@ -85,11 +85,11 @@ class OtlpTraces:
     def put(self, trace: Span) -> None:
         """Take a trace to send; nothing goes out where ``OTEL_SDK_DISABLED`` says so."""
         if not self._ended:
-            # No span of somebody else's is the parent of one of ours.
+            # A span of other code must not be the parent of these spans.
             self._add(trace, Context())
 
     def end(self, wait_s: float) -> None:
-        """No more traces come: what waits is sent, for so long at most. Reports how many spans were lost."""
+        """Send the waiting traces, for at most `wait_s`; then report how many spans were lost."""
         self._ended = True
         # The processor would wait for as long as the exporter tries.
         ending = threading.Thread(target=self._processor.shutdown, name="raycdc traces end", daemon=True)
@@ -111,7 +111,7 @@ class OtlpTraces:
         inside = set_span_in_context(made, parent)
         for child in span.children:
             self._add(child, inside)
-        # One that is not recorded, as where the SDK is disabled, is never sent.
+        # A span that is not recorded, for example because the SDK is disabled, is never sent.
         self._spans += made.is_recording()
         made.end(span.ended_ns)
 
@@ -126,7 +126,7 @@ class _Exporter(SpanExporter):
         self._wire = _Wire(options)
         self._headers = _Headers(options.headers)
         session = _Session()
-        # It also keeps requests from looking for a password in a file of the user's.
+        # This also keeps requests from reading a password in a file of the user.
         session.auth = self._headers
         session.mount("http://", self._wire)
         session.mount("https://", self._wire)
@@ -140,7 +140,7 @@ class _Exporter(SpanExporter):
                 session=session,
             )
         self._lock = threading.Lock()
-        #: Spans that the collector has or whose loss was reported, and those that were dropped since.
+        #: Delivered spans and spans whose loss was reported, and those that were dropped since.
         self._accounted = self._dropped = 0
         self._over = False
         self.fails = False
@@ -169,7 +169,7 @@ class _Exporter(SpanExporter):
         return SpanExportResult.FAILURE if why else SpanExportResult.SUCCESS
 
     def ended(self) -> int:
-        """Nothing more is sent or reported. Returns how many spans the collector has, or were reported as lost."""
+        """Stop sending and reporting, and return the number of spans that were delivered or reported as lost."""
         with self._lock:
             self._over = True
         self._otlp.shutdown()  # type: ignore[no-untyped-call]
@@ -199,7 +199,7 @@ class _Headers(AuthBase):
         self._texts: dict[str, str] = {}
 
     def read(self) -> str:
-        """Read them again. Returns what is wrong with one that cannot be sent any more, which is not shown."""
+        """Read the headers again, and return the problem of one that cannot be sent any more, without its value."""
         self._texts = {name: newest(secret.reveal()) for name, secret in self._headers.items()}
         for name, text in self._texts.items():
             if not (text.isascii() and text.isprintable()):
@@ -247,7 +247,7 @@ class _Wire(HTTPAdapter):
 
     @property
     def taken(self) -> bool:
-        """Whether the collector has said so, even where the rest of its answer was lost."""
+        """Return True if the collector accepted the request, even if the rest of its answer was lost."""
         return self._status is not None and 200 <= self._status < 300
 
     def send(self, request: PreparedRequest, *arguments: Any, **named: Any) -> Response:
@@ -288,7 +288,7 @@ class _Wire(HTTPAdapter):
 
 
 def _resource() -> Resource:
-    """Who sends; ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` say other things, and more."""
+    """Return the identity of the sender; ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES`` override it."""
     own = Resource(
         {
             "service.name": "raycdc",
@@ -302,7 +302,7 @@ def _resource() -> Resource:
 
 @contextmanager
 def _quiet_about_headers() -> Iterator[None]:
-    """Within it this thread logs nothing of variables with headers: the line would quote one that is mistyped."""
+    """Suppress log messages of this thread about variables with headers: they would quote a mistyped value."""
     thread = threading.get_ident()
 
     def is_foreign(_: logging.LogRecord) -> bool:
@@ -317,5 +317,5 @@ def _quiet_about_headers() -> Iterator[None]:
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:
-    """Whether a line of the exporter is of somebody else's use of it."""
+    """Return True if a log message of the exporter comes from another user of it."""
     return record.threadName != THREAD

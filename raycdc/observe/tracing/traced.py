@@ -1,4 +1,4 @@
-"""The traces of one run: its epoch loop and its source side are heard, and a collector gets what comes of it."""
+"""The traces of one run: collects reports of its epoch loop and its source side, and sends them to a collector."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def traced(
         yield replace(ports, on_committed=_then(traces.committed, ports.on_committed))
     except BaseException as error:
         traces.ended(type(error).__name__)
-        # Who interrupts a run waits for nobody.
+        # An interrupted run does not wait.
         sent.end(options.end_wait.total_seconds() if isinstance(error, Exception) else 0.0)
         raise
     traces.ended()

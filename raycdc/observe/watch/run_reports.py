@@ -1,16 +1,16 @@
-"""Tells of each table that goes into another phase, and of snapshots that are in the sink.
+"""Reports of a run: phases of tables, finished snapshots, new tables, recoveries, and stores that do not answer.
 
-A table is out of its snapshot when its last chunk is in an epoch, and its rows are in the target when the sink holds
-that one: until then the news waits. A driver that dies in between tells of it in its next run.
+`PhaseReporter` reports each table that enters another phase, and snapshots that are in the sink. A table leaves its
+snapshot when its last chunk is in an epoch, and its rows are in the target when the sink holds that epoch: the report
+waits until then. If a driver dies in between, its next run reports it.
 
-Tables that a running pipeline follows although its state did not know them: each is told of, once.
+`NewTables` reports, once, each table that a running pipeline follows although its state did not have it: a table may be
+created, or renamed so that a pattern selects it.
 
-A source follows what its configuration selects without being asked: a table that is made, or renamed into a pattern.
+`Recoveries` reports each recovery of a run that began, or continued, after an unexpected end.
 
-Tells of each recovery of a run that began, or went on, where something had ended in the middle.
-
-Tells people that an object store does not answer the driver, since when and until when it is asked again, and when
-it answers again. One look a second; nothing depends on it.
+`watching_stores` reports that an object store does not answer the driver, since when and until when it is retried, and
+when it answers again. It checks once a second; no other part depends on it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from raycdc.state.store import CheckpointStore, CommitRecord
 from raycdc.storage.silence import SILENCES, Silences
 
 SNAPSHOT = "snapshot"
-#: What a table is in whose snapshot was finished.
+#: The phase of a table whose snapshot is finished.
 _FOLLOWED = "stream"
-#: What a table is in that the state knows by name alone.
+#: The phase of a table of which the state has only the name.
 _NEW = "new"
 _PARKED = "parked"
 
@@ -44,9 +44,10 @@ PhaseEvent = TablePhaseChanged | SnapshotDone | SnapshotsDone
 
 
 class PhaseReporter:
-    """Hears each status of the source side. `phases` are those of the state's tables as the last commit left them; of
-    tables that are not among them the first status that has them says what they are. `refused` are tables of which a
-    target has refused rows by then.
+    """Takes each status of the source side. `phases` are those of the state's tables at the last commit.
+
+    The first status that has another table decides its phase. `refused` are tables of which a target had refused rows
+    by then.
     """
 
     def __init__(
@@ -74,13 +75,13 @@ class PhaseReporter:
                 continue
             self._phases[name] = phase
             amount = now.progress.amount
-            # A table that nobody knew is told of as a new one (`NewTables`), and a first start would tell of all.
+            # New tables are reported by `NewTables`; otherwise a first start would report all of them.
             if before is not None:
                 self._notify(TablePhaseChanged(name, before, phase))
             if phase == _FOLLOWED and before in (None, _NEW, SNAPSHOT) and amount is not None:
                 self._waiting[name] = _holding(status), amount.rows
             elif phase == SNAPSHOT:
-                # A resnapshot began before the last snapshot was reported.
+                # It is resnapshotted before the report of the last snapshot was sent.
                 self._waiting.pop(name, None)
                 # A table in its first snapshot may be refused before its first status arrives here.
                 if before in (_FOLLOWED, _PARKED):
@@ -94,7 +95,7 @@ class PhaseReporter:
             self._refused.update(entry.sources)
 
     def ended(self) -> None:
-        """The run has committed everything, and there is no status any more."""
+        """Report that the run has committed everything; no more statuses follow."""
         self._report_held(lambda _: True, lambda: SNAPSHOT not in self._phases.values())
 
     def _report_held(self, held: Callable[[int], bool], all_done: Callable[[], bool]) -> None:
@@ -109,20 +110,25 @@ class PhaseReporter:
             self._notify(SnapshotsDone(done))
 
     def _all_done(self, status: JobStatus) -> bool:
-        """Looked at after snapshots were done only: it takes the longer the more tables there are."""
+        """Return True if no table is in its snapshot.
+
+        Called only after snapshots were done, because it examines all tables.
+        """
         return not status.counts.in_snapshot and SNAPSHOT not in self._phases.values()
 
 
 def _is_idle(status: JobStatus) -> bool:
-    """True if everything that was read is in the sink. A chunk without rows has no open bytes, and yet its table's
-    target is made, or refused, by the epoch that has the chunk.
+    """Return True if all rows that were read are in the sink.
+
+    A chunk without rows has no open bytes, and yet its table's target is made, or refused, by the epoch that has the
+    chunk.
     """
     on_its_way = status.sealing is not None or status.sealed > status.committed or status.counts.chunks_out
     return not on_its_way and not any(reader.open_bytes for reader in status.readers)
 
 
 def _holding(status: JobStatus) -> int:
-    """The epoch that surely has what was read by now: the one behind what is sealed, or being sealed."""
+    """Return the epoch that certainly has all rows read by now: the one after the sealed or sealing epoch."""
     return (status.sealed if status.sealing is None else status.sealing.epoch) + 1
 
 
@@ -132,8 +138,9 @@ def refused_by_targets(record: CommitRecord | None) -> Collection[str]:
 
 
 def phases_at(store: CheckpointStore, committed: int) -> dict[str, str]:
-    """The phase of each table that the epoch `committed`, the last one that is recorded, knows. What was sealed behind
-    it nobody was told of yet.
+    """Return the phase of each table at the epoch `committed`, the last recorded one.
+
+    Later seals were not reported yet.
     """
     sealed = store.sealed_epochs()
     if not committed or not sealed:
@@ -143,7 +150,10 @@ def phases_at(store: CheckpointStore, committed: int) -> dict[str, str]:
 
 
 def _manifest(store: CheckpointStore, epoch: int) -> Manifest | None:
-    """None where it cannot be read: only words hang on it, and a start complains of what it needs itself."""
+    """Return the manifest.
+
+    None if it cannot be read, because only messages depend on it, and a start reports the problem.
+    """
     try:
         return store.manifest(epoch)
     except StateError:
@@ -151,8 +161,10 @@ def _manifest(store: CheckpointStore, epoch: int) -> Manifest | None:
 
 
 class NewTables:
-    """Hears each status of the source side. `known` are the tables of the state when the run began; at a first start
-    (None) those of the first status that has any, and a source whose tables come one after another tells of none.
+    """Takes each status of the source side. `known` are the tables of the state when the run began.
+
+    At a first start (None) they are those of the first status that has any; a source whose tables come one after
+    another reports none.
     """
 
     def __init__(self, known: Iterable[str] | None, notify: Callable[[NewTable], None]) -> None:
@@ -174,19 +186,21 @@ class NewTables:
         for name in sorted(progress.keys() - self._known):
             parked = progress[name].parked
             if parked is not None and (parked.again or parked.phase is ParkedPhase.ENDED):
-                continue  # Whether there is such a table, and one that can be followed, a look at the source will say.
+                continue  # A probe of the source decides whether the table exists and can be followed.
             self._known.add(name)
             if parked is None:
                 self._notify(NewTable(name))
 
 
-#: Ends that nobody has to recover from.
+#: Ends that need no recovery.
 _IN_ORDER = (int(ExitCode.DONE), int(ExitCode.INTERRUPTED))
 
 
 class Recoveries:
-    """`began` and `went_on` are called when sink and record are equal again. That is told when there are processes that
-    read, because the first line of a run names these. `before` is that of the run's `Leadership`.
+    """Reports recoveries. `began` and `went_on` are called when sink and record agree again.
+
+    The report waits for the reading processes, because the first line of a run names them. `before` is that of the
+    run's `Leadership`.
     """
 
     def __init__(self, before: Holder | TookOver | None, notify: Callable[[Recovered], None]) -> None:
@@ -198,13 +212,13 @@ class Recoveries:
         return f"Recoveries({self._cause}, {len(self._waiting)} to tell)"
 
     def began(self, recovery: Recovery) -> None:
-        """The run's own start; told where the run before it did not end in order."""
+        """Report the run's own start, if the previous run ended unexpectedly."""
         if self._cause is not None:
             after, why = self._cause
             self._waiting.append(_recovered(after, why, recovery))
 
     def went_on(self, after: After, why: str, recovery: Recovery) -> None:
-        """The run goes on after a loss."""
+        """Report that the run continues after a loss."""
         self._waiting.append(_recovered(after, why, recovery))
 
     def heard(self, status: JobStatus | None) -> None:
@@ -219,7 +233,10 @@ def _recovered(after: After, why: str, recovery: Recovery) -> Recovered:
 
 
 def _cause(before: Holder | TookOver | None) -> tuple[After, str] | None:
-    """What there is to recover from, and its words; None where the run before ended in order, or nobody can tell."""
+    """Return the reason for a recovery with its text.
+
+    None if the previous run ended in an orderly way, or this is unknown.
+    """
     match before:
         case None:
             return None
@@ -240,7 +257,7 @@ POLL_S = 1.0
 def watching_stores(
     notify: Callable[[str], None], *, silences: Silences = SILENCES, threads: Threads = THREADS
 ) -> Iterator[None]:
-    """Look while the block runs. `notify` is called by a thread of its own."""
+    """Watch the stores during the block. `notify` is called by a separate thread."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -257,5 +274,5 @@ def watching_stores(
 
 
 def _time_of_day(from_now_s: float) -> str:
-    """Of this machine's zone, as people read it on the screen."""
+    """Return the time of day in the local time zone, for messages on the screen."""
     return time.strftime("%H:%M:%S", time.localtime(time.time() + from_now_s))

@@ -1,4 +1,4 @@
-"""Tells people where a run stands still, and since when: which stage of which table and split, on which reader.
+"""Reports stalled stages of a run, and since when: the stage, the table and split, and the reader.
 
 One look a second, at figures that are there anyway: the works of the driver (`raycdc.core.activity`), those that
 readers and the coordinator told with their heartbeats, chunks that wait for the log, and a seal under way. Work that
@@ -26,10 +26,10 @@ from raycdc.source.protocol.job_status import JobStatus
 POLL_S = 1.0
 #: An enumerator that seals much takes a second or two for an answer, whatever `pipeline.watchdog` is.
 SILENT_MIN_S = 10.0
-#: What one does that gives none.
+#: The activity of a silent enumerator.
 SILENT = "has not said how far the job is"
 SILENT_NOTE = "what tables and readers wait for is not known meanwhile"
-#: A stand-still is told again when it has lasted this many times as long.
+#: A stall is reported again when it has lasted this many times as long.
 AGAIN_AFTER = 2.0
 
 
@@ -43,11 +43,11 @@ class _StallKey:
 
 @dataclass(slots=True)
 class _LastReport:
-    """What was told last of a place, and after how many seconds it is told again."""
+    """The last report about a stage, and after how many seconds it is repeated."""
 
     event: StageStalled
     again_s: float
-    #: Whether a status of the source side told it, and not the driver.
+    #: Whether it was reported from a status of the source side, and not from the driver.
     by_status: bool
 
 
@@ -70,7 +70,10 @@ class StallDetector:
     def poll(
         self, now_s: float, tracker: ActivityTracker, status: JobStatus | None, *, heard_s: float | None = None
     ) -> Iterator[RunEvent]:
-        """The events to tell now. `heard_s` is when `status` was heard, or one was asked for first (None: now)."""
+        """Yield the events to report now.
+
+        `heard_s` is the time of `status`, or of the first request for one (None: now).
+        """
         heard_s = now_s if heard_s is None else heard_s
         silent = now_s - heard_s >= max(self.after_s, SILENT_MIN_S)
         of_driver = dict(self._of_driver(tracker))
@@ -79,7 +82,7 @@ class StallDetector:
         of_status = {} if silent or status is None else dict(self._of_status(heard_s, status))
         found = of_driver | of_status
         for key, reported in list(self._reported.items()):
-            # Nobody knows whether it has gone on while the enumerator is silent.
+            # While the enumerator is silent, it is unknown whether the stage has moved.
             if reported.by_status and silent:
                 continue
             if key not in found or found[key].seconds < self.after_s:
@@ -96,7 +99,7 @@ class StallDetector:
                 before.event = event
 
     def over(self) -> list[RunEvent]:
-        """The events of an end at which nothing stands any more."""
+        """Return the events that end all reported stalls."""
         reported, self._reported = self._reported, {}
         return [StageResumed(each.event) for each in reported.values()]
 
@@ -105,7 +108,7 @@ class StallDetector:
             yield self._event(_StallKey(one.stage, one.table, one.split), one.doing, one.seconds, one.note)
 
     def _of_status(self, heard_s: float, status: JobStatus) -> Iterator[tuple[_StallKey, StageStalled]]:
-        """What stood when the status was heard, and for how long it did by then."""
+        """Yield the stages that had stalled at the time of the status, and for how long."""
         for one in status.stalled:
             yield self._event(_StallKey(one.stage, one.table, one.split), one.doing, one.seconds, one.note)
         for reader in status.readers:
@@ -121,9 +124,9 @@ class StallDetector:
             yield self._event(key, doing, heard_s - since.since_s)
 
     def _observed(self, status: JobStatus) -> Iterator[tuple[_StallKey, tuple[str, Hashable]]]:
-        """What readers wait for in each other: in words, and by what one sees that it moves."""
+        """Yield the waits between readers: their text, and the figures that show whether they move."""
         if status.is_rate_limited:
-            return  # They wait for the pace that was asked for.
+            return  # They wait because of the configured rate limit.
         moves = sum(reader.process.moves for reader in status.readers)
         places = tuple(reader.metrics.log.ordinal for reader in status.readers if reader.metrics.log is not None)
         for reader in status.readers:
@@ -142,9 +145,10 @@ class StallDetector:
 
 
 class Watchdog:
-    """See the module's docstring. `notify` is called by its thread; `asked` and `heard` by whoever asks for statuses.
-    `moved` hears that works of the driver have moved, at most once a look: a recovery may take long, and has no other
-    sign of life.
+    """Watches for stalls; see the module's docstring. `notify` is called by its thread.
+
+    `asked` and `heard` are called by the thread that requests statuses. `moved` is called when the driver's works have
+    moved, at most once per check: a long recovery has no other heartbeat.
     """
 
     def __init__(
@@ -161,18 +165,18 @@ class Watchdog:
         self._moved_s = 0.0
         self._threads = threads
         self._status: JobStatus | None = None
-        #: When a status was heard last, or asked for first; None while nobody asks.
+        #: The time of the last status, or of the first request for one; None while none is requested.
         self._heard_s: float | None = None
         #: The works of the driver.
         self.tracker = ActivityTracker(threads)
 
     def asked(self, *, asking: bool) -> None:
-        """Statuses are asked for from now on, or no more: there is no source side."""
+        """Note that statuses are requested from now on, or no more because there is no source side."""
         self._status, self._heard_s = None, self._threads.now_s() if asking else None
 
     def heard(self, status: JobStatus | None) -> None:
-        """The newest status of the source side; while it gives none, the last one says what stood then."""
-        # One that comes when nobody asks any more is a late answer.
+        """Note the newest status of the source side; without one, the last one's stalls are kept."""
+        # A status after the last request is a late answer.
         if status is not None and self._heard_s is not None:
             self._status, self._heard_s = status, self._threads.now_s()
 

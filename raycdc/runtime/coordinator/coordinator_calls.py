@@ -1,8 +1,8 @@
-"""The calls of other processes to a coordinator, as coroutines: one that waits occupies no thread.
+"""The calls of other processes to a coordinator, as coroutines: a waiting call occupies no thread.
 
-An actor that runs each call in a thread of its own has as many as it was made with, and readers that wait for news
-would take all of them: with 500 readers and 128 threads a heartbeat waited for seconds. Only the actor imports this
-module, because asyncio costs a run in one process 30 ms at its start.
+An actor with one thread per call has a fixed number of threads, and readers that wait for messages would use all of
+them: with 500 readers and 128 threads a heartbeat waited for seconds. Only the actor imports this module, because
+asyncio costs a run in one process 30 ms at its start.
 """
 
 from __future__ import annotations

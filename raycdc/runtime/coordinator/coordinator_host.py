@@ -1,17 +1,13 @@
-"""The mailbox around `SourceCoordinator`: one lock, one ticking thread, blocking calls from readers and driver.
+"""Runs a `SourceCoordinator`: one lock, one ticking thread, blocking calls from readers and driver.
 
 Runs inside the Ray actor, or in the driver's process with ``--local``; the same class either way. Blocking work of the
 enumerator (discovery, planning) is done by `BackgroundCalls` and comes back through the same lock. An error of any of
-them ends the job: every caller then gets the first.
+them ends the job: every caller then gets the first error. A blocking call is retried while the source cannot be reached
+(`raycdc.core.retry`).
 
-Blocking work of an enumerator: made off the coordinator's lock, with its result handled under it.
-
-A call is tried again while the source cannot be reached (`raycdc.core.retry`). Any other error ends the job.
-
-The readers' calls to a coordinator: what each says is handled at once, and an answer may wait for something to say.
-
-A call that waits is a callback in a table, not a thread, and only news for its own reader wake it: with a thousand
-readers, each of which has such a call open all the time, neither their number nor one of them costs the others time.
+`Exchanges` are the readers' calls to a coordinator: the packet of each is handled immediately, and the answer may wait
+until there are messages. A waiting call is a callback in a table, not a thread, and only messages for its own reader
+wake it: with a thousand readers, each of which always has such a call open, none costs the others time.
 `CoordinatorHost` holds the table; threads of its own process wait by `exchange`, and an actor's coroutines by
 `raycdc.runtime.coordinator.coordinator_calls`.
 """
@@ -59,14 +55,14 @@ class BackgroundCalls:
     ) -> None:
         self._lock = lock
         self._run, self._fail = run, fail
-        # One plans, one may be about tables that are locked, and one is left for whatever is short.
+        # One thread plans, one may handle locked tables, and one is for short calls.
         self._pool = ThreadPoolExecutor(max_workers=3, thread_name_prefix="enumerator")
         self._closing = threading.Event()
         #: Questions that are under way.
         self.tracker = ActivityTracker()
         self._retrier = Retrier(notify=self._notify, stopping=self._closing)
         self._later: list[tuple[float, Callable[[], None]]] = []
-        #: How often a question to the source had to be asked again, and why last.
+        #: The number of retried calls to the source, and the last reason.
         self.outages = 0
         self.outage = ""
 
@@ -98,12 +94,12 @@ class BackgroundCalls:
             call()
 
     def close(self) -> None:
-        """Calls under way end when they end; nobody waits for them."""
+        """Stop. Running calls finish in the background."""
         self._closing.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _notify(self, text: str) -> None:
-        """The source is waited for; whoever asks for the status hears of it."""
+        """Record an outage of the source for the status."""
         with self._lock:
             self.outages += 1
             self.outage = text
@@ -136,8 +132,10 @@ class Exchanges:
     def begin(
         self, subtask_id: int, incarnation: int, packet: bytes, *, woken: Callable[[], None] | None
     ) -> bytes | None:
-        """Handle the packet, and answer; None where there is nothing to say yet: `woken` is called once there is, by
-        any thread with the lock held, and `end` is the caller's to call then, or when it waits no more.
+        """Handle the packet and return the answer; None if there are no messages yet.
+
+        Then `woken` is called once there are, by any thread with the lock held, and the caller must call `end` then, or
+        when it stops waiting.
         """
         with self._lock:
             self._receive(subtask_id, packet)
@@ -157,13 +155,13 @@ class Exchanges:
             return self._answer(subtask_id, incarnation)
 
     def wake(self) -> None:
-        """Something happened: wake those who are told of it. Called with the lock held."""
+        """Wake the readers that have messages. Called with the lock held."""
         for subtask_id in self._readers.take_changed():
             for woken in self._waiting.pop(subtask_id, ()):
                 woken()
 
     def close(self) -> None:
-        """Nobody is told anything any more: wake all. Called with the lock held."""
+        """Wake all waiting calls; no more messages are sent. Called with the lock held."""
         self._closed = True
         self.wake_all()
 
@@ -181,12 +179,12 @@ class Exchanges:
         return answer
 
 
-#: How often timers are looked at.
+#: How often timers run.
 TICK_S = 0.02
 #: Work of the core that takes longer is no silence of the readers.
 BUSY_S = 0.1
-#: How often a coordinator looks whether there is a newer generation: one that seals nothing would not hear of it, and
-#: its readers would keep their connections beside the successor's.
+#: How often a coordinator checks for a newer generation: otherwise one that seals nothing would not notice it, and its
+#: readers would keep their connections in addition to the successor's.
 SUCCESSOR_POLL_S = 5.0
 #: Longest the end of a run waits until the source has heard of the last commit.
 ACKNOWLEDGE_S = 5.0
@@ -194,7 +192,7 @@ ACKNOWLEDGE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStart:
-    """Where a coordinator goes on: its generation and the last epoch the sink holds."""
+    """The start of a coordinator: its generation and the last epoch the sink holds."""
 
     generation: int
     committed: int
@@ -292,13 +290,14 @@ class CoordinatorHost:
             return replace(status, outages=outages, stalled=(*calls.tracker.stalled(), *status.stalled))
 
     def stop(self) -> None:
-        """Seal what is there; the epoch after that is final."""
+        """Seal the open epoch; it is the final one."""
         with self._condition:
             self._core.stop()
 
     def shutdown_readers(self, reason: str) -> None:
-        """The run is over: readers leave, and the source hears of the last commit, unless that takes too long: the next
-        start tells it.
+        """End the run: readers leave, and the source is notified of the last commit.
+
+        If that takes too long, the next start notifies it.
         """
         with self._condition:
             self._core.readers.shutdown(reason)
@@ -323,7 +322,7 @@ class CoordinatorHost:
                     self._calls.make_what_is_due()
                     self._run(lambda: self._core.tick(now_s=time.monotonic()))
                     if (base := self._manifest_files.take_due()) is not None:
-                        # Nobody waits for it: it is written beside the coordinator's work, in many small steps.
+                        # Not waited for: it is written in the background, in many small steps.
                         self._calls.call_async(base, lambda _: None, 0.0)
             # Not a wait on the condition: each packet would end it, and each tick wake everyone for nothing.
             self._closing.wait(TICK_S)
@@ -355,7 +354,10 @@ class CoordinatorHost:
         self._notify()
 
     def _was_busy(self, began_s: float) -> None:
-        """Note how long the core was: it may block on the disk (a manifest's sync), and nobody is heard meanwhile."""
+        """Note how long the core was busy.
+
+        It may block on the disk (a manifest's sync), and cannot receive meanwhile.
+        """
         took_s = time.monotonic() - began_s
         if took_s > BUSY_S:
             self._core.readers.was_busy(took_s)
@@ -366,7 +368,7 @@ class CoordinatorHost:
         self._condition.notify_all()
 
     def _notify(self) -> None:
-        """Wake whom it may concern: readers that are told something, and the driver, which waits for epochs."""
+        """Wake readers with messages, and the driver, which waits for epochs."""
         self.exchanges.wake()
         self._condition.notify_all()
 
@@ -377,7 +379,7 @@ class CoordinatorHost:
 
 
 def _watch_for_successor(calls: BackgroundCalls, store: CheckpointStore, own: int) -> None:
-    """End the job once another driver has taken over; called with the lock held, or before the thread runs."""
+    """End the job once another driver has taken over. Called with the lock held, or before the thread runs."""
 
     def poll() -> None:
         # A disk that fails now is for who needs it to tell.

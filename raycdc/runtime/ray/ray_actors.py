@@ -23,9 +23,9 @@ COROUTINES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an actor takes of its node while it lives, and labels of nodes that may have it (Ray's selectors).
+    """The resources that an actor takes of its node, and labels of allowed nodes (Ray's selectors).
 
-    `memory_bytes` are what Ray counts, not a limit. `spread`: better on a node that has few actors.
+    `memory_bytes` is what Ray counts, not a limit. `spread`: prefer a node with few actors.
     """
 
     cpus: float = 0.0
@@ -47,7 +47,7 @@ def actor_class(
     namespace: str | None = None,
     concurrency: int = 1,
 ) -> Any:
-    """`cls` as an actor, on the Ray node `node_id` and nowhere else (None: where Ray finds what it `needs`)."""
+    """Return `cls` as an actor on the Ray node `node_id` only (None: where Ray finds what it `needs`)."""
     options: dict[str, Any] = {"num_cpus": needs.cpus, "max_restarts": 0, "max_task_retries": 0}
     taken = {
         "memory": needs.memory_bytes,
@@ -66,12 +66,12 @@ def actor_class(
 
 
 def plain_error(error: RaycdcError) -> RaycdcError:
-    """The error as it was raised: Ray hands out a subclass whose text is the remote traceback."""
+    """Return the original error: Ray raises a subclass whose text is the remote traceback."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, RaycdcError) else error
 
 
 def last_line(error: BaseException) -> str:
-    """What an error of Ray says, whose text is a whole traceback."""
+    """Return the last line of a Ray error, whose text is a whole traceback."""
     text = str(error).strip()
     return text.splitlines()[-1] if text else type(error).__name__

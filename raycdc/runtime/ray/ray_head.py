@@ -1,16 +1,15 @@
-"""Whether Ray's head is still there, and the driver's own node. Ray itself says nothing for a minute, and then ends the
-process from within (`ray_environment` has it wait longer).
+"""Monitors Ray's head and the driver's own node.
 
-A thread of its own looks, because a call to Ray may wait for a head that is gone until Ray gives up; `ray_launcher`
-asks what it saw before and between its calls. A private Ray's processes are our children, so that their end is seen at
-once. Of a joined cluster, the head is asked for a connection now and then, and the raylet of this node keeps a
-connection of ours, which ends with it.
+Ray itself reports their loss only after a minute, and then ends the process from within (`ray_environment` makes it
+wait longer). A separate thread checks, because a call to Ray may block until Ray gives up; `ray_launcher` reads its
+result before and between its calls. A private Ray's processes are our children, so their end is seen immediately. The
+head of a joined cluster is connected to now and then, and the raylet of this node keeps a connection of ours, which
+ends with it.
 
-Whether the raylet of a node answers. Ray gives a silent node up after half a minute, and chooses it for actors until
-then: a reader that waits for longer than it takes to start one asks, and goes elsewhere.
-
-A raylet is a gRPC server, and those send their settings at once (RFC 9113, 3.4). One that closes the connection instead
-(it may want TLS) is there as well. Each question has a thread of its own, because nobody may wait.
+`RayletQuestions` checks if the raylet of a node answers. Ray gives a silent node up after half a minute, and chooses it
+for actors until then: if a reader waits longer than a start takes, its node is checked, and the reader goes elsewhere.
+A raylet is a gRPC server, which sends its settings immediately (RFC 9113, 3.4). One that closes the connection instead
+(it may want TLS) counts as alive, too. Each check has a thread of its own, because it must not block others.
 """
 
 from __future__ import annotations
@@ -24,17 +23,19 @@ from threading import Event
 from raycdc.core.threads import THREADS, Threads
 from raycdc.errors import ClusterLostError
 
-#: How often a look is taken, and how long a joined cluster's head may be away: Ray starts no head again by itself.
+#: How often the check runs, and how long a joined cluster's head may be unreachable: Ray starts no head again by
+#: itself.
 POLL_EVERY_S = 0.5
 UNREACHABLE_MAX_S = 8.0
 _CONNECT_S = 1.0
-#: How long after the loss the run may take until it begins to leave; then some call to Ray is stuck.
+#: How long after the loss the run may take until it begins to end; after that, a call to Ray is stuck.
 STUCK_S = 20.0
 
 
 class RayHead:
-    """One per launcher. `ended` names a process of this node that is gone, or is empty; in a `private` Ray there are no
-    others.
+    """The monitor of one launcher. `ended` names a process of this node that is gone, or is empty.
+
+    A `private` Ray has no other processes.
     """
 
     def __init__(
@@ -42,9 +43,9 @@ class RayHead:
     ) -> None:
         self.address = address
         self.private = private
-        #: Set once it is gone. It stays gone: what comes back under its address knows nothing of our actors.
+        #: Set once the head is gone. It stays set: a new head at its address does not know our actors.
         self.lost: ClusterLostError | None = None
-        #: Whether it answered when it was asked last.
+        #: True if it answered the last check.
         self.answering = True
         self._ended = ended
         self._clock = clock
@@ -52,7 +53,7 @@ class RayHead:
         self._closed = Event()
 
     def poll(self) -> None:
-        """Raise `ClusterLostError` where the head is gone. Never blocks."""
+        """Raise `ClusterLostError` if the head is gone. Never blocks."""
         if self.lost is not None:
             raise ClusterLostError(self.lost.what, self.lost.advice)
 
@@ -62,8 +63,9 @@ class RayHead:
         on_stuck: Callable[[ClusterLostError], None],
         threads: Threads = THREADS,
     ) -> None:
-        """Look from a thread of its own. There `on_lost` is called when the head is lost, and `on_stuck` when `close`
-        is not called for `STUCK_S` after that: nothing but the end of the process is left then.
+        """Check on a separate thread. It calls `on_lost` when the head is lost, and later `on_stuck`.
+
+        `on_stuck` is called if `close` is not called within `STUCK_S`: only ending the process is left then.
         """
 
         def run() -> None:
@@ -78,7 +80,7 @@ class RayHead:
         threads.start(run, "ray-head")
 
     def close(self) -> None:
-        """Nobody needs the head any more."""
+        """Stop the checks."""
         self._closed.set()
 
     def step(self) -> None:
@@ -126,12 +128,12 @@ class Raylet:
             self._ended_early = True
 
     def ended(self) -> str:
-        """Its name once it has ended."""
+        """Return its name once it has ended."""
         if not self._ended_early:
             try:
                 self._ended_early = not self._socket.recv(1, socket.MSG_PEEK)
             except OSError as error:
-                # It has nothing to say to us while it lives.
+                # It sends us nothing while it lives.
                 self._ended_early = not isinstance(error, BlockingIOError)
         return "the raylet" if self._ended_early else ""
 
@@ -141,14 +143,14 @@ class Raylet:
 
 #: A raylet on a machine that is busy answers much sooner.
 ANSWER_S = 5.0
-#: How often a node is asked, at most, while somebody waits.
+#: The shortest time between two checks of a node during a wait.
 ASK_EVERY_S = 3.0
 #: The preface of a client, and its settings, which are none.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000 04 00 00000000")
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether somebody answers there; blocks for `ANSWER_S` at most for each step."""
+    """Return True if a server answers there. Blocks for at most `ANSWER_S` per step."""
     try:
         connection = socket.create_connection((host, port), timeout=ANSWER_S)
     except ConnectionResetError:
@@ -167,7 +169,7 @@ def answers(host: str, port: int) -> bool:
 
 
 class RayletQuestions:
-    """One question to a node at a time, and not all the time. Called by the supervisor's thread."""
+    """Checks nodes, one check per node at a time and with pauses. Called by the supervisor's thread."""
 
     def __init__(self, ask: Callable[[str, int], bool] = answers, threads: Threads = THREADS) -> None:
         self._ask = ask
@@ -181,7 +183,7 @@ class RayletQuestions:
         return f"RayletQuestions({sorted(self._asked)})"
 
     def ask(self, node_id: str, host: str, port: int) -> None:
-        """Returns at once; `take_silent` tells."""
+        """Start a check without blocking; `take_silent` returns the result."""
         now_s = self._threads.now_s()
         with self._lock:
             self._again_s = {node: at_s for node, at_s in self._again_s.items() if at_s > now_s}
@@ -192,7 +194,7 @@ class RayletQuestions:
         self._threads.start(lambda: self._wait_for(node_id, host, port), "raylet")
 
     def take_silent(self) -> set[str]:
-        """Nodes that were asked and did not answer; each question is told once."""
+        """Return the nodes that did not answer; each is returned once per check."""
         with self._lock:
             silent, self._silent = self._silent, set()
         return silent

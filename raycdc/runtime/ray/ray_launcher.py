@@ -1,10 +1,10 @@
 """Coordinator and readers as Ray actors.
 
-Readers reach the coordinator by name, not by handle, and a call that fails is not repeated by Ray (measured: it ran
-in-flight calls twice); `raycdc.source.protocol.link` repeats what must be. The coordinator lives on the driver's node,
-where the state is. Readers of a cluster that was joined take CPUs of their nodes, and Ray chooses these: a reader that
-finds none waits, and what it needs is what Ray's autoscaler sees, for each pipeline of the cluster alike. Once it has a
-process, its node gets a spool server (`raycdc.runtime.ray.ray_spools`), and the reader begins.
+Readers reach the coordinator by name, not by handle, and Ray does not retry a failed call (measured: it ran in-flight
+calls twice); `raycdc.source.protocol.link` repeats messages. The coordinator lives on the driver's node, where the
+state is. Readers of a joined cluster take CPUs of nodes that Ray chooses: a reader without a free node waits, and Ray's
+autoscaler sees its demand. Once it has a process, its node gets a spool server (`raycdc.runtime.ray.ray_spools`), and
+the reader begins.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ from raycdc.segments.access import SpoolAddress
 from raycdc.source.protocol.job_status import JobStatus
 from raycdc.source.tables.parking import Refusal
 
-#: A coordinator that does not answer for so long (beyond the wait a call asked for) counts as gone.
+#: A coordinator that does not answer within this time (beyond the wait that a call requested) counts as gone.
 ANSWER_TIMEOUT_S = 15.0
-#: How often a call that waits looks whether Ray's head is still there.
+#: How often a waiting call checks Ray's head.
 POLL_S = 1.0
-#: A coordinator's process that is not up after so long counts as gone too; a busy machine takes tens of seconds.
+#: A coordinator's process that does not start within this time counts as gone, too; a busy machine takes tens of
+#: seconds.
 START_TIMEOUT_S = 120.0
 
 
 class SplitEnumerator:
-    """`CoordinatorHost` in an actor, whose process is there before its work begins.
+    """`CoordinatorHost` in an actor whose process exists before its work begins.
 
-    The name is what Ray's state and a process list show: the actor that has the source's enumerator. All its methods
-    are coroutines, so that calls which wait take no threads.
+    The name is shown by Ray's state and in process lists: the actor with the source's enumerator. All its methods are
+    coroutines, so waiting calls use no threads.
     """
 
     def __init__(self, spec: JobSpec) -> None:
@@ -87,7 +88,7 @@ class SplitEnumerator:
 
 
 class SourceReader:
-    """`ReaderWorker` in an actor, whose process is there before its work begins; named as Ray's state shows it."""
+    """`ReaderWorker` in an actor whose process exists before its work begins; named for Ray's state."""
 
     def __init__(self, spec: JobSpec) -> None:
         without_pandas()
@@ -111,7 +112,7 @@ class RayCoordinator:
     """Handle of a `SplitEnumerator`: blocking calls, with the actor's errors as they were raised."""
 
     def __init__(self, actor: Any, *, pid: int, head: RayHead | None = None) -> None:
-        """`head` is looked at while a call waits; readers, which end with it anyway, have none."""
+        """`head` is checked while a call waits; readers, which end with it, have none."""
         self.actor = actor
         self.pid = pid
         self._head = head
@@ -152,10 +153,10 @@ class RayCoordinator:
         self._call("shutdown_readers", reason)
 
     def close(self) -> None:
-        """Returns when the process is gone, or does not end: nothing of it must come after what follows."""
+        """End the actor. Returns when the process is gone, so that it can do nothing later, or when it does not end."""
         ray.kill(self.actor)
         if self._head is not None and self._head.lost is not None:
-            return  # Nobody carries the order out; it ends with its raylet, and its generation is fenced.
+            return  # The order cannot be carried out; it ends with its raylet, and its generation is fenced.
         with suppress(RayActorError, GetTimeoutError):
             ray.get(self.actor.pid.remote(), timeout=ANSWER_TIMEOUT_S)
 
@@ -174,9 +175,10 @@ class RayCoordinator:
 
 @dataclass(frozen=True, slots=True)
 class RayListeners:
-    """Who is told, from any thread: `warn` of what the user should know, `lost` that a joined cluster's head is gone,
-    and the run with it, which takes its time to end; `stuck` that the run does not end, because some call waits for
-    Ray: it must end the process.
+    """The callbacks of the launcher, called from any thread.
+
+    `warn` shows a warning to the user. `lost`: a joined cluster's head is gone, and the run with it, which takes time
+    to end. `stuck`: the run does not end, because a call waits for Ray; it must end the process.
     """
 
     warn: Callable[[str], None]
@@ -187,8 +189,8 @@ class RayListeners:
 class RayLauncher:
     """Starts a private Ray (``address = "local"``) or joins one; the job's actors have a namespace of their own.
 
-    `readers` is how many are about to be started. `spools` is None where no process of another node has to reach a
-    segment. `needs` are what a reader takes of a node in a cluster that was joined.
+    `readers` is the number about to be started. `spools` is None if no process of another node has to reach a segment.
+    `needs` are a reader's needs in a joined cluster.
     """
 
     engine = EngineName.RAY
@@ -257,14 +259,14 @@ class RayLauncher:
         return self._readers.start(identity, node)
 
     def request_readers(self, count: int) -> None:
-        """Those that were prepared beyond it end."""
+        """End prepared readers beyond `count`."""
         self._readers.keep_prepared(count)
 
     def nodes(self) -> Sequence[SeenNode]:
         if self._spools is None:
             return [this_machine()]
         if not self._joined:
-            # Its CPUs are made up (`raycdc.runtime.ray.ray_start`).
+            # The CPUs of a private Ray are not real (`raycdc.runtime.ray.ray_start`).
             return [replace(this_machine(), name=node.name, label=node.label) for node in self._spools.nodes.seen()]
         return self._spools.nodes.seen()
 
@@ -315,7 +317,7 @@ class RayLauncher:
         taken = Needs(needs.cpus, resources=needs.resources, labels=labels, spread=self._joined and not node)
         actor = actor_class(SourceReader, needs=taken, node_id=node or None).remote(self._spec)
         where = actor.where.remote()
-        actor.warm_up.remote()  # Its error is the run's as well.
+        actor.warm_up.remote()  # Its error will also be the run's.
         return actor, where
 
     def _run(self, actor: Any, identity: ReaderIdentity, spool: SpoolAddress | None) -> Any:

@@ -1,7 +1,8 @@
-"""The nodes of a Ray cluster that may have readers, and how Ray is told to put readers there and nowhere else.
+"""The nodes of a Ray cluster that may have readers, and how Ray is made to use only those.
 
-A node may have readers if it has the labels and resources that the configuration asks for, and if its spool could be
-reached from the driver's. Readers are not pinned to nodes: Ray's autoscaler does not see what pinned actors need.
+A node may have readers if it has the labels and resources that the configuration requires, and if its spool can be
+reached from the driver's. Readers are not pinned to nodes, because Ray's autoscaler does not see the needs of pinned
+actors.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import ray
 
 from raycdc.runtime.scaling import SeenNode
 
-#: How often the cluster is asked for its nodes.
+#: How often the cluster's nodes are queried.
 POLL_S = 1.0
-#: How long a node on which a reader was silent gets no other one: Ray needs some half a minute until it gives one up.
+#: How long a node with a silent reader gets no other one: Ray needs about half a minute until it gives the node up.
 SILENT_S = 60.0
 _ID_LABEL = "ray.io/node-id"
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderNeeds:
-    """What a reader takes of its node, and the labels that the node must have."""
+    """The resources of a reader, and the labels that its node must have."""
 
     cpus: float = 1.0
     resources: Mapping[str, float] = field(default_factory=dict)
@@ -40,7 +41,7 @@ class RayNode:
     labels: Mapping[str, str]
     total: Mapping[str, float]
     free: Mapping[str, float]
-    #: Its raylet's.
+    #: The port of its raylet.
     port: int = 0
 
 
@@ -67,7 +68,7 @@ class RayNodes:
         self._next_poll_s = float("-inf")
         self._alive: dict[str, RayNode] = {}
         self._silent: dict[str, float] = {}
-        #: Silent nodes that may have readers again, and that nobody has heard of yet.
+        #: Formerly silent nodes that may have readers again, not yet returned.
         self._again: set[str] = set()
         self._left_out: set[str] = set()
         self.poll()
@@ -106,13 +107,16 @@ class RayNodes:
         return True
 
     def take_again(self) -> set[str]:
-        """Nodes that were silent and may have readers again. Told once: whoever waits was told to go elsewhere."""
+        """Return the nodes that were silent and may have readers again, once."""
         again, self._again = self._again, set()
         return again
 
     def raylet(self, node_id: str) -> tuple[str, int] | None:
-        """Host and port at which a node that is alive can be asked; None for one that is silent anyway, and for the
-        driver's: that is there as long as the driver is, however busy.
+        """Return host and port at which a live node can be checked.
+
+        None for one that is already silent, and for the driver's.
+
+        The driver's node lives as long as the driver, however busy it is.
         """
         node = self._alive.get(node_id)
         if node is None or not node.port or node_id in self._silent or node_id == self._own:
@@ -120,12 +124,12 @@ class RayNodes:
         return node.host, node.port
 
     def may_have_readers(self, node_id: str) -> bool:
-        """Whether the node is alive, can be reached and has what readers need."""
+        """Return True if the node is alive, reachable and has what readers need."""
         node = self._alive.get(node_id)
         return node is not None and self._reachable(node) and self._fits(node)
 
     def with_room(self) -> list[str]:
-        """Nodes on which Ray may put another reader now."""
+        """Return the nodes on which Ray may put another reader now."""
         return [
             node.name
             for node in self.seen()

@@ -1,10 +1,11 @@
-"""A private Ray is nobody else's: it listens on the loopback interface, asks for a token, and keeps its files apart.
+"""Isolates a private Ray: it listens on the loopback interface, requires a token, and has private files.
 
-Left alone, Ray listens on every interface of the machine, keeps its token in a file that all users of the machine can
-read, and its sockets and logs in a folder that all of them can write to. Whoever reaches its ports and has the token
-runs code as this user.
+By default, Ray listens on every interface of the machine, keeps its token in a file that all users of the machine can
+read, and its sockets and logs in a folder that all of them can write to. Access to its ports and the token is enough to
+run code as this user.
 
-Settings that Ray reads from the environment when it is imported. Call `prepare` before anything imports Ray.
+The module has settings that Ray reads from the environment when it is imported. Call `prepare` before anything imports
+Ray.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-#: The token, in the environment of this process and of those that it starts: other users cannot read that.
+#: The token, in the environment of this process and of its children, which other users cannot read.
 TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - its name
 #: The other place where Ray looks for one.
 _TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 - its name
@@ -42,36 +43,36 @@ def set_token() -> None:
 
 
 def forget_token() -> None:
-    """Forget a token of ours: a cluster that is joined has its own."""
+    """Forget our own token: a joined cluster has its own."""
     if os.environ.get(TOKEN) in _made:
         del os.environ[TOKEN]
 
 
 def folder() -> Path:
-    """The folder for Ray's sockets and logs, below one that only this user can enter.
+    """Return the folder for Ray's sockets and logs, inside one that only this user can enter.
 
-    Ray gives every user all rights to its own; that is why there are two.
+    There are two, because Ray gives every user all rights to its own.
     """
     base = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     name = f"raycdc-{os.geteuid()}"
     if len(os.fsencode(f"{base}/{name}/ray")) > _FOLDER_BYTES_MAX:
         base = "/tmp"  # noqa: S108 - the folder in it is looked at
     parent = Path(base, name)
-    with suppress(FileExistsError):  # a file of that name: somebody else's, as below
+    with suppress(FileExistsError):  # a file of that name, which another user owns, as below
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = parent.lstat()
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
         parent.chmod(0o700)
         return parent / "ray"
-    # Somebody else has that name.
+    # Another user owns that name.
     return Path(tempfile.mkdtemp(prefix="raycdc-", dir=base)) / "ray"
 
 
 def sweep(sessions: Path) -> None:
-    """Remove what ended private Rays of this user left in `sessions`, but for the newest, whose logs may be wanted.
+    """Remove leftovers of this user's ended private Rays in `sessions`, except the newest, whose logs may be needed.
 
-    A session has ended when the process that began it is gone (its name ends in that one's number) and nobody listens
-    at its raylet's socket. Whatever is not known for one is left alone.
+    A session has ended when its first process is gone (its name ends in the process's number) and no process listens at
+    its raylet's socket. In case of doubt, a session is kept.
     """
     ended = [path for path in sessions.glob("session_*") if _is_ours(path) and _has_ended(path)]
     for path in sorted(ended, key=lambda one: one.name)[:-1]:
@@ -101,7 +102,7 @@ def _has_ended(path: Path) -> bool:
 
 
 def _runs(process: int) -> bool:
-    """Whether a process has this number, be it another's."""
+    """Return True if a process has this number, even another user's."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -113,10 +114,10 @@ def _runs(process: int) -> bool:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """A Ray that is started inside the block takes the loopback interface for its node's, and listens there alone.
+    """Make a Ray that is started inside the block use and listen on the loopback interface only.
 
-    Ray does so on systems where its clusters are not supported. An address given to ``ray.init`` would not do: one of
-    the loopback interface is replaced by another that other machines could reach.
+    Ray does so on systems without cluster support. An address in ``ray.init`` is not enough: a loopback address is
+    replaced by one that other machines could reach.
     """
     from ray._private import ray_constants
 
@@ -137,26 +138,27 @@ def machine_address() -> str:
 
 
 _SETTINGS = {
-    # Workers run at niceness 15 by default; beside Spark at 0 the readers, and with them the heartbeats, would starve.
+    # Workers run at niceness 15 by default; with Spark at 0, readers and their heartbeats would starve.
     "RAY_worker_niceness": "0",
     # An actor that was killed is our supervisor's business; Ray would print its traceback as well.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # SIGTERM is ours: Ray's C++ would take it for a crash of its own, from its start on.
+    # SIGTERM is ours: otherwise Ray's C++ would treat it as its own crash.
     "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
-    # On a busy machine a worker takes longer than Ray's 60 s to begin, and is then ended; whoever waits for it would do
-    # so for ever.
+    # On a busy machine a worker takes longer than Ray's 60 s to begin, and is then ended; a call that waits for it
+    # would never return.
     "RAY_worker_register_timeout_seconds": "1800",
-    # Whoever starts Ray would wait for its first workers, also with Python's lock held: a run that has begun in process
-    # would stand still for seconds.
+    # Starting Ray would wait for its first workers, even with Python's lock held: a run that has begun in process would
+    # stall for seconds.
     "RAY_prestart_worker_first_driver": "0",
-    # Seconds after which Ray's C++ ends this process when the head is gone; `ray_head` sees it earlier, and says so.
+    # Seconds after which Ray's C++ ends this process when the head is gone; `ray_head` detects and reports that
+    # earlier.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "180",
 }
 
 
 def prepare(address: str) -> None:
-    """Set what the user has not set. `address` is that of ``[ray]``."""
+    """Set the variables that the user has not set. `address` is that of ``[ray]``."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     if address == "local":

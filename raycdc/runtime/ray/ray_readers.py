@@ -1,8 +1,8 @@
-"""Readers of a Ray cluster, from the actor that waits for room to the call that is its work.
+"""Readers of a Ray cluster, from the actor that waits for room to the call that does its work.
 
-| a reader | is |
+| a reader | meaning |
 |---|---|
-| waits | an actor without a process; started anew elsewhere when the node meant for it does not answer |
+| waits | an actor without a process; started again elsewhere when the node meant for it does not answer |
 | has a place | a process, whose node's spool server is being started |
 | runs | at work until its call returns, which says how it ended |
 """
@@ -28,22 +28,23 @@ from raycdc.segments.access import SpoolAddress
 
 #: Longest a reader waits for the node that is meant for it, before it may go anywhere.
 PLACEMENT_S = 10.0
-#: A reader that has waited for so long asks the nodes that Ray may have chosen for it whether they are there.
+#: A reader that has waited this long has the nodes checked that Ray may have chosen for it. Then: the longest wait for
+#: a node's spool server.
 ASKS_AFTER_S = 3.0
 #: Longest a reader that has a place waits for its node's spool server.
 SPOOL_S = 60.0
 
-#: Spool servers are started ahead of readers on so many nodes for each that waits.
+#: For each waiting reader, spool servers are started ahead on this many nodes.
 EXPECTED_MAX = 2
 
-#: How long an answer to the question which calls have ended stays good. The supervisor looks less often, in two steps.
+#: How long the result of checking all calls stays valid. The supervisor checks less often, in two steps.
 ANSWERED_S = 0.1
 
 #: Makes an actor for the node that it is given, or for any, with its answer to the question where it is.
 New = Callable[[str], tuple[Any, Any]]
 #: Calls an actor that is to be this reader, and write to this spool.
 Run = Callable[[Any, ReaderIdentity, SpoolAddress | None], Any]
-#: Which of these calls have ended.
+#: Return the calls that have ended.
 Wait = Callable[[list[Any]], Iterable[Any]]
 
 
@@ -53,13 +54,13 @@ def ended_calls(calls: list[Any]) -> Iterable[Any]:
 
 
 class FinishedCalls:
-    """Which of the readers' calls have ended: Ray is asked about all at once, however many readers ask.
+    """The readers' calls that have ended: Ray is queried for all together, however many readers there are.
 
     Called by the supervisor's thread.
     """
 
     def __init__(self, *, wait: Wait = ended_calls, clock: Callable[[], float] = time.monotonic) -> None:
-        #: Readers somebody still has a handle of; Ray ends an actor that nobody has and that has nothing left to do.
+        #: Readers that are still referenced; Ray ends an idle actor without references.
         self.readers: WeakSet[RayReader] = WeakSet()
         self._wait = wait
         self._clock = clock
@@ -97,7 +98,7 @@ class RayReader:
 
     @property
     def waits_s(self) -> float:
-        """Since when it has been what it is, a reader that waits or one that has a place; 0.0 once it runs."""
+        """Return how long it has waited, or has had a place; 0.0 once it runs."""
         return 0.0 if self._run is not None else time.monotonic() - self._since_s
 
     def wait_with(self, actor: Any, where: Any) -> None:
@@ -107,7 +108,7 @@ class RayReader:
     def take_node(self) -> str:
         """The node, once the actor has a process; empty before."""
         if not self.node and self._where in self._answered:
-            with suppress(RayError):  # `ended` tells.
+            with suppress(RayError):  # `ended` reports it.
                 self.node, self._since_s = ray.get(self._where), time.monotonic()
         return self.node
 
@@ -155,7 +156,7 @@ class RayReaders:
         self._answered = FinishedCalls()
         #: Processes that start while Spark does.
         self._prepared: list[tuple[Any, Any]] = []
-        #: How many readers had no place at the last look.
+        #: The number of readers without a place at the last check.
         self.waiting = 0
 
     def __repr__(self) -> str:
@@ -166,12 +167,12 @@ class RayReaders:
         self._prepared = [self._new("") for _ in range(count)]
 
     def keep_prepared(self, count: int) -> None:
-        """No more than so many will be wanted."""
+        """End prepared readers beyond `count`."""
         while len(self._prepared) > count:
             ray.kill(self._prepared.pop()[0])
 
     def start(self, identity: ReaderIdentity, node: str) -> RayReader:
-        """Another reader; `node` is the node it is meant for, or empty."""
+        """Start another reader; `node` is the node it is meant for, or empty."""
         actor, where = self._prepared.pop() if self._prepared else self._new(node)
         reader = RayReader(identity, actor, where, self._answered)
         reader.node_id = node
@@ -180,7 +181,7 @@ class RayReaders:
         return reader
 
     def choose_again(self) -> None:
-        """A node is of no use any more, which Ray may have chosen already for a reader, and waits for its answer."""
+        """Start waiting readers again, because Ray may have chosen a node that cannot be used any more."""
         for reader in list(self._answered.readers):
             if not reader.has_process and reader.ended() is None:
                 self._restart(reader)
@@ -204,7 +205,7 @@ class RayReaders:
         return {*(reader.node for reader in readers), *room}
 
     def _leave_silent(self, readers: list[RayReader], spools: RaySpools) -> None:
-        """Readers that wait wait for no node that is silent, and for every one that no longer is."""
+        """Let waiting readers wait for no silent node, and for every node that is not silent any more."""
         late = [reader for reader in readers if not reader.has_process and reader.waits_s > ASKS_AFTER_S]
         nodes = spools.nodes
         for node in {*(nodes.with_room() if late else ()), *(reader.node_id for reader in late)}:
@@ -220,7 +221,7 @@ class RayReaders:
                 self._restart(reader)
             return
         if not spools.nodes.may_have_readers(node):
-            # It came after the reader was started, and Ray did not know that it is of no use.
+            # The information came after the reader was started, and Ray did not have it.
             self._restart(reader)
             return
         spools.want(node)
@@ -228,7 +229,7 @@ class RayReaders:
             reader.begin(self._run, spool)
 
     def _restart(self, reader: RayReader) -> None:
-        """Another actor waits in the reader's place, wherever there is room. Nobody has heard of the one before."""
+        """Replace a waiting reader's actor by one that waits for any node. The old one has not begun."""
         reader.kill()
         reader.node_id = reader.node = ""
         reader.wait_with(*self._new(""))

@@ -1,15 +1,15 @@
-"""One spool server per Ray node that has readers: started, watched, replaced, and ended.
+"""One spool server per Ray node with readers: started, watched, replaced, and ended.
 
-A private Ray (``address = "local"``) has one node and needs none. In a cluster that was joined, the driver's node has
-one for the state's spool, and any other while it has readers, or segments that the sink does not hold. A server has no
-state but its files: one that ended is started again on the same port, so that what readers have told about their
-segments stays true; when its node is gone, its readers end with it and its segments are gone until it comes back.
+A private Ray (``address = "local"``) has one node and needs none. In a joined cluster, the driver's node has one for
+the state's spool, and any other node while it has readers, or segments that the sink does not hold. A server has no
+state but its files: one that ended is started again on the same port, so that the addresses of reported segments stay
+valid. When its node is gone, its readers end with it and its segments are unavailable until it comes back.
 
-A node on another machine is reached over the network, which Flight must have been told to listen on
-(``ray.flight``); otherwise readers stay on the driver's machine. Then connections are encrypted.
+A node on another machine is reached over the network if Flight is configured to listen there (``ray.flight``);
+otherwise readers stay on the driver's machine. Such connections are encrypted.
 
-A cluster that scales takes nodes away that nobody uses. Ray's autoscalers keep a node that has any actor; an older one
-takes it if its actors hold no resource. So a server holds one while it is needed, and ends then.
+A cluster that scales removes unused nodes. Ray's autoscalers keep a node with any actor; an older one removes it if its
+actors hold no resource. A server therefore holds one while it is needed, and then ends.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from raycdc.segments.access import SpoolAddress
 from raycdc.segments.certificates import JobAuthority, ServerIdentity
 from raycdc.state.manifests.manifest import STATE_NODE
 
-#: A server that nobody needs any more lives on for so long: deletes of the last segments are on their way.
+#: How long an unneeded server lives on, because deletes of the last segments are on their way.
 LINGER_S = 5.0
-#: And for so long while readers wait: Ray may have chosen its node for one whose process takes its time to start.
+#: The same while readers wait: Ray may have chosen its node for one whose process is still starting.
 EXPECTING_S = 60.0
-#: What it holds of its node meanwhile; every node has so much.
+#: The resource that it holds of its node, which every node has.
 HELD = Needs(memory_bytes=1 << 20)
-#: How long a start waits for the servers of the nodes that are there; a later one is used once it is up.
+#: How long a start waits for the servers of the present nodes; a later one is used once it is up.
 START_S = 60.0
 #: Readers on other nodes wait for their server this long; busy machines take tens of seconds to start a process.
 CALL_TIMEOUT_S = 30.0
@@ -51,8 +51,9 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class SpoolSettings:
-    """Where other nodes keep segments (see `spool_folder`). With an `authority` Flight listens beyond this machine: on
-    `address` at the driver's node, where that is given.
+    """Where other nodes keep segments (see `spool_folder`).
+
+    With an `authority`, Flight listens on the network: at the driver's node on `address`, if given.
     """
 
     state: Path
@@ -86,7 +87,7 @@ class SpoolActor:
         identity: ServerIdentity | None = None,
         sweep: Sweep | None = None,
     ) -> None:
-        """`own`: it is the driver's node. `sweep` says what may be deleted before anybody writes."""
+        """`own`: it is the driver's node. `sweep` says what may be deleted before anything is written."""
         folder = settings.state / "spool" if own else spool_folder(settings.folder, settings.checkpoint)
         name = STATE_NODE if own else None
         self._server = SpoolServer(folder, name=name, token=settings.token, host=host, port=port, identity=identity)
@@ -114,7 +115,7 @@ class _Server:
     address: SpoolAddress | None = None
     port: int = 0
     again_s: float | None = None
-    #: Since when nobody needs it.
+    #: Since when it is not needed.
     idle_s: float | None = None
 
 
@@ -135,7 +136,7 @@ class RaySpools:
         self._sweep: Sweep | None = None
         self._lock = threading.Lock()
         if settings.owing - {STATE_NODE}:
-            # Nobody but its server knows the name of a node's spool.
+            # Only its server knows the name of a node's spool.
             self._wanted.update(nodes.hosts())
         deadline = time.monotonic() + START_S
         self.poll()
@@ -169,7 +170,7 @@ class RaySpools:
         return {address.node: address.flight for address in self.addresses().values()}
 
     def sweep(self, needed: Collection[str]) -> None:
-        """Have the other nodes delete what nothing refers to, those that get a server later as well."""
+        """Make the other nodes delete unused segments, including those that get a server later."""
         with self._lock:
             used = frozenset(s.address.node for s in self._servers.values() if s.address is not None)
             self._sweep = Sweep(frozenset(needed), used)
@@ -184,7 +185,7 @@ class RaySpools:
         self._wanted.add(node)
 
     def poll(self) -> None:
-        """Start servers on nodes that need one, and again where one ended; forget nodes that are gone."""
+        """Start servers on nodes that need one, restart ended ones, and forget nodes that are gone."""
         hosts = self.nodes.hosts()
         with self._lock:
             for node in [n for n in self._servers if n not in hosts]:
@@ -195,8 +196,9 @@ class RaySpools:
                     self._poll_node(node, host)
 
     def give_back(self, *, used: Collection[str], owing: Collection[str], waiting: bool = False) -> None:
-        """End servers of nodes that have no reader (`used` have) and whose segments nobody needs: `owing` are the
-        spools of those that somebody does. `waiting`: some readers have no place yet.
+        """End servers of nodes without readers (`used` have some) and without needed segments.
+
+        `owing` are the spools with needed segments. `waiting`: some readers have no place yet.
         """
         now_s, linger_s = time.monotonic(), EXPECTING_S if waiting else LINGER_S
         with self._lock:
@@ -234,7 +236,7 @@ class RaySpools:
         except RayError as error:
             text = last_line(error)
         if server.address is None:
-            server.port = 0  # It never came up; its port may be why.
+            server.port = 0  # It never came up; its port may be the reason.
         server.address = None
         budget, now_s = self._budgets.setdefault(node, RestartBudget()), time.monotonic()
         pause_s = budget.pause_after(ProcessEnd(text), now_s)
@@ -246,7 +248,7 @@ class RaySpools:
 
     def _start(self, node: str, host: str, *, port: int) -> _Server:
         own = node == self._own
-        # A private Ray is on loopback only; whoever fetches from its node over the network needs another address.
+        # A private Ray uses loopback only; other machines need another address of its node.
         reached = machine_address() if host == LOOPBACK else host
         if own and self._settings.address:
             reached = self._settings.address

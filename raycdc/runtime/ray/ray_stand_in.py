@@ -1,6 +1,6 @@
-"""In place of a private Ray's agents: a script that says which ports they do not serve, and ends with the raylet.
+"""Replaces a private Ray's agents: a script that reports ports without serving them, and ends with the raylet.
 
-A raylet registers once its agents have told their ports, which costs two Python processes that import Ray. Run with
+A raylet registers once its agents have reported their ports, which costs two Python processes that import Ray. Run with
 ``python -I -S ray_stand_in.py FOLDER NODE NAME...``: for each name the file in which the raylet looks for the port.
 """
 

@@ -1,12 +1,12 @@
-"""Starting a private Ray, or joining one, quickly: a pipeline needs its actors and nothing around them.
+"""Starts a private Ray, or joins one, quickly: a pipeline needs only its actors.
 
 Besides GCS and raylet, a head node starts an API server, an autoscaler monitor and a log monitor. A private Ray of one
-node that shows its logs to nobody and is scaled by nobody has no use for them; without them a start takes a third less
-CPU time (measured 12.5 CPU-seconds with three actors, 4.4 of them theirs) and does not wait for the API server.
+node without log viewers and scaling does not need them; without them a start takes a third less CPU time (measured 12.5
+CPU-seconds with three actors, 4.4 of them theirs) and does not wait for the API server.
 
-Each raylet has two agents: one for metrics and the dashboard, one that makes runtime environments. Our actors have no
-use for either, and the raylet waits for both before it registers, so `ray_stand_in` takes their places: another 1.3
-CPU-seconds and a second or two less.
+Each raylet has two agents: one for metrics and the dashboard, one that makes runtime environments. Our actors need
+neither, and the raylet waits for both before it registers, so `ray_stand_in` replaces them: this saves another 1.3
+CPU-seconds and a second or two.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from raycdc.runtime.ray.ray_head import RayHead, Raylet, answers
 OBJECT_STORE_BYTES = 80 << 20
 #: Times a private Ray is started before the job gives up.
 START_ATTEMPTS = 4
-#: A cluster that is to be joined may be starting, too: its head is waited for so long.
+#: How long to wait for the head of a cluster to join, which may be starting, too.
 JOIN_S = 60.0
 
-#: The processes that a head node starts beside GCS and raylet, as methods of Ray 2's private ``Node``; a missing one is
-#: left alone.
+#: The processes that a head node starts besides GCS and raylet, as methods of Ray 2's private ``Node``; a missing one
+#: is ignored.
 _DISPENSABLE = ("start_monitor", "start_log_monitor", "start_api_server")
 
 #: The raylet's flags that say how its agents are started, and the ports that it waits for from each.
@@ -45,9 +45,9 @@ _AGENTS = {
     "--dashboard_agent_command": ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port"),
     _ENVIRONMENTS: ("runtime_env_agent_port",),
 }
-#: Variables by which somebody gives a job's actors a runtime environment.
+#: Variables that give a job's actors a runtime environment.
 _ENVIRONMENT_GIVEN = ("RAY_RUNTIME_ENV_HOOK", "RAY_JOB_CONFIG_JSON_ENV_VAR")
-#: The Ray whose raylet waits for these ports and no others; another one gets its own agents.
+#: The Ray version whose raylet waits for exactly these ports; another one gets its own agents.
 _AGENTS_OF = "2.60."
 _STAND_IN = Path(__file__).with_name("ray_stand_in.py")
 
@@ -75,8 +75,8 @@ def start_ray(address: str, *, workers: int) -> None:
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
             with lean_nodes(), ray_private.on_loopback(), own_sigterm():
-                # Ray starts a worker per CPU ahead of the first actor. Our actors ask for no CPU: it means only that.
-                # Without an address Ray would join one that runs here already, another job's for instance.
+                # Ray starts a worker per CPU ahead of the first actor. Our actors request no CPU, so the number has no
+                # other effect. Without an address Ray would join one that already runs here, for example another job's.
                 ray.init(
                     address="local",
                     num_cpus=workers,
@@ -97,9 +97,9 @@ def start_ray(address: str, *, workers: int) -> None:
 
 
 def _require_there(address: str) -> None:
-    """Wait for a head at HOST:PORT; any other address is one that Ray resolves by itself.
+    """Wait for a head at HOST:PORT; any other address is resolved by Ray.
 
-    Ray itself would wait for a quarter of an hour, in which nothing but a kill ends the process.
+    Ray itself would wait for a quarter of an hour, in which only a kill ends the process.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -150,7 +150,7 @@ def own_sigterm() -> Iterator[None]:
 
 @contextmanager
 def lean_nodes() -> Iterator[None]:
-    """Nodes started inside the block have nothing of `_DISPENSABLE`, and stand-ins for agents."""
+    """Start nodes inside the block without the processes in `_DISPENSABLE`, and with stand-ins for agents."""
     from ray._private import services
     from ray._private.node import Node
 
@@ -169,7 +169,7 @@ def lean_nodes() -> Iterator[None]:
 
 
 def _nothing(_node: Any, *_args: Any, **_options: Any) -> None:
-    """In place of what Ray would do beside what it is asked for: start a process, take a signal."""
+    """Do nothing, in place of Ray's starting a process or handling a signal."""
 
 
 def _with_stand_ins(start: Callable[..., Any], command: list[str], *args: Any, **options: Any) -> Any:
@@ -186,7 +186,10 @@ def _with_stand_ins(start: Callable[..., Any], command: list[str], *args: Any, *
 
 
 def _environment_may_come() -> bool:
-    """Whether Ray may give our actors a runtime environment: under ``uv run``, unless `ray_environment` came first."""
+    """Return True if Ray may give our actors a runtime environment.
+
+    Under ``uv run``, unless `ray_environment` came first.
+    """
     from ray._private import ray_constants
 
     uv = bool(getattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", True))

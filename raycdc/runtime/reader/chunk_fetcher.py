@@ -1,12 +1,12 @@
 """Reads chunks in fetchers' threads into finished segments of no epoch.
 
-The SELECT is the connector's (`ChunkReader`), the segment the bridge's; this joins the two and does the folding.
+The connector has the SELECT (`ChunkReader`), the bridge the segments; this module connects them and does the folding.
 
-| class | is | lives in |
+| class | role | runs in |
 |---|---|---|
 | `FetchedChunks` | the reader's side, `raycdc.source.protocol.api.ChunkSource` | the reader's thread |
 | `ChunkSplitReader` | one connection, which does one task after the other | its fetcher's thread |
-| `ChunkFiles` | how segments of chunks are written, read again and deleted | all of them: it has no state |
+| `ChunkFiles` | writes, reads and deletes segments of chunks | all of them: it has no state |
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ReadTask:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoldTask:
-    """Held rows, in the `delta` segments, to fold into what was `read` of a chunk."""
+    """Held rows, in the `delta` segments, to fold into the rows that were `read` of a chunk."""
 
     read: ChunkSegments
     delta: Sequence[Segment]
@@ -65,7 +65,7 @@ class FoldTask:
         return f"fold {self.read.split.split_id} {self.read.split.attempt}"
 
 
-#: The work of a fetcher on a chunk, which is a split of its own.
+#: A fetcher's task for a chunk, which is a split of its own.
 ChunkTask = ReadTask | FoldTask
 
 
@@ -172,7 +172,7 @@ class ChunkFiles:
         self._masks = masks or Masks()
 
     def write(self, reader: ChunkReader, task: ReadTask) -> ChunkSegments:
-        """Read a chunk to its end into a segment. Blocks; raises what the connector's reader does."""
+        """Read a chunk to its end into a segment. Blocks; raises the errors of the connector's reader."""
         waits = "waits for the server's answer"
         with self._tracker.doing(Stage.CHUNK, waits, table=str(task.split.table), split=task.split.split_id):
             return self._written(reader, task)

@@ -26,15 +26,17 @@ class CoordinatorClient(Protocol):
         """Deliver `packet` and return the coordinator's, after at most `wait_s` when it has nothing to say now."""
 
 
-#: How long a call to the coordinator waits for something to say, at least; at most twice as long.
+#: The minimal time that a call to the coordinator waits for messages; the maximum is twice as long.
 LONG_POLL_S = 2.0
 #: Shares of it by which consecutive numbers are as far from each other as can be (the golden ratio).
 _SPREAD = 0.618034
 
 
 def long_poll_s(subtask_id: int) -> float:
-    """How long a call of this reader waits for news: another time for each, as the calls of a thousand readers that
-    end at once keep the coordinator busy for a second.
+    """Return how long a call of this reader waits for messages.
+
+    It differs between readers, because a thousand calls that end at the same time would keep the coordinator busy for a
+    second.
     """
     return LONG_POLL_S * (1 + subtask_id * _SPREAD % 1)
 
@@ -60,7 +62,7 @@ class CoordinatorConnection:
         return f"CoordinatorConnection({self._link!r}, {len(self._inbox)} in, ended={self._ended!r})"
 
     def open(self) -> None:
-        """Send what was said so far, and start to receive."""
+        """Send the queued messages, and start to receive."""
         self._exchange(wait_s=0.0)
         threading.Thread(target=self._receive, name="receiver", daemon=True).start()
 
@@ -71,14 +73,14 @@ class CoordinatorConnection:
             self._unsent = True
 
     def flush(self) -> None:
-        """Let what was said leave now. Blocks for as long as a call takes."""
+        """Send queued messages now. Blocks for the time of a call."""
         if self._unsent:
             self._exchange(wait_s=0.0)
 
     def take(self) -> list[Message] | None:
-        """The messages that came, in order; None when the connection was ended on purpose.
+        """Return the received messages in order; None if the connection was ended on purpose.
 
-        Raises what ended it otherwise, `FencedError` when another incarnation is at work.
+        Otherwise raises the error that ended it, `FencedError` if another incarnation is at work.
         """
         with self._lock:
             messages = list(self._inbox)

@@ -1,15 +1,15 @@
-"""When a reader tells the coordinator how it is, and with which figures.
+"""Decides when a reader sends heartbeats, and with which figures.
 
-Where a reader's time goes: seconds and CPU-seconds of its threads by what they do.
+`Stopwatch` measures where a reader's time goes, in seconds and CPU-seconds of its threads by activity:
 
-| name | is |
+| name | activity |
 |---|---|
 | `chunk_read` | waiting for a chunk's rows and decoding them (their CPU time is the decoding) |
 | `chunk_write` | writing a chunk's segments |
 | `log_read` | waiting for the log and decoding it |
 | `log_write` | writing the open epoch's segments, and finishing them at the cut |
-| `is_rate_limited` | waiting because of `source.rows_per_second` or `bytes_per_second`; part of the reading times too |
-| `process_cpu` | all CPU time of the process, whoever used it (no `_cpu` beside it) |
+| `is_rate_limited` | waiting because of `source.rows_per_second` or `bytes_per_second`; part of the reading times |
+| `process_cpu` | all CPU time of the process (there is no `_cpu` value for it) |
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Stopwatch:
             self._add(f"{name}_cpu", time.thread_time() - cpu)
 
     def seconds(self) -> dict[str, float]:
-        """The sums so far, to a millisecond."""
+        """Return the sums so far, to a millisecond."""
         with self._lock:
             seconds = {**self._seconds, "process_cpu": time.process_time()}
         return {name: round(value, 3) for name, value in seconds.items()}
@@ -55,24 +55,28 @@ class Stopwatch:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
 
-#: A reader that has nothing to say still speaks this often, so that the coordinator knows it lives and how much it has
-#: read. News that decide about sealing are told at once; each call costs both sides about a millisecond.
+#: An idle reader sends a heartbeat this often, so that the coordinator knows that it lives and how much it has read.
+#: Changes that affect sealing are sent immediately; each call costs both sides about a millisecond.
 HEARTBEAT_S = 0.25
-#: The longest pause between two, which a coordinator that is asked by very many readers leads to: it takes a reader for
-#: dead after four times as long.
+#: The longest pause between two, with very many readers: the coordinator considers a reader dead after four times as
+#: long.
 HEARTBEAT_MAX_S = 2.5
 #: A reader is in a call for a heartbeat for at most a tenth of its time.
 _PAUSES_PER_CALL = 10
 
 
 def pause_s(took_s: float) -> float:
-    """How long to wait after a heartbeat whose call took so long: the more readers ask, the less often each does."""
+    """Return the pause after a heartbeat whose call took this long.
+
+    The more readers there are, the rarer heartbeats get.
+    """
     return min(max(HEARTBEAT_S, took_s * _PAUSES_PER_CALL), HEARTBEAT_MAX_S)
 
 
 class Heartbeats:
-    """See the module's docstring. `statistics` are the source's own, `demand` is the one of its budget. Owned by the
-    reader's thread.
+    """The heartbeats of one reader; see the module's docstring.
+
+    `statistics` returns the source's own figures, `demand` the demand for its budget. Owned by the reader's thread.
     """
 
     def __init__(
@@ -106,13 +110,13 @@ class Heartbeats:
         return self._reported
 
     def took(self, seconds: float, *, now_s: float) -> None:
-        """The call that the last one left with took so long."""
+        """Note how long the call with the last heartbeat took."""
         self.due_s = max(self.due_s, now_s + pause_s(seconds))
 
     def of_cut(self, progress: CutProgress, *, now_s: float) -> Heartbeat | None:
-        """The same in the middle of a cut, which may take minutes on a slow disk.
+        """Return a heartbeat during a cut, which may take minutes on a slow disk; None if it is not due.
 
-        It repeats the figures that were told last, and adds the cut's progress.
+        It repeats the figures of the last one, and adds the cut's progress.
         """
         if now_s < self.due_s:
             return None

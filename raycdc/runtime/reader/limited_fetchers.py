@@ -1,7 +1,7 @@
-"""Fetchers that keep to the source's pace: they wait ahead of a fetch until what the last ones brought is paid for.
+"""Fetchers that keep the source's rate limit: they wait before a fetch until the previous ones are paid for.
 
-A log's fetcher gives its thread back after `TURN_S`, with nothing, so that changes of its splits and the end are seen
-meanwhile; its connection is simply not read. A chunk's waits inside of the chunk.
+A log's fetcher returns to its thread after `TURN_S` without a fetch, so that changes of its splits and the end are
+noticed meanwhile; its connection is not read. A chunk's fetcher waits inside of the chunk.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ProcessRateLimiter:
             return self._core.free_in_s(lane) <= 0
 
     def fetched(self, lane: Lane, *, rows: int | None, size: int) -> None:
-        """A fetch brought so many rows (None: nobody knows) and bytes."""
+        """Count a fetch of `rows` (None: unknown) and `size` bytes."""
         if rows is None and self._rate_limit.rows_per_s is not None:
             raise SourceError(
                 "source.rows_per_second: this source does not say how many rows its fetches bring. Use "

@@ -1,12 +1,12 @@
 """A reader's output: the segments of the open epoch, written as rows arrive, finished at the cut.
 
-Files are synced one by one, those that are full as soon as they are: what a cut has left to sync is bounded by the
-number of open files, whatever the transaction's size. `on_progress` is told after each file of a cut.
+Files are synced one by one, full ones immediately, so the number of open files bounds the syncs of a cut, whatever the
+transaction's size. `on_progress` is called after each file of a cut.
 
-Where the sink takes changes by key, a table of which the epoch before had much is cut into hash partitions
-(`raycdc.segments.partitions`): one segment or more for each.
+If the sink needs only the order of each key's changes, a table with many rows in the previous epoch is cut into hash
+partitions (`raycdc.segments.partitions`), with one or more segments each.
 
-The segments of the open epoch: those being written, those that are full, and the chunks that were published into it.
+`EpochSegmentFiles` are the segments of the open epoch: those being written, full ones, and published chunks.
 
 `_seq` within an epoch: the decoder numbers all log rows of its connection in one run, emitted or not. The base of an
 epoch's log segments maps the smallest number in it to the first of the epoch's counter; rows that were held since
@@ -61,10 +61,10 @@ class OpenSegment(Protocol):
 
 
 class EpochSegmentFiles:
-    """See the module's docstring. A cut ends it; the next epoch has an object of its own. Owned by the reader's thread.
+    """The segments of one epoch; see the module's docstring. Owned by the reader's thread.
 
-    `partitions` are the hash partitions of each table with rows: as many all epoch long, or changes of one key would be
-    in two of them.
+    A cut ends it; the next epoch has a new object. `partitions` are the numbers of hash partitions of each table with
+    rows, fixed for the whole epoch, because otherwise changes of one key could be in two partitions.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class EpochSegmentFiles:
         self._seqs = (min(first, known[0]), max(last, known[1]))
 
     def log_writer(self, table: TableId, partition: int, open_segment: Callable[[], OpenSegment]) -> OpenSegment:
-        """Where the next rows of the log go. A full segment is finished, and another one is opened."""
+        """Return the segment for the next rows of the log. A full one is finished, and another one is opened."""
         writer = self._writers.get((table, partition))
         if writer is not None and writer.bytes >= SEGMENT_BYTES_MAX:
             segment = self._writers.pop((table, partition)).finish()
@@ -129,7 +129,7 @@ class EpochSegmentFiles:
             rows += segment.rows
 
     def abort(self) -> list[Segment]:
-        """Delete what is unfinished; the full segments are returned, which nobody needs either."""
+        """Delete unfinished segments; return the full ones, which are not needed either."""
         for writer in self._writers.values():
             writer.abort()
         return self._full
@@ -236,11 +236,11 @@ class EpochOutput:
         self.release([segment.path for segment in segments if self._access.is_own(segment)])
         there = [segment for segment in segments if not self._access.is_own(segment) and segment.flight]
         if there:
-            # In a thread of its own: a node that is gone lets one wait.
+            # In a separate thread, because a lost node makes it wait.
             threading.Thread(target=_delete_there, args=(there, self._access), name="discard", daemon=True).start()
 
     def close(self) -> None:
-        """Delete what is unfinished: it belongs to no epoch."""
+        """Delete unfinished segments, which belong to no epoch."""
         self.release([segment.path for segment in self._open.abort()])
 
     def _writer(self, contents: SegmentContents) -> OpenSegment:

@@ -6,12 +6,12 @@
 | receiver | a long call to the coordinator, always one under way |
 | log fetcher, chunk fetchers | block on the source |
 
-The main thread waits for `SourceReader.is_available` when there is nothing to do: fetchers and the receiver say so when
-there is, and it wakes by itself for the next heartbeat or at the time that the reader named. An error in the reader is
-reported as `ReaderFailed` when naming it helps the user, and ends the worker in any case, as an `UnexpectedError` where
-it has no name; being fenced ends it silently: its successor is at work.
+When idle, the main thread waits for `SourceReader.is_available`: fetchers and the receiver notify it, and it wakes up
+for the next heartbeat or at the time that the reader set. An error in the reader is reported as `ReaderFailed` if that
+helps the user, and always ends the worker, as an `UnexpectedError` if it is not one of ours. Being fenced ends it
+silently, because its successor is at work.
 
-Fetchers with their time counted: `raycdc.source.reader.source_reader_base.FetcherThreads` of a reader's process.
+`TimedThreads` are a reader's `raycdc.source.reader.source_reader_base.FetcherThreads` with their time measured.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TimedThreads:
         )
 
     def chunks(self, open_chunks: Callable[[], ChunkReader], *, threading: ThreadingModel) -> ChunkSource:
-        files = self._chunk_files  # It counts the time of reading and of writing itself.
+        files = self._chunk_files  # It measures the time of reading and of writing itself.
         fetchers = SplitFetcherManager(
             lambda: ChunkSplitReader(partial(self._opened_chunks, open_chunks), files),
             threading=threading,
@@ -129,7 +129,7 @@ class _TimedReader(Generic[SplitT, ItemT]):
 
 @dataclass(frozen=True, slots=True)
 class ReaderIdentity:
-    """Which incarnation of which reader this is."""
+    """The identity of a reader's incarnation."""
 
     subtask_id: int
     generation: int
@@ -155,7 +155,10 @@ class ReaderSettings:
 
 
 class ReaderWorker:
-    """See the module's docstring. `run` blocks until the worker is told to leave, fenced, or failed."""
+    """The worker of one incarnation; see the module's docstring.
+
+    `run` blocks until the worker is told to leave, fenced, or failed.
+    """
 
     def __init__(
         self,
@@ -223,7 +226,7 @@ class ReaderWorker:
         except Exception as error:
             raise unexpected(error, self._source) from error
         finally:
-            # The receiver leaves too: a reader that works no more must not be heard any more.
+            # The receiver ends, too: a reader that works no more must not send any more.
             self._connection.end("ended")
             self._reader.close()
 

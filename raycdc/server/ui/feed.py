@@ -1,9 +1,7 @@
-"""Looks at a run for those who look at its page: one a second for each, of which the part that all see is made once.
+"""Makes the data of the page: once a second for each open page; the part that is the same for all is made once.
 
-While nobody looks nothing is made.
-
-What a browser is sent every second: the pipeline's status with a page of its tables, and what is new in its
-history.
+Without an open page no work is done. A browser gets the pipeline's status with a page of its tables, and the new part
+of its history.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ class ReaderSplits:
 
 @dataclass(frozen=True, slots=True)
 class UiPermissions:
-    """What whoever looks may do."""
+    """The permissions of a page."""
 
     act: Annotated[bool, Field(description="Give commands about tables.")]
     verify: Annotated[bool, Field(description="Have tables compared; for whoever may act.")]
@@ -51,7 +49,7 @@ class UiPermissions:
 
 @dataclass(frozen=True, slots=True)
 class UiSnapshot:
-    """See the module's docstring. `status.tables` are those that were asked for."""
+    """The data of one second for a page; see the module's docstring. `status.tables` are the requested ones."""
 
     version: int
     may: UiPermissions
@@ -77,12 +75,12 @@ def _adapter() -> TypeAdapter[UiSnapshot]:
     return TypeAdapter(UiSnapshot)
 
 
-#: So many may look at once.
+#: The limit of open pages.
 LOOKERS_MAX = 16
 #: From one look to the next, and how old the part that all see may be.
 EVERY_S = 1.0
 SHARED_FOR_S = 0.9
-#: A browser asks anew so often, in one second to the next, and gets its cookie anew with that.
+#: How often a browser reconnects, within a second, which also renews its cookie.
 STREAM_S = 3600.0
 #: Parked tables that are shown apart from the others, and splits of each reader.
 PARKED_MAX = SPLITS_MAX = 50
@@ -97,7 +95,7 @@ AGAIN = b"event: again\ndata: {}\n\n"
 
 @dataclass(slots=True)
 class _Seen:
-    """What somebody who looks has: so many samples of each step, so many epochs."""
+    """The part of the history that a page has: the number of samples of each step, and of epochs."""
 
     samples: tuple[int, ...] = field(default=(0,) * len(STEPS))
     epochs: int = 0
@@ -126,15 +124,16 @@ class Feed:
 
     @property
     def full(self) -> bool:
-        """Whether there is room for nobody else."""
+        """Return True if no more pages can be served."""
         return self._lookers >= LOOKERS_MAX
 
     async def follow(
         self, wanted: TableQuery, may: UiPermissions, authorization: Callable[[], bool], *, is_browser: bool
     ) -> AsyncIterator[bytes]:
-        """Looks as server-sent events, until whoever looks goes, or is not `authorization`, which is asked before each.
-        The last event of one that may look no more is ``end``, and that of a browser that has looked for `STREAM_S`
-        ``again``.
+        """Yield the data as server-sent events, until the client disconnects or is not `authorization`.
+
+        This is checked before each event. The last event after a lost authorization is ``end``, and that of a browser
+        after `STREAM_S` is ``again``.
         """
         seen, until_s = _Seen(), time.monotonic() + STREAM_S
         self._lookers += 1
@@ -146,7 +145,7 @@ class Feed:
                 try:
                     snapshot = await in_thread(lambda: self.snapshot(wanted, may, seen))
                 except TooManyCallsError:
-                    return  # Whoever asks again is told why.
+                    return  # The next request gets the reason.
                 yield b"event: look\ndata: " + snapshot.to_json() + b"\n\n"
                 await asyncio.sleep(EVERY_S)
             yield ENDED
@@ -154,7 +153,7 @@ class Feed:
             self._lookers -= 1
 
     def snapshot(self, wanted: TableQuery, may: UiPermissions, seen: _Seen | None = None) -> UiSnapshot:
-        """What is to be seen now; `seen` is what was sent before, and goes on."""
+        """Return the present data; `seen` is the part that was sent before, and is updated."""
         seen = seen or _Seen()
         with self._lock:
             shared = self._now()

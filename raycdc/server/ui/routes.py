@@ -1,4 +1,4 @@
-"""The paths of the page, beside those of the API.
+"""The paths of the page, in addition to those of the API.
 
 | request | answer | for |
 |---|---|---|
@@ -7,8 +7,8 @@
 | ``POST /page/logout`` | ends the session | who was let in |
 | ``GET /v1/look`` | `raycdc.server.ui.feed.UiSnapshot`, every second, as server-sent events: ``look``, and a last \
 ``end`` for whoever is let in no more, ``again`` for a browser that has looked for an hour; ``?contains=``, \
-``phase=``, ``sort=``, ``descending=1``, ``offset=`` and ``limit=`` choose its tables, ``table=`` one more | \
-the token, or who was let in |
+``phase=``, ``sort=``, ``descending=1``, ``offset=`` and ``limit=`` choose its tables, ``table=`` one more | the \
+token, or who was let in |
 | ``GET /v1/schema?table=…`` | the columns of a table (`raycdc.server.ui.schemas`) | the same |
 | ``POST /v1/verifications`` | compares a table (`raycdc.server.ui.verifications`) | the same, who may act |
 | ``POST /v1/links`` | the code of a new link; with ``{"read_only": true}`` of one to look alone | the token |
@@ -31,8 +31,8 @@ from raycdc.server.ui.verifications import Verifications
 
 STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-#: Scripts and styles from here alone, none of them in the markup; text never becomes markup (Trusted Types); nobody
-#: frames it; it asks nobody but this door.
+#: Scripts and styles come only from this server, none of them in the markup; text never becomes markup (Trusted Types);
+#: the page cannot be framed, and sends requests only to this server.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -51,7 +51,7 @@ SESSION = "raycdc.session"
 
 
 class WebUi:
-    """What the page's paths answer with."""
+    """The handlers of the page's paths."""
 
     def __init__(
         self, sessions: BrowserSessions, feed: Feed, schemas: Schemas, verifications: Verifications | None = None
@@ -68,7 +68,7 @@ class WebUi:
 
     @property
     def sessions(self) -> BrowserSessions:
-        """Who was let in."""
+        """Return the logged-in browsers."""
         return self._sessions
 
     def routes(self) -> list[Route]:
@@ -90,7 +90,7 @@ class WebUi:
 
     @staticmethod
     def is_open(request: Request) -> bool:
-        """Whether anybody may ask this: what is the same for everybody, and to be let in."""
+        """Return True if the request needs no login: the page's files, and the login itself."""
         path = request.url.path
         if request.method == "POST":
             return path == "/page/login"
@@ -123,7 +123,7 @@ class WebUi:
         return answer
 
     def _set_cookie(self, answer: Response, session: BrowserSession) -> None:
-        """The browser keeps it for as long as the session is good that nobody uses."""
+        """Set the cookie, for as long as an unused session is valid."""
         answer.set_cookie(
             self._sessions.cookie,
             session.secret,
@@ -149,7 +149,7 @@ class WebUi:
         headers = HEADERS | {"X-Accel-Buffering": "no"}
         answer = StreamingResponse(updates, media_type="text/event-stream", headers=headers)
         if session is not None:
-            # Whoever looks on stays logged in, so the cookie must not end before the session.
+            # An open page stays logged in, so the cookie must not expire before the session.
             self._set_cookie(answer, session)
         return answer
 
@@ -170,7 +170,7 @@ def session_of(request: Request) -> BrowserSession | None:
 
 
 def _wanted(request: Request) -> TableQuery:
-    """What the request asks for; what it does not say, or wrongly, is as in `TableQuery`."""
+    """Return the table query of the request; missing or invalid parameters are as in `TableQuery`."""
     asked, usual = request.query_params, TableQuery()
     sort, offset, limit = asked.get("sort", ""), number_of(asked.get("offset", "")), number_of(asked.get("limit", ""))
     return TableQuery(

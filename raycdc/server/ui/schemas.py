@@ -27,7 +27,7 @@ class ColumnReport:
 
 @dataclass(frozen=True, slots=True)
 class SchemaReport:
-    """A table's schema. `version` is its name in the state, which another schema does not have."""
+    """A table's schema. `version` is its name in the state, which no other schema has."""
 
     table: str
     version: str
@@ -82,6 +82,6 @@ class Schemas:
 
 
 def _type_text(column: LogicalType) -> str:
-    """``decimal(10, 2)``, and the source's own word for it where that is another one."""
+    """Return ``decimal(10, 2)``, with the source's own type name if it differs."""
     text = f"{column.kind}({column.precision}, {column.scale})" if column.precision else str(column.kind)
     return f"{text} ({column.native})" if column.native and column.native.lower() != text else text

@@ -1,6 +1,4 @@
-"""Comparisons that somebody asks for on the page: ``raycdc verify`` of one table, in a process of its own beside the
-run, one at a time. It reads, and changes nothing.
-"""
+"""Comparisons started on the page: ``raycdc verify`` of one table, in its own process, one at a time. Read-only."""
 
 from __future__ import annotations
 
@@ -24,15 +22,15 @@ from starlette.routing import Route
 from raycdc.core.terminal_text import printable_text
 from raycdc.server.blocking import HEADERS, TooManyCallsError, error, in_thread, is_name, json_body, threaded
 
-#: So many are remembered.
+#: The number of remembered comparisons.
 KEPT = 20
-#: Of what the command says of a failure, its end.
+#: The end of the command's error output that is kept.
 TEXT_MAX = 2000
 BODY_MAX = 4096
 
 
 class _Line(TypedDict):
-    """What a line of the command has that is shown (`raycdc.verify.results.TableJson`)."""
+    """The shown part of a line of the command (`raycdc.verify.results.TableJson`)."""
 
     target: str
     verdict: str
@@ -48,7 +46,7 @@ class _Line(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """One of a table: `results` has a line for each of its targets, `text` why it could not be made."""
+    """The comparison of a table: `results` has a line for each of its targets, `text` the reason of a failure."""
 
     id: str
     table: str
@@ -76,11 +74,11 @@ class Verifications:
         return cls((sys.executable, "-m", "raycdc.cli", "verify", str(config), "--json"))
 
     def begin(self, table: str) -> Verification | None:
-        """Begin to compare the table; None while another one is compared."""
+        """Begin to compare the table; return None while another table is compared."""
         with self._lock:
             if self._closed or self._process is not None:
                 return None
-            # Behind `--` a name is a name, whatever it begins with.
+            # After `--` a name is not parsed as an option.
             process = subprocess.Popen(
                 [*self._words, "--", table],
                 stdin=subprocess.DEVNULL,
@@ -97,7 +95,7 @@ class Verifications:
         return begun
 
     def _wait(self, begun: Verification, process: subprocess.Popen[str]) -> None:
-        # It reads much; the run comes first.
+        # It reads much data, and the run has priority.
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
         out, err = process.communicate()
@@ -113,12 +111,12 @@ class Verifications:
             self._known = deque((ended if each.id == begun.id else each for each in self._known), maxlen=KEPT)
 
     def known(self, verification: str) -> Verification | None:
-        """The one of this id; None for one that nobody began, or that is forgotten."""
+        """Return the comparison with this id; None for an unknown or forgotten one."""
         with self._lock:
             return next((each for each in self._known if each.id == verification), None)
 
     def close(self) -> None:
-        """End what is under way."""
+        """End the running comparison."""
         with self._lock:
             self._closed = True
             if self._process is not None:

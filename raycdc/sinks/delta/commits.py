@@ -1,17 +1,16 @@
-"""The few kinds of commit that this pipeline makes to a Delta table, through delta-rs, each with its vector.
+"""Makes the commits of this pipeline to a Delta table through delta-rs, each with its vector.
 
 Called by `target`, `evolution` and `upkeep`, by one thread at a time per table. delta-rs refuses a *concurrent* commit
-of the same app but not a repeated version: each commit therefore looks at the vector of the very snapshot that it is
-made against. Two things are done here, because delta-rs does not do them:
+of the same app but not a repeated version: each commit therefore checks the vector in the snapshot on which it is
+based. Two things are done here, because delta-rs does not do them:
 
 * It sees no conflict between replacing all rows and another writer's commit meanwhile (an OPTIMIZE would bring the old
   rows back), so those commits are for the very next version or fail, and are tried again.
 * It keeps minima and maxima of decimals as 64-bit floats. Our tables have none (`raycdc.sinks.lakes.statistics`), and a
-  merge by a key of more than `EXACT_DIGITS` digits looks at every file, whoever made the table.
+  merge by a key of more than `EXACT_DIGITS` digits reads every file, whoever made the table.
 
-Whether rows may go into a Delta table, and with which columns: as the table is laid out, and as it demands.
-
-Called by `commits`, on its thread; looks at the snapshot of the last refresh.
+`WriteChecks` decides if rows may be written to the table, and with which columns, by the layout and the constraints in
+the snapshot of the last refresh.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class WriteChecks:
         self._target = target
 
     def constraints(self) -> TableConstraints:
-        """The demands of the table. `SinkError` for one that nobody but Spark can meet."""
+        """Return the constraints of the table. Raises `SinkError` for one that only Spark can satisfy."""
         constraints = TableConstraints.of(self._target.table)
         if constraints.identity:
             raise TargetModifiedError(
@@ -103,19 +102,20 @@ class WriteChecks:
             )
 
     def whole(self, rows: pa.Table) -> pa.Table:
-        """`rows` with the table's columns in their order, but those that delta-rs computes."""
+        """Return `rows` with the table's columns in their order, except those that delta-rs computes."""
         return in_types(rows, self.written(self.constraints(), rows.column_names))
 
     def written(self, constraints: TableConstraints, names: Collection[str]) -> pa.Schema:
-        """The columns that rows which have those called `names` are written with: not those that delta-rs computes.
-        Each may have nulls here, so that it is delta-rs that says what the table demands.
+        """Return the columns with which rows with `names` are written, except those that delta-rs computes.
+
+        Each may have nulls here, so that delta-rs checks the table's constraints.
         """
         present = self._target.arrow()
         fields = [field for field in present if field.name in names or field.name not in constraints.generated]
         return pa.schema([field.with_nullable(nullable=True) for field in fields])
 
 
-#: How often a commit that lost against another writer of the table (OPTIMIZE, say) is tried again.
+#: How often a commit is retried after it lost against another writer of the table (for example OPTIMIZE).
 CONFLICT_RETRIES = 5
 
 #: delta-rs makes a checkpoint with each commit whose version and one are a multiple of this property, and of that
@@ -123,7 +123,7 @@ CONFLICT_RETRIES = 5
 CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 CHECKPOINT_EVERY = 100
 
-#: Decimals of so many digits survive becoming a 64-bit float.
+#: Decimals of up to this many digits are exact as 64-bit floats.
 EXACT_DIGITS = 15
 
 
@@ -142,7 +142,7 @@ class DeltaCommits:
         *,
         replaces: bool = False,
     ) -> None:
-        """Make an empty table of `schema`; with `replaces` what was there is removed in the same commit."""
+        """Create an empty table of `schema`; with `replaces`, the existing content is removed in the same commit."""
 
         def run() -> None:
             DeltaTable.create(
@@ -167,7 +167,8 @@ class DeltaCommits:
             except Exception as cause:
                 if not is_the_tables(cause):
                     raise
-                # A store may have made it and say otherwise, or nothing; or it refused although nothing was there.
+                # A store may have created the table and report an error or nothing; or it refused although nothing
+                # existed.
                 if self._is_made(commit_metadata):
                     break
                 if attempt == CONFLICT_RETRIES or not _is_conflict(cause) or is_table(self._target.path):
@@ -176,8 +177,10 @@ class DeltaCommits:
         self._target.refresh()
 
     def add_columns(self, fields: Sequence[pa.Field], commit_metadata: CommitMetadata) -> None:
-        """Add nullable columns at the end. Commits without a vector: whoever is interrupted here simply adds what is
-        still missing, and the vector is written when all of the change is done.
+        """Add nullable columns at the end.
+
+        The commits have no vector: after an interruption the missing columns are added, and the vector is written when
+        the whole change is done.
         """
         zoneless = any(pa.types.is_timestamp(f.type) and f.type.tz is None for f in fields)
 
@@ -222,7 +225,7 @@ class DeltaCommits:
         )
 
     def rewrite(self, columns: Sequence[RewrittenColumn], commit_metadata: CommitMetadata, *, empty: bool) -> None:
-        """Write the table anew with `columns`, batch by batch, in one commit; with `empty` without its rows."""
+        """Rewrite the table with `columns`, batch by batch, in one commit; with `empty` without its rows."""
 
         def run() -> None:
             schema = _moved_columns(
@@ -247,8 +250,9 @@ class DeltaCommits:
         self._committed(commit_metadata, "cannot be written with its new columns", run)
 
     def append(self, files: Sequence[DataFile], commit_metadata: CommitMetadata) -> None:
-        """Add staged Parquet files; none is an empty commit. Rows of which the table demands something are written anew
-        by delta-rs, which sees to that, and the files go.
+        """Add staged Parquet files; without files it is an empty commit.
+
+        If the table has constraints, delta-rs writes the rows again and checks them, and the files are deleted.
         """
         if files:
             self._write_checks.check_files(files)
@@ -288,15 +292,15 @@ class DeltaCommits:
     ) -> None:
         """Upsert and delete compacted rows (`rows.last_per_key`) held in memory.
 
-        With `order_by` a row of the table with a greater value of that column stays as it is.
+        With `order_by`, a row of the table with a greater value of that column stays unchanged.
         """
         self._write_checks.check_merge()
         columns = [name for name in source.column_names if name != DELETED]
         values = {quote(name): f"s.{quote(name)}" for name in columns}
         left = self._target.ownership.left_behind(self._target.arrow().names, columns)
-        # A column for which the source has no value any more is null, in changed rows as in new ones.
+        # A column that the source no longer has becomes null, in changed rows as in new ones.
         updates = values | {quote(name): "NULL" for name in left}
-        # Rows that are written anew whole would lose the values of others.
+        # Rewriting whole rows would lose the values of other writers' columns.
         whole = len(columns) + len(left) == len(self._target.arrow())
         alive = f"NOT s.{quote(DELETED)}"
         by = quote(order_by)
@@ -364,7 +368,7 @@ class DeltaCommits:
         )
 
     def mark(self, commit_metadata: CommitMetadata) -> None:
-        """Commit nothing but the vector, unless the table is there already."""
+        """Commit only the vector, unless the table has it already."""
         self._target.refresh()
         if not self._holds(commit_metadata):
             self.append([], commit_metadata)
@@ -391,9 +395,9 @@ class DeltaCommits:
         delete(file.path for file in files)
 
     def _committed(self, commit_metadata: CommitMetadata, what: str, run: Callable[[], Any]) -> None:
-        """Run a commit until it is in the table, unless its vector is already; a lost race is tried again.
+        """Run a commit until it is in the table, unless its vector is already there; lost races are retried.
 
-        What comes between the snapshot and the commit is found by delta-rs: also another commit of this pipeline.
+        delta-rs detects commits between the snapshot and this one, even of this pipeline.
         """
         for attempt in range(CONFLICT_RETRIES + 1):
             self._target.renewed()
@@ -416,7 +420,7 @@ class DeltaCommits:
             self.append([], commit_metadata)
 
     def _is_made(self, commit_metadata: CommitMetadata) -> bool:
-        """Whether a table is there that this commit made."""
+        """Return True if the table exists and this commit created it."""
         self._target.forget()
         return self._target.refresh() and self._target.ownership.created_by_us and self._holds(commit_metadata)
 
@@ -424,8 +428,9 @@ class DeltaCommits:
         return holds(self._target.vector(), commit_metadata.vector, self._target.name)
 
     def _guarded(self, what: str, run: Callable[[], Any], done: Callable[[], bool]) -> None:
-        """Run a commit without a vector until the table is as it was to be; a lost race is tried again. A store may
-        have made the commit and say otherwise.
+        """Run a commit without a vector until the table has the desired state; lost races are retried.
+
+        A store may have made the commit although it reports an error.
         """
         for attempt in range(CONFLICT_RETRIES + 1):
             try:
@@ -447,8 +452,10 @@ class DeltaCommits:
     def _properties(
         self, commit_metadata: CommitMetadata, *, next_version: bool = False, made: bool = False, replaces: bool = False
     ) -> CommitProperties:
-        """With `next_version` the commit fails where another one came between the snapshot and it; with `made` it makes
-        the table, whose id is not known yet. Where it `replaces` another one, the mark of that one must not stay.
+        """Return the properties of a commit.
+
+        With `next_version`, the commit fails if another one came after its snapshot. With `made`, it creates the table,
+        whose id is not known yet. If it `replaces` a table, that table's mark must not stay.
         """
         here = "" if made else self._target.id
         marks = [Transaction(mark_of(self._target.app_id), number_of(here))] if here else []
@@ -462,9 +469,11 @@ class DeltaCommits:
 
 
 def hooks(table: DeltaTable) -> PostCommitHookProperties:
-    """What delta-rs does behind the next commit: it looks for commits that are older than the table's log keeps only
-    where it makes a checkpoint, because nothing can go before that, and each look lists the whole log. Where another
-    writer comes between, a later checkpoint's commit looks.
+    """Return what delta-rs does after the next commit.
+
+    It deletes commits older than the log's retention only when it makes a checkpoint, because nothing can be deleted
+    before that, and each search lists the whole log. If another writer commits in between, a later checkpoint's commit
+    does it.
     """
     said = table.metadata().configuration.get(CHECKPOINT_INTERVAL, "")
     every = (int(said) if said.isdecimal() else 0) or CHECKPOINT_EVERY
@@ -478,8 +487,10 @@ MOVED = b"raycdc.moved"
 
 
 def _moved_columns(wanted: pa.Schema, present: pa.Schema, commit_metadata: CommitMetadata) -> pa.Schema:
-    """`wanted`, such that delta-rs sees that it is not `present`: it takes the same columns in another order for the
-    same schema, and leaves the table's as it is. The first column that is at another place says so in its metadata.
+    """Return `wanted` with a mark that makes delta-rs see the difference to `present`.
+
+    delta-rs considers the same columns in another order as the same schema, and would keep the table's. The first moved
+    column therefore notes its move in its metadata.
     """
     fields = list(wanted)
     moved = next((i for i, (new, old) in enumerate(zip(wanted, present, strict=False)) if new.name != old.name), None)
@@ -492,7 +503,10 @@ def _moved_columns(wanted: pa.Schema, present: pa.Schema, commit_metadata: Commi
 
 
 def _is_conflict(cause: Exception) -> bool:
-    """Whether a store said that somebody else was faster: of a table's first commit delta-rs has no class for it."""
+    """Return True if a store reported that another writer was faster.
+
+    delta-rs has no error class for that at a table's first commit.
+    """
     return not (is_absent(cause) or is_refused(cause))
 
 

@@ -1,16 +1,14 @@
-"""Schema changes carried out on a Delta table: what ``pipeline.schema_change`` makes of them, in one commit.
+"""Carries out schema changes on a Delta table according to ``pipeline.schema_change``, in one commit.
 
-Called by `sink`. `raycdc.sinks.lakes.lake_columns` plans the columns. New columns at the end are
-added as metadata, anything else (a wider type, a new name, place or absence of a column) writes the table anew,
-streamed through this process: Delta without column mapping knows no other way that every reader understands.
+Called by `sink`. `raycdc.sinks.lakes.lake_columns` plans the columns. New columns at the end are added as metadata; any
+other change (a wider type, a new name or position, a dropped column) rewrites the table, streamed through this process,
+because without Delta's column mapping there is no other way that every reader understands.
 
-Within its epoch a change is done once: a rewriting commit carries the vector, an added column that is there already
-begins anew, and its values are set before the vector says so. Names that were exchanged under one epoch must not come
-again under another, which recovery sees to (`raycdc.state.recovery`).
+Within its epoch a change is done once: a rewriting commit carries the vector; an added column that exists already is
+emptied, and its values are set before the vector is written. Exchanged names must not be exchanged again by another
+epoch, which recovery ensures (`raycdc.state.recovery`).
 
-The names, types and defaults that a Delta table can have; each refusal says the way out.
-
-Called by `sink` and `evolution`.
+The module also checks the names, types and defaults that a Delta table can have; each refusal names a remedy.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ def check_columns(work: TableCommit, wanted: pa.Schema) -> None:
 
 
 def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
-    """`SinkError` when a column of the existing table has another type than ours, or partitions it in odd ways."""
+    """Raise `SinkError` if a column of the existing table has another type than ours, or is an unsuitable partition."""
     for field in target.arrow():
         if field.name in target.partition_columns and (invalid := unfit(field.name, field.type)):
             raise TargetExistsError(
@@ -106,8 +104,8 @@ def evolve(
     planned = plan.columns
     _check_partitions(target, planned, plan.events)
     if rules.upsert:
-        # Before all that the changes take: whoever dies in between leaves a note on a column that the source may have
-        # still, of which it says nothing.
+        # Written before all changes: after a crash in between, a note may exist for a column that the source still has,
+        # where it has no effect.
         commits.set_options(target.ownership.note_after(work.changes, plan.names, work.schema.arrow().names))
     added = [p for p in planned if p.origin is None]
     if [p.origin for p in planned[: len(present)]] == present.names and _same_fields(planned, present):
@@ -126,14 +124,14 @@ def evolve(
 
 
 def _same_fields(planned: Sequence[LakeColumn], present: pa.Schema) -> bool:
-    """Whether the columns that were there keep name and type, and new ones have new names."""
+    """Return True if existing columns keep name and type, and new ones have new names."""
     old, new = planned[: len(present)], planned[len(present) :]
     unchanged = all(p.field.name == f.name and p.field.type == f.type for p, f in zip(old, present, strict=True))
     return unchanged and all(p.origin is None and p.field.name not in present.names for p in new)
 
 
 def _check_partitions(target: DeltaTarget, planned: Sequence[LakeColumn], events: Sequence[SchemaChangeEvent]) -> None:
-    """Columns that the table is partitioned by stay what they are, but for a wider type."""
+    """Check that partition columns are unchanged, except for a wider type."""
     kept = {p.field.name for p in planned if p.origin == p.field.name}
     added = {event.column.name for event in events if isinstance(event, AddColumnEvent)}
     for name in target.partition_columns:
@@ -149,9 +147,10 @@ def _check_partitions(target: DeltaTarget, planned: Sequence[LakeColumn], events
 
 
 def _fill(commits: DeltaCommits, name: TableId, added: Sequence[Column], commit_metadata: CommitMetadata) -> None:
-    """Give the rows that exist what the source's have: the constant default of an added column.
+    """Set the values of existing rows to those of the source's: the constant default of an added column.
 
-    Judged by the changes and not by what was missing: an earlier try may have added the column and died before this.
+    This depends on the changes and not on what is missing, because an earlier attempt may have added the column and
+    died before this.
     """
     values = {column.name: default_sql(name, column) for column in added if column.default is not None}
     if values:

@@ -21,7 +21,7 @@ from raycdc.storage.files import AnyPath, reading
 
 
 def rows_with(target: DeltaTarget, keys: pa.Table) -> pa.Table:
-    """The rows of the table, as of the last `refresh`, that have one of `keys`; now and then one that has none, too."""
+    """Return the rows, as of the last `refresh`, that have one of `keys`; occasionally also others."""
     schema = target.arrow()
     files = snapshot_files(target.table)
     if files is None:
@@ -67,7 +67,7 @@ def _bounds(keys: pa.ChunkedArray) -> tuple[Any, Any] | None:
 
 
 def _excludes(statistics: Any, bounds: tuple[Any, Any] | None) -> bool:
-    """Whether no key within `bounds` is in a row group with these statistics."""
+    """Return True if the row group with these statistics has no key within `bounds`."""
     if bounds is None or statistics is None or not statistics.has_min_max:
         return False
     return bool(statistics.max < bounds[0] or statistics.min > bounds[1])

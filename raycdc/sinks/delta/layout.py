@@ -1,8 +1,9 @@
-"""How a Delta table may be laid out: what it can be partitioned by, how values stand in its log, its properties. Pure.
+"""The possible layouts of a Delta table: partition columns, their values in its log, and properties. Pure.
 
-A partition's value is text in the log and nowhere else: the column is not in the data files. So only types are taken
-whose text every reader takes for the same value; and an empty text, which every reader takes for NULL, is refused, as
-is one that makes no name of a folder, which other writers of the table (a merge by Spark, too) give to its files.
+A partition's value is text in the log and nowhere else: the column is not in the data files. Therefore only types are
+allowed whose text every reader parses to the same value. An empty text is refused, because every reader treats it as
+NULL; so is a text that cannot be a folder name, because other writers of the table (including a merge by Spark) name
+folders by it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from raycdc.plugins import did_you_mean
 #: The folder of rows that have no value, as Hive, Spark and delta-rs call it.
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
-#: A folder's name, in bytes: file systems end at 255, and every writer makes one of column and value.
+#: The length limit of a folder name in bytes: file systems allow 255, and every writer builds one from column and
+#: value.
 _FOLDER_BYTES_MAX = 250
 
 
@@ -42,7 +44,8 @@ OPTIONS = frozenset(
         "delta.tuneFileSizesForRewrites",
     }
 )
-#: Those that Spark gives a table, as they change what its readers must know of. delta-rs asks readers for more.
+#: Properties that Spark sets itself, because they change what readers must support. delta-rs would require more of
+#: readers.
 BY_SPARK = frozenset({"delta.enableDeletionVectors"})
 
 #: The values of properties that a table does not name.
@@ -116,7 +119,7 @@ def value_text(value: Any) -> str | None:
 
 
 def partition_values(names: Sequence[str], values: Sequence[Any], target: str) -> dict[str, str | None]:
-    """The values of one partition as the log has them. `DataError` for one that no reader or writer could have."""
+    """Return the values of one partition as in the log. Raises `DataError` for an impossible one."""
     for name, value in zip(names, values, strict=True):
         if invalid := _why_invalid(name, value):
             raise _refused(target, name, invalid)
@@ -124,7 +127,7 @@ def partition_values(names: Sequence[str], values: Sequence[Any], target: str) -
 
 
 def check_days(rows: pa.Table, names: Sequence[str], target: str) -> None:
-    """`DataError` where a row has a day that no partition may have in one of the columns `names`."""
+    """Raise `DataError` if a row has a day in one of the columns `names` that no partition may have."""
     for name in names:
         is_day = name in rows.column_names and pa.types.is_date(rows.schema.field(name).type)
         if is_day and beyond_calendar(rows.column(name)):
@@ -132,7 +135,7 @@ def check_days(rows: pa.Table, names: Sequence[str], target: str) -> None:
 
 
 def check_values(rows: pa.Table, names: Sequence[str], target: str) -> None:
-    """`DataError` where a row has such a value in one of the columns `names`, as far as it has them."""
+    """Raise `DataError` if a row has an impossible partition value in one of the columns `names` that it has."""
     check_days(rows, names, target)
     for name in names:
         if name not in rows.column_names or not pa.types.is_string(rows.schema.field(name).type):
@@ -141,7 +144,7 @@ def check_values(rows: pa.Table, names: Sequence[str], target: str) -> None:
         sizes = pc.binary_length(texts)
         # Each byte is three characters of a folder's name at most.
         sure = max(0, (_FOLDER_BYTES_MAX - len(_escaped(name)) - 1) // 3)
-        # The text that stands for NULL has a length of its own, too.
+        # The text that stands for NULL has its own length, too.
         uneven_sizes = pc.or_(pc.equal(sizes, 0), pc.equal(sizes, len(NO_VALUE)))
         unsure = texts.filter(pc.or_(uneven_sizes, pc.greater(sizes, sure)))
         for text in unsure.unique().to_pylist():

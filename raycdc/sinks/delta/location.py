@@ -18,7 +18,7 @@ from raycdc.storage.settings import delta_options
 #: A file that was staged in the folder of a partition (`raycdc.sinks.delta.tasks`), below the table's.
 _STAGED = re.compile(r"([^/=]+=[^/]*/)+part-[0-9]{5}-[0-9]{10}-[0-9a-f-]{36}\.snappy\.parquet")
 
-#: So many files of a partition that are all named so are enough.
+#: The number of files of a partition that are checked for such names.
 _LISTED_MAX = 10_000
 
 
@@ -28,7 +28,7 @@ def storage_options(path: AnyPath) -> dict[str, str] | None:
 
 
 def is_table(path: AnyPath) -> bool:
-    """Whether there is a Delta table. `OSError` where a store is away."""
+    """Return True if a Delta table exists there. Raises `OSError` if a store is unreachable."""
     if isinstance(path, StorePath):
         # delta-rs keeps all threads of the process waiting while it asks a store (deltalake 1.6).
         return any(name.endswith((".json", ".parquet")) for name in names_in(path / "_delta_log"))
@@ -36,8 +36,9 @@ def is_table(path: AnyPath) -> bool:
 
 
 def foreign(path: AnyPath) -> str:
-    """A file or folder, in the folder of no table, that neither a run of raycdc staged there nor readers pass over;
-    empty where there is none. What is staged may stay when a table goes, or never comes to be.
+    """Return a file in a folder without a table that raycdc did not stage and readers would not skip; empty if none.
+
+    Staged files may remain when a table was deleted, or was never created.
     """
     for name in names_in(path):
         if name.startswith(("_", ".", "part-")):
@@ -53,7 +54,7 @@ def foreign(path: AnyPath) -> str:
 
 
 def _is_staged(file: str) -> bool:
-    """Whether it is a staged file, or what is left of one whose writer died."""
+    """Return True if it is a staged file, or the remains of one whose writer died."""
     return file.rpartition("/")[2].startswith(".") or _STAGED.fullmatch(file) is not None
 
 

@@ -1,7 +1,8 @@
-"""Looking at a Delta table's log beside delta-rs: is what was committed on the disk, is the log the one that was read
-before, and did anybody take rows away, or change them?
+"""Checks a Delta table's log independently of delta-rs.
 
-Called by `DeltaTarget` whenever it has refreshed, on its thread; reads the commits that are new since the last time.
+It checks that commits are durable on disk, that the log is the one read before, and that no other writer removed or
+changed rows. Called by `DeltaTarget` after each refresh, on its thread; reads the commits that are new since the last
+call.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from raycdc.sinks.lakes.ownership import COMPARED_BYTES_MAX, are_kept
 from raycdc.state.files.folder import sync_folder
 from raycdc.storage.files import AnyPath, StorePath, content, identity, is_there
 
-#: How many commits a new watch looks back for the pipeline's last one, one number after the other; None is all.
+#: The numbers of commits that a new watch searches for the pipeline's last one, one after the other; None is all.
 _DEPTHS: tuple[int | None, ...] = (10, 1_000, None)
 
-#: Operations that put other rows in the place of those that they remove, or none, whatever their counts say.
+#: Operations that replace or remove rows, whatever their counts say.
 _REPLACING = frozenset({"DELETE", "TRUNCATE", "OVERWRITE", "CREATE OR REPLACE TABLE", "REPLACE TABLE"})
 
 
 class CommitInfo(TypedDict, total=False):
-    """The keys of a commit's ``commitInfo`` that are looked at; any writer may leave any of them out."""
+    """The keys of a commit's ``commitInfo`` that are used; any writer may omit any of them."""
 
     operation: str | None
     operationParameters: dict[str, str] | None
@@ -42,8 +43,9 @@ class CommitInfo(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class DeltaCommit:
-    """A commit of the log: its operation, whether a pipeline of raycdc made it, and the files that it took out and put
-    in because their rows changed, with the rows of the new ones (None where one does not say).
+    """A commit of the log: operation, author, and the files that it removed and added because their rows changed.
+
+    `of_raycdc` says if a pipeline of raycdc made it; `rows_added` is None if a file lacks its count.
     """
 
     version: int
@@ -62,13 +64,13 @@ class _Entry:
     operation: str
     of_raycdc: bool
     ours: bool
-    #: The app transactions in it, by app; None where one of this pipeline may be there that was not found.
+    #: The app transactions in it, by app; None if one of this pipeline may have been missed.
     transactions: Mapping[str, int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class AppTransactions:
-    """The app transactions in all commits behind version `since` of a table, up to the one that was looked at last."""
+    """The app transactions in all commits after version `since` of a table, up to the last one read."""
 
     since: int
     versions: Mapping[str, int]
@@ -82,33 +84,37 @@ class Losses:
 
 
 class LogWatch:
-    """One per handle of a table. `app_id` is the pipeline's, as its commits carry it."""
+    """The watch of one table handle. `app_id` is the pipeline's, as its commits carry it."""
 
     def __init__(self, path: AnyPath, app_id: str) -> None:
         self._path = path
         self._app_id = app_id
         self._seen: int | None = None
-        #: The file of the newest commit that was seen, by what the file system says of it.
+        #: The file of the newest commit seen, as the file system describes it.
         self._file: tuple[object, ...] | None = None
-        #: Commits of others by which rows may have been changed, until somebody who knows the columns looks at them.
+        #: Commits of others that may have changed rows, kept until a caller that knows the columns checks them.
         self._doubted: list[DeltaCommit] = []
-        #: Files of the pipeline's last commit before the first look that were not there then: whoever made that commit
-        #: may have died before it looked for them itself.
+        #: Files of the pipeline's last commit that were missing at the first check: its driver may have died before it
+        #: checked them itself.
         self.lost: list[str] = []
         #: Those of the commits that the last look found new; None where it could not read all of them.
         self.transactions: AppTransactions | None = None
-        #: Commits that were just read, and will be looked at.
+        #: Commits that were just read and not yet checked.
         self._read: dict[int, list[str]] = {}
 
     def is_another(self) -> bool:
-        """Whether the log is not the one of the last look any more: the table was deleted, or made anew. Also where
-        the newest commit of then is part of a checkpoint alone, or was deleted before that look: nobody can tell.
+        """Return True if the log is not the one of the last check: the table was deleted or created again.
+
+        Also True if the newest commit of that check was only in a checkpoint, or was deleted before it, because then
+        nothing can be proved.
         """
         return self._seen is not None and (self._file is None or self._identity(self._seen) != self._file)
 
     def is_newest(self, version: int) -> bool:
-        """Whether the log, in a folder of this machine, has the commit of that version and surely none behind it. In a
-        store a listing costs no more than a file. A cleanup may be half done where there is a checkpoint behind.
+        """Return True if a local log has the commit of that version and certainly none after it.
+
+        In a store, a listing costs no more than a file. If there is a checkpoint after it, a cleanup may be in
+        progress.
         """
         if isinstance(self._path, StorePath) or is_there(self._log_file(version + 1)):
             return False
@@ -146,8 +152,11 @@ class LogWatch:
         return Losses(any(commit.operation == "RESTORE" for commit in suspects)) if suspects else None
 
     def changed(self, columns: Collection[str]) -> str:
-        """The operation by which others changed rows since the pipeline's last commit, in one of `columns`; empty where
-        nobody did. It is asked before each commit.
+        """Return another writer's operation that changed rows of `columns` since the pipeline's last commit.
+
+        Empty if none.
+
+        Called before each commit.
         """
         for commit in self._doubted:
             if not self._keeps_rows(commit, columns):
@@ -177,8 +186,8 @@ class LogWatch:
         return entries
 
     def _history(self, table: DeltaTable, count: int | None) -> list[_Entry]:
-        # delta-rs' history takes most of a look's time, and keeps all threads of the process waiting (deltalake 1.6);
-        # files of commits are read for what they added anyway.
+        # delta-rs' history takes most of a check's time and blocks all threads of the process (deltalake 1.6); the
+        # commit files are read anyway for their added files.
         newest, entries = table.version(), []
         for version in range(newest, -1 if count is None else max(-1, newest - count), -1):
             try:
@@ -199,13 +208,13 @@ class LogWatch:
         replaces = operation == "WRITE" and mode == "OVERWRITE"
         found = [json.loads(line)["txn"] for line in lines if line.startswith('{"txn"')]
         transactions = {str(txn["appId"]): int(txn["version"]) for txn in found}
-        # Another writer may write its lines in another way.
+        # Another writer may format its lines differently.
         unclear = self._app_id not in transactions and any(self._app_id in line for line in lines)
         operation = mode if replaces else operation
         return _Entry(version, operation, of_raycdc, ours, None if unclear else transactions)
 
     def _synced(self, entry: _Entry) -> DeltaCommit:
-        """A commit, which is on the disk now with the files that it added, whoever wrote them."""
+        """Return a commit after making it and its added files durable, whoever wrote them."""
         log = self._log_file(entry.version)
         try:
             # Texts in it may have line separators of Unicode, at which `splitlines` would cut, too.
@@ -229,11 +238,14 @@ class LogWatch:
         )
 
     def _sync(self, log: Path, files: Sequence[Path], table: Path) -> None:
-        """What a store answered is kept; a folder of this machine keeps what was synced."""
+        """Sync the files.
+
+        In a store, everything that was acknowledged is durable; in a local folder, only synced files are.
+        """
         for path in [log, *files]:
             with suppress(FileNotFoundError), path.open("rb") as file:  # Vacuumed meanwhile.
                 os.fsync(file.fileno())
-        # Its names change with files that are added to it, and when the log's folder is made.
+        # The table's folder changes with added files, and when the log's folder is created.
         folders = {log.parent, table} if files or self._seen is None else {log.parent}
         # Folders of partitions may be new, and so may the folders they are in.
         for folder in {path.parent for path in files} - folders:
@@ -243,7 +255,7 @@ class LogWatch:
                 sync_folder(folder)
 
     def _takes_rows(self, commit: DeltaCommit) -> bool:
-        """Whether there are rows before `commit` that are not there after it, neither changed nor moved."""
+        """Return True if `commit` removes rows, and does not merely change or move them."""
         if commit.operation == "RESTORE":
             return True
         if not commit.removed:
@@ -252,14 +264,15 @@ class LogWatch:
             return True
         before = self._rows_at(commit.version - 1)
         counts = [before.get(path) for path in commit.removed]
-        # Whether who does not say how many there are keeps them, their contents will tell.
+        # If the writer gives no number of rows, the contents are compared.
         if commit.rows_added is None or None in counts:
             return False
         return sum(count or 0 for count in counts) > commit.rows_added
 
     def _keeps_rows(self, commit: DeltaCommit, columns: Collection[str]) -> bool:
-        """Whether each row that a commit rewrote is there after it, as `columns` say it. Who cannot be looked at any
-        more, or rewrote too much for that, is believed.
+        """Return True if each rewritten row still exists after the commit, compared by `columns`.
+
+        A commit that cannot be read any more, or that rewrote too much to compare, is trusted.
         """
         try:
             old, new = (table_at(self._path, commit.version - back) for back in (1, 0))
@@ -276,13 +289,16 @@ class LogWatch:
             return True
 
     def _has_all_of(self, table: DeltaTable, version: int) -> bool:
-        """Whether `table` has all rows of an older version of it."""
+        """Return True if `table` has all rows of an older version of it."""
         if version < 0 or has_vectors(table):
             return False
         return self._rows_at(version).keys() <= _files(table).keys()
 
     def _rows_at(self, version: int) -> Mapping[str, int | None]:
-        """The data files of an older version, with their numbers of rows; none where nobody knows any more."""
+        """Return the data files of an older version with their numbers of rows.
+
+        No real file if it cannot be read any more.
+        """
         try:
             return _files(table_at(self._path, version))
         except (DeltaError, OSError):
@@ -290,7 +306,7 @@ class LogWatch:
 
 
 def _transactions(entries: Sequence[_Entry], since: int, version: int) -> AppTransactions | None:
-    """Those of `entries`, the newest first, which are to be all commits behind `since` up to `version`."""
+    """Return the app transactions of `entries`, newest first, if they are all commits after `since` up to `version`."""
     if version <= since or [entry.version for entry in entries] != [*range(version, since, -1)]:
         return None
     versions: dict[str, int] = {}
@@ -318,7 +334,7 @@ def _rows_of(statistics: str | None) -> int | None:
 
 
 def _note(text: str | None) -> Mapping[str, object]:
-    """The user's metadata of a commit where it is a note such as ours."""
+    """Return a commit's user metadata if it is a note like ours."""
     try:
         note = json.loads(text or "null")
     except ValueError:

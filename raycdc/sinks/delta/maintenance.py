@@ -1,15 +1,15 @@
-"""Upkeep of Delta tables on a schedule: small files made large ones, and files that nobody needs deleted.
+"""Scheduled maintenance of Delta tables: compacts small files, and deletes files that are no longer needed.
 
-Called by `raycdc.sinks.delta.sink` after a commit; `raycdc.sinks.lakes.maintenance` says what it may do, and when. Its
+Called by `raycdc.sinks.delta.sink` after a commit; `raycdc.sinks.lakes.maintenance` decides what is done, and when. Its
 commit is for the very next version of the table after the one that it read.
 
-Work beyond moving rows of plain files (deletion vectors, an order of rows) is done by Spark's OPTIMIZE.
+Work beyond moving rows of plain files (deletion vectors, sorting) is done by Spark's OPTIMIZE.
 
-Compaction makes large files of small ones. Rows are streamed from file to file in their order, partition by partition,
-and neither looked at nor changed. delta-rs has a compaction of its own, which is not used: two of them at once do not
-see each other, and each adds the rows of the same files again (deltalake 1.6). A commit of these actions is for the
-very next version; and where removing files may count as a change of data, as in upsert tables, it does, so that another
-writer's compaction that began before sees it.
+Compaction replaces small files by large ones. Rows are streamed from file to file in their order, partition by
+partition, without interpreting them. delta-rs's own compaction is not used: two concurrent ones do not detect each
+other, and each adds the rows of the same files (deltalake 1.6). Here the commit is for the very next version. If
+removing files may count as a change of data, as in upsert tables, it is marked so, so that another writer's compaction
+that began earlier detects it.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class DeltaCompaction:
 def compaction(
     table: DeltaTable, folder: AnyPath, *, target_bytes: int, run_bytes: int, data_change: bool
 ) -> DeltaCompaction | None:
-    """Write the files that take the place of small ones in the snapshot of `table`, of `run_bytes` together; None where
-    its files are not simply its rows. A commit that fails leaves files that nobody reads.
+    """Write large files for small ones of the snapshot of `table`, of `run_bytes` in total.
+
+    Returns None if its files are not simply its rows. A failed commit leaves files that are never read.
     """
     files = snapshot_files(table) if is_plain(table) else None
     if files is None:
@@ -118,7 +119,7 @@ def _rows(folder: AnyPath, files: Sequence[SnapshotFile], schema: pa.Schema) -> 
 
 
 class DeltaMaintenance:
-    """One per sink; holds nothing of a table."""
+    """The maintenance of one sink's tables; it keeps no state of a table."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class DeltaMaintenance:
         self._schedule = MaintenanceSchedule(options.every, clock, warn)
 
     def after_commit(self, target: DeltaTarget, generation: int) -> None:
-        """Optimise the table if it is time. `SinkError` with its name for what is no other writer's doing."""
+        """Optimise the table if it is due. Raises `SinkError` for errors that no other writer caused."""
         mark = target.path / "_raycdc" / MARK
         self._schedule.run(target, mark, generation, lambda run_bytes: self._done(target, run_bytes))
 
@@ -163,7 +164,7 @@ class DeltaMaintenance:
         return MaintenanceOutcome.DONE if done else MaintenanceOutcome.MORE
 
     def _optimize(self, target: DeltaTarget, run_bytes: int) -> bool:
-        """Whether nothing is left to do."""
+        """Optimise the table; return True if nothing is left to do."""
         fields = {field.name: field.type for field in target.arrow() if field.name not in target.partition_columns}
         # By other columns no file could be left out: they have no bounds.
         order = [name for name in self._options.z_order if name in fields and has_bounds(fields[name])]

@@ -23,7 +23,7 @@ NO_SPARK_AT_STORES = (
     "{}: Spark does that, and Delta's Spark writes to an object store in a way in which two writers overwrite each "
     "other's commit. Leave it out."
 )
-#: Readers that began before may still read what a vacuum deletes.
+#: Readers that began earlier may still read files that a vacuum deletes.
 VACUUM_MIN = timedelta(hours=1)
 
 
@@ -74,7 +74,7 @@ class DeltaSinkConfig(SinkConfig):
         rules = NAMES[self.type]
         if not self.store:
             return rules
-        # What follows on them in a URL is no part of the path.
+        # In a URL, the path ends before these characters.
         return replace(rules, database=f"{rules.database}?#", table=f"{rules.table}?#")
 
     def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:

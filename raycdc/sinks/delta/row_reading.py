@@ -25,7 +25,7 @@ from raycdc.storage.files import reading
 
 @dataclass(frozen=True, slots=True)
 class RewrittenColumn:
-    """A column of a table that is written anew; its values are those of `origin`, else `constant`, else null."""
+    """A column of a rewritten table; its values are those of `origin`, else `constant`, else null."""
 
     field: pa.Field
     origin: str | None
@@ -47,7 +47,7 @@ class RewrittenColumn:
 
 
 def has_vectors(table: DeltaTable) -> bool:
-    """Whether rows of the table may be marked as deleted beside their files."""
+    """Return True if deletion vectors may mark rows of the table as deleted."""
     return "deletionVectors" in (table.protocol().reader_features or ())
 
 
@@ -60,7 +60,7 @@ def key_batches(table: DeltaTable, names: Sequence[str], within: Any) -> Iterato
 
 
 def file_batches(table: DeltaTable, paths: Collection[str], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The columns `names` of those data files of a table without deletion vectors that have one of the `paths`."""
+    """Yield the columns `names` of those data files in `paths`, for a table without deletion vectors."""
     rows = table.to_pyarrow_dataset()
     for fragment in rows.get_fragments():
         if fragment.path in paths:
@@ -68,12 +68,10 @@ def file_batches(table: DeltaTable, paths: Collection[str], names: Sequence[str]
 
 
 def rewritten_batches(table: DeltaTable, columns: Sequence[RewrittenColumn]) -> Iterator[pa.RecordBatch]:
-    """The rows of the table with other `columns`. The result asks nothing of delta-rs any more, which may be who
-    iterates.
-    """
+    """Yield the rows of the table with other `columns`, without calling delta-rs, which may be the consumer."""
     schema = pa.schema([column.field for column in columns])
     if has_vectors(table):
-        # One column at least, so that there are rows where all columns are new.
+        # At least one column is read, so that there are rows even if all columns are new.
         origin_names = list(dict.fromkeys(c.origin for c in columns if c.origin is not None))
         batches = _ahead(_queried(table, origin_names or [table.schema().fields[0].name]))
         return (pa.RecordBatch.from_arrays([c.of(batch) for c in columns], schema=schema) for batch in batches)

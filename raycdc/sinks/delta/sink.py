@@ -2,9 +2,9 @@
 
 Rows are written as Parquet by the stage tasks (*fused*: segment in, data file out, nothing in between) and become
 visible by one commit of their names. Log rows of an upsert table are compacted to the last row per key and merged, in
-one of three ways: up to `SMALL_BYTES_MAX` without any task and file in between, which takes milliseconds; compacted by
-tasks and merged in this process, which takes a tenth of a second and more; and by Spark's MERGE above
-`MERGE_IN_PROCESS_BYTES_MAX`, which takes seconds but any size.
+one of three ways: up to `SMALL_BYTES_MAX` without tasks and intermediate files, which takes milliseconds; compacted by
+tasks and merged in this process, which takes a tenth of a second or more; and by Spark's MERGE above
+`MERGE_IN_PROCESS_BYTES_MAX`, which takes seconds but handles any size.
 
 | write | snapshot rows | log rows |
 |---|---|---|
@@ -13,9 +13,9 @@ tasks and merged in this process, which takes a tenth of a second and more; and 
 | upsert, ``on_existing = "merge"`` | merge | merge |
 | upsert, of several source tables | merge, if the table lacks the new keys | the same |
 
-An epoch with both is two commits, append before merge. A truncation replaces all rows by those after it in one commit.
+An epoch with both has two commits, append before merge. A truncation replaces all rows by those after it in one commit.
 
-The place of a lake, as a sink of files holds it: a folder of this machine or a URL, and how tasks may reach that.
+`Lake` is the location of a lake: a folder of this machine or a URL, with the access of tasks to it.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self.small_bytes_max = SMALL_BYTES_MAX
         self._maintenance: DeltaMaintenance | None = None
         self._targets: dict[TableId, DeltaTarget] = {}
-        #: Asked while another thread may be committing to the target.
+        #: Read while another thread may be committing to the target.
         self._takes: dict[TableId, _Takes] = {}
         self._with_options: set[str] = set()
 
@@ -144,13 +144,13 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
     @property
     def root(self) -> AnyPath:
-        """The folder of the lake; of a store, until it is opened, nobody knows how it is reached."""
+        """Return the folder of the lake. For a store, its access settings are known only after `open`."""
         return self._lake.root
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[DeltaSteps]:
-        # Who only reads has a handle of its own: refreshing the shared one would move the snapshot that a commit under
-        # way has just checked.
+        # A call that only reads gets its own handle: refreshing the shared one would move the snapshot that a running
+        # commit has just checked.
         table = self._target(target) if writes else self._handle(target)
         with delta_errors(table):
             yield DeltaSteps(table, self._context, self._with_options)
@@ -164,7 +164,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
     def apply_schema(self, work: TableCommit) -> None:
         super().apply_schema(work)
-        # Nobody commits to the target now, and opening a table once more is most of the work of a small one.
+        # There are no other commits to the target now, and opening a table again is most of the work for a small one.
         if self._reached.of(work.target) is not None:
             self._takes[work.target] = _Takes.of(self._target(work.target))
 
@@ -198,7 +198,7 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         self._with_options.discard(str(target))
 
     def discard(self, target: TableId) -> None:
-        """Delete a table with all its versions: for one that is nobody's but the pipeline's."""
+        """Delete a table with all its versions. Only for a table that belongs to the pipeline alone."""
         delete_table(table_folder(self.root, target), "_delta_log")
         self.forget(target)
         self._targets.pop(target, None)
@@ -225,14 +225,14 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
         if target not in self._takes:
             handle = self._handle(target)
             if not handle.refresh():
-                # The commit under way makes it. Where somebody else is faster, theirs is refused, and so is this; or it
-                # is replaced, by one that takes this; or it is taken over, and may have the same keys.
+                # The present commit creates it. If another writer is faster, its table is refused, and so is this
+                # commit; or it is replaced by a table with this layout; or it is adopted, and may have the same keys.
                 return _Takes(appended=self._context.on_existing != "merge")
             self._takes[target] = _Takes.of(handle)
         return self._takes[target]
 
     def _partition_by(self, work: TableCommit) -> Sequence[str]:
-        """The columns that the target is partitioned by; those asked for, where it is asked."""
+        """Return the target's partition columns; if the layout requests some, those."""
         return work.layout.columns if work.layout.partitions else self._taken(work.target).partitions
 
     def _append(self, work: TableCommit, inputs: list[Input], staged: StagedDelta, batch: StageBatch) -> None:
@@ -263,6 +263,6 @@ class DeltaSink(ExactlyOnceSink[DeltaSteps]):
 
 
 def _are_small(inputs: Sequence[Input], bytes_max: int, context: SinkContext) -> bool:
-    """Whether rows to merge are few, and here: another node may be away when they are committed."""
+    """Return True if the rows to merge are few and local: another node may be unreachable when they are committed."""
     here = all(entry.segment.node == STATE_NODE for entry in inputs)
     return here and context.without_tasks(sum(entry.bytes for entry in inputs), bytes_max)

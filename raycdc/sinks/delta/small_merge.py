@@ -1,12 +1,12 @@
-"""Merging a few rows into a few small files of a Delta table: read, compact, write one file, in this process.
+"""Merges a few rows into a few small files of a Delta table, in this process: read, compact, write one file.
 
 Called by `DeltaTarget.merge`. A general merge plans a join and starts threads for it, which costs more than the work
-where a handful of rows meets a file of some kilobytes: measured 15 ms of CPU a table against 4 ms. So: the files that
-may hold one of the keys (by their statistics, as a merge would choose them) are read whole, rows with these keys are
-left out, and what stays becomes one new file together with the new rows. Where there are many small files they are
-taken along, so that a table of small epochs does not fall to pieces.
+itself if a handful of rows meets a file of some kilobytes: measured 15 ms of CPU per table against 4 ms. Here the files
+that may hold one of the keys (by their statistics, as a merge would choose them) are read completely, rows with these
+keys are left out, and the remaining rows and the new ones become one new file. If there are many small files, they are
+included, so that a table of small epochs does not accumulate them.
 
-The commit removes what was read and adds what was written, for the very next version or not at all: nobody else's
+The commit removes the files read and adds the file written, for the very next version or not at all, so that no other
 commit lies between.
 """
 
@@ -37,16 +37,16 @@ from raycdc.storage.files import AnyPath, reading, relative
 
 Action = AddAction | RemoveAction
 
-#: Files of so many bytes together are rewritten in this way; above it a merge that streams is worth its start.
+#: Files of up to this size together are rewritten in this way; above it, a streaming merge is worth its startup cost.
 REWRITE_BYTES_MAX = 4 << 20
 
-#: And of so many rows: a few bytes may stand for millions of equal values.
+#: The limit on their rows: a few bytes may stand for millions of equal values.
 REWRITE_ROWS_MAX = 1 << 18
 
 #: Rows that are merged in this way, in memory.
 CHANGES_BYTES_MAX = 16 << 20
 
-#: A file below this is small; so many of them are made one with the next rows.
+#: A file below this size is small; this many of them are combined when the next rows are merged.
 SMALL_FILE_BYTES = 256 << 10
 SMALL_FILES_MAX = 8
 
@@ -61,11 +61,11 @@ _SPECIAL_SETTINGS = ("delta.constraints.", "delta.columnMapping.mode", "delta.en
 
 
 def rewrite(table: DeltaTable, folder: AnyPath, changes: pa.Table, key: Sequence[str]) -> list[Action] | None:
-    """The rewrite that merges compacted `changes` (with `DELETED`) into the snapshot of `table`; None: not in this way.
+    """Return the rewrite that merges compacted `changes` (with `DELETED`) into the snapshot of `table`.
 
-    Rows of a partition are rewritten by themselves; one that moves to another leaves its file and is in a new one. A
-    commit that fails leaves files that nobody reads, for VACUUM to find: whether it failed before it was in the log or
-    after is not always known.
+    None: this way is not possible. Rows of a partition are rewritten separately; a row that moves to another partition
+    leaves its file and is in a new one. A failed commit leaves files that are never read, for VACUUM to find, because
+    it is not always known if it failed before it was in the log.
     """
     if changes.nbytes > CHANGES_BYTES_MAX or not is_plain(table) or TableConstraints.of(table):
         return None
@@ -119,7 +119,7 @@ class SnapshotFile:
     def removed(self, partition: Mapping[str, str | None]) -> RemoveAction:
         now_ms = time.time_ns() // 1_000_000
         return RemoveAction(
-            # delta-rs writes it into the log as it stands there.
+            # delta-rs writes it into the log unchanged.
             unquote(self.path),
             data_change=True,
             deletion_timestamp=now_ms,
@@ -133,7 +133,7 @@ def _small(files: Sequence[SnapshotFile]) -> bool:
 
 
 def snapshot_files(table: DeltaTable) -> list[SnapshotFile] | None:
-    """The data files of the snapshot that `table` has; None when not all are described as ours are."""
+    """Return the data files of the snapshot of `table`; None if not all are described like ours."""
     partition_by = table.metadata().partition_columns
     found = pa.table(table.get_add_actions(flatten=True))
     if not _has_values(found, partition_by, pa.schema(table.schema().to_arrow())):
@@ -144,7 +144,7 @@ def snapshot_files(table: DeltaTable) -> list[SnapshotFile] | None:
 
 
 def _has_values(files: pa.Table, partition_by: Sequence[str], schema: pa.Schema) -> bool:
-    """Whether values that partition the files are there, of types whose text we write as others read it."""
+    """Return True if the files have their partition values, of types that we and others write in the same way."""
     if any(unfit(name, schema.field(name).type) for name in partition_by):
         return False
     return not files.num_rows or {f"{_PARTITION}{name}" for name in partition_by} <= set(files.column_names)
@@ -175,7 +175,7 @@ def _written(
 
 
 def is_plain(table: DeltaTable) -> bool:
-    """Whether the table's files are simply its rows, and nobody asked for more than that."""
+    """Return True if the table's files are simply its rows, and it needs no further features."""
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     metadata = table.metadata()
@@ -191,14 +191,17 @@ def is_plain(table: DeltaTable) -> bool:
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Whether values of the type are equal in one way only, unlike those of floating point."""
+    """Return True if values of the type are equal in one way only, unlike floating point."""
     exact = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_date, pa.types.is_timestamp,
              pa.types.is_decimal, pa.types.is_boolean)  # fmt: skip
     return any(is_it(kind) for is_it in exact)
 
 
 def _has_exact_bounds(kind: pa.DataType) -> bool:
-    """Whether every writer's statistics hold: bounds of decimals may be doubles, those of timestamps milliseconds."""
+    """Return True if every writer's statistics are exact.
+
+    Bounds of decimals may be doubles, and those of timestamps milliseconds.
+    """
     return bool(pa.types.is_integer(kind) or pa.types.is_date(kind))
 
 
@@ -233,7 +236,7 @@ def _read(folder: AnyPath, files: Sequence[SnapshotFile], schema: pa.Schema, par
 
 
 def in_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """`rows` with the columns of the table; those that are missing were added or dropped elsewhere, and are null."""
+    """Return `rows` with the columns of the table; missing ones, which were added or dropped elsewhere, are null."""
     columns = [
         rows.column(wanted.name).cast(wanted.type)
         if wanted.name in rows.column_names

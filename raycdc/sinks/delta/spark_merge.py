@@ -1,7 +1,7 @@
-"""MERGE by Spark, for epochs too large to merge in the driver process; and OPTIMIZE for what only Spark can.
+"""MERGE by Spark, for epochs too large to merge in the driver process; and OPTIMIZE that only Spark can do.
 
-Called by `sink` from any thread. MERGE takes its app transaction from *session* settings, so every merge
-has a session of its own and none sees another's.
+Called by `sink` from any thread. MERGE takes its app transaction from *session* settings, so every merge has a session
+of its own and they do not affect each other.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from raycdc.storage.files import StorePath
 #: Two commits of Delta's own library for Spark may overwrite each other at an object store.
 NOT_AT_STORES = "Spark does not write to an object store here, where its commits are not safe"
 
-#: By which an error of the JVM is about the table: Delta's classes and exceptions, and a file of its that is gone.
+#: Texts that show that a JVM error concerns the table: Delta's classes and exceptions, and a missing file.
 _TABLES_OWN = ("[DELTA_", "io.delta.exceptions", "FAILED_READ_FILE", "java.io.FileNotFoundException")
-#: By which it is about another writer.
+#: Texts that show that another writer caused it.
 _RIVALS = ("DELTA_CONCURRENT", "io.delta.exceptions.Concurrent")
 
 
@@ -43,7 +43,7 @@ def merge(
 ) -> None:
     """Upsert and delete the compacted rows in Parquet `files`, atomically with the vector of `commit_metadata`.
 
-    With `order_by` a row of the target with a greater value of that column stays as it is.
+    With `order_by`, a row of the target with a greater value of that column stays unchanged.
     """
     with _of_spark(spark, target, "cannot be merged into"):
         session = spark.newSession()
@@ -72,8 +72,9 @@ def set_options(spark: Any, target: DeltaTarget, options: Mapping[str, str]) -> 
 
 
 def optimize(spark: Any, target: DeltaTarget, order: Sequence[str], *, target_bytes: int) -> None:
-    """Make small files larger, with `order` clustering all rows by these columns. Deletion vectors are applied where
-    that pays. Another writer that takes the same files out meanwhile wins.
+    """Combine small files; with `order`, cluster all rows by these columns.
+
+    Deletion vectors are applied if that pays off. If another writer removes the same files meanwhile, its commit wins.
     """
     if isinstance(target.path, StorePath):
         raise TargetModifiedError(
@@ -102,10 +103,12 @@ def _of_spark(
     refusal: type[SinkError] = TargetModifiedError,
     rivals_win: bool = False,
 ) -> Iterator[None]:
-    """Has what Spark raises inside told: the table `what`. That is a `refusal` where Delta or Spark's analysis says so,
-    and another writer's doing a `TargetModifiedError`, or with `rivals_win` a `CommitFailedError`. Else it is Spark's
-    trouble or the disk's, and a `SinkError`; a `SparkLostError` where the JVM of `spark` is gone. Whatever else is
-    raised, statements that are no SQL among it, is a bug.
+    """Turn Spark's errors within the block into errors about the table `what`.
+
+    An error of Delta or of Spark's analysis becomes a `refusal`; one that another writer caused, a
+    `TargetModifiedError`, or with `rivals_win` a `CommitFailedError`; any other error of Spark or the disk, a
+    `SinkError`; and if the JVM of `spark` is gone, a `SparkLostError`. Other errors, such as invalid SQL, are bugs and
+    pass through.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import ParseException, PySparkException

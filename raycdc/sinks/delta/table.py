@@ -1,17 +1,17 @@
-"""One Delta table as its log shows it: its columns, and what it holds of this pipeline. `commits` writes to it.
+"""One Delta table as its log shows it: its columns, and the pipeline's vector in it. `commits` writes to it.
 
 Called by `sink`, by one thread at a time per table. Every commit carries an app transaction of the pipeline whose
 version holds (epoch, step, generation), so the vector is part of the same atomic commit as the rows.
 
-A handle does not see commits, its own neither, until it is refreshed; `refresh` comes before everything else. Two
-things are done there, because delta-rs does not do them:
+A handle sees no commits, not even its own, until it is refreshed; `refresh` comes before everything else. It does two
+things that delta-rs does not do:
 
-* It syncs nothing: what a commit wrote is on the disk before the commit counts.
-* A RESTORE, a DELETE, an UPDATE or an overwrite of others takes rows away, or changes them, and leaves the vector as it
-  was: it is looked for, and refused, unless all files are there again.
+* It syncs commits and their files to disk before they count.
+* It searches for a RESTORE, DELETE, UPDATE or overwrite by others, which removes or changes rows without changing the
+  vector, and refuses the table unless all files exist again.
 
-A table that was deleted and made anew is another one, whatever it holds: each commit names the table that it is for, by
-Delta's id of it, in a second app transaction (`mark_of`). Commits of older raycdcs, and the first one of a table, have
+A table that was deleted and created again is a different one, whatever it holds: each commit names its table by Delta's
+id, in a second app transaction (`mark_of`). Commits of older versions of raycdc, and the first one of a table, have
 none.
 """
 
@@ -76,7 +76,7 @@ def number_of(table_id: str) -> int:
     return int.from_bytes(hashlib.sha256(table_id.encode()).digest()[:8]) >> 1
 
 
-#: The version of that transaction in a commit that puts a table in the place of another: its id is not known yet.
+#: The version of that transaction in a commit that replaces a table: the new id is not known yet.
 NOT_NOTED = 0
 
 
@@ -89,13 +89,16 @@ class _Record:
 
     @classmethod
     def read(cls, table: DeltaTable, app_id: str) -> _Record:
-        """From all commits since the last checkpoint, and that: delta-rs reads them anew for each question."""
+        """Return the record from the last checkpoint and all commits since then.
+
+        delta-rs reads them again for each call.
+        """
         version = table.transaction_version(app_id)
         noted = None if version is None else table.transaction_version(mark_of(app_id))
         return cls(None if version is None else version_to_vector(version), noted or None)
 
     def after(self, transactions: Mapping[str, int], app_id: str) -> _Record:
-        """That behind commits with these app transactions."""
+        """Return the record after commits with these app transactions."""
         version = transactions.get(app_id)
         vector = self.vector if version is None else version_to_vector(version)
         return _Record(vector, None if vector is None else transactions.get(mark_of(app_id), self.table) or None)
@@ -111,25 +114,25 @@ class DeltaTarget:
         #: The table as the subject of a sentence.
         self.location = f"The Delta table {path} ({name})"
         self._table: DeltaTable | None = None
-        #: How the store was reached when that was opened.
+        #: The store's access settings with which the table was opened.
         self._reached: dict[str, str] | None = None
         self.log = LogWatch(path, app_id)
         #: The record of the pipeline, and the version of the table that has it.
         self._record: tuple[int, _Record] | None = None
         #: The table that is this pipeline's, by the name that Delta gave it; empty as long as none is.
         self._id = ""
-        #: Whether nothing was tried since the last refresh: then there is nothing newer that a commit must know of.
+        #: True if nothing was tried since the last refresh, so that a commit need not refresh again.
         self._fresh = False
 
     def refresh(self) -> bool:
-        """Bring the handle to the newest version; False when there is no Delta table.
+        """Bring the handle to the newest version. Returns False if there is no Delta table.
 
-        What is new since the last time is on the disk afterwards. `SinkError` when others took rows away in it, or
-        when the table is not the one that it was.
+        New commits are on disk afterwards. Raises `SinkError` if others removed rows in them, or if the table is a
+        different one than before.
         """
         try:
             if self._table is not None and self.log.is_another():
-                # delta-rs would go on with what it read of the table that was.
+                # delta-rs would go on with data of the old table.
                 self.drop()
             if self._table is not None and keys_change(self.path) and self._reached != storage_options(self.path):
                 # A table of delta-rs keeps the keys that it was opened with.
@@ -141,7 +144,7 @@ class DeltaTarget:
                 self._reached = storage_options(self.path)
                 self._table = opened_with(self._reached, self.path)
             elif not self.log.is_newest(self._table.version()):
-                # It lists the log, which costs more with every commit; and most looks find nothing new.
+                # It lists the log, which costs more with every commit, and most checks find nothing new.
                 self._table.update_incremental()
             losses = self.log.inspect(self._table)
         except TableNotFoundError:
@@ -159,16 +162,16 @@ class DeltaTarget:
         return True
 
     def forget(self) -> None:
-        """For who makes the table: whichever one was there counts no more, and the next `refresh` finds what is."""
+        """Forget the earlier table before creating one; the next `refresh` finds what exists."""
         self.drop()
         self._id = ""
 
     def drop(self) -> None:
-        """Close the handle: the next `refresh` opens the table anew, and looks whether it is the same one."""
+        """Close the handle. The next `refresh` opens the table again, and checks that it is the same one."""
         self._table, self._record, self.log = None, None, LogWatch(self.path, self.app_id)
 
     def _check_same(self) -> None:
-        """`SinkError` when the table is not the one that this handle, or a commit of the pipeline, was for."""
+        """Raise `SinkError` if the table is not the one that this handle, or a commit of the pipeline, was for."""
         here, record = self.id, self._held()
         if (self._id and self._id != here) or (record.table is not None and record.table != number_of(here)):
             raise TargetDroppedError(
@@ -239,7 +242,7 @@ class DeltaTarget:
         return Ownership.of(self.table.metadata().configuration, self.app_id, CREATED_BY)
 
     def left_empty(self) -> bool:
-        """Whether the table is an earlier start's of this pipeline, with another state, which wrote no row."""
+        """Return True if an earlier start of this pipeline, with another state, created the table and wrote no row."""
         return self.ownership.created_by_pipeline and not self.table.file_uris()
 
     def arrow(self) -> pa.Schema:
@@ -259,9 +262,9 @@ class DeltaTarget:
             )
 
     def first_of(self, keys: pa.Table) -> Key | None:
-        """One of `keys` that a row of the table has, as its columns and values; None when no row has any.
+        """Return one of `keys` that a row of the table has, as columns and values; None if there is none.
 
-        Reads the key columns of the files whose statistics do not rule them out.
+        Reads the key columns of the files whose statistics do not exclude the keys.
         """
         if not keys.num_rows:
             return None
@@ -298,8 +301,10 @@ class DeltaTarget:
 
 @contextmanager
 def delta_errors(target: DeltaTarget) -> Iterator[None]:
-    """What delta-rs says of the table within the block becomes a `SinkError`: it reads parts of the log only when they
-    are asked for, and somebody may have deleted them meanwhile. Errors of our own files go through.
+    """Turn errors of delta-rs within the block into a `SinkError`.
+
+    delta-rs reads parts of the log only when needed, and they may have been deleted meanwhile. Errors of our own files
+    pass through.
     """
     try:
         yield
@@ -319,28 +324,31 @@ def _key_batches(target: DeltaTarget, names: Sequence[str], within: ds.Expressio
 
 
 def unreadable(target: DeltaTarget, cause: Exception) -> SinkError:
-    """An error of reading it; the next look opens it anew, as the handle may be of a table that is not there."""
+    """Return a reading error, and close the handle, so that the next `refresh` opens the table again."""
     error = target.error("cannot be read", cause)
     target.drop()
     return error
 
 
 def is_ours_alone(target: DeltaTarget) -> bool:
-    """Whether all rows of the table are to be those of its source, but for rows that others added."""
+    """Return True if all rows of the table come from its source, except rows that others added."""
     return target.ownership.created_by_us and not set(META_COLUMNS) <= set(target.arrow().names)
 
 
 def is_the_tables(error: Exception) -> bool:
-    """Whether it is about the table and no bug of ours; for some of its errors delta-rs has no class at all."""
+    """Return True if the error concerns the table and is no bug of ours.
+
+    Delta-rs has no class for some of its errors.
+    """
     if type(error) is Exception or isinstance(error, DeltaError | OSError):
         return True
-    # Arrow reads the files of a table, which somebody may have damaged; its computing is our own.
+    # Arrow reads the files of a table, which may be damaged; its computations are our own.
     libraries = ("deltalake", "pyarrow.parquet", "pyarrow.dataset")
     return isinstance(error, pa.ArrowException | ValueError) and raised_in(error, *libraries)
 
 
 def _is_of_delta(error: Exception) -> bool:
-    """Whether delta-rs said it, among errors that may be of our own files, too."""
+    """Return True if the error comes from delta-rs, even if its class could also be that of our own files."""
     if isinstance(error, DeltaError):
         return True
     return (type(error) is Exception or isinstance(error, OSError)) and raised_in(error, "deltalake")

@@ -1,9 +1,9 @@
-"""The demands of a Delta table on its rows: CHECK constraints, invariants, NOT NULL, and columns that are generated.
+"""The constraints of a Delta table: CHECK constraints, invariants, NOT NULL, and generated columns.
 
-Tables that this pipeline makes have none; others may have given theirs, or ours, some. delta-rs checks them wherever it
-writes rows itself, in merges and appends of rows, and computes generated columns in appends. A commit that only names
-files passes them by, so it is not made to such a table. Refused by name are what delta-rs does not do: it does not
-number the rows of identity columns, nor compute generated ones where rows are updated.
+Tables that this pipeline creates have none; others may have added some. delta-rs checks them whenever it writes rows
+itself, in merges and appends of rows, and computes generated columns in appends. A commit that only names files would
+bypass them, so it is not used for such a table. Two things that delta-rs does not do are refused: numbering the rows of
+identity columns, and computing generated columns in updates.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The verbs of `raycdc.sinks.steps` for a Delta table. `table` shows it, and `commits` makes each commit.
+"""The verbs of `raycdc.sinks.steps` for a Delta table. `table` reads it, and `commits` makes each commit.
 
-Log rows of an upsert table are merged in one of three ways, as `raycdc.sinks.delta.sink` says.
-
-What others did to rows of a Delta table since this pipeline's last commit. Called by `target` before each commit.
+Log rows of an upsert table are merged in one of three ways, as described in `raycdc.sinks.delta.sink`. Before each
+commit, `check_unchanged` refuses changes of rows by others since this pipeline's last commit.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ MERGE_IN_PROCESS_BYTES_MAX = 128 << 20
 
 @dataclass(slots=True)
 class StagedDelta:
-    """Results of a table's stage tasks: files to append, and compacted files to merge; or what is small to merge."""
+    """Results of a table's stage tasks: files to append, compacted files to merge, or a small merge."""
 
     append: list[DataFile] = field(default_factory=list)
     merge: list[CompactedFile] = field(default_factory=list)
@@ -150,7 +149,7 @@ class DeltaSteps(Target):
     def vanished(self, staged: StagedDelta, step: int) -> Sequence[str]:
         if step == STEP_APPEND:
             columns = self._table.partition_columns
-            # Staged before somebody's table, with its own partitions, was taken over.
+            # Staged before another writer's table, with its own partitions, was adopted.
             if invalid := [str(file.path) for file in staged.append if [*dict(file.partition)] != columns]:
                 return invalid
         paths = [file.path for file in (staged.append if step == STEP_APPEND else staged.merge)]
@@ -162,7 +161,7 @@ class DeltaSteps(Target):
 
     def abandon(self, staged: StagedDelta) -> None:
         with suppress(OSError, DeltaError):
-            # Of a table that is there, a version that somebody brings back may name them.
+            # If the table exists, a restored version of it may name them.
             if not is_table(self._table.path):
                 delete(file.path for file in staged.append)
                 delete(file.path for file in staged.merge)
@@ -198,7 +197,7 @@ class DeltaSteps(Target):
         columns = [*work.schema.arrow().names, DELETED]
         rows = pa.concat_tables([_read(path, columns) for path in files])
         if work.merged and not emptied and all(file.new for file in staged):
-            # Nothing to find in the table: the keys were just found not to be there.
+            # No search is needed: the keys were just found to be missing in the table.
             self._commits.add_rows(rows.drop_columns([DELETED]), commit_metadata)
         else:
             self._merge(work, Compacted(rows, emptied), commit_metadata)
@@ -214,7 +213,7 @@ class DeltaSteps(Target):
             self._commits.merge(compacted.rows, work.schema.primary_key, commit_metadata, order_by=order_by)
 
     def _already_there(self, files: Sequence[FileName], key: Sequence[str]) -> Key | None:
-        """The key of a claimed row (`raycdc.sinks.source_tables`) that the table has from another source table."""
+        """Return a claimed row's key that the table has from another source table (`raycdc.sinks.source_tables`)."""
         claims = pa.concat_tables([_read(path, [*key, CLAIMED]) for path in files])
         return self._table.first_of(claims.filter(claims.column(CLAIMED)).select(list(key)))
 

@@ -19,9 +19,9 @@ from raycdc.storage.files import AnyPath
 
 @dataclass(frozen=True, slots=True)
 class WritePartitioned(TableTask[list[DataFile]]):
-    """As `raycdc.sinks.tasks.WriteParquet`, one or more files for each value of the columns `partition_by`.
+    """Does `raycdc.sinks.tasks.WriteParquet` with one or more files for each value of the columns `partition_by`.
 
-    Those that rows lack are NULL. `path` is the table's folder and the name from which those of the files are made.
+    Columns that rows lack are NULL. `path` is the table's folder and the name from which file names are made.
     """
 
     path: AnyPath
@@ -37,9 +37,9 @@ class WritePartitioned(TableTask[list[DataFile]]):
 def write_files(
     path: AnyPath, schema: pa.Schema, batches: Iterable[pa.RecordBatch], partition_by: Sequence[str], *, target: str
 ) -> list[DataFile]:
-    """Write `batches` of `schema`, each partition's rows into files of its own beside the name `path`.
+    """Write `batches` of `schema`, each partition's rows into separate files next to the name `path`.
 
-    `DataError` for a value that the log cannot have.
+    Raises `DataError` for a value that the log cannot have.
     """
 
     def keys(rows: pa.Table) -> list[pa.Array | pa.ChunkedArray]:

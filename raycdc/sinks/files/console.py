@@ -58,7 +58,7 @@ class ConsoleSink(Sink):
             Path(staged).unlink()
 
     def tombstone(self, work: TableCommit) -> None:
-        """Nothing printed can be taken back or barred."""
+        """Do nothing: printed rows cannot be taken back or barred."""
 
     def close(self) -> None:
         self._folder.cleanup()

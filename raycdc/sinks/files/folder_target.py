@@ -1,21 +1,21 @@
-"""The verbs of `raycdc.sinks.steps` for a folder of files: a file becomes visible, and its epoch held, by one ``link``.
+"""The verbs of `raycdc.sinks.steps` for a folder of files: one hard link makes a file visible and commits its epoch.
 
-`raycdc.sinks.files.sink` shows the folder. A link fails where the name exists: whoever comes second changes nothing.
+`raycdc.sinks.files.sink` describes the folder. A link fails if the name exists, so a second commit changes nothing.
 
-The notes about the files of one pipeline in a folder: written before a file becomes visible, and once more after it.
+`FileNotes` are notes about the files of one pipeline in a folder, written before and after a file becomes visible. The
+visible files show which epochs the folder has, as long as no file is removed; so the newest file ever visible has a
+note of its own, which stays when a loader took the file.
 
-What is visible says which epochs the folder has, as long as nobody takes files away. So the newest file that was ever
-visible has a note of its own, which stays when a loader took the file.
-
-The pipelines that write to a folder of files: each leaves a note of itself, and one that replaces others bars them.
+`Writers` are the pipelines that write to the folder: each leaves a note of itself, and one that replaces others bars
+them.
 
 ```
-_raycdc/writer-1a2b3c4d.json    a pipeline began here; the name has a hash of its identity, as those of its files
-_raycdc/barred-1a2b3c4d.json    another one replaced its files, and nothing of it is to be visible any more
+_raycdc/writer-1a2b3c4d.json    a pipeline began here; the name has a hash of its identity, as its files do
+_raycdc/barred-1a2b3c4d.json    another pipeline replaced its files, and it must make no more files visible
 ```
 
-Whoever is barred while it makes a file visible finds the note right after that, and takes the file back. Should it die
-in between, the next commit of the pipeline that replaced it does so.
+A pipeline that is barred while it makes a file visible finds the note right after that, and removes the file. If it
+dies in between, the next commit of its successor does so.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class FileNotes:
         LocalFolder(self._folder).write(f"{stem}-g{note.generation}.json", _encoded(note))
 
     def write_newest(self, note: FileNote) -> None:
-        """The file is visible, and whoever loads it may take it away from here on."""
+        """Record that the file is visible, so that a loader may take it away from here on."""
         LocalFolder(self._folder).write(self._newest, _encoded(note))
 
     def newest(self) -> FileNote | None:
@@ -90,9 +90,10 @@ class FileNotes:
             return None
 
     def of(self, stem: str, file: Path) -> FileNote | None:
-        """The note about the visible `file` called `stem`. Of several generations that tried, the one whose file it is:
-        a link keeps the inode. (In a copied folder inodes say nothing; there the newest is as good as any, and where a
-        loader takes the file right now.)
+        """Return the note about the visible `file` called `stem`.
+
+        If several generations tried, it is that of the file's inode, which a link keeps. (In a copied folder, or if a
+        loader is just taking the file, inodes do not help; the newest note is then used.)
         """
         inode = 0
         with suppress(FileNotFoundError):
@@ -122,11 +123,11 @@ class Writers:
         self._write(f"writer-{self.identity}.json")
 
     def has_entered(self) -> bool:
-        """Whether the folder is one where this pipeline began."""
+        """Return True if this pipeline began in the folder before."""
         return (self._folder / f"writer-{self.identity}.json").exists()
 
     def require_not_barred(self) -> None:
-        """`SinkError` when another pipeline replaced what this one had written."""
+        """Raise `SinkError` if another pipeline replaced this one's files."""
         if (self._folder / f"barred-{self.identity}.json").exists():
             raise TargetDroppedError(
                 f"{self._folder.parent} was taken over by another pipeline, which replaced the files of this one "
@@ -135,7 +136,7 @@ class Writers:
             )
 
     def bar_other_writers(self, visible: Iterable[str]) -> None:
-        """Nothing of another pipeline that ever began here is to be visible from now on. `visible` are all files."""
+        """Bar every other pipeline that ever began here from making files visible. `visible` are all visible files."""
         names = [*visible, *self._names()]
         found = (_FILE.match(name) or _WRITER.fullmatch(name) for name in names)
         for identity in {match[1] for match in found if match} - {self.identity}:
@@ -159,7 +160,8 @@ Part = DataFile | LinesFile
 
 _NAME = re.compile(r"epoch-(\d{10})\.(\d)-([0-9a-f]{8})\.")
 
-#: Makes one durable file of parts (none: an empty one of the work's schema); they may be consumed.
+#: A function that joins parts to one durable file (no parts: an empty file of the work's schema); it may consume the
+#: parts.
 Join = Callable[[Sequence[Path], Path, TableCommit], None]
 
 
@@ -187,12 +189,14 @@ class FilesTarget(Target):
 
     @abstractmethod
     def unstage(self, epoch: int) -> None:
-        """Remove what was staged for `epoch`."""
+        """Remove the files staged for `epoch`."""
 
 
 class FileSteps(FilesTarget):
-    """The folder of one target. `join` makes a file of an epoch; `accepted` are the targets whose folders this run was
-    allowed to write to, whatever lies in them; the sink keeps it.
+    """The folder of one target.
+
+    `join` makes the file of an epoch. `accepted` are the targets whose folders this run may write to, whatever they
+    contain; the sink keeps it.
     """
 
     def __init__(
@@ -222,7 +226,8 @@ class FileSteps(FilesTarget):
         self.evolve(work, commit_metadata)
 
     def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        # First, so that no file of theirs comes after those that are deleted; who makes one visible looks once more.
+        # Barred first, so that none of their files appears after the deletion: they check again after making a file
+        # visible.
         self._writers.bar_other_writers(self._visible())
         for name in self._foreign():
             (self.folder / name).unlink()
@@ -257,7 +262,7 @@ class FileSteps(FilesTarget):
         return str(self._stage(work.epoch) / f"part-{work.generation}-{index}.staged")
 
     def unstage(self, epoch: int) -> None:
-        """Remove what was staged for `epoch`."""
+        """Remove the files staged for `epoch`."""
         shutil.rmtree(self._stage(epoch), ignore_errors=True)
 
     def _publish(self, parts: Sequence[Path], work: TableCommit, commit_metadata: CommitMetadata, *, rows: int) -> None:
@@ -289,11 +294,11 @@ class FileSteps(FilesTarget):
             raise
         sync_folder(self.folder)
         file.unlink()
-        # Whoever loads the file may take it away from here on.
+        # A loader may take the file away from here on.
         self._notes.write_newest(note)
 
     def _accept(self) -> None:
-        """Note that this run writes here from now on, whatever lies in the folder."""
+        """Note that this run writes here from now on, whatever the folder contains."""
         if self.name not in self._accepted:
             self._writers.enter()
             self._accepted.add(self.name)
@@ -334,5 +339,5 @@ class FileSteps(FilesTarget):
 
 
 def committed_by_another(work: TableCommit) -> FencedError:
-    """Somebody else's record, or file, of the epoch was there first."""
+    """Return the error that another driver's record, or file, of the epoch was there first."""
     return FencedError(f"Epoch {work.epoch} of {work.target} was committed by another driver meanwhile.")

@@ -15,7 +15,7 @@ from raycdc.storage.files import FileName
 
 
 class ParquetSink(FileSink):
-    """One task per table and epoch, because two Parquet files cannot become visible in one step."""
+    """Parquet files, written by one task per table and epoch, because two files cannot become visible in one step."""
 
     kind = "parquet"
     spark_format = "PARQUET"

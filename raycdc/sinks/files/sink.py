@@ -1,19 +1,19 @@
-"""Sinks of plain files, one per (table, epoch): what `parquet` and `jsonl` have in common.
+"""Sinks of plain files, one per (table, epoch): the common part of `parquet` and `jsonl`.
 
 ```
 PATH/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl        visible rows; its name *is* the commit record
-PATH/DB/TABLE/_raycdc/epoch-0000000012.3-1a2b3c4d-g1.json  what generation 1 wanted to make visible under that name:
+PATH/DB/TABLE/_raycdc/epoch-0000000012.3-1a2b3c4d-g1.json  generation 1's note about the file of that name:
                                                        positions, generation, inode; written just before
-PATH/DB/TABLE/_raycdc/newest-1a2b3c4d.json             the note about the newest file that became visible, so that
-                                                       whoever loads the files may take that one, too
+PATH/DB/TABLE/_raycdc/newest-1a2b3c4d.json             the note about the newest visible file, so that a loader may
+                                                       take that one, too
 PATH/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-…   who writes here (`raycdc.sinks.files.folder_target`)
 PATH/DB/TABLE/_raycdc/stage/…                          staged files, removed when they became visible
 ```
 
-The name holds the epoch, the step and a hash of the pipeline's identity. Making it visible is one ``link``, which
-fails when the name exists: whoever comes second, be it a retry or a driver that woke from a pause, changes nothing.
-On an object store it is otherwise (`raycdc.sinks.files.store_target`).
-A tombstone is an empty file that takes the name first. Readers skip names that begin with ``_`` or ``.``.
+The name has the epoch, the step and a hash of the pipeline's identity. A file is made visible by one ``link``, which
+fails if the name exists: a second attempt, by a retry or by a driver that was suspended, changes nothing. Object stores
+have another protocol (`raycdc.sinks.files.store_target`). A tombstone is an empty file that takes the name first.
+Readers skip names that begin with ``_`` or ``.``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
     def __init__(self, config: ParquetSinkConfig | JsonlSinkConfig) -> None:
         super().__init__()
         self._path = config.path
-        #: Of a store, until it is opened, nobody knows how it is reached.
+        #: For a store, its access settings are known only after `open`.
         self.root = any_path(config.path, Access(LIKE_ANYBODY))
         self._secrets: Path | None = None
         self._accepted: set[TableId] = set()
@@ -112,7 +112,7 @@ class FileSink(ExactlyOnceSink[FilesTarget]):
 
     @abstractmethod
     def join(self, parts: Sequence[Path], whole: Path, work: TableCommit) -> None:
-        """Make one durable file of `parts` (none: an empty one of the work's schema); they may be consumed."""
+        """Join `parts` to one durable file (no parts: an empty file of the work's schema); it may consume the parts."""
 
     def _target(self, target: TableId) -> FilesTarget:
         folder = table_folder(self.root, target)

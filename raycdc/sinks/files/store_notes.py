@@ -25,8 +25,9 @@ _RECORD = re.compile(r"commit-(\d{10})-([0-9a-f]{8})\.json")
 
 @dataclass(frozen=True, slots=True)
 class StoreCommitRecord(JsonObject):
-    """An epoch of a target as it was committed: who did it, how many rows it has, and the name of the staged object
-    that has them (empty where there are none). A `tombstone` has none and bars its epoch. `positions` are the source's,
+    """The commit record of an epoch of a target: its author, number of rows, and the name of the staged object.
+
+    The name is empty if there are no rows. A `tombstone` has no rows and bars its epoch. `positions` are the source's,
     as JSON text, for people to see.
     """
 
@@ -70,7 +71,7 @@ class StoreNotes:
         self._store = ObjectStore(folder.location, folder.access.settings)
 
     def commit(self, record: StoreCommitRecord) -> bool:
-        """Make `record` the one of its epoch; False where there is another one."""
+        """Make `record` the one of its epoch. Returns False if another record exists."""
         # The staged object's name, and the generation where there is none, are nobody else's.
         return not isinstance(self._store.put_if_absent(self._name(record.epoch), record.encoded()), PreconditionFailed)
 
@@ -79,8 +80,9 @@ class StoreNotes:
         return self._read(f"newest-{self.identity}.json")
 
     def done(self, record: StoreCommitRecord) -> None:
-        """The rows of a record are visible, and whoever loads them may take them away from here on. A driver that slept
-        takes no newer note back.
+        """Note that the rows of a record are visible, so that a loader may take them away from here on.
+
+        A driver that was suspended does not replace a newer note.
         """
         name = f"newest-{self.identity}.json"
         there = self._store.read(name)
@@ -94,14 +96,14 @@ class StoreNotes:
             there = outcome.current
 
     def open_ones(self, done: StoreCommitRecord | None) -> list[StoreCommitRecord]:
-        """The records behind `done`, which may not be carried out, the oldest first."""
+        """Return the records after `done`, which may be incomplete, oldest first."""
         after = "" if done is None else self._name(done.epoch)
         found = (_RECORD.fullmatch(name) for name in names_after(self._folder, "commit-", after))
         names = [match[0] for match in found if match and match[2] == self.identity]
         return [record for name in sorted(names) if (record := self._read(name)) is not None]
 
     def mark(self, name: str, pipeline: str) -> None:
-        """Leave a note that says nothing but that it is there."""
+        """Write a marker object."""
         self._store.put(name, json.dumps({"version": _VERSION, "pipeline": pipeline}).encode())
 
     def has(self, name: str) -> bool:
@@ -140,11 +142,11 @@ class StoreWriters:
         self._notes.mark(f"writer-{self._notes.identity}.json", self._app_id)
 
     def has_entered(self) -> bool:
-        """Whether this pipeline began here."""
+        """Return True if this pipeline began here before."""
         return self._notes.has(f"writer-{self._notes.identity}.json")
 
     def require_not_barred(self) -> None:
-        """`SinkError` when another pipeline replaced what this one had written."""
+        """Raise `SinkError` if another pipeline replaced this one's files."""
         if self._notes.has(f"barred-{self._notes.identity}.json"):
             raise TargetDroppedError(
                 f"{self._folder} was taken over by another pipeline, which replaced the files of this one "
@@ -153,7 +155,7 @@ class StoreWriters:
             )
 
     def bar_other_writers(self) -> None:
-        """Nothing of another pipeline that ever began here is to be visible from now on."""
+        """Bar every other pipeline that ever began here from making files visible."""
         ever = _identity_of(_FILE, self.visible()) | _identity_of(_WRITER, self._notes.names("writer-"))
         for identity in ever - {self._notes.identity}:
             self._notes.mark(f"barred-{identity}.json", self._app_id)

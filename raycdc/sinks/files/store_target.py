@@ -2,16 +2,16 @@
 
 ```
 URL/DB/TABLE/epoch-0000000012.3-1a2b3c4d.jsonl         visible rows
-URL/DB/TABLE/_raycdc/commit-0000000012-1a2b3c4d.json   the commit record of the epoch: who comes second makes none
+URL/DB/TABLE/_raycdc/commit-0000000012-1a2b3c4d.json   the commit record of the epoch, written only once
 URL/DB/TABLE/_raycdc/newest-1a2b3c4d.json              the newest record whose rows became visible
 URL/DB/TABLE/_raycdc/writer-1a2b3c4d.json, barred-…    who writes here, as in a folder
 URL/DB/TABLE/_raycdc/stage/…                           staged objects, removed when they became visible
 ```
 
-An epoch is committed by its record, a conditional put, which names the staged object. The store then copies that to its
-visible name, and the newest record is noted. Whoever dies in between leaves a record that is not carried out: the epoch
-counts as missing, comes again, and `recover` copies what the record names, the same object however often it is done.
-Records stay, because a driver that slept may come back with any epoch.
+An epoch is committed by its record, a conditional put, which names the staged object. The store then copies that object
+to its visible name, and the newest record is noted. After a crash in between, the record is incomplete: the epoch
+counts as missing, comes again, and `recover` copies the object of the record, which may be repeated. Records stay,
+because a suspended driver may come back with any epoch.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class StoreSteps(FilesTarget):
         self.evolve(work, commit_metadata)
 
     def replace(self, work: TableCommit, commit_metadata: CommitMetadata) -> None:
-        # First, so that no file of theirs comes after those that are deleted; who makes one visible looks once more.
+        # Barred first, so that none of their files appears after the deletion: they check again after making a file
+        # visible.
         self._writers.bar_other_writers()
         delete(self._folder / name for name in self._writers.foreign())
         self.evolve(work, commit_metadata)
@@ -106,12 +107,12 @@ class StoreSteps(FilesTarget):
         self.unstage(work.epoch)
 
     def part(self, work: TableCommit, index: int) -> StorePath:
-        """A staged object of `work`, which nobody else writes. It ends as no file of rows does."""
+        """Return a new staged object of `work`, with a unique name that no file of rows has."""
         name = f"{self._staged(work.epoch)}{work.generation}-{index}-{uuid.uuid4().hex}.staged"
         return self._folder / "_raycdc" / "stage" / name
 
     def unstage(self, epoch: int) -> None:
-        """Remove what was staged for `epoch`."""
+        """Remove the objects staged for `epoch`."""
         folder = self._folder / "_raycdc" / "stage"
         delete(folder / name for name in names_in(folder) if name.startswith(self._staged(epoch)))
 
@@ -132,7 +133,7 @@ class StoreSteps(FilesTarget):
             try:
                 copy(self._folder / "_raycdc" / "stage" / record.staged, visible)
             except FileNotFoundError as cause:
-                # Another driver carried it out meanwhile, and removed what was staged; or somebody cleaned up.
+                # Another driver completed it meanwhile and removed the staged object, or someone cleaned up.
                 if not is_there(visible):
                     raise lost_files(self.location, record.epoch, [record.staged]) from cause
             try:

@@ -1,20 +1,19 @@
 """Catalogs of Iceberg tables: pyiceberg's for SQL, REST and Glue, and a folder of our own making (`HadoopCatalog`).
 
-Called by `table`. A catalog does one thing that matters: it replaces a table's metadata by the
-next one, for one writer only.
+Called by `table`. The essential operation of a catalog is to replace a table's metadata by a new one, for one writer
+only.
 
-The folder is that of Spark's and Flink's ``type = hadoop``: ``WAREHOUSE/DB/TABLE/metadata/vN.metadata.json``, and
-``version-hint.text`` (`raycdc.sinks.iceberg.versions`), in a folder of this machine or on an object store.
+The folder has the layout of Spark's and Flink's ``type = hadoop``: ``WAREHOUSE/DB/TABLE/metadata/vN.metadata.json``,
+and ``version-hint.text`` (`raycdc.sinks.iceberg.versions`), in a folder of this machine or on an object store.
 
-The catalog of a sink, which is opened anew where its keys are others now, or where it lets us in no more.
+`ReopenedCatalog` opens a sink's catalog again when its keys have changed, or when it refuses our login. A pyiceberg
+catalog keeps the keys with which it was opened, and the token that it got for them. Before a table is read or changed,
+the references are therefore resolved again, and a catalog with newer keys replaces the old one. Running calls finish
+with the old one.
 
-A catalog of pyiceberg's keeps the keys that it was opened with, and the token that it got for them. So before a table
-is read or changed the references are looked at, and a catalog with newer keys takes the place of the one before. What
-is under way ends with that one.
-
-*An answer that forbids a table* is doubted once: the catalog is opened anew and asked for the same again. Where it does
-not even let us in, keys or a token have come to their end, and no table is concerned. Where it does and forbids again,
-it is about this table. A request that was forbidden was not carried out, so it may be made twice.
+*A response that forbids a table* is checked once: the catalog is opened again and the request is repeated. If the login
+fails, keys or a token have expired, and no table is concerned. If the login succeeds and the request is forbidden
+again, this table is concerned. A forbidden request was not carried out, so it may be repeated.
 """
 
 from __future__ import annotations
@@ -99,15 +98,15 @@ def where_is(options: IcebergCatalogOptions) -> str:
         parts = urlsplit(address)
         port = f":{parts.port}" if parts.port else ""
         at = f" at {parts.hostname}{port}" if parts.hostname else ""
-    except ValueError:  # what is no URL
+    except ValueError:  # the URL is invalid
         at = ""
     return f"{options.type} catalog of the Iceberg sink{at}"
 
 
 def _certificate_fault(options: IcebergCatalogOptions) -> str:
-    """What is wrong with the certificate of a REST catalog's server."""
+    """Return what is wrong with the certificate of a REST catalog's server."""
     parts = urlsplit(options.uri.reveal())
-    # The HTTP library's authorities are its own, and a variable goes before what its session was told.
+    # The HTTP library has its own authorities, and an environment variable overrides the setting of its session.
     key = f'sink.catalog.properties."{_CA}"'
     authorities = options.properties.get(_CA) or DEFAULT_CA_BUNDLE_PATH
     if variable := next((name for name in _CA_VARIABLES if os.environ.get(name)), ""):
@@ -155,8 +154,10 @@ class _SyncedSqlCatalog(SqlCatalog):
 
 
 class HadoopCatalog(MetastoreCatalog):
-    """See the module's docstring. Every call looks at the folder; metadata that is what it was is not parsed again,
-    because that takes seconds where there are thousands of snapshots. May be used by several threads.
+    """A catalog in a folder; see the module's docstring.
+
+    Every call reads the folder; unchanged metadata is not parsed again, because that takes seconds with thousands of
+    snapshots. Thread-safe.
     """
 
     def __init__(
@@ -171,9 +172,9 @@ class HadoopCatalog(MetastoreCatalog):
             if isinstance(location, ObjectLocation)
             else FolderVersions(Path(root))
         )
-        #: Of a table the metadata that were parsed or written last, by the digest of their bytes. Nobody changes them.
+        #: For each table, the metadata parsed or written last, by the digest of its bytes; never changed.
         self._parsed: dict[str, tuple[bytes, TableMetadata]] = {}
-        #: One for all tables, so that connections are kept.
+        #: One FileIO for all tables, so that connections are reused.
         self._io = self._load_file_io(location=location_of(root))
 
     def load_table(self, identifier: Any) -> Table:
@@ -211,8 +212,10 @@ class HadoopCatalog(MetastoreCatalog):
         return self.load_table(identifier)
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        """Raises `CommitFailedException` when a requirement is not met, another writer was faster, or what would be
-        left out is the head of a branch or tag.
+        """Commit `updates` to the table.
+
+        Raises `CommitFailedException` if a requirement is not met, another writer was faster, or a snapshot to be left
+        out is the head of a branch or tag.
         """
         folder = self._metadata_folder(table.name())
         found = self._versions.newest(folder)
@@ -263,7 +266,7 @@ class HadoopCatalog(MetastoreCatalog):
         return metadata
 
     def _keep(self, folder: str, digest: bytes, metadata: TableMetadata) -> None:
-        # One that another thread put there meanwhile is as good, and one that is taken out is parsed again.
+        # An entry that another thread put there meanwhile is equally valid, and a removed one is parsed again.
         if folder not in self._parsed and len(self._parsed) >= _PARSED_MAX:
             self._parsed.clear()
         self._parsed[folder] = digest, metadata
@@ -302,7 +305,7 @@ class ReopenedCatalog:
     """
 
     def __init__(self, options: IcebergCatalogOptions, storage: StorageSettings) -> None:
-        """Asks nobody yet."""
+        """Opens nothing yet."""
         self._options = options
         self._storage = storage
         self._lock = threading.Lock()
@@ -312,7 +315,7 @@ class ReopenedCatalog:
 
     @property
     def where(self) -> str:
-        """Which one it is, for people."""
+        """Return the catalog's address, for people."""
         return where_is(self._options)
 
     def open(self) -> None:
@@ -321,13 +324,14 @@ class ReopenedCatalog:
 
     @property
     def refuses_for_certain(self) -> bool:
-        """Whether a commit that another writer is said to have overtaken is in no case one that went through before it
-        was asked for a second time, as between us and a server.
+        """Return True if a conflict error proves that our commit failed.
+
+        With a server in between, a retried request can report a conflict with our own first commit.
         """
         return self._options.type in ("hadoop", "sql")
 
     def load_table(self, name: tuple[str, str]) -> Table:
-        """The table as it is now."""
+        """Return the table as it is now."""
         return self._asked(lambda catalog: catalog.load_table(name))
 
     def create_table(self, name: tuple[str, str], schema: Any, *, partition_spec: Any, properties: Any) -> None:
@@ -340,7 +344,8 @@ class ReopenedCatalog:
             try:
                 make_in_namespace(catalog)
             except NoSuchNamespaceError:
-                # Only now: who may make tables in a namespace that is there may often make none.
+                # The namespace is created only now: an account that may create tables in an existing namespace often
+                # may not create namespaces.
                 catalog.create_namespace_if_not_exists(name[:1])
                 make_in_namespace(catalog)
 
@@ -365,7 +370,7 @@ class ReopenedCatalog:
             return ask(self._newest(refused=catalog))
 
     def _newest(self, *, refused: Catalog | None = None) -> Catalog:
-        """The catalog with the keys as they are now, and another one than was `refused`."""
+        """Return the catalog with the present keys, and a new one instead of `refused`."""
         with self._lock:
             now, storage = self._options.now(), self._storage.now()
             before = self._catalog
@@ -377,9 +382,9 @@ class ReopenedCatalog:
                 except SinkError as cause:
                     if not (self._options.changes or self._storage.changes):
                         raise
-                    # It was right before: somebody is just changing keys, one after the other.
+                    # The login was valid before; the keys are probably being changed, one after the other.
                     raise SinkUnavailableError(str(cause)) from cause
-                # Connections on which somebody is asking are closed when they come back.
+                # Connections in use are closed when they are returned.
                 before.close()
             assert self._catalog is not None
             return self._catalog

@@ -1,8 +1,7 @@
-"""One commit to an Iceberg table: its snapshot and the updates of the metadata, put together and sent by pyiceberg.
+"""One commit to an Iceberg table: its snapshot and metadata updates, built and sent by pyiceberg.
 
-Called by `table`. A commit asks for the snapshot and the schema that it was planned against, whatever it does: where
-another writer came between, the catalog refuses it, and nothing has changed. Files are on the disk before the metadata
-name them.
+Called by `table`. Every commit requires the snapshot and the schema that it was planned against: if another writer came
+between, the catalog refuses it, and nothing has changed. Files are on disk before the metadata names them.
 """
 
 from __future__ import annotations
@@ -44,9 +43,10 @@ MANIFEST_BYTES_MAX = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class CommitContent:
-    """The content of one commit: files in and out (`add` as tasks wrote them), columns, properties; with `alone` no
-    other pipeline has a record in the table any more, and with `same_rows` those that come in have the rows of those
-    that go.
+    """The content of one commit: files to add (as tasks wrote them) and delete, columns, properties.
+
+    `alone` means that no other pipeline has a record in the table any more; `same_rows`, that the added files have the
+    rows of the deleted ones.
     """
 
     add: Sequence[WrittenFile] = ()
@@ -63,8 +63,10 @@ def _none(_snapshot: int) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CommitProperties:
-    """What a commit says beside its change: `note` are properties of the snapshot; of the table `properties`, which may
-    name the snapshot, are set, and those that are `moot` go; the snapshots that are `left_out` are named no more.
+    """The metadata of a commit besides its change.
+
+    `note` are properties of the snapshot. `properties` are set on the table, and may name the snapshot; those in `moot`
+    are removed; the snapshots in `left_out` are dropped.
     """
 
     note: Mapping[str, str]
@@ -86,7 +88,7 @@ class _Staged(Transaction):
 
 
 class _Overwrite(_OverwriteFiles):
-    """pyiceberg's, but with manifests that are merged as an append's are, and none that has no file any more."""
+    """pyiceberg's overwrite, but with manifests merged as in an append, and without empty ones."""
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         living = [m for m in manifests if m.has_added_files() or m.has_existing_files() or self._is_ours(m)]
@@ -104,8 +106,10 @@ class _Overwrite(_OverwriteFiles):
 
 
 class _Replace(_Overwrite):
-    """Files in the place of others with the same rows. Who follows a table passes over a snapshot that says so, and
-    other writers know that no row changed. pyiceberg has the word for it, but no such commit.
+    """Replaces files by others with the same rows.
+
+    Followers of a table skip such a snapshot, and other writers know that no row changed. pyiceberg defines the
+    operation, but has no such commit.
     """
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
@@ -120,7 +124,7 @@ def publish(
     change: CommitContent,
     commit_properties: CommitProperties,
 ) -> None:
-    """Commit `change` to `table` as it was read. `CommitFailedException` where it is another one now."""
+    """Commit `change` to `table` as it was read. Raises `CommitFailedException` if the table has changed."""
     metadata = table.metadata
     staged = _Staged(table)
     if change.columns is not None:
@@ -158,14 +162,14 @@ def publish(
     except ValueError as cause:
         if not commit_properties.left_out or "does not exist" not in str(cause):
             raise
-        # Somebody else has expired them meanwhile.
+        # Another writer has expired them meanwhile.
         raise CommitFailedException(str(cause)) from cause
     with contextlib.suppress(OSError):  # Old metadata that stays only costs space.
         Catalog._delete_old_metadata(table.io, metadata, response.metadata)
 
 
 def _producer(staged: _Staged, table: Table, change: CommitContent, commit_properties: CommitProperties) -> Any:
-    """What makes the snapshot, of the operation that the change is."""
+    """Return the producer of the snapshot, by the operation of the change."""
     note = dict(commit_properties.note)
     if not change.delete:
         return staged.update_snapshot(snapshot_properties=note).merge_append()

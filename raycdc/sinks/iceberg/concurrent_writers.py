@@ -1,8 +1,8 @@
-"""What others did to an Iceberg table since this pipeline's last commit: rows and files that they took or changed.
+"""Detects rows and files of an Iceberg table that others removed or changed since this pipeline's last commit.
 
 Called by `target` before each commit, on its thread. A snapshot of others that only appends, or that replaces files by
 others of the same rows (a compaction), is harmless. After any other one the rows themselves are compared, as
-`raycdc.sinks.lakes.ownership` says: pyiceberg's ``overwrite``, an UPDATE and a DELETE look alike in a snapshot's
+`raycdc.sinks.lakes.ownership` describes: pyiceberg's ``overwrite``, an UPDATE and a DELETE look alike in a snapshot's
 summary.
 """
 
@@ -67,14 +67,14 @@ def check_files(target: IcebergTarget) -> None:
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == made.snapshot_id
     ]
     if missing := absent(added):
-        # Somebody may have compacted them since, and removed what nothing names any more.
+        # They may have been compacted since, and removed because no snapshot named them any more.
         named = {str(target.files.path(file.file_path)) for file in target.data_files()}
         if lost := [path for path in missing if path in named]:
             raise lost_files(f"The Iceberg table {target.name}", record.vector.epoch, lost)
 
 
 def _until(ours: int | None, head: int | None, known: dict[int, Snapshot]) -> Iterator[Snapshot]:
-    """The snapshots from the `head` back to `ours`, without that, as far as they are known."""
+    """Yield the known snapshots from the `head` back to `ours`, excluding it."""
     number = head
     while number is not None and number != ours and (snapshot := known.get(number)) is not None:
         yield snapshot
@@ -90,7 +90,7 @@ def _is_harmless(snapshot: Snapshot) -> bool:
 def _has_rows_of(
     target: IcebergTarget, ours: Snapshot | None, suspects: Sequence[Snapshot], source: Collection[str]
 ) -> bool:
-    """Whether the table has all rows that it had at the snapshot `ours`, as the columns of the `source` say them."""
+    """Return True if the table has all rows that it had at the snapshot `ours`, compared by the `source`'s columns."""
     try:
         if ours is None:
             return _counts_say_so(suspects)
@@ -107,11 +107,11 @@ def _has_rows_of(
         names = [column.name for column in columns]
         return are_kept(_rows(target, missing, columns), _rows(target, new, columns), names)
     except (OSError, pa.ArrowException):
-        return _counts_say_so(suspects)  # Files that were replaced are gone.
+        return _counts_say_so(suspects)  # Files that were replaced do not exist any more.
 
 
 def _counts_say_so(suspects: Sequence[Snapshot]) -> bool:
-    """Whether there are as many rows as before, as far as the snapshots of others say how many went and came."""
+    """Return True if there are at least as many rows as before, by the counts in others' snapshots."""
     each = [one.summary for one in suspects if one.summary is not None]
     added, deleted = (sum(int(one[name] or 0) for one in each) for name in ("added-records", "deleted-records"))
     return added >= deleted

@@ -2,10 +2,10 @@
 
 Called inside stage tasks and by `table`; imports no pyiceberg, which takes a worker seconds.
 
-A manifest's bounds are used here to leave out files that cannot have a changed key (`KeyBounds`), and by every reader
-to leave out files that cannot match a filter. So they are exact or on the safe side (long texts are cut, the upper one
-is then the next greater text), and absent where that cannot be said: floating point (NaN, -0.0) and booleans have none.
-Method: the Iceberg table specification, "Data Files" and "Appendix D: Single-value serialization".
+A manifest's bounds are used here to skip files that cannot have a changed key (`KeyBounds`), and by every reader to
+skip files that cannot match a filter. They must therefore be exact or on the safe side (long texts are cut, and an
+upper bound becomes the next greater text). Types without safe bounds have none: floating point (NaN, -0.0) and
+booleans. Method: the Iceberg table specification, "Data Files" and "Appendix D: Single-value serialization".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raycdc.errors import TargetModifiedError
 from raycdc.sinks.tasks import write_parquet
 from raycdc.storage.files import FileName, delete, reading
 
-#: Texts and bytes are cut to so many characters in bounds: Iceberg's own default.
+#: Bounds of texts and bytes are cut to this many characters, Iceberg's own default.
 BOUND_LENGTH_MAX = 16
 
 #: Of a batch that is read, about: values that repeat are smaller in a file.
@@ -92,7 +92,7 @@ class WrittenFile:
 
 
 def is_known(text: str) -> bool:
-    """Whether `arrow_type` knows the type; it knows those that this sink makes, no nested ones."""
+    """Return True if `arrow_type` knows the type: those that this sink writes, no nested ones."""
     return text in _TYPES or text.startswith("decimal(")
 
 
@@ -138,10 +138,10 @@ def write_data_file(
 def read_columns(
     path: FileName, columns: Sequence[IcebergColumn], *, rows: int, only: bool = False
 ) -> Iterable[pa.RecordBatch]:
-    """The batches of a data file with `columns`, found by their ids and cast; null where the file lacks one.
+    """Yield the batches of a data file with `columns`, found by their ids and cast; null if the file lacks one.
 
-    A batch has up to so many `rows`, and fewer where they are wide: about `BATCH_BYTES_MAX`. With `only` nothing but
-    these columns is read. `SinkError` for a file without field ids.
+    A batch has at most `rows` rows, and fewer if they are wide: about `BATCH_BYTES_MAX`. With `only`, no other column
+    is read. Raises `SinkError` for a file without field ids.
     """
     with reading(path) as source, pq.ParquetFile(source) as file:
         names = _names_by_id(file.schema_arrow, path)
@@ -158,7 +158,7 @@ def read_columns(
 
 
 def _rows_at_once(footer: Any, names: Iterable[str], rows: int) -> int:
-    """How many rows of a file's columns, of up to so many, have about `BATCH_BYTES_MAX` in the widest row group."""
+    """Return how many rows, at most `rows`, have about `BATCH_BYTES_MAX` in the widest row group."""
     wanted = frozenset(names)
     widest = 0.0
     for group in map(footer.row_group, range(footer.num_row_groups)):
@@ -169,7 +169,7 @@ def _rows_at_once(footer: Any, names: Iterable[str], rows: int) -> int:
 
 
 def rows_in(path: FileName) -> int:
-    """How many rows a data file has, by its footer."""
+    """Return the number of rows of a data file, from its footer."""
     with reading(path) as source, pq.ParquetFile(source) as file:
         return int(file.metadata.num_rows)
 
@@ -244,8 +244,9 @@ def _unscaled(value: Any) -> int:
 
 
 def _cut(value: bytes, *, text: bool, upper: bool) -> bytes | None:
-    """`value` cut to `BOUND_LENGTH_MAX`; an upper bound that was cut is the next greater one of that length. None where
-    there is none, and for a text that is not UTF-8.
+    """Return `value` cut to `BOUND_LENGTH_MAX`; a cut upper bound becomes the next greater one of that length.
+
+    Returns None if there is none, and for a text that is not UTF-8.
     """
     if not text:
         if len(value) <= BOUND_LENGTH_MAX:
@@ -272,7 +273,7 @@ def _cut(value: bytes, *, text: bool, upper: bool) -> bytes | None:
 
 
 class KeyBounds:
-    """Which data files may have one of an epoch's changed keys, by their bounds. `keys` has the key columns."""
+    """Decides by bounds which data files may have one of an epoch's changed keys. `keys` has the key columns."""
 
     def __init__(self, columns: Sequence[IcebergColumn], keys: pa.Table) -> None:
         self._ranges: list[tuple[int, str, Any, Any]] = []
@@ -288,7 +289,7 @@ class KeyBounds:
                 self._numbers = column.id, np.unique(values.cast(width).to_numpy())
 
     def may_have(self, lower: Mapping[int, bytes] | None, upper: Mapping[int, bytes] | None) -> bool:
-        """Whether a file with these bounds (by field id) may have one of the keys."""
+        """Return True if a file with these bounds (by field id) may have one of the keys."""
         for number, kind, least, most in self._ranges:
             low = decoded(kind, (lower or {}).get(number))
             high = decoded(kind, (upper or {}).get(number))

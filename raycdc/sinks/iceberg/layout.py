@@ -1,8 +1,8 @@
-"""How an Iceberg table may be laid out, and its rows' partitions computed over whole columns. Arrow only.
+"""The possible layouts of an Iceberg table, and its rows' partitions computed over whole columns. Arrow only.
 
-Called by the configuration, inside stage tasks and by the sink; imports no pyiceberg, which takes a worker seconds, but
-the compiled functions that it computes transforms by. A partition's values stand in manifests as Iceberg has values:
-a day is a number. Readers never look at the folder that a file is in.
+Called by the configuration, inside stage tasks and by the sink. It imports no pyiceberg, which takes a worker seconds,
+except the compiled functions for its transforms. Manifests store a partition's values as Iceberg stores values: a day
+is a number. Readers never depend on the folder of a file.
 """
 
 from __future__ import annotations
@@ -119,12 +119,10 @@ def write_data_files(
     batches: Iterable[pa.RecordBatch],
     partitions: Sequence[StoredPartition],
 ) -> list[WrittenFile]:
-    """Write `batches` (`as_stored`) and describe the files (`write_data_file`), none when there is no row.
+    """Write `batches` (`as_stored`) and return the files (`write_data_file`), none if there is no row.
 
-    `RowRefusedError` for a moment that no partition may have.
-
-    With `partitions` each value has files of its own, in folders below that of `path`, and ``partition`` says
-    which. The partitions of a column that is missing are null.
+    Raises `RowRefusedError` for a time that no partition may have. With `partitions`, each value has separate files, in
+    folders below that of `path`, and ``partition`` has the value. The partitions of a missing column are null.
     """
     if not partitions:
         written = write_data_file(path, columns, batches)

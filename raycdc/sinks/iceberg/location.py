@@ -1,8 +1,8 @@
-"""Where an Iceberg table's files are: in a folder of this machine, or on an object store as its catalog reaches it.
+"""The location of an Iceberg table's files: a folder of this machine, or an object store with the catalog's access.
 
 In metadata a file is named by its *location*, a URI. Tasks and the driver name it by an `AnyPath` of
 `raycdc.storage.files`. Metadata is read and written by pyiceberg, rows by raycdc; both get the same credentials: those
-of ``[storage]``, of the catalog's properties, or those that a REST catalog gives with a table.
+of ``[storage]``, of the catalog's properties, or those that a REST catalog returns with a table.
 """
 
 from __future__ import annotations
@@ -96,8 +96,9 @@ class TableFiles:
 
 
 class Reach:
-    """How the tables of a sink are reached: `storage`, and what its catalog says beside that. May be used by several
-    threads. With `private`, a folder, arguments of tasks name files in it that have the keys, until `close`.
+    """The access to the tables of a sink: `storage`, and the settings of its catalog. Thread-safe.
+
+    With `private`, a folder, arguments of tasks name files in it that have the keys, until `close`.
     """
 
     def __init__(self, storage: StorageSettings, private: Path | None = None, *, login_changes: bool = False) -> None:
@@ -105,9 +106,9 @@ class Reach:
         self._private = private
         self._lock = threading.Lock()
         self._known: dict[StorageSettings, Access] = {}
-        #: Whether the catalog's address or properties are read again.
+        #: True if the catalog's address or properties may change.
         self.login_changes = login_changes
-        #: Whether the store's keys are, of which the catalog's properties may have some.
+        #: True if the store's keys may change, some of which may be in the catalog's properties.
         self.keys_change = storage.changes or login_changes
 
     def files_of(self, location: str, properties: Mapping[str, str]) -> TableFiles:
@@ -138,14 +139,12 @@ class Reach:
 
 
 def is_in_store(location: str) -> bool:
-    """Whether a location is one of an object store."""
+    """Return True if the location is on an object store."""
     return urlsplit(location).scheme in _KINDS
 
 
 def local_path(location: str) -> Path:
-    """The path of a ``file:`` location or plain path. `RoutesRefusedError` for another scheme, of the one table that
-    lies there.
-    """
+    """Return the path of a ``file:`` location or plain path. Raises `RoutesRefusedError` for another scheme."""
     parts = urlsplit(location)
     if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):
         return Path(parts.path if parts.scheme else location)
@@ -188,13 +187,16 @@ def store_properties(warehouse: str, given: Mapping[str, str], storage: StorageS
         said |= iceberg_properties(location, storage)
     properties = {"py-io-impl": f"{StoreFileIO.__module__}.{StoreFileIO.__name__}", **said, **given}
     if "s3.endpoint" in properties:
-        # Else pyiceberg asks Amazon in which region a bucket of somebody else's server is.
+        # Otherwise pyiceberg asks Amazon for the region of another server's bucket.
         properties.setdefault("s3.region", os.environ.get("AWS_REGION") or _REGION)
     return properties
 
 
 def settings_of(location: str, properties: Mapping[str, str], storage: StorageSettings) -> StorageSettings:
-    """`storage` with what a table's `properties` say of it. `SinkError` where only pyiceberg could reach it so."""
+    """Return `storage` with the settings in a table's `properties`.
+
+    Raises `SinkError` if only pyiceberg could use them.
+    """
     kind = _object_of(location).kind
     if invalid := [name for name in _UNKNOWN if properties.get(name)]:
         raise SinkError(
@@ -242,7 +244,7 @@ def sync_file(location: str) -> None:
 
 
 def _object_of(location: str) -> ObjectLocation:
-    """The object of a location; others name theirs as they please."""
+    """Return the object of a location, in any of the forms that others write."""
     found = _LOCATION.fullmatch(location)
     if found is None:
         raise SinkError(f"{location} names no bucket or container.")

@@ -1,17 +1,17 @@
-"""Upkeep of Iceberg tables on a schedule: small files made large ones.
+"""Scheduled maintenance of Iceberg tables: combines small files.
 
-Called by `raycdc.sinks.iceberg.sink` after a commit; `raycdc.sinks.lakes.maintenance` says what it may do, and when.
-Rows are streamed from file to file in their order, partition by partition, and neither looked at nor changed; columns
-are found by their ids, so files from before a change of the columns come out as readers see them. Files that were
-written for other partitions than the table's own now are left alone, because their rows may belong to several.
+Called by `raycdc.sinks.iceberg.sink` after a commit; `raycdc.sinks.lakes.maintenance` decides what is done, and when.
+Rows are streamed from file to file in their order, partition by partition, without interpreting them; columns are found
+by their ids, so files from before a change of the columns get the present columns. Files with other partitions than the
+table's present ones are skipped, because their rows may belong to several.
 
-The commit is a snapshot of Iceberg's operation ``replace``, which followers of the table pass over. It has no epoch,
-and the pipeline's record goes on naming the snapshot before it, of which it descends: whoever looks for a rollback, or
-for rows that others took, finds nothing. Nothing is deleted but what a try wrote of which it is certain that it is in
-no snapshot: files that no snapshot names any more go with ``remove_orphan_files``.
+The commit is a snapshot of Iceberg's operation ``replace``, which followers of the table skip. It has no epoch, and the
+pipeline's record keeps naming the snapshot before it, its ancestor, so checks for a rollback or for removed rows find
+nothing. Only files of a failed attempt are deleted, if they are certainly in no snapshot; ``remove_orphan_files``
+deletes files that no snapshot names any more.
 
-Upkeep never keeps rows from arriving. A table that cannot be looked after (files beside which rows were deleted, a file
-without field ids) is told of once for each reason, and written to as before. What is away is waited for.
+Maintenance never prevents writes. A table that cannot be maintained (with delete files, or a file without field ids) is
+reported once for each reason, and written to as before. An unreachable catalog or store is retried later.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from raycdc.sinks.lakes.maintenance import MARK, MaintenanceOutcome, Maintenance
 from raycdc.sinks.lakes.unreachable import is_absent
 from raycdc.storage.files import delete
 
-#: What reading a file of others and writing its rows raises: it is damaged, or has values that do not fit its columns.
+#: Errors of reading another writer's file and writing its rows: it is damaged, or has values that do not fit its
+#: columns.
 _OF_ROWS = (pa.ArrowException, ValueError, ArithmeticError)
 
 
@@ -55,7 +56,7 @@ class PlannedRewrite:
 
 
 class IcebergMaintenance:
-    """One per sink; of a table it knows only what people were told. May be used by several threads."""
+    """The maintenance of one sink. Of a table it knows only which warnings were shown. Thread-safe."""
 
     def __init__(
         self, options: OptimizeOptions, context: SinkContext, *, clock: Callable[[], float] = time.time
@@ -71,7 +72,7 @@ class IcebergMaintenance:
         try:
             self._schedule.run(target, mark, generation, lambda run_bytes: self._done(target, run_bytes))
         except (SinkError, OSError) as error:
-            # The epoch is in the table, and what is away now is waited for by the next commit.
+            # The epoch is in the table, and an outage is handled by the next commit.
             self._notify(target, error)
 
     def _done(self, target: IcebergTarget, run_bytes: int) -> MaintenanceOutcome:
@@ -107,7 +108,8 @@ class IcebergMaintenance:
                     f"The Iceberg table {target.name} has files with {now} rows, where its manifests say {there}."
                 )
         except Exception as cause:
-            # No commit names them yet. Else they stay: one that is said to have failed may have gone through.
+            # No commit names them yet. Otherwise they stay, because a commit that reported a failure may have
+            # succeeded.
             delete(task.into for task in planned.tasks)
             if not isinstance(cause, _OF_ROWS):
                 raise
@@ -121,7 +123,7 @@ class IcebergMaintenance:
             raise
 
     def _notify(self, target: IcebergTarget, error: Exception) -> None:
-        # Of the words alone: the same reason comes again with names of other files.
+        # Compared by its words only: the same reason comes again with names of other files.
         reason = target.name, " ".join(word for word in str(error).split() if word.isalpha())
         if reason not in self._reported:
             self._reported.add(reason)
@@ -132,7 +134,7 @@ class IcebergMaintenance:
 
 
 def _is_unreachable(error: BaseException) -> bool:
-    """Whether what is said, or led to it, is over some time without anybody's doing anything to the table."""
+    """Return True if the error, or one of its causes, will pass without a change of the table."""
     if isinstance(error, SinkUnavailableError) or is_absent(error):
         return True
     cause: BaseException | None = error
@@ -144,14 +146,15 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def plan(target: IcebergTarget, *, target_bytes: int, run_bytes: int) -> PlannedRewrite:
-    """How small files of the table, as of its last `refresh`, become larger ones, of `run_bytes` together. `SinkError`
-    where its files are not simply its rows.
+    """Plan how small files of the table, as of its last `refresh`, become larger ones, of `run_bytes` in total.
+
+    Raises `SinkError` if its files are not simply its rows.
     """
     target.check_plain()
     columns, partitions = tuple(target.columns()), target.partitions()
     now = target.table.metadata.default_spec_id
     there = target.data_files()
-    # A file that the table has twice stays: taking one of them out would take both.
+    # A file that the table lists twice is skipped: removing one of the entries would remove both.
     times = Counter(file.file_path for file in there)
     files = [f for f in there if f.spec_id == now and f.file_format == FileFormat.PARQUET and times[f.file_path] == 1]
     groups, whole = small_groups(

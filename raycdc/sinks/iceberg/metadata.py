@@ -1,10 +1,10 @@
-"""Columns, partitions and data files as pyiceberg wants them. Pure; called by `raycdc.sinks.iceberg.table`.
+"""Columns, partitions and data files in pyiceberg's form. Pure; called by `raycdc.sinks.iceberg.table`.
 
-Updates applied to a table's metadata, by pyiceberg's own rules for each, but without its copy of everything.
-
-pyiceberg's `update_table_metadata` ends with a deep copy of the metadata, at every look of a transaction and once more
-in the catalog: with 2,000 snapshots that is half of what a commit costs. Parts of metadata are frozen, and each update
-makes new lists, so nobody needs it. Called by `table` and `catalog`; the private names are of the pinned version.
+Updates are applied to a table's metadata by pyiceberg's own functions, but without its copy of everything. pyiceberg's
+`update_table_metadata` ends with a deep copy of the metadata, at every step of a transaction and once more in the
+catalog: with 2,000 snapshots that is half of the cost of a commit. Parts of metadata are frozen, and each update makes
+new lists, so the copy is not needed. Called by `table` and `catalog`; the private names are those of the pinned
+version.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from raycdc.sinks.iceberg.layout import partition_name, transform_text
 
 
 def iceberg_schema(columns: Sequence[IcebergColumn], *, number: int = 0) -> Schema:
-    """All columns are optional: a changelog has rows from before a column was there, or required."""
+    """Return the schema.
+
+    All columns are optional: a changelog has rows from before a column existed or was required.
+    """
     fields = [
         NestedField(field_id=column.id, name=column.name, field_type=column.type, required=False) for column in columns
     ]
@@ -79,7 +82,7 @@ def data_file(written: WrittenFile, location: str, spec_id: int) -> DataFile:
 
 
 def updated(metadata: TableMetadata, updates: Iterable[TableUpdate]) -> TableMetadata:
-    """The metadata of a transaction with these updates so far."""
+    """Return the metadata of a transaction with these updates so far."""
     context = _TableMetadataUpdateContext()
     for update in updates:
         metadata = _apply_table_update(update, metadata, context)

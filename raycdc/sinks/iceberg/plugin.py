@@ -25,7 +25,7 @@ from raycdc.plugins import Plugin
 from raycdc.sinks.lakes.lake_options import OptimizeOptions
 from raycdc.storage.url import check_location, is_url
 
-#: So many snapshots make a commit no dearer than people mind.
+#: Up to this number of snapshots, commits are cheap enough.
 CHEAP_SNAPSHOTS = 2_000
 
 
@@ -53,7 +53,7 @@ class IcebergCatalogOptions(Options):
 
     @property
     def changes(self) -> bool:
-        """Whether the address or a property is read again: see `now`."""
+        """Return True if the address or a property may change: see `now`."""
         return any(isinstance(text, Renewed) for text in (self.uri.reveal(), *self.properties.values()))
 
     def now(self) -> Self:

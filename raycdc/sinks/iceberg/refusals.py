@@ -1,21 +1,20 @@
-"""Whom an error of a catalog concerns: our login, one table, or the catalog as a whole.
+"""Decides what an error of a catalog concerns: our login, one table, or the catalog as a whole.
 
 | answer | concerns |
 |---|---|
-| REST: 401 and 419, and a token that the OAuth server refuses; SQL: the database lets nobody in, or ended \
-the session; Glue: a code of `_LOGIN` | the login |
+| REST: 401 and 419, and a token that the OAuth server refuses; SQL: the database lets nobody in, or ended the \
+session; Glue: a code of `_LOGIN` | the login |
 | REST: 403; Glue: `_FORBIDDEN` | the table, unless the catalog lets us in no more (`raycdc.sinks.iceberg.catalog`) |
 | REST: 400; Glue: `_TABLES` | the table |
 | no answer, or one that was cut off; REST: 429 and all from 500 on; SQL: a database that is not there, ended the \
 session, or has a lock for somebody else; Glue: 429, all from 500 on, and `_LATER` | the catalog, which is away |
 | any other one | the catalog |
 
-A 403 says too little: to some servers, and to all that check signatures, it is also the answer to a token that has
-expired. Glue's codes are those of AWS's "Common Errors" and of Glue's own page of each action; boto3 is not needed to
-know them.
+A 403 is ambiguous: some servers, and all that check signatures, also return it for an expired token. Glue's codes are
+those of AWS's "Common Errors" and of Glue's own page of each action; boto3 is not needed to know them.
 
-*Nobody knows whether a catalog that is away did what it was asked for*: it may do so even after the next try began. So
-who asks again looks at the table first, and deletes no file that the first try named.
+*It is unknown whether an unreachable catalog carried out a request*: it may do so even after a retry began. A retry
+therefore reads the table first, and deletes no file that the first attempt named.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _LOGIN = frozenset(
 )
 _FORBIDDEN = frozenset({"AccessDenied", "AccessDeniedException"})
 _TABLES = frozenset({"EntityNotFoundException", "InvalidInputException", "ValidationException"})
-#: Of Glue: the same may be answered later.
+#: Codes of Glue: a retry may succeed.
 _LATER = frozenset(
     {
         "InternalFailure",
@@ -111,20 +110,21 @@ _NOT_NOW = re.compile(
 
 
 def is_login(error: BaseException) -> bool:
-    """Whether the catalog refuses who we say that we are, so that other keys would help."""
+    """Return True if the catalog refuses our login, so that other keys would help."""
     if isinstance(error, UnauthorizedError | AuthorizationExpiredError | OAuthError):
         return True
     return isinstance(error, OperationalError | InterfaceError) or _code(error) in _LOGIN
 
 
 def is_forbidden(error: BaseException) -> bool:
-    """Whether the catalog says that we may not do this to this table."""
+    """Return True if the catalog forbids our account the operation on this table."""
     return isinstance(error, ForbiddenError) or _code(error) in _FORBIDDEN
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether the catalog gives no answer, or has none for now, so that the same may succeed in some minutes. Nobody
-    knows whether it did what it was asked for.
+    """Return True if the catalog does not answer, or not now, so that a retry may succeed in some minutes.
+
+    It is unknown whether it carried out the request.
     """
     if isinstance(error, SSLError):
         return "EOF" in str(error)  # The rest is about certificates, and stays.
@@ -141,8 +141,9 @@ def is_unreachable(error: BaseException) -> bool:
 
 
 def is_the_catalogs(error: Exception) -> bool:
-    """Whether the catalog is away, or refuses us as a whole, so that no single table is concerned. Where a server lets
-    us not change a table, or has something against the change itself, that table is.
+    """Return True if the catalog is unreachable or refuses us as a whole, so that no single table is concerned.
+
+    A server that forbids a change of one table, or refuses the change itself, concerns that table.
     """
     if isinstance(error, RESTError):
         return not isinstance(error, BadRequestError | ForbiddenError)
@@ -154,22 +155,22 @@ def is_the_catalogs(error: Exception) -> bool:
 
 
 def is_the_tables(error: Exception) -> bool:
-    """Whether it is about the table or its catalog and no bug of ours."""
+    """Return True if the error concerns the table or its catalog and is no bug of ours."""
     known = type(error).__module__.startswith(("pyiceberg.", "requests."))
     if known or _is_amazons(error) or isinstance(error, OSError | SQLAlchemyError | StoreError):
         return True
-    # Arrow reads the files of a table, which somebody may have damaged; its computing is our own.
+    # Arrow reads the files of a table, which may be damaged; its computations are our own.
     libraries = ("pyiceberg", "pyarrow.parquet", "pyarrow.dataset")
     return isinstance(error, pa.ArrowException | ValueError) and raised_in(error, *libraries)
 
 
 def _is_amazons(error: BaseException) -> bool:
-    """Whether it is one of the library by which Glue is asked; a class is made for each of Glue's own codes."""
+    """Return True if the error is from the library for Glue, which has a class for each of Glue's own codes."""
     return type(error).__module__.startswith("botocore.")
 
 
 def _code(error: BaseException) -> str:
-    """What an answer of Amazon's calls itself; empty where it is none."""
+    """Return the code of an Amazon error; empty for any other error."""
     response: Any = getattr(error, "response", None) if _is_amazons(error) else None
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
@@ -194,5 +195,5 @@ def _is_lost(error: DBAPIError) -> bool:
     if isinstance(cause, sqlite3.Error):
         return "is locked" in str(cause)
     text = str(cause)
-    # It answered, where it says that.
+    # The server answered if the text says FATAL.
     return bool(_NOT_NOW.search(text) if "FATAL:" in text else _LOST.search(text))

@@ -1,7 +1,7 @@
 """Apache Iceberg: one table ``DB.TABLE`` per target in a catalog, equal to the source table or holding its changelog.
 
-Stage tasks write data files with the table's field ids; a commit names them, through pyiceberg, in one step with the
-vector (`table`).
+Stage tasks write data files with the table's field ids; a commit through pyiceberg adds them to the table, in one step
+with the vector (`table`).
 
 | write | snapshot rows | log rows |
 |---|---|---|
@@ -10,14 +10,13 @@ vector (`table`).
 | upsert, ``on_existing = "merge"`` | merge | merge |
 | upsert, of several source tables | merge | merge |
 
-A *merge* is a copy-on-write: tasks compact the log rows to the last of each key while staging; at the commit, the data
-files whose bounds allow one of these keys are read by their key columns, those that have one are written anew without
-these rows, and the commit takes the old ones out and the new ones in. No delete files are made, which not every reader
-knows. An epoch with both is two commits, append before merge. A truncation replaces all files in one commit.
+A *merge* is a copy-on-write: tasks compact the log rows to the last of each key while staging. At the commit, the key
+columns of data files whose bounds allow one of these keys are read; files with such a key are rewritten without these
+rows, and the commit replaces the old files by the new ones. Delete files are not used, because not every reader
+supports them. An epoch with both has two commits, append before merge. A truncation replaces all files in one commit.
 
-The findings of ``raycdc check`` about an Iceberg sink: the catalog answers, and its folder can be written.
-
-Changes nothing, but that a SQL catalog makes its own tables when it is opened for the first time.
+`check_sink` has the findings of ``raycdc check``: the catalog answers, and its folder can be written. It changes
+nothing, except that a SQL catalog creates its own tables when it is first opened.
 """
 
 from __future__ import annotations
@@ -58,14 +57,14 @@ from raycdc.sinks.task_plan import MERGED_FILE_BYTES_MAX, TASK_BYTES_MAX, Input,
 from raycdc.storage.files import delete, names_in
 from raycdc.storage.settings import StorageSettings
 
-#: At most so many tables are looked at.
+#: At most this many tables are checked.
 _TABLES_MAX = 50
 
 
 def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId], storage: StorageSettings) -> list[CheckResult]:
     """All findings; `tables` are the targets that are known now."""
     options = config.catalog_options()
-    # Where it is a store, `raycdc.driver.startup_checks` has looked at that.
+    # A store is checked by `raycdc.driver.startup_checks`.
     is_folder = options.type != "rest" and not is_in_store(options.warehouse) and bool(options.warehouse)
     folder = [_folder(Path(options.warehouse).absolute())] if is_folder else []
     if any(not found.ok for found in folder):
@@ -81,7 +80,7 @@ def check_sink(config: IcebergSinkConfig, tables: Sequence[TableId], storage: St
 
 
 def _found(catalog: ReopenedCatalog, table: TableId, storage: StorageSettings) -> CheckResult | None:
-    """The findings about a table that is there already."""
+    """Return the finding about an existing table."""
     target = IcebergTarget(catalog, table, "", seen=SnapshotLineage(), reach=Reach(storage), expiry=NO_EXPIRY)
     if not target.refresh():
         return None
@@ -92,7 +91,7 @@ def _found(catalog: ReopenedCatalog, table: TableId, storage: StorageSettings) -
 
 
 def _folder(folder: Path) -> CheckResult:
-    """Whether files can be made in `folder`, or it in the nearest folder that is there."""
+    """Check that files can be created in `folder`, or it in its nearest existing parent."""
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     ok = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     text = f"{folder} can be written." if ok else f"{folder} cannot be written ({nearest} refuses)."
@@ -129,7 +128,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
         self._reach = Reach(context.storage, private, login_changes=self._options.changes)
         if self._config.optimize is not None:
             self._maintenance = IcebergMaintenance(self._config.optimize, context)
-        # Who is here for the first time hears at once that the address is wrong: only a start that has a state waits.
+        # A wrong address is reported immediately at a first start; only a start with a state waits.
         self._catalog.open()
 
     def inspect(self, context: SinkContext) -> None:
@@ -156,7 +155,7 @@ class IcebergSink(ExactlyOnceSink[IcebergSteps]):
 
     def prepare(self, work: TableCommit, batch: StageBatch) -> StagedIceberg:
         self._target(work.target)  # Before there are files of this driver in the staging folder.
-        # A handle of its own: refreshing the shared one would move the metadata that a commit under way has read.
+        # A separate handle: refreshing the shared one would move the metadata that a running commit has read.
         table = self._handle(work.target)
         if not table.refresh():
             raise IcebergSteps(table, self._context).disappeared()

@@ -1,21 +1,21 @@
-"""The last commit of this pipeline in an Iceberg table's metadata, and whether the table went back behind it.
+"""Finds this pipeline's last commit in an Iceberg table's metadata, and detects a rollback behind it.
 
-Snapshots that a table's metadata need not name any more.
+It also decides which snapshots a commit expires. Every commit writes the whole metadata, which lists every snapshot:
+after ten thousand of them that is some 8 MB each time. A commit of ours may therefore drop old ones, in the same update
+as its rows. The files that only they name stay, because a reader may be using them: `remove_orphan_files` finds them
+later.
 
-Every commit writes the whole metadata, which names every snapshot: after ten thousand of them that is some 8 MB each
-time. So a commit of ours may leave out old ones, in the same update as its rows. The files that only they name stay
-where they are, because a reader may be at them: `remove_orphan_files` finds them later.
-
-| how many stay | say |
+| snapshots that stay | set by |
 |---|---|
-| those of so long | ``sink.expire_snapshots`` |
-| so many | ``sink.keep_snapshots``; where neither is set the table's property `KEEP`, which upsert tables get from us |
+| those younger than this | ``sink.expire_snapshots`` |
+| this number | ``sink.keep_snapshots``; if neither is set, the table's property `KEEP`, which upsert tables get from \
+us |
 | all | ``sink.keep_snapshots = 0``; a table without any of these; ``gc.enabled = false`` |
 
-*Only the oldest go, and never one between two that stay.* Iceberg's own clean-up, in the versions that delete files by
-what snapshots added (``IncrementalFileCleanup``), takes a snapshot before such a gap for one that was rolled back, and
-deletes the files that it added, although the table has them: history must not be thinned. So a branch or tag, for as
-long as it is there, keeps all that is newer than the snapshot that it names.
+*Only the oldest are dropped, never one between two that stay.* Iceberg's own clean-up, in the versions that delete
+files by the snapshots that added them (``IncrementalFileCleanup``), treats a snapshot before such a gap as rolled back
+and deletes the files that it added, although the table has them. For the same reason a branch or tag keeps everything
+newer than its snapshot while it exists.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from raycdc.errors import TargetDroppedError, TargetModifiedError
 from raycdc.model import TableId
 from raycdc.sinks.api import CommitVector, ignore_text
 
-#: Table property by which a person vouches for a snapshot whose descent cannot be seen any more.
+#: The table property by which a person vouches for a snapshot whose descent cannot be verified any more.
 CONFIRMED = "raycdc.confirmed-snapshot"
 
 #: The advice where rows are missing in the table.
@@ -60,7 +60,7 @@ def vector_property(app_id: str) -> str:
 
 
 def foreign_records(metadata: TableMetadata, app_id: str) -> list[str]:
-    """The properties with the vectors of other pipelines: none of them goes on in the table without its own."""
+    """Return the properties with the vectors of other pipelines."""
     return [name for name in metadata.properties if name.startswith(_VECTOR) and name != vector_property(app_id)]
 
 
@@ -74,7 +74,7 @@ class NotedSnapshot:
 
 
 def noted_snapshots(metadata: TableMetadata) -> list[NotedSnapshot]:
-    """Of all pipelines with a record in the table whose last commit made a snapshot."""
+    """Return the last commits of all pipelines whose record in the table names a snapshot."""
     notes = {name: json.loads(text) for name, text in metadata.properties.items() if name.startswith(_VECTOR)}
     return [
         NotedSnapshot(name, str(note.get("pipeline", "")), note["snapshot"])
@@ -93,17 +93,17 @@ def record_of(metadata: TableMetadata, app_id: str) -> TableRecord | None:
 
 
 class SnapshotLineage:
-    """How far each table of a run was: no handle of one may find less afterwards."""
+    """The newest vector of each table in this run: no handle may find less afterwards."""
 
     def __init__(self) -> None:
         self._vectors: dict[TableId, CommitVector] = {}
 
     def of(self, table: TableId) -> CommitVector | None:
-        """How far the table was when it was last looked at."""
+        """Return the vector that the table had when it was last read."""
         return self._vectors.get(table)
 
     def forget(self, table: TableId) -> None:
-        """The table that was is over: one is made anew."""
+        """Forget a table that is created again."""
         self._vectors.pop(table, None)
 
     def check(self, table: TableId, seen: CommitVector | None, held: CommitVector | None) -> None:
@@ -122,10 +122,10 @@ class SnapshotLineage:
 def check_lineage(
     table: TableId, metadata: TableMetadata, record: TableRecord | None, earlier: Iterable[TableMetadata] = ()
 ) -> None:
-    """`SinkError` unless the current snapshot is the one of our `record` or descends from it.
+    """Raise `SinkError` unless the current snapshot is the one of our `record` or descends from it.
 
-    Expiring a snapshot cuts what it led to: Spark leaves the name of the parent, pyiceberg not even that. Then the
-    table's `earlier` metadata is read, newest first, which has the snapshots that were expired since.
+    Expiring a snapshot cuts the chain of descent: Spark leaves the parent's name, pyiceberg not even that. The table's
+    `earlier` metadata, newest first, is then read for the expired snapshots.
     """
     if record is None or record.snapshot is None:
         return
@@ -155,21 +155,21 @@ def check_lineage(
 
 
 def _leads_to(snapshot: int, head: int | None, parents: Mapping[int, int | None]) -> bool:
-    """Whether `head` is the snapshot, or descends from it."""
+    """Return True if `head` is the snapshot, or descends from it."""
     number = head
     while number is not None and number != snapshot:
         number = parents.get(number)
     return number is not None
 
 
-#: So many are left out at once, because that costs as much as a commit; and so many at most, for a table that has a
-#: great many when it begins.
+#: The numbers of snapshots dropped at a time: at least the first, because it costs as much as a commit; at most the
+#: second, for a table that has very many at first.
 EXPIRED_LEAST, EXPIRED_MOST = 50, 200
 
-#: So many stay where nothing else was said, of upsert tables that raycdc makes: a commit writes some 400 kB of them.
+#: The number of snapshots kept by default in upsert tables that raycdc creates: a commit writes some 400 kB of them.
 KEPT = 500
 
-#: A table with more snapshots than this is told of: their names are some 4 MB.
+#: A table with more snapshots than this is reported: their names take some 4 MB.
 MANY = 5_000
 
 #: Table property with the number of snapshots that stay where the configuration says nothing.
@@ -178,7 +178,10 @@ KEEP = "raycdc.keep-snapshots"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a configuration says: after how many seconds a snapshot goes, and how many stay (0: all). None: nothing."""
+    """The configured retention: the age in seconds at which a snapshot expires, and how many stay (0: all).
+
+    None: not set.
+    """
 
     after_s: float | None = None
     keep: int | None = None
@@ -188,9 +191,9 @@ class Retention:
         return self.after_s is not None or self.keep is not None
 
     def surplus(self, snapshots: list[Snapshot], properties: Mapping[str, str], *, now_s: float) -> list[Snapshot]:
-        """Of all snapshots of a table with these `properties`, oldest first, those that are too old or too many.
+        """Return those `snapshots`, oldest first, that are too old or too many for a table with these `properties`.
 
-        What somebody told a table with Iceberg's own properties goes before what raycdc gave it when it made it.
+        Iceberg's own properties, set by a user, override the one that raycdc set when it created the table.
         """
         if self.is_said:
             before_ms = None if self.after_s is None else (now_s - self.after_s) * 1000
@@ -209,13 +212,11 @@ class Retention:
 
 @dataclass(slots=True)
 class Expiry:
-    """Which snapshots the commits of a run leave out; it tells once of each table that keeps a great many. May be used
-    by several threads.
-    """
+    """Decides which snapshots the commits of a run drop, and reports each table with very many once. Thread-safe."""
 
     retention: Retention
     warn: Callable[[str], None]
-    #: Whether rows are updated, so that nobody follows the table snapshot by snapshot.
+    #: True if rows are updated, so that the table is not followed snapshot by snapshot.
     upsert: bool
     _reported: set[TableId] = field(default_factory=set)
 
@@ -253,7 +254,7 @@ class Expiry:
         )
 
 
-#: Of who commits nothing.
+#: For code that commits nothing.
 NO_EXPIRY = Expiry(Retention(keep=0), ignore_text, upsert=False)
 
 
@@ -267,11 +268,11 @@ def expired(metadata: TableMetadata, retention: Retention, *, now_s: float) -> l
     needed = {*(noted.snapshot for noted in noted_snapshots(metadata)), metadata.current_snapshot_id}
     known = [_age(by_id[number]) for number in needed if number in by_id]
     if not known or _keeps_all(metadata):
-        # Without any the table was replaced by somebody, and holds nothing yet.
+        # A table without snapshots was replaced by someone, and is still empty.
         return []
     named = {ref.snapshot_id for ref in metadata.refs.values()}
     surplus = retention.surplus(_in_order(metadata), metadata.properties, now_s=now_s)
-    # Up to the first that stays: what is behind it would leave a gap.
+    # Stops at the first that stays, because dropping later ones would leave a gap.
     old = list(takewhile(lambda one: one.snapshot_id not in named and _age(one) < min(known), surplus))
     return [one.snapshot_id for one in old[:EXPIRED_MOST]] if len(old) >= EXPIRED_LEAST else []
 
@@ -312,5 +313,5 @@ def _is_before(snapshot: Snapshot, before_ms: float | None) -> bool:
 
 
 def _number(text: str | None) -> int | None:
-    """What somebody wrote into a property; None where that is no number, so that nothing goes by mistake."""
+    """Return the number in a property; None if it is none, so that nothing is dropped by mistake."""
     return int(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -1,15 +1,15 @@
-"""One Iceberg table as this pipeline uses it: its commit vector, and the commits that we make (`commits`).
+"""One Iceberg table as this pipeline uses it: its commit vector, and our commits (`commits`).
 
-Called by `sink`, by one thread at a time per table. The vector is a table property of the pipeline's
-own (`vector_property`), set in the same commit as the rows. *Every commit makes a snapshot*, one of only a vector too,
-and asks for the snapshot and the schema that it was planned against: so no commit passes another of any driver unseen.
-The loser looks at the record again and plans anew; pyiceberg's own retries, which would not look, are not used. What a
-commit wrote that is said to have failed stays where it is, for `remove_orphan_files`: a catalog's answer may be that to
-the second of two tries of which the first went through, and other snapshots may go on from what it refused. A commit of
-which no answer came is asked for again by the epoch loop, as with any sink that is away: from the look at the record
-on, so that it is found where it was carried out, and refused by what it asks for where it is carried out later.
+Called by `sink`, by one thread at a time per table. The vector is a table property of the pipeline (`vector_property`),
+set in the same commit as the rows. *Every commit makes a snapshot*, even one with only a vector, and requires the
+snapshot and the schema that it was planned against, so concurrent commits of any driver are detected. The loser reads
+the record again and makes a new plan; pyiceberg's own retries do not, and are not used. The files of a commit that
+reported a failure stay, for `remove_orphan_files`: the catalog may have answered the second of two attempts of which
+the first succeeded, and other snapshots may be based on the refused one. A commit without an answer is retried by the
+epoch loop, as with any unreachable sink, starting with reading the record: it is found if it was carried out, and fails
+by its requirements if it is carried out later.
 
-The property names our snapshot, so that a rollback is noticed: the table's current one does not descend from it then.
+The property names our snapshot, which reveals a rollback: the table's current snapshot then does not descend from it.
 """
 
 from __future__ import annotations
@@ -68,23 +68,24 @@ CREATED_BY = "raycdc.created-by"
 #: Property of the snapshots that pipelines make.
 EPOCH_OF_SNAPSHOT = "raycdc.epoch"
 
-#: Of a table that the catalog forbids: it was opened anew, and let us in.
+#: For a table that the catalog forbids after a successful login.
 _FORBIDDEN = ". The catalog lets us in, but not to this table: let our account read and change it there."
 
-#: How often a commit that lost against another writer of the table (a compaction, say) is tried again.
+#: How often a commit is retried after it lost against another writer of the table (for example a compaction).
 CONFLICT_RETRIES = 5
 
 #: Property of the snapshots by which upkeep made small files larger ones.
 MAINTENANCE_OF_SNAPSHOT = "raycdc.upkeep"
 
-#: What a table that we make says to pyiceberg and Spark: metadata files and manifests do not pile up with the commits.
+#: Settings for pyiceberg and Spark of a table that we create, which keep metadata files and manifests from
+#: accumulating.
 PROPERTIES = {
     "format-version": "2",
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "10",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
-    # Our rewriting reads whole files; so others' deletions must not lie beside them.
+    # Our rewriting reads whole files, so others must not write delete files.
     "write.delete.mode": "copy-on-write",
     "write.update.mode": "copy-on-write",
     "write.merge.mode": "copy-on-write",
@@ -113,17 +114,18 @@ class IcebergTarget:
         #: The table's files, as of the last `refresh`.
         self.files = reach.files_of("", {})
         self._reach = reach
-        #: What the table held of this pipeline at the last `refresh`.
+        #: The pipeline's record in the table at the last `refresh`.
         self.record: TableRecord | None = None
-        #: Whether nobody of this run had looked at the table before the last `refresh`.
+        #: True if the last `refresh` was the first one of the table in this run.
         self.is_new = False
         #: Properties that the table is to have after its next commit.
         self.options: Mapping[str, str] = {}
         self._expiry = expiry
 
     def refresh(self) -> bool:
-        """Bring the handle to the newest metadata; False when there is no table. `SinkError` when it was rolled back
-        behind what this pipeline had written.
+        """Bring the handle to the newest metadata. Returns False if there is no table.
+
+        Raises `SinkError` if the table was rolled back behind this pipeline's commits.
         """
         self._table = None
         # Another handle may commit while this one reads.
@@ -159,7 +161,10 @@ class IcebergTarget:
 
     @property
     def staging_folder(self) -> AnyPath:
-        """Of files that no table is to have: keys of compacted rows, and values that rewritten rows keep."""
+        """Return the folder of files that belong to no table.
+
+        Keys of compacted rows, and values that rewritten rows keep.
+        """
         return self.files.path(self.table.location()) / "_raycdc"
 
     def vector(self) -> CommitVector | None:
@@ -172,7 +177,7 @@ class IcebergTarget:
         return Ownership.of(self.table.metadata.properties, self._app_id, CREATED_BY)
 
     def left_empty(self) -> bool:
-        """Whether the table is an earlier start's of this pipeline, with another state, which wrote no row."""
+        """Return True if an earlier start of this pipeline, with another state, created the table and wrote no row."""
         return self.ownership.created_by_pipeline and not self.data_files()
 
     def columns(self) -> list[IcebergColumn]:
@@ -225,8 +230,9 @@ class IcebergTarget:
             )
 
     def data_files(self) -> list[DataFile]:
-        """All data files of the current snapshot, in the order in which commits added them. `SinkError` when rows are
-        deleted beside their files.
+        """Return all data files of the current snapshot in the order of their commits.
+
+        Raises `SinkError` if there are delete files.
         """
         snapshot = self.table.metadata.current_snapshot()
         found: list[tuple[int, DataFile]] = []
@@ -259,7 +265,7 @@ class IcebergTarget:
         try:
             self._catalog.create_table(self._identifier, schema, partition_spec=spec, properties=properties)
         except TableAlreadyExistsError as cause:
-            # It may be the one that an earlier try asked for, whose answer never came.
+            # It may be the result of an earlier attempt whose answer was lost.
             if not self.refresh() or not holds(self.vector(), commit_metadata.vector, self.name):
                 raise self.error("cannot be created", cause) from cause
             return
@@ -270,9 +276,11 @@ class IcebergTarget:
         self.refresh()
 
     def commit(self, commit_metadata: CommitMetadata, plan: Callable[[], CommitContent]) -> None:
-        """Do what `plan` says of the table as it is, with the vector, in one commit; nothing when the table holds it.
+        """Make the change that `plan` returns, with the vector, in one commit.
 
-        `plan` is called again when another writer was faster. `FencedError` when that was a newer driver.
+        Nothing if the table has the vector already.
+
+        `plan` is called again if another writer was faster. Raises `FencedError` if that was a newer driver.
         """
         for attempt in range(CONFLICT_RETRIES + 1):
             if not self.refresh():
@@ -294,8 +302,9 @@ class IcebergTarget:
                 return
 
     def replace_files(self, change: CommitContent) -> None:
-        """Put files in the place of others that have the same rows, as the table was at the last `refresh`. The commit
-        says nothing of epochs, and is not tried again: `CommitFailedException` when another writer was faster.
+        """Replace files by others with the same rows, as the table was at the last `refresh`.
+
+        The commit has no epoch, and is not retried: it raises `CommitFailedException` if another writer was faster.
         """
         commit_properties = CommitProperties({MAINTENANCE_OF_SNAPSHOT: "compaction"})
         publish(self._catalog, self.table, self.files, change, commit_properties)
@@ -318,12 +327,12 @@ class IcebergTarget:
         publish(self._catalog, self.table, self.files, change, commit_properties)
 
     def error(self, what: str, cause: Exception) -> SinkError:
-        """The error for people of what a library raised while the table was read or written."""
+        """Return the error to show for a library's error while the table was read or written."""
         absent = is_absent(cause) or is_refused(cause) or is_the_catalogs(cause)
         kind = refusal_of(cause, keys_change=self._reach.keys_change) if absent else TargetModifiedError
         away = is_unreachable(cause)
         if away or (self._reach.login_changes and is_login(cause)):
-            kind = SinkUnavailableError  # Another login may be right soon, and the next try opens the catalog with it.
+            kind = SinkUnavailableError  # Another login may soon be valid, and the retry opens the catalog with it.
         if away:
             what += f", because the {self._catalog.where} is away"
         # Arrow quotes values, and SQLAlchemy its statement with them.
@@ -335,8 +344,9 @@ class IcebergTarget:
 
 
 def lacks_replaced(target: IcebergTarget, change: CommitContent, before: TableMetadata) -> bool:
-    """Whether no snapshot has the files that `replace_files` was to add to the table as it was `before`, as far as that
-    is certain; after its `CommitFailedException`. Refreshes the `target`.
+    """Return True if certainly no snapshot has the files that `replace_files` tried to add to the table `before`.
+
+    Called after its `CommitFailedException`. Refreshes the `target`.
     """
     if not target._catalog.refuses_for_certain or not target.refresh():
         return False
@@ -344,13 +354,13 @@ def lacks_replaced(target: IcebergTarget, change: CommitContent, before: TableMe
     for one in target.table.metadata.snapshots:
         replaced = one.summary is not None and one.summary[MAINTENANCE_OF_SNAPSHOT] is not None
         if replaced and one.snapshot_id not in known:
-            return False  # It may be ours.
+            return False  # It may be our commit.
     there = {str(target.files.path(file.file_path)) for file in target.data_files()}
     return not any(str(file.path) in there for file in change.add)
 
 
 def earlier(table: Table) -> Iterator[TableMetadata]:
-    """The metadata that the table had, newest first, as far as it is kept. `OSError` where the store refuses."""
+    """Yield the table's earlier metadata, newest first, as far as it is kept. Raises `OSError` if the store refuses."""
     for entry in reversed(table.metadata.metadata_log):
         try:
             yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
@@ -361,12 +371,12 @@ def earlier(table: Table) -> Iterator[TableMetadata]:
 
 
 def check_sources(table: IcebergTarget, columns: Sequence[IcebergColumn]) -> None:
-    """`SinkError` unless `columns`, which the table is to have, are still what it is partitioned by."""
+    """Raise `SinkError` unless the table can still be partitioned by `columns`, which it is about to have."""
     here = {column.id: column for column in table.columns()}
     there = {column.id: column.type for column in columns}
     for one in table.partitions():
         was = here[one.source]
-        # A manifest's tuples of other types are not read alike by all.
+        # Readers differ in how they interpret a manifest's values of another type.
         if there.get(one.source) not in (was.type, "long" if was.type == "int" else was.type):
             raise ChangeRefusedError(
                 f"{table.name}: column {was.name!r} was dropped, made anew or given another type at the source, and "

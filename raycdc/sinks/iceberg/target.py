@@ -1,15 +1,14 @@
-"""The verbs of `raycdc.sinks.steps` for an Iceberg table: what each commit takes in and out. Commits are `table`'s.
+"""The verbs of `raycdc.sinks.steps` for an Iceberg table: the files that each commit adds and removes.
 
-A change is worked out against the table as it is when the commit is tried, and anew where another writer was faster.
+`table` makes the commits. A change is planned against the table as it is when the commit is tried, and again if another
+writer was faster.
 
-Schema changes of an Iceberg table: what ``pipeline.schema_change`` makes of them, planned by field ids. Pure.
+Schema changes are planned by field ids according to ``pipeline.schema_change``, and carried out in one commit with the
+vector. A column keeps its id as long as it is the same column, under any name and at any position: then the change
+affects metadata only. Data files are rewritten if rows get a value that no file has: a constant default, a type as
+which Iceberg cannot read the old values (a decimal's scale), a second column with the values of another.
 
-Called by `sink`, which carries the plan out in one commit with the vector. A column keeps its id as
-long as it is the same column, under whatever name and at whatever place: then the change is metadata only. The data
-files are written anew where rows get a value that no file has: a constant default, a type that Iceberg does not read
-the old values as (a decimal's scale), a second column with the values of one.
-
-`raycdc.sinks.lakes.lake_columns` plans the columns. A column that begins anew does so under a new id.
+`raycdc.sinks.lakes.lake_columns` plans the columns. A new column of an old name gets a new id.
 """
 
 from __future__ import annotations
@@ -96,9 +95,9 @@ def plan_evolution(
     *,
     next_id: int,
 ) -> SchemaEvolution:
-    """The plan of ``work.changes`` for a table with the columns `present`.
+    """Return the plan of ``work.changes`` for a table with the columns `present`.
 
-    `wanted` are the columns of the rows to come (`files.stored`). `SinkError` for what the table cannot follow.
+    `wanted` are the columns of the new rows (`files.stored`). Raises `SinkError` if the table cannot follow.
     """
     there = pa.schema([pa.field(column.name, column.arrow) for column in present])
     planned = plan_columns(FORMAT, there, work, wanted, rules)
@@ -108,7 +107,7 @@ def plan_evolution(
 def mergeable(
     present: Sequence[IcebergColumn], wanted: pa.Schema, work: TableCommit, *, next_id: int
 ) -> SchemaEvolution:
-    """The columns of a table that was there before, with those that it lacks. `SinkError` where types differ."""
+    """Return the columns of an existing table, with those that it lacks. Raises `SinkError` if types differ."""
     there = {column.name.casefold(): column for column in present}
     for want in wanted:
         have = there.get(want.name.casefold())
@@ -126,7 +125,7 @@ def _numbered(
     """Ids for the columns: a column's own while its values can be read from the files as they are, else new ones."""
     here = {column.name: column for column in present}
     kept_by: dict[int, str] = {}
-    #: Of two columns with the values of one the one that keeps its name keeps the id.
+    #: If two columns have the values of one, the one that keeps its name keeps the id.
     for column in sorted(lake.columns, key=lambda c: c.field.name != c.origin):
         if column.origin is not None and _is_read_as(here[column.origin].arrow, column.field.type):
             kept_by.setdefault(here[column.origin].id, column.field.name)
@@ -153,16 +152,16 @@ def _is_read_as(have: pa.DataType, want: pa.DataType) -> bool:
     return bool(decimals and have.scale == want.scale and have.precision <= want.precision)
 
 
-#: Data files up to this size together are written anew in this process, larger ones by tasks: a Spark job costs more
-#: than reading so much.
+#: Data files up to this size together are rewritten in this process, larger ones by tasks: a Spark job costs more than
+#: reading this much.
 REWRITE_IN_PROCESS_BYTES_MAX = 32 << 20
 
-#: A data file up to this size is written anew together with others, up to so much together: a file that merges made is
-#: not joined for ever, and no changed row costs the copying of more than some megabytes for that.
+#: Data files up to the first size are rewritten together with others, up to the second size in total: merged files are
+#: not joined forever, and a changed row costs the copying of some megabytes at most.
 SMALL_BYTES_MAX = 4 << 20
 TOGETHER_BYTES_MAX = 8 << 20
 
-#: A data file up to this size is a crumb, and so many of a partition are made one with the next merge.
+#: Data files up to this size count as very small; this many of a partition are combined with the next merge.
 CRUMB_BYTES_MAX = 256 << 10
 SMALL_FILES_MAX = 16
 
@@ -265,10 +264,10 @@ class IcebergSteps(Target):
     def taken(self) -> TargetExistsError:
         return occupied_error(f"The Iceberg table {self.name}", "route the table to another name")
 
-    # -- changes, against the table as it is now
+    # -- changes, based on the table's present state
 
     def _noting(self, work: TableCommit, change: CommitContent) -> CommitContent:
-        """`change`, with the columns that the source left behind in a table that does not name them yet."""
+        """Return `change` with a note of columns that the source dropped and the table keeps, if it lacks that note."""
         if not self._context.upsert:
             return change
         note = self._table.ownership.note(self._table.arrow().names, work.schema.arrow().names)
@@ -368,7 +367,7 @@ class IcebergSteps(Target):
         *,
         carry: Sequence[IcebergColumn] = (),
     ) -> list[RewrittenFiles]:
-        """Data files written anew by tasks, each group by one."""
+        """Rewrite data files by tasks, one for each group."""
         partitions = tuple(self._table.partitions())
         tasks = [
             Rewrite(
@@ -385,7 +384,7 @@ class IcebergSteps(Target):
         return run_in_commit(tasks, self._context)
 
     def _replaced(self, wanted: pa.Schema) -> CommitContent:
-        """An empty table of `wanted` in place of what was there; columns that stay the same keep their ids."""
+        """Return an empty table of `wanted` in place of the old one; unchanged columns keep their ids."""
         table = self._table
         table.check_plain()
         here = {(column.name, column.arrow): column for column in table.columns()}
@@ -418,7 +417,7 @@ def small_files(files: Sequence[DataFile], table: IcebergTarget) -> set[DataFile
 
 
 def _is_ours(file: DataFile) -> bool:
-    """Whether raycdc named the data file."""
+    """Return True if raycdc named the data file."""
     return file.file_format == FileFormat.PARQUET and bool(_OURS.fullmatch(file.file_path.rpartition("/")[2]))
 
 
@@ -428,8 +427,9 @@ def paths_of(files: Iterable[DataFile], table: IcebergTarget) -> frozenset[str]:
 
 
 def together(files: Sequence[DataFile], table: IcebergTarget) -> list[list[DataFile]]:
-    """Files that a merge may have to write anew, in groups of which the rows that stay become one file: else each
-    commit to a table would leave as many small files as it touched. Small ones of one partition are together.
+    """Return the files that a merge may rewrite, in groups whose remaining rows become one file.
+
+    Small files of one partition are grouped; otherwise each commit would leave as many small files as it changed.
     """
     now = table.table.metadata.default_spec_id
     small, groups = [], []
@@ -490,10 +490,10 @@ def parse_location(work: TableCommit, table: IcebergTarget, columns: Sequence[Ic
 
 
 def new_file(table: IcebergTarget, work: TableCommit) -> AnyPath:
-    """The path of a data file that nobody else writes."""
+    """Return a unique path for a data file."""
     return table.data_folder / f"{work.epoch:010d}-{uuid.uuid4()}.parquet"
 
 
 def scratch_path(table: IcebergTarget, work: TableCommit) -> AnyPath:
-    """The path of a file for a commit that no table is to have. The next start removes those that are left."""
+    """Return a unique path for a file of a commit that belongs to no table. The next start removes leftovers."""
     return table.staging_folder / f"{KEYS}{work.epoch:010d}-{uuid.uuid4()}.parquet"

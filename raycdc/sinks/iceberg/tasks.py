@@ -37,7 +37,7 @@ from raycdc.sinks.table_input import TableTask
 from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_merged, compacted_rows, write_parquet
 from raycdc.storage.files import FileName, delete
 
-#: Rows of a data file that are in memory at once while it is written anew, at most (`files.BATCH_BYTES_MAX`).
+#: The most rows of a data file in memory while it is rewritten (`files.BATCH_BYTES_MAX`).
 BATCH_ROWS = 1 << 16
 
 
@@ -60,7 +60,7 @@ class FileDestination:
 
 @dataclass(frozen=True, slots=True)
 class CompactedFiles:
-    """The last row of each key: those that are there as data files, all `rewritten` ones as a file of `keys`.
+    """The last row of each key: the existing ones as data files, and all `rewritten` keys as a file of `keys`.
 
     `truncated` says that nothing older survives.
     """
@@ -73,8 +73,9 @@ class CompactedFiles:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenFiles:
-    """Which of the data files `went`, and the files in their place: none when nothing is left or no file goes. What was
-    to be `carried` of the rows that went is in a file of that name.
+    """The data files that `went`, and the files in their place: none if no row is left or no file is removed.
+
+    `carried` is the file with the kept column values of removed rows.
     """
 
     went: list[bool]
@@ -95,7 +96,7 @@ class WriteRows(TableTask[list[WrittenFile]]):
 
 @dataclass(frozen=True, slots=True)
 class CompactToDataFiles(TableTask[CompactedFiles]):
-    """The last row of each key: those that are there as data files, and all keys as the file `keys`.
+    """Writes the last row of each key: existing ones as data files, and all keys as the file `keys`.
 
     `merged` is given for rows of several source tables, or of one under another key; keys that the target must not
     have yet are then marked in `keys`.
@@ -133,8 +134,10 @@ class WantedColumn:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The keys (files of `CompactToDataFiles`) of rows that go from a data file of `target`; `alone`: all are of one
-    table. Data files that are `small_files` (the texts of their paths) are written anew even if no row of theirs goes.
+    """The keys (files of `CompactToDataFiles`) of rows to remove from data files of `target`.
+
+    `alone`: all are of one table. Data files in `small_files` (their paths as texts) are rewritten even if no row is
+    removed.
     """
 
     key: tuple[str, ...]
@@ -146,8 +149,9 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """The columns of a table that its source does not have and never had: whoever added them keeps their values where
-    rows change. They are written with the `key` into the file `path`, which is a table's staging folder's.
+    """The columns of a table that its source never had: the values that others wrote are kept when rows change.
+
+    They are written with the `key` into the file `path`, in the table's staging folder.
     """
 
     path: FileName
@@ -157,7 +161,7 @@ class Carry:
     def write(
         self, files: Sequence[FileName], columns: Sequence[IcebergColumn], deleted: Sequence[np.ndarray]
     ) -> FileName:
-        """Write them of the rows of data `files` with `columns` that are `deleted`; returns the path."""
+        """Write the values of the `deleted` rows of data `files` with `columns`; return the path."""
         theirs = {column.id for column in self.columns}
         wanted = [column for column in columns if column.name in self.key or column.id in theirs]
         schema = pa.schema([column.field() for column in wanted])
@@ -172,12 +176,12 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite(StageTask[RewrittenFiles]):
-    """The data files `paths` of `size` bytes together written anew, with the `columns` and without the rows that are
-    `changed`: the rows of all of them in one file, in their order, or in one for each partition.
+    """Rewrites the data files `paths`, of `size` bytes together, with the `columns` and without `changed` rows.
 
-    A file of which no row goes although some were to stays as it is, unless it is a crumb. Raises `DataError` when a
-    row has a key that was marked as new: it is another source table's, or another row's. Of the rows that go the
-    columns `carry` are kept beside. A path may come several times, as often as the table has the file.
+    The remaining rows of all files go into one file, in order, or into one for each partition. A file without a row to
+    remove is kept, unless it is in `small_files`. Raises `DataError` if a row has a key that was marked as new: it is
+    another source table's, or another row's. The columns `carry` of removed rows are saved. A path may occur several
+    times, as often as the table has the file.
     """
 
     paths: tuple[FileName, ...]
@@ -194,7 +198,7 @@ class Rewrite(StageTask[RewrittenFiles]):
 
     def run(self) -> RewrittenFiles:
         into = FileDestination(self.into, tuple(wanted.column for wanted in self.columns), self.partitions)
-        # Lists, as a table may have a data file, and thereby its rows, several times.
+        # Lists, because a table may have a data file, and so its rows, several times.
         if self.changed is None:
             whole = [(path, np.ones(rows_in(path), np.bool_)) for path in self.paths]
             return RewrittenFiles([True] * len(self.paths), self._written(into, whole))
@@ -249,8 +253,9 @@ class Together(StageTask[WrittenFile | None]):
 
 @dataclass(frozen=True, slots=True)
 class CarriedInto(StageTask[list[WrittenFile]]):
-    """A data file of new rows written anew, with the values that rows of the table with their keys had in columns of
-    others; a row whose key is new has none there. `carried` are the files that `Rewrite` left of these rows.
+    """Rewrites a data file of new rows with the values that the table's rows had in other writers' columns.
+
+    A row with a new key has none there. `carried` are the files that `Rewrite` saved.
     """
 
     file: WrittenFile
@@ -269,7 +274,7 @@ class CarriedInto(StageTask[list[WrittenFile]]):
         numbers, names = [f"k{at}" for at in range(len(self.key))], [f"v{at}" for at in range(len(theirs))]
         known = pa.concat_tables([read_whole(path) for path in self.carried])
         keys = comparable(known, self.key).rename_columns(numbers)
-        # Where others wrote a key twice, the first row speaks for it.
+        # If others wrote a key twice, the first row is used.
         first = keys.append_column("#", pa.array(np.arange(len(keys)))).group_by(numbers, use_threads=False)
         chosen = first.aggregate([("#", "min")]).column("#_min")
         values = known.select([column.name for column in theirs]).rename_columns(names)
@@ -324,7 +329,7 @@ class _ChangedKeys:
         self._known = np.unique(self._hashes)
 
     def without(self, path: FileName) -> np.ndarray:
-        """Which rows of a data file have none of the keys: a byte per row in memory."""
+        """Return which rows of a data file have none of the keys, as one byte per row."""
         batches = read_columns(path, self._key, rows=BATCH_ROWS, only=True)
         return np.concatenate([np.zeros(0, np.bool_), *map(self._stays, batches)])
 
@@ -343,7 +348,7 @@ class _ChangedKeys:
         return stays
 
     def _require_known(self, rows: pa.Table, new: pa.Table) -> None:
-        """`DataError` where one of the `rows` has a key that the target must not have yet."""
+        """Raise `DataError` if one of the `rows` has a key that the target must not have yet."""
         if new.num_rows and (taken := rows.join(new, keys=self._numbers, join_type="left semi")).num_rows:
             (first,) = python_rows(taken.select(self._numbers).slice(0, 1))
             values = dict(zip(self._names, first.values(), strict=True))

@@ -1,10 +1,10 @@
 """The versions of a table's metadata in a warehouse of ``type = hadoop``: ``vN.metadata.json``, ``version-hint.text``.
 
-The hint names a version not much older than the newest one. Version N + 1 comes into being in one step that fails
-when there is one: a ``link`` in a folder, a conditional put on an object store. The hint follows. Whoever reads begins
-at the hint and goes on while there is a next version, so a writer that died between the two loses nothing.
+The hint names a version not much older than the newest one. Version N + 1 is created in one step that fails if it
+exists: a ``link`` in a folder, a conditional put on an object store. The hint is written afterwards. A reader begins at
+the hint and goes on while there is a next version, so a writer that died between the two loses nothing.
 
-Called by `raycdc.sinks.iceberg.catalog`. Names are below the warehouse; may be used by several threads.
+Called by `raycdc.sinks.iceberg.catalog`. Names are relative to the warehouse. Thread-safe.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Versions(ABC):
         name = f"{folder}/v{version}.metadata.json"
         if self._has(f"{folder}/v{version}.gz.metadata.json") or not self._put_if_absent(name, data):
             raise CommitFailedException(f"Version {version} was committed by another writer: {name}")
-        # Who slept since the version before may find the name free, because old versions are removed.
+        # A writer that was suspended since the previous version may find the name free, because old versions are
+        # removed.
         if (newest := self._hint(folder)) is not None and newest > version + 1:
             self._delete(name)
             raise CommitFailedException(f"Version {version} is long gone: {name}")
@@ -166,7 +167,7 @@ class StoreVersions(Versions):
         self._store.put(name, data)
 
     def _put_if_absent(self, name: str, data: bytes) -> bool:
-        # The snapshot's number, which is drawn, makes the bytes nobody else's.
+        # The snapshot's random number makes the bytes unique.
         return not isinstance(self._store.put_if_absent(name, data), PreconditionFailed)
 
     def _delete(self, name: str) -> None:

@@ -4,9 +4,8 @@ The parts that all servers have in common are written once (`commits`, `staging`
 Called by `sink` on the driver, and by `tasks`, which loads rows into staging tables from wherever tasks run. A session
 belongs to one thread.
 
-The records of targets in ``raycdc_commit``, for every kind of server: written over older ones only.
-
-A row per pipeline and target. Whoever is about to commit to a target or to alter it has its row locked until the
+`CommitTable` has the records of targets in ``raycdc_commit``, one row per pipeline and target, for every kind of
+server. A record replaces only older ones. A driver that commits to a target or alters it has its row locked until the
 transaction ends.
 """
 
@@ -40,16 +39,18 @@ class CommitTable:
         self._names = tuple(map(dialect.quote, TargetRecord.NAMES))
 
     def held(self, app_id: str, target: TableId, *, marker: Callable[[TableId], str | None]) -> TargetRecord | None:
-        """The record of `target`. `marker` tells whether an intent was carried out (`TargetRecord.known`)."""
+        """Return the record of `target`. `marker` shows if an intent was carried out (`TargetRecord.known`)."""
         return self._known(self._found(app_id, target), target, marker)
 
     def locked(self, app_id: str, target: TableId, *, marker: Callable[[TableId], str | None]) -> TargetRecord | None:
-        """As `held`, and nobody else can commit to `target` or alter it before this transaction ends, even where there
-        is no record yet. `SinkError` when another session has the lock for a minute.
+        """Return `held` and lock the record until this transaction ends, even if there is no record yet.
+
+        No other session can then commit to `target` or alter it. Raises `SinkError` if another session has the lock for
+        a minute.
         """
         rows = self._found(app_id, target, " FOR UPDATE")
         if not rows:
-            # A row that is not there cannot be locked: whoever comes second waits here for the first.
+            # A missing row cannot be locked, so it is inserted: a second session waits here for the first.
             quote, parameters = self._dialect.quote, self._dialect.parameters(2 + len(NO_COMMITS))
             columns = ", ".join(map(quote, ("app_id", "target", *TargetRecord.NAMES, "positions", "committed_at")))
             self._statements.run(
@@ -63,8 +64,9 @@ class CommitTable:
         return self._known(rows, target, marker)
 
     def is_free(self, app_id: str, target: TableId) -> bool:
-        """Whether nobody else has the record of `target` locked, as far as this session waits for a lock; the
-        transaction is to be rolled back then.
+        """Return True if no other session has the record of `target` locked, within this session's lock timeout.
+
+        The transaction must be rolled back afterwards.
         """
         try:
             self._found(app_id, target, " FOR UPDATE")
@@ -73,7 +75,7 @@ class CommitTable:
         return True
 
     def hold(self, app_id: str, target: TableId, held: TargetRecord, positions: Positions) -> None:
-        """Write the record, which is `locked`. `FencedError` where there is one of a newer driver or a later step."""
+        """Write the `locked` record. Raises `FencedError` if there is one of a newer driver or a later step."""
         vector, dialect = held.vector, self._dialect
         given = [*held.row(), json.dumps(dict(positions)), app_id, str(target)]
         names = [*self._names, dialect.quote("positions")]
@@ -103,7 +105,7 @@ class CommitTable:
         return {str(app_id): bool(created) for app_id, created in rows}
 
     def forget_other_writers(self, app_id: str, target: TableId) -> None:
-        """Remove the records of other pipelines: what they wrote to `target` is gone."""
+        """Remove the records of other pipelines, whose rows in `target` are gone."""
         quote, (name, app) = self._dialect.quote, self._dialect.parameters(2)
         self._statements.run(
             f"DELETE FROM {self._table} WHERE {quote('target')} = {name} AND {quote('app_id')} <> {app}",
@@ -128,11 +130,10 @@ class CommitTable:
         return held.known(marker(target)) if held is not None and held.intent is not None else held
 
 
-#: How long to wait for another session that has a lock which we need: a driver that was replaced may be in its last
-#: commit.
+#: How long to wait for another session's lock: a replaced driver may be in its last commit.
 LOCK_TIMEOUT_S = 60
-#: After which the server ends a session of ours that sleeps, and frees its locks: a driver that was stopped in the
-#: middle of a commit, or whose machine is gone, must not hold up its successor.
+#: The time after which the server ends an idle session of ours and frees its locks: a driver that was suspended in a
+#: commit, or whose machine is gone, must not block its successor.
 IDLE_TIMEOUT_S = 30
 
 _IMPLEMENTATIONS = {
@@ -144,7 +145,7 @@ _IMPLEMENTATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The shape of a target: its columns, its key (none: a changelog) and the columns beside it that take no NULL."""
+    """The schema of a target: its columns, its key (empty: a changelog) and the further columns that are NOT NULL."""
 
     columns: Sequence[Column]
     key: Sequence[str]
@@ -152,14 +153,15 @@ class Made:
 
 
 class JdbcTables(Protocol):
-    """The targets of a server: whether they are there, and what is made of them."""
+    """The targets of a server: their existence, creation and changes."""
 
     def folded(self, app_id: str, target: TableId) -> str | None:
-        """Another target of the pipeline that is the same table on this server, whose names ignore case."""
+        """Return another target of the pipeline that is the same table on this server, whose names ignore case."""
 
     def there(self, target: TableId) -> str | None:
-        """What tells the table from a later one of its name, as far as the server can tell (else empty); None where
-        there is no table.
+        """Return an identity that distinguishes the table from a later one of its name; None if there is no table.
+
+        It is empty if the server has no such identity.
         """
 
     def marker(self, target: TableId) -> str | None:
@@ -168,23 +170,25 @@ class JdbcTables(Protocol):
     def is_empty(self, target: TableId) -> bool: ...
 
     def create(self, target: TableId, made: Made, marker: str, *, replace: bool) -> None:
-        """Make the target; with `replace` in place of the table that is there."""
+        """Create the target; with `replace`, in place of the existing table."""
 
     def require_adoptable(self, target: TableId) -> None:
-        """`TargetExistsError` where somebody's table would lose or change rows whatever their columns are."""
+        """Raise `TargetExistsError` if another writer's table would lose or change rows, whatever its columns are."""
 
     def adopt(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
-        """Make somebody's table fit: add the columns it lacks. `SinkError` for what would lose or change rows in it."""
+        """Adopt another writer's table by adding missing columns.
+
+        Raises `SinkError` if rows would be lost or changed.
+        """
 
     def is_ours_alone(self, target: TableId, columns: Sequence[Column]) -> bool:
-        """Whether a row can be deleted and put in again without a loss: nobody else has a column in it beside
-        `columns`, or refers to it by a foreign key.
+        """Return True if a row can be deleted and inserted again without a loss.
+
+        That is so if others have no column besides `columns`, and no foreign key refers to the table.
         """
 
     def untouched(self, target: TableId, columns: Sequence[Column]) -> str | None:
-        """As `there`. `TargetModifiedError` where somebody gave the target what would lose or change the rows that were
-        written.
-        """
+        """Do `there`. Raises `TargetModifiedError` if a change by others would lose or change written rows."""
 
     def alter(self, target: TableId, present: Made, plan: ColumnsPlan, key: Sequence[str], marker: str) -> None:
         """Carry `plan` out on the target, which is as `present` says; `key` is the one to come."""
@@ -199,11 +203,13 @@ class JdbcTables(Protocol):
 
 
 class DatabaseSession(Protocol):
-    """One transaction; what `commit` was not called for never happened. DDL on MySQL is the exception: it commits what
-    was done before it and itself, and `tables` are judged by what the target has, so doing it again is harmless.
+    """One transaction; changes without a `commit` never happened.
+
+    DDL on MySQL is the exception: it commits itself and earlier changes. `tables` methods depend on what the target
+    has, so repeating them is harmless.
     """
 
-    #: Whether DDL is undone with the rest.
+    #: True if a rollback undoes DDL, too.
     transactional_ddl: ClassVar[bool]
 
     @property
@@ -219,42 +225,47 @@ class DatabaseSession(Protocol):
         """The rows on their way into targets."""
 
     def lacking(self, databases: Sequence[str]) -> list[str] | None:
-        """Statements that would permit what the account may not do yet, in the place of the commit records and in the
-        `databases` of targets; None where that cannot be told.
+        """Return statements that grant missing permissions; None if that is unknown.
+
+        They concern the commit table's schema and the targets' `databases`.
         """
 
     def is_prepared(self) -> bool:
-        """Whether there is the commit table: before the first run only `tables.there` may be asked."""
+        """Return True if the commit table exists; before the first run only `tables.there` may be called."""
 
     def held(self, app_id: str, target: TableId, *, lock: bool = False) -> TargetRecord | None:
-        """The record of `target`; with `lock` nobody else can commit to it or alter it before this session ends, even
-        where there is no record yet. `SinkError` when another session has the lock for a minute.
+        """Return the record of `target`.
+
+        With `lock`, no other session can commit to it or alter it before this session ends, even if there is no record
+        yet. Raises `SinkError` if another session has the lock for a minute.
         """
 
     def holders(self, app_id: str, target: TableId, *, wholly: bool) -> str:
-        """`raycdc.sinks.jdbc.lock_holders`: for a session that does nothing else. The pipeline's record of `target` is
-        looked at first: whoever has that locked is the cause, and no reader of the table.
+        """Return who has the target locked (`raycdc.sinks.jdbc.lock_holders`), in a session that does nothing else.
+
+        The pipeline's record of `target` is checked first: a session that has it locked is the cause, not a reader of
+        the table.
         """
 
     def commit(self) -> None: ...
 
     def rollback(self) -> None:
-        """Undo what was done since the last `commit`, and go on."""
+        """Undo the changes since the last `commit`, and go on."""
 
 
 class JdbcDatabase(Protocol):
     """A server and how to speak to it."""
 
-    #: Its name in ``sink.url``, for people.
+    #: The name in ``sink.url``, for people.
     kind: ClassVar[str]
-    #: Whether names of columns that differ in case only are one.
+    #: True if column names that differ only in case are equal.
     ignores_case: ClassVar[bool]
 
     def __init__(self, address: Address) -> None: ...
 
     @property
     def address(self) -> Address:
-        """Where it is."""
+        """Return the server's address."""
 
     def prepare(self) -> None:
         """Make the commit table and the place of staging tables, where they are missing."""
@@ -262,10 +273,10 @@ class JdbcDatabase(Protocol):
     def session(self) -> AbstractContextManager[DatabaseSession]: ...
 
     def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
-        """`SinkError` by name for what the server cannot have."""
+        """Raise `SinkError` for columns that the server cannot have."""
 
     def retyped(self, old: Column, new: Column, *, key: bool) -> bool:
-        """Whether the column, of the `key` or not, has another type here."""
+        """Return True if the change gives the column, of the `key` or not, another type on this server."""
 
     def load(
         self,
@@ -276,8 +287,10 @@ class JdbcDatabase(Protocol):
         *,
         flags: Sequence[str],
     ) -> int:
-        """Make the staging table `name` with the rows of `batches` (with the boolean columns `flags` behind the
-        others), all or none of them, and return how many. A value the server cannot hold is a `SinkError`.
+        """Create the staging table `name` with all the rows of `batches`, or none of them, and return their number.
+
+        The boolean columns `flags` are appended to the others. Raises `SinkError` for a value that the server cannot
+        hold.
         """
 
     def unrepresentable(self, rows: pa.RecordBatch, columns: Sequence[Column], key: Sequence[str]) -> pa.Array:

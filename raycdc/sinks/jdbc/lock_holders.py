@@ -1,13 +1,13 @@
-"""Who has a target of a database locked, for people and for the decision whether it alone is blocked.
+"""Finds which session has a target of a database locked, to show it and to decide if the target alone is blocked.
 
-Asked by the sink when a statement about the target waited in vain for minutes. A question waits for no lock itself, or
-for a second (MySQL and MariaDB).
+Used by the sink when a statement about the target waited for minutes without success. The queries wait for no lock, or
+for one second (MySQL and MariaDB).
 
-| server | asked |
+| server | query |
 |---|---|
-| PostgreSQL | `pg_locks` and `pg_stat_activity`, which say it to every account, but neither statement nor time |
-| MySQL, MariaDB | a DELETE of no row, which any LOCK TABLES holds up; then `performance_schema.metadata_locks`, or \
-MariaDB's plugin metadata_lock_info, where they are there for the account |
+| PostgreSQL | `pg_locks` and `pg_stat_activity`, which every account may read, but without statement and time |
+| MySQL, MariaDB | a DELETE of no row, which any LOCK TABLES blocks; then `performance_schema.metadata_locks`, or \
+MariaDB's plugin metadata_lock_info, if the account may read them |
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raycdc.errors import SinkError, SinkLockedError
 from raycdc.model import TableId
 
 _HOLDERS_SHOWN = 3
-#: Locks of PostgreSQL with which nobody else writes a row (its manual's table of conflicting lock modes).
+#: The PostgreSQL locks that prevent writes by other sessions (its manual's table of conflicting lock modes).
 _NOBODY_WRITES = ("ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")
 #: Readers hold up a change of the columns; our own sessions end by themselves.
 _OF_POSTGRES = """
@@ -54,7 +54,10 @@ class QueryRunner(Protocol):
 
 
 def record_held(end: str) -> str:
-    """A sentence about a target whose record is locked, so that nobody else can commit to it; `end` ends a session."""
+    """Return a sentence about a target whose record is locked, so that no other session can commit to it.
+
+    `end` is the statement that ends a session.
+    """
     return (
         "It is locked by another session, which has its record in raycdc_commit: a driver that was replaced and is "
         f"still at work, or a statement of somebody's. {end} ends a session."
@@ -62,7 +65,10 @@ def record_held(end: str) -> str:
 
 
 def postgres_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> str:
-    """A sentence about who has `target` locked, `wholly`: so that nobody else can write; empty where nobody has."""
+    """Return a sentence about who has `target` locked; empty if it is free.
+
+    `wholly`: only locks that prevent all writes.
+    """
     found = [
         f"session {pid} of {user}{f' ({name})' if name else ''}{f', for {seconds} s' if seconds >= 0 else ''} ({mode})"
         for pid, user, name, mode, seconds in session.rows(_OF_POSTGRES, quote(target.db, target.table))
@@ -74,7 +80,7 @@ def postgres_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> 
 
 
 def mysql_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> str:
-    """`postgres_holders` of MySQL and MariaDB; a lock of rows only is seen where the server tells who has which."""
+    """Do `postgres_holders` for MySQL and MariaDB; row locks are seen only if the server lists them."""
     locked = False
     session.run("SET SESSION lock_wait_timeout = 1")
     try:
@@ -86,7 +92,7 @@ def mysql_holders(session: QueryRunner, target: TableId, *, wholly: bool) -> str
         return ""
     found = list[str]()
     for statement in _OF_MYSQL:
-        # Of a server that has no such table, or tells it to others only.
+        # For a server without such a table, or an account that may not read it.
         with suppress(SinkError):
             found += [
                 f"session {number} of {user}" for number, user in session.rows(statement, target.db, target.table)

@@ -1,22 +1,22 @@
 """MySQL and MariaDB as a target: multi-row INSERTs into staging tables, then set-based statements in one transaction.
 
-Rows become text column by column (`mysql_text`) and go as statements of a few megabytes in strict mode: the one way
-that every server permits (LOAD DATA LOCAL needs ``local_infile`` and turns wrong values into warnings).
+Rows become text column by column (`mysql_text`) and are sent as statements of a few megabytes in strict mode, the only
+way that every server permits (LOAD DATA LOCAL needs ``local_infile`` and turns wrong values into warnings).
 
-DDL commits by itself here, so the lock on the record alone would fence nothing. A session takes a named lock of the
-target (``GET_LOCK``) before it looks at the record, and runs its DDL on the same connection: the lock outlives the
-commit inside, and goes with the connection, not before a statement under way has ended. Two drivers never alter one
-target at once, and a driver without its connection can alter nothing. The server ends a session that sleeps for
-`IDLE_TIMEOUT_S`, so a driver that was stopped keeps no locks. Before the statement the record says what it will have
-made of the table, and the statement leaves ``raycdc IDENTITY:TARGET:EPOCH`` in the table's comment: whoever finds both
-knows that it was carried out, although the driver died. Things that rows need (the default of a new column) are in the
-transaction of the record, which is written only over an older one.
+DDL commits implicitly here, so the lock on the record alone would fence nothing. A session takes a named lock of the
+target (``GET_LOCK``) before it reads the record, and runs its DDL on the same connection: the lock survives the
+implicit commit, and is released with the connection, after a running statement has ended. Two drivers therefore never
+alter one target concurrently, and a driver without its connection can alter nothing. The server ends a session that is
+idle for `IDLE_TIMEOUT_S`, so a suspended driver keeps no locks. Before the statement, the record notes the schema that
+the statement will leave, and the statement puts ``raycdc IDENTITY:TARGET:EPOCH`` into the table's comment: both
+together prove that it was carried out, even if the driver died. Data that rows need (the default of a new column) is
+written in the transaction of the record, which replaces only an older one.
 
 *Galera*: the named lock is one node's. Rows and record stay exact whatever node drivers write to, because the record's
 row is certified; DDL is fenced only among drivers that reach the same node, so give ``sink.url`` one node, or a proxy
-that writes to one. Where ``pxc_strict_mode`` forbids ``GET_LOCK`` the sink stops with the server's words.
+that writes to one. If ``pxc_strict_mode`` forbids ``GET_LOCK``, the sink stops with the server's message.
 
-The privileges of an account of MySQL or MariaDB in a database, by the words of ``SHOW GRANTS``. Pure.
+`missing` finds the privileges that an account lacks in a database from the text of ``SHOW GRANTS``.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ _ROLE = re.compile(r"GRANT (?P<role>[`'].+?[`'](?:@[`'].*?[`'])?) TO ", re.DOTAL
 
 
 def missing(grants: Sequence[str], database: str) -> list[str] | None:
-    """Which of `NEEDED` the account lacks in all of `database`; None where its privileges are on single tables, which
-    may be enough.
+    """Return the privileges in `NEEDED` that the account lacks in `database`.
+
+    Returns None if its privileges are on single tables, which may be enough.
     """
     have: set[str] = set()
     single = False
@@ -87,7 +88,7 @@ def roles(grants: Iterable[str]) -> list[str]:
 
 
 def _matches(pattern: str, database: str) -> bool:
-    """Whether the database part of a grant, with ``_`` and ``%`` as in LIKE, means `database`."""
+    """Return True if the database part of a grant, with ``_`` and ``%`` as in LIKE, matches `database`."""
     text = pattern.strip("`").replace("``", "`")
     parts = re.findall(r"\\[_%]|.", text, re.DOTALL)
     wild = {"_": ".", "%": ".*"}
@@ -213,7 +214,7 @@ class MySqlDatabase:
 
     @property
     def address(self) -> Address:
-        """Where it is."""
+        """Return the server's address."""
         return self._address
 
     def _connect(self) -> Any:
@@ -266,7 +267,7 @@ class MySqlDialect:
     def upsert(self, rows: Upsert) -> Sequence[str]:
         # ON DUPLICATE KEY UPDATE would update the row that has the same value in any unique index.
         matching = match(self, rows.key)
-        # A TIMESTAMP of the key too: the server could set it where nobody does.
+        # A TIMESTAMP of the key is set, too: otherwise the server might set it.
         sets = [
             f"t.{quote_name(c.name)} = s.{quote_name(c.name)}"
             for c in rows.columns
@@ -302,7 +303,7 @@ class MySqlSession:
         self.rows(statement, *arguments)
 
     def rows(self, statement: str | bytes, *arguments: Any) -> list[tuple[Any, ...]]:
-        """Execute one statement and fetch what it finds."""
+        """Execute one statement and return its rows."""
         return self._execute(statement, arguments)[0]
 
     def changed(self, statement: str, *arguments: Any) -> int:
@@ -328,7 +329,7 @@ class MySqlSession:
         account = "@".join(f"'{part}'" for part in str(user).rsplit("@", 1))
         grants = [str(row[0]) for row in self.rows("SHOW GRANTS FOR CURRENT_USER()")]
         for role in roles(grants):
-            # MySQL tells what a role gives when it is named beside the account, MariaDB of the role itself.
+            # MySQL lists the privileges of a role if it is named with the account, MariaDB for the role itself.
             for question in (f"SHOW GRANTS FOR {account} USING {role}", f"SHOW GRANTS FOR {role}"):
                 with suppress(SinkError):
                     grants += [str(row[0]) for row in self.rows(question)]
@@ -351,7 +352,7 @@ class MySqlSession:
         return self.commits.locked(app_id, target, marker=self.tables.marker)
 
     def _lock(self, app_id: str, target: TableId) -> None:
-        """Nobody else has the target's lock while this connection lives."""
+        """Take the target's named lock, which this connection keeps until it ends."""
         name = f"raycdc:{hashlib.sha256(f'{app_id} {target}'.encode()).hexdigest()[:40]}"
         if self.rows("SELECT GET_LOCK(%s, %s)", name, LOCK_TIMEOUT_S) != [(1,)]:
             raise SinkUnavailableError(

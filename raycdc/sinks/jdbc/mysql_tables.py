@@ -1,9 +1,9 @@
-"""Tables of a MySQL or MariaDB server that are targets: made, adopted and altered, each by one statement that leaves a
-mark (`raycdc.sinks.jdbc.mysql` says why).
+"""Tables of a MySQL or MariaDB server that are targets: created, adopted and altered.
 
-The mark is the end of the table's comment, behind the words that somebody else has there: `` raycdc MARKER`` of a
-statement of ours, or `` [raycdc]`` where the table was only taken over. A table of the name without a mark is another
-one: nothing else tells one from the next that any account may see and that stays when the table is rebuilt.
+Each change is one statement that leaves a mark (`raycdc.sinks.jdbc.mysql` says why). The mark is the end of the table's
+comment, after the text that others wrote: `` raycdc MARKER`` of a statement of ours, or `` [raycdc]`` if the table was
+only adopted. A table of the name without a mark is a different one: no other property that every account may read, and
+that survives a rebuild of the table, distinguishes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raycdc.sinks.jdbc.staging import StatementExecutor
 from raycdc.sinks.jdbc.types import mysql_type
 from raycdc.sinks.jdbc.unsupported_features import check_mysql, inspect_mysql_table
 
-#: Collations that tell apart all texts, trailing spaces included, best first; servers have one of them or none.
+#: Collations that distinguish all texts, including trailing spaces, best first; a server has one of them or none.
 EXACT = ("utf8mb4_0900_bin", "utf8mb4_nopad_bin")
 
 #: Of a table that was taken over.
@@ -33,7 +33,7 @@ _COMMENT_LENGTH_MAX = 2048
 _MOMENTS = {"timestamp(6)", "datetime(6)"}
 
 
-#: How long a change of a table's shape waits for those who use the table.
+#: How long a change of a table's schema waits for sessions that use the table.
 CHANGE_LOCK_TIMEOUT_S = 2
 
 
@@ -68,8 +68,10 @@ class MySqlTables:
         return not self._rows(f"SELECT 1 FROM {_name(target)} LIMIT 1")
 
     def _change(self, statement: str) -> None:
-        """Change a table's shape. Whoever reads it meanwhile waits behind us as long as we wait for who reads it now:
-        not for long, and then again.
+        """Change a table's schema.
+
+        New readers of the table wait behind this statement while it waits for present ones, so it waits only for a
+        short time, and is retried.
         """
         self._run(f"SET @raycdc = @@lock_wait_timeout, SESSION lock_wait_timeout = {CHANGE_LOCK_TIMEOUT_S}")
         self._run(statement)
@@ -80,7 +82,7 @@ class MySqlTables:
         parts = [definition(c, made.key, collation, is_null=c.name not in made.demands) for c in made.columns]
         if made.key:
             parts.append(f"PRIMARY KEY ({', '.join(map(quote_name, made.key))})")
-        # Beside each other: two targets of a database may be replaced at once.
+        # Names include the target, because two targets of a database may be replaced concurrently.
         digest = hashlib.sha256(str(target).encode()).hexdigest()[:16]
         location = quote_name(target.db, f"{STAGE_PREFIX}new_{digest}") if replace else _name(target)
         statement = (
@@ -183,7 +185,7 @@ class MySqlTables:
         clauses = [f"DROP COLUMN {quote_name(name)}" for name in before if name not in columns]
         for old, column in columns.items():
             retyped = self._database.retyped(before[old], column, key=column.name in key)
-            # An older version gave instants another type; without rows it is changed at no cost.
+            # An older version used another type for instants; without rows, changing it is free.
             retyped |= plan.emptied and {there[old], mysql_type(column.type, key=column.name in key)} == _MOMENTS
             is_null = column.name not in plan.demands
             # Columns of a key have types of their own and take no NULL.

@@ -16,7 +16,7 @@ from raycdc.errors import ValueRefusedError
 
 
 def value_lists(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
-    """The rows as ``(…),(…)`` in pieces of at most about `bytes_max`; a larger row is a piece of its own."""
+    """Yield the rows as ``(…),(…)`` in pieces of at most about `bytes_max`; a larger row is a separate piece."""
     if not batch.num_rows:
         return
     joined = pc.binary_join_element_wise(*_columns(batch), pa.scalar(b",", pa.large_binary()))
@@ -29,13 +29,13 @@ def value_lists(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
     while first < len(rows):
         last = int(np.searchsorted(offsets, offsets[first] + bytes_max, side="right")) - 1
         last = max(last, first + 1)
-        # Without the comma behind the last row.
+        # Without the comma after the last row.
         yield bytes(text[offsets[first] : offsets[last] - 1])
         first = last
 
 
 def widest(batch: pa.RecordBatch, *, bytes_max: int) -> tuple[str, int]:
-    """Of the first row that is larger than `bytes_max`, the column with the largest literal, and its bytes."""
+    """Return, for the first row larger than `bytes_max`, the column with the largest literal, and its size in bytes."""
     sizes = literal_sizes(batch)
     row = int(np.argmax(sizes.sum(axis=0) + len(sizes) + 1 > bytes_max))
     column = int(np.argmax(sizes[:, row]))

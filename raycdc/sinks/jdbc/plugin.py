@@ -77,7 +77,7 @@ class TaskAddress:
 
 
 def parse_url(url: str) -> Address:
-    """``[jdbc:]postgresql://host[:port]/database`` and its like. Raises ValueError with what is wrong."""
+    """Parse ``[jdbc:]postgresql://host[:port]/database`` and similar URLs. Raises ValueError with the problem."""
     parts = urlsplit(url.removeprefix("jdbc:"))
     kind = {"postgres": "postgresql"}.get(parts.scheme, parts.scheme)
     if kind not in _PORTS:
@@ -125,7 +125,7 @@ class JdbcSinkConfig(SinkConfig):
         return ("adbc_driver_postgresql",) if parse_url(self.url).kind == "postgresql" else ()
 
     def address(self) -> Address:
-        """Where and as whom to connect."""
+        """Return the address and the account of the connection."""
         found = parse_url(self.url)
         return Address(
             found.kind,

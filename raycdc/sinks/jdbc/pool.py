@@ -1,6 +1,6 @@
-"""Connections of this process to target databases that nobody uses just now.
+"""A pool of this process's idle connections to target databases.
 
-Opening one costs a server's password check and, with ADBC, a look at its catalogue: a tenth of a second, more than most
+Opening one costs a server's password check and, with ADBC, a read of its catalogue: a tenth of a second, more than most
 epochs of a table take. Used by `postgres` on the driver and in the processes that run tasks.
 """
 
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-#: Idle connections kept per database: what the epoch loop's threads and a stage can use at once.
+#: The number of idle connections kept per database: as many as the epoch loop's threads and a stage use concurrently.
 IDLE_MAX = 8
 
 _lock = threading.Lock()

@@ -154,7 +154,7 @@ class PostgresDatabase:
         options = (
             f"-c TimeZone=UTC -c standard_conforming_strings=on -c lock_timeout={LOCK_TIMEOUT_S}s "
             f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT_S}s "
-            # The commit of another driver while we waited for its lock must be seen.
+            # The commit that another driver makes while we wait for its lock must be visible.
             r"-c client_encoding=UTF8 -c default_transaction_isolation=read\ committed"
         )
         server = f"{address.host}:{address.port}"
@@ -233,7 +233,7 @@ class PostgresSession:
             raise self._error(cause) from cause
 
     def rows(self, statement: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        """Execute one query and fetch what it finds."""
+        """Execute one query and return its rows."""
         self.run(statement, *arguments)
         found: list[tuple[Any, ...]] = self._cursor.fetchall()
         return found
@@ -307,7 +307,7 @@ def _alive(connection: Any) -> bool:
 
 
 def _close(connection: Any) -> None:
-    """Rolls back what was not committed; a connection in error has nothing to say about it."""
+    """Close the connection, which rolls back uncommitted changes, and ignore errors."""
     with suppress(adbc_driver_manager.Error):
         connection.close()
 

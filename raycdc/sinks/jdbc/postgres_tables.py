@@ -14,7 +14,7 @@ from raycdc.sinks.jdbc.staging import StatementExecutor
 from raycdc.sinks.jdbc.types import postgres_type
 from raycdc.sinks.jdbc.unsupported_features import check_postgres, inspect_postgres_table
 
-#: How long a change of a table's shape waits for those who use the table.
+#: How long a change of a table's schema waits for sessions that use the table.
 CHANGE_LOCK_TIMEOUT_S = 2
 
 
@@ -44,8 +44,10 @@ class PostgresTables:
         return not self._rows(f"SELECT 1 FROM {quote(target.db, target.table)} LIMIT 1")
 
     def _change(self, statement: str) -> None:
-        """Change a table's shape. Whoever reads it meanwhile waits behind us as long as we wait for who reads it now:
-        not for long, and then again.
+        """Change a table's schema.
+
+        New readers of the table wait behind this statement while it waits for present ones, so it waits only for a
+        short time, and is retried.
         """
         self._run(f"SET LOCAL lock_timeout = '{CHANGE_LOCK_TIMEOUT_S}s'")
         self._run(statement)
@@ -142,7 +144,7 @@ class PostgresTables:
             self._run(f"UPDATE {table} SET {quote(column.name)} = {value}", default)
         demanded = {p.column.name: p.origin is not None and p.origin in present.demands for p in plan.columns}
         for name, was in demanded.items():
-            # A key's columns take none anyway, and may not be told to.
+            # Key columns are NOT NULL anyway, and the server refuses a change of that.
             if was != (name in plan.demands) and name not in key:
                 self._change(f"ALTER TABLE {table} ALTER COLUMN {quote(name)} {'DROP' if was else 'SET'} NOT NULL")
 

@@ -1,8 +1,7 @@
-"""Which of a database's errors concern the one table that a statement was about, and not the server: by their codes.
+"""Classifies a database's errors by their codes: about the one table of a statement, or about the server.
 
-A server that goes down, a deadlock, a lock that somebody holds: the same may succeed later (`SinkUnavailableError`, and
-`SinkLockedError` of the lock).
-Everything that is not listed ends the run.
+A server that shuts down, a deadlock or a lock of another session may pass: `SinkUnavailableError`, and
+`SinkLockedError` for the lock. Every error that is not listed ends the run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from raycdc.errors import (
 
 #: SQLSTATEs of PostgreSQL (its manual's appendix A): whole ones first, then classes.
 _POSTGRES: dict[str, type[SinkError]] = {
-    # Statements that are none are ours, and a bug.
+    # A syntax error is a bug of ours.
     "42601": SinkError,
     "42P02": SinkError,
     "23503": ReferenceRefusedError,
@@ -45,23 +44,23 @@ _POSTGRES: dict[str, type[SinkError]] = {
     "44": TargetModifiedError,
     "P0": TargetModifiedError,  # a trigger of the target
     "08": SinkUnavailableError,  # connections
-    "25006": SinkUnavailableError,  # a server that only reads, as one that was just replaced
+    "25006": SinkUnavailableError,  # a read-only server, for example one that was just replaced
     "25P03": SinkUnavailableError,  # the server ended the session, because it slept within a transaction
     "40": SinkUnavailableError,  # deadlocks
     "53": SinkUnavailableError,  # no memory, disk or connection left
     "55006": SinkUnavailableError,
-    "55P03": SinkLockedError,  # a lock that somebody holds
-    "57": SinkUnavailableError,  # somebody ended the statement, the session or the server
+    "55P03": SinkLockedError,  # a lock of another session
+    "57": SinkUnavailableError,  # the statement, the session or the server was ended
     "58": SinkUnavailableError,  # the system's errors
 }
-#: The words of libpq where the server said nothing any more.
+#: The messages of libpq when the server stopped responding.
 _LOST = re.compile(
     r"no connection to the server|closed the connection|terminating connection|could not (?:receive|send) data|"
     r"SSL (?:SYSCALL|connection)|Connection (?:reset|refused|timed out)|Broken pipe"
 )
-#: The words of libpq about a server that is not the one that it should be, or is not encrypted. What OpenSSL says of a
-#: signature that another key made depends on its bytes ("invalid padding", "data too large for modulus", …): all its
-#: errors are refusals but those of a connection that broke.
+#: The messages of libpq about a server with a wrong certificate or without encryption. OpenSSL's message about a
+#: signature by another key depends on its bytes ("invalid padding", "data too large for modulus", …): all its errors
+#: are refusals, except those of a broken connection.
 _TLS_REFUSED = re.compile(
     r"certificate verify failed|does not match host name|does not support SSL|root certificate file|"
     r"SSL error: (?!unexpected eof|.*(?:bad record mac|internal error|internal_error))"
@@ -69,7 +68,7 @@ _TLS_REFUSED = re.compile(
 #: The server's words to who connects while it cannot serve.
 _LATER = re.compile(r"the database system is|too many (?:clients|connections)|connection slots|terminating connection")
 
-#: Words of PostgreSQL about a privilege that lacks, and what a loader needs there.
+#: PostgreSQL's message about a missing privilege, and the privileges that a loader needs.
 _DENIED = re.compile(r"permission denied for (?P<what>schema|database|table) (?P<name>[^\s:]+)")
 _NEEDS = {
     "schema": "USAGE, CREATE ON SCHEMA",
@@ -77,13 +76,14 @@ _NEEDS = {
     "table": "SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON",
 }
 
-#: Values in texts of MySQL and MariaDB: before they name the key or column, behind "value:", and parts of a statement.
+#: Values in messages of MySQL and MariaDB: before the name of the key or column, after "value:", and in parts of a
+#: statement.
 _MYSQL_VALUES = re.compile(
     r"'.*'(?= for (?:key|column|function) )|(?<=value: )'.*'|(?<=out of range in )'.*'|(?<=near )'.*'(?= at line)"
     r"|(?<=value: )\".*\"",
     re.DOTALL,
 )
-#: Of errors of class 22 of PostgreSQL, which are about values.
+#: Values in PostgreSQL's errors of class 22, which are about values.
 _POSTGRES_VALUES = re.compile(r'(?<!encoding )(?<!type )(?<!column )"(?:[^"]|"")*"|\b0x[0-9a-f]+(?: 0x[0-9a-f]+)*')
 _SIGNAL = 1644
 
@@ -121,15 +121,16 @@ def postgres_refusal(sqlstate: str, text: str = "") -> type[SinkError]:
 
 
 def postgres_grant(sqlstate: str, text: str, user: str) -> str:
-    """The advice about what the `user` (quoted) lacks, which PostgreSQL says in `text`; empty for any other refusal."""
+    """Return advice about the privilege that the `user` (quoted) lacks according to `text`; empty for another error."""
     if sqlstate != "42501" or not (found := _DENIED.search(text)):
         return ""
     return f". Who owns it may permit that: GRANT {_NEEDS[found['what']]} {found['name']} TO {user};"
 
 
 def postgres_unreached(text: str) -> type[SinkError]:
-    """The error that a failure to connect is: what the server refuses (FATAL) stays so, unless it says "later", and so
-    does what a client thinks of its certificate.
+    """Return the class of a failure to connect.
+
+    A refusal of the server (FATAL) is permanent, unless its text says "later", and so is a problem of the certificate.
     """
     if _TLS_REFUSED.search(text):
         return SinkError
@@ -152,7 +153,10 @@ def advised(refusal: type[SinkError], text: str) -> SinkError:
 
 
 def without_value(text: str, code: int = 0) -> str:
-    """A message of MySQL or MariaDB without what it quotes of a row or of a statement with rows; none of a trigger."""
+    """Return a message of MySQL or MariaDB without quoted values of rows or statements.
+
+    The text of a trigger is replaced as a whole.
+    """
     if code == _SIGNAL:
         return "a trigger or routine there refuses the row"
     return _MYSQL_VALUES.sub("'…'", text)

@@ -1,10 +1,10 @@
 """Tables of a PostgreSQL, MySQL or MariaDB server, either equal to the source tables or holding their changelogs.
 
-Stage tasks load rows into staging tables of the target database, snapshot rows as they are and log rows compacted to
-the last of each key. The commit of a table is one transaction: it locks the table's row in ``raycdc_commit``, looks
-whether it still may and must write, moves the staged rows by a few statements for the whole set, and writes epoch,
-step, generation and positions into that row. So the rows and the word that they are there cannot part, and a driver
-that wakes from a pause finds a newer generation in the row and stops.
+Stage tasks load rows into staging tables of the target database, snapshot rows unchanged and log rows compacted to the
+last of each key. The commit of a table is one transaction: it locks the table's row in ``raycdc_commit``, checks that
+it still may and must write, moves the staged rows by a few statements for the whole set, and writes epoch, step,
+generation and positions into that row. Rows and record are therefore always consistent, and a suspended driver that
+wakes up finds a newer generation in the row and stops.
 
 | write | snapshot rows | log rows |
 |---|---|---|
@@ -13,15 +13,15 @@ that wakes from a pause finds a newer generation in the row and stops.
 | … of several source tables, or with another key | merge, if no key is taken | the same |
 | upsert, ``on_existing = "merge"`` | merge | merge |
 
-*What if the server goes back in time?* A failover to an older copy or a restore, while the driver runs, takes epochs
-away that were committed. The sink remembers how far each target was, and commits nothing to one that holds less.
+*What if the server goes back in time?* A failover to an older copy or a restore, while the driver runs, removes
+committed epochs. The sink remembers each target's newest vector, and commits nothing to a target that holds less.
 
-*What if the process dies here?* Before the transaction ends nothing of the epoch is in the target; staging tables that
-nobody takes are removed by the next commit of the target. DDL is in the transaction too (PostgreSQL), or one statement
-that leaves a mark on the table, by which the next try sees it (MySQL, `mysql`). Tables commit one by one: an epoch
-is atomic per table, not across tables.
+*What if the process dies here?* Before the transaction ends, nothing of the epoch is in the target; unused staging
+tables are removed by the next commit of the target. DDL is in the transaction, too (PostgreSQL), or is one statement
+that leaves a mark on the table, by which the next attempt recognizes it (MySQL, `mysql`). Tables commit one by one: an
+epoch is atomic per table, not across tables.
 
-May this account do what the database sink needs? Looks, and creates nothing. Used by ``raycdc check``.
+`check_sink` checks the account's permissions for ``raycdc check``, and creates nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def check_sink(config: JdbcSinkConfig, targets: Sequence[TableId] = ()) -> list[
 
 
 def _account(address: Address, targets: Sequence[TableId]) -> list[CheckResult]:
-    """May the account connect, and create what is needed?"""
+    """Check that the account can connect, and may create everything that is needed."""
     try:
         database = open_database(address)
         with database.session() as session:
@@ -101,12 +101,12 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         super().__init__()
         self._config = config
         self._address = config.address()
-        #: Where tasks read the password; nobody else may.
+        #: The file from which tasks read the password, readable only by this user.
         self._password_file: Path | None = None
         self._written = ""
-        #: Whether snapshot rows of a target may be appended; asked while another thread may be committing to it.
+        #: For each target, if snapshot rows may be appended; read while another thread may be committing to it.
         self._appendable: dict[TableId, bool] = {}
-        #: Whether the server has the commit table: `open` makes it.
+        #: True once the commit table exists: `open` creates it.
         self._prepared = True
 
     def __repr__(self) -> str:
@@ -193,8 +193,10 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         self._appendable.pop(work.target, None)
 
     def _check_size(self, work: Work, columns: Sequence[Column], key: Sequence[str]) -> None:
-        """`ColumnsRefusedError` for more than the server holds, of the target or of what its rows are staged in: that
-        has a column more for each mark, so that a target that is full would take rows until the first one changes.
+        """Raise `ColumnsRefusedError` if the target or its staging table exceeds the server's limits.
+
+        The staging table has an additional column for each mark; without this check, a target of maximal size would
+        accept rows only until the first change.
         """
         marks = 1 + bool(work.merged) if self._upsert else 0
         is_postgres = self._address.kind == "postgresql"
@@ -248,7 +250,7 @@ class JdbcSink(ExactlyOnceSink[JdbcSteps]):
         )
 
     def _secret_file(self) -> str:
-        """The file with the password as it is now, which tasks on other machines cannot read for themselves."""
+        """Return the file with the present password, for tasks on other machines, which cannot read its reference."""
         if (file := self._password_file) is None:
             return ""
         password = as_private(self._address.password)

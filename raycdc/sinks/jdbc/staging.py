@@ -21,7 +21,7 @@ class StatementExecutor(Protocol):
         """Execute one statement."""
 
     def rows(self, statement: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        """Execute one query and fetch what it finds."""
+        """Execute one query and return its rows."""
 
     def changed(self, statement: str, *arguments: Any) -> int:
         """Execute one UPDATE; returns how many rows it found."""
@@ -29,8 +29,9 @@ class StatementExecutor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Upsert:
-    """Rows of a staging table ``s`` that are to be in a table ``t``: those for which `wanted` is true, with `columns`,
-    of which some are the `key`. In a row that is there already columns `dropped_columns` become null.
+    """Rows of a staging table ``s`` to be written to a table ``t``: those for which `wanted` is true.
+
+    They have `columns`, some of which are the `key`. In an existing row, the columns `dropped_columns` become null.
     """
 
     table: str
@@ -46,17 +47,17 @@ class SqlDialect(Protocol):
 
     #: The moment of now.
     now: str
-    #: The statement by which constraints that can be are looked at when the transaction ends; empty: none can.
+    #: The statement that defers constraint checks to the end of the transaction; empty if that is not supported.
     defer: str
 
     def quote(self, *parts: str) -> str:
         """An identifier, its parts joined by dots."""
 
     def parameters(self, count: int) -> list[str]:
-        """The places of so many arguments."""
+        """Return `count` parameter placeholders."""
 
     def or_stays(self, column: str) -> str:
-        """The end of an INSERT that changes nothing where there is a row with the key; `column` is one of the key."""
+        """Return the end of an INSERT that changes nothing if a row has the key; `column` is one of the key."""
 
     def key_value(self, column: str) -> str:
         """A column of a key in a SELECT, as a value that people can read."""
@@ -82,7 +83,7 @@ def values(dialect: SqlDialect, columns: Sequence[Column]) -> str:
 
 
 def match(dialect: SqlDialect, key: Sequence[str]) -> str:
-    """The condition that a row of the table ``t`` has the key of one of the staging table ``s``."""
+    """Return the condition that a row of the table ``t`` has the key of one of the staging table ``s``."""
     return " AND ".join(f"t.{dialect.quote(name)} = s.{dialect.quote(name)}" for name in key)
 
 
@@ -105,8 +106,10 @@ class StagedTable:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """The rows of an epoch on their way into `target`, with `columns`, of which some are the `key`: those of `append`
-    are new, those of `merge` change what is there, where columns `dropped_columns` at the source become null.
+    """The rows of an epoch for `target`, with `columns`, some of which are the `key`.
+
+    The rows of `append` are new; those of `merge` change existing ones, whose columns `dropped_columns` at the source
+    become null.
     """
 
     target: TableId
@@ -126,20 +129,21 @@ class Staging:
         self._home = home
 
     def rows(self, name: str) -> int:
-        """How many rows a staging table has."""
+        """Return the number of rows of a staging table."""
         count: int = self._statements.rows(f"SELECT COUNT(*) FROM {self._stage(name)}")[0][0]
         return count
 
     def take_out(self, rows: Incoming) -> None:
-        """Delete all rows of the target that change, so that none has a unique value that another one gets."""
+        """Delete all changed rows of the target first, so that unique values cannot collide."""
         for table in rows.merge:
             self._delete(rows, table)
 
     def put(self, rows: Incoming, *, deletes_last: bool = False) -> None:
-        """Put the rows in. `KeyRefusedError` where one has a unique value that another one of the target has,
-        `ReferenceRefusedError` where one refers to a row that is not there, or the other way round; with `deletes_last`
-        rows of the table may refer to each other, and what the server can look at later it looks at when the
-        transaction ends.
+        """Insert the rows.
+
+        Raises `KeyRefusedError` if a unique value collides with another row of the target, and `ReferenceRefusedError`
+        for a violated foreign key. With `deletes_last`, rows of the table may refer to each other, and checks are
+        deferred to the end of the transaction if the server can.
         """
         dialect = self._dialect
         if deletes_last and dialect.defer:

@@ -1,14 +1,12 @@
 """The verbs of `raycdc.sinks.steps` for a table of a database: each writes ``raycdc_commit`` in its own transaction.
 
-DDL is in the transaction too (PostgreSQL), or is one statement that leaves a mark on the table, by which the next try
-sees it (MySQL): the mark of this epoch on a table without a record says that the statement was done and its record was
-not written.
+DDL is in the transaction, too (PostgreSQL), or is one statement that leaves a mark on the table, by which the next
+attempt recognizes it (MySQL): if a table without a record has this epoch's mark, the statement was carried out and its
+record was not written.
 
-The columns of a target that take no NULL, because the source's take none: which these are around a change.
-
-Such a demand of the pipeline's own says what the source's column is, and never keeps a row of the source away: what has
-NULL there all the same (a merged table, a zero date, a column that the source dropped) takes the demand back. Tables
-of others keep the demands that they have, and get none.
+Columns of a target are NOT NULL if the source's are. Such a constraint of the pipeline describes the source and never
+rejects a row: if a row has NULL there all the same (a merged table, a zero date, a column that the source dropped), the
+constraint is removed. Tables of others keep their constraints, and get none.
 """
 
 from __future__ import annotations
@@ -61,8 +59,10 @@ def wished(work: TableCommit, *, upsert: bool) -> tuple[str, ...]:
 def required_after(
     held: TargetRecord, planned: ColumnsPlan, work: TableCommit, session: DatabaseSession, *, upsert: bool
 ) -> tuple[str, ...]:
-    """The columns that take no NULL once `planned` was done: those that took none before, and still do at the source,
-    and those of which a change says so, if no row has NULL there. May scan a column of the target.
+    """Return the columns that are NOT NULL after `planned`.
+
+    They are those that were so before, and still are at the source, and those that a change makes so, if no row has
+    NULL there. May scan a column of the target.
     """
     wishes = set(wished(work, upsert=upsert))
     altered = {change.name for change in work.changes if isinstance(change, AlterColumnTypeEvent)}
@@ -76,7 +76,7 @@ def required_after(
         if planned.emptied or old in held.demands:
             may = True
         elif old is None:
-            # Rows that exist get their values behind MySQL's statement, which is the only one.
+            # In MySQL, existing rows get their values only after the statement, which must be a single one.
             may = session.transactional_ddl and (
                 name in filled or (name in copied and not session.tables.has_null(work.target, copied[name]))
             )
@@ -124,7 +124,7 @@ class JdbcSteps(Target):
         self._context = context
         self._writes = writes
         self._prepared = prepared
-        #: The record as it was read or last written.
+        #: The record as last read or written.
         self._held: TargetRecord | None = None
 
     def read_state(self, epoch: int | None = None) -> TargetState:
@@ -137,7 +137,7 @@ class JdbcSteps(Target):
         if held is not None and held.columns:
             if not held.identity or held.identity == identity:
                 return OwnTarget(vector)
-            # Somebody dropped the table and made another one of its name, which has nothing of this pipeline.
+            # The table was dropped and another one of its name was created, which has nothing of this pipeline.
             held = vector = None
         if self._prepared and (other := tables.folded(app_id, self.name)):
             same = NameRefusedError(
@@ -151,16 +151,17 @@ class JdbcSteps(Target):
         if epoch is not None and self._is_of(marker, epoch):
             return UnfinishedTarget(vector)
         if held is not None and marker.startswith(marker_of(app_id, self.name, "")) and tables.is_empty(self.name):
-            # Made for an epoch that was dropped, maybe in another shape; no row was ever committed to it.
+            # It was created for an epoch that was dropped, possibly with another schema; no row was ever committed to
+            # it.
             return UnfinishedTarget(vector)
         owners = session.commits.owners(self.name) if self._prepared else {}
         others = [(owner, made) for owner, made in owners.items() if owner != app_id]
         ours = bool(others) and all(made and is_of_pipeline(owner, app_id) for owner, made in others)
-        # Made by an earlier start of this pipeline, with another state, that wrote no row.
+        # An earlier start of this pipeline, with another state, created it and wrote no row.
         return UnfinishedTarget(vector) if ours and tables.is_empty(self.name) else ForeignTarget(vector)
 
     def inspect(self) -> None:
-        """`TargetModifiedError` where a target of this pipeline has got what a commit refuses."""
+        """Raise `TargetModifiedError` if a commit to this pipeline's target would be refused."""
         if isinstance(self.read_state(), OwnTarget) and self._held is not None:
             self._session.tables.untouched(self.name, self._held.columns)
 
@@ -257,8 +258,10 @@ class JdbcSteps(Target):
         reach("in_commit")
 
     def _put(self, rows: Incoming, held: TargetRecord, *, emptied: bool) -> None:
-        """Put the rows in. Where one has a unique value that another one gives up later in the epoch, those that change
-        are taken out first; where they refer to each other, those that go go last.
+        """Insert the rows.
+
+        If a unique value is still used by a row that changes later in the epoch, changed rows are deleted first; if
+        rows refer to each other, deletions come last.
         """
         staging, tables = self._session.staging, self._session.tables
         try:
@@ -276,7 +279,7 @@ class JdbcSteps(Target):
     def bar(self, work: Work, commit_metadata: CommitMetadata) -> None:
         held = self._held
         if held is None and self._session.tables.there(self.name) is not None:
-            # Somebody else's table, which the epoch never touched: only the record says that it never will.
+            # Another writer's table that the epoch never changed: only the record bars it.
             held = TargetRecord(CommitVector(0, 0), (), (), created=False)
         if held is None:
             self.create(work, commit_metadata)
@@ -327,7 +330,7 @@ class JdbcSteps(Target):
         return True
 
     def _emptied(self, held: TargetRecord) -> TargetRecord:
-        """The record of the target once all of its rows are gone, other pipelines' too."""
+        """Return the record of the target after all of its rows, including other pipelines', were removed."""
         app_id, commits = self._context.app_id, self._session.commits
         alone = held.created and all(is_of_pipeline(owner, app_id) for owner in commits.owners(self.name))
         self.require_own(alone=alone, on_existing=self._context.on_existing)
@@ -336,13 +339,13 @@ class JdbcSteps(Target):
         return replace(held, created=True)
 
     def _is_of(self, marker: str, epoch: int) -> bool:
-        """Whether the table was made for this epoch; an older version left out the table's name."""
+        """Return True if the table was created for this epoch; an older version left out the table's name."""
         app_id = self._context.app_id
         return marker in (marker_of(app_id, self.name, epoch), f"{short(app_id)}:{epoch}")
 
 
 def is_same(held: TargetRecord, planned: ColumnsPlan, key: Sequence[str], database: JdbcDatabase) -> bool:
-    """Whether nothing of the target is to be altered; `key` is the one to come."""
+    """Return True if the target needs no change; `key` is the new one."""
 
     def retyped(old: Column, new: Column) -> bool:
         return database.retyped(old, new, key=new.name in key)
@@ -362,7 +365,7 @@ def target_key(work: Work, context: SinkContext) -> tuple[str, ...]:
 
 
 def stage_prefix(target: TableId, app_id: str) -> str:
-    """How the names of the target's staging tables begin."""
+    """Return the prefix of the names of the target's staging tables."""
     return f"{STAGE_PREFIX}{short(app_id)}_{short(str(target))}_"
 
 

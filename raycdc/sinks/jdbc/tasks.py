@@ -1,7 +1,7 @@
 """The stage task of the database sink: segments in, one staging table out.
 
-A task that runs twice makes two tables under names of their own, and the commit takes the one it was told of; others
-are removed by a later commit of the target.
+A task that runs twice makes two tables with unique names; the commit uses the one that was reported to it, and a later
+commit of the target removes the others.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from raycdc.sinks.tasks import ROW_GROUP_ROWS, compacted_merged, compacted_rows
 
 @dataclass(frozen=True, slots=True)
 class LoadStagingTable(TableTask[StagedTable]):
-    """Rows as they are (`mode` ``"append"``), as events (``"changelog"``), or the last of each key (``"merge"``), in a
-    staging table whose name begins with `prefix`.
+    """Loads rows into a staging table whose name begins with `prefix`.
 
-    `target` is for errors alone. `merged` is for rows to merge that come from several tables, or from one under
-    another key.
+    The `mode` is ``"append"`` for unchanged rows, ``"changelog"`` for events, or ``"merge"`` for the last row of each
+    key. `target` is for errors only. `merged` is set for merged rows of several tables, or of one under another key.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""Logical types in PostgreSQL and in MySQL/MariaDB: every value arrives as it is, or an error names it.
+"""Logical types in PostgreSQL and in MySQL/MariaDB: every value arrives unchanged, or an error names it.
 
 | kind | PostgreSQL | MySQL, MariaDB |
 |---|---|---|
@@ -33,10 +33,10 @@ from raycdc.model.types import LogicalType, TypeKind, wide_decimal
 
 
 def demanded(columns: Sequence[Column], key: Collection[str]) -> tuple[str, ...]:
-    """The columns, beside those of the `key`, that can take no NULL in a target because they take none at the source.
+    """Return the columns, without those of the `key`, that are NOT NULL in a target because they are so at the source.
 
-    Days and moments can always be NULL: that is what arrives for one that is none (``0000-00-00``), which a column of
-    MySQL may have although it is NOT NULL.
+    Dates and times are always nullable: an invalid one (``0000-00-00``) arrives as NULL, and a column of MySQL may have
+    it although it is NOT NULL.
     """
     return tuple(c.name for c in columns if not (c.nullable or c.name in key or c.type.kind in _MOMENTS))
 
@@ -100,7 +100,7 @@ def mysql_type(logical: LogicalType, *, key: bool) -> str:
 
 
 def _length(logical: LogicalType) -> int:
-    """How long a key's value may be, which MySQL must know."""
+    """Return the maximal length of a key's value, which MySQL must know."""
     if logical.kind in (TypeKind.ENUM, TypeKind.SET):
         return 255
     match = _LENGTH.match(logical.native)
@@ -110,7 +110,7 @@ def _length(logical: LogicalType) -> int:
 
 
 def mysql_key_bytes(logical: LogicalType) -> int:
-    """How many bytes of an index a key's column takes at most, as far as its declaration says: texts alone tell."""
+    """Return the maximal size of a key column in an index, as far as its declaration limits it: only texts do."""
     kind = mysql_type(logical, key=True)
     if not (match := re.fullmatch(r"(varchar|varbinary)\((\d+)\)", kind)):
         return 0

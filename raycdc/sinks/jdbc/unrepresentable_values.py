@@ -1,7 +1,7 @@
-"""Values that a database can never have, whatever its state: judged as the server does, without asking it. Pure.
+"""Finds values that a database can never hold, by the server's rules, without asking the server. Pure.
 
-Only what every server of a kind refuses is named here. What depends on the server (its index on a key that is too long,
-a constraint, a range that is wider in newer versions) it alone can tell, and the table is parked.
+Only values that every server of a kind refuses are found here. If it depends on the server (a key too long for its
+index, a constraint, a range that is wider in newer versions), only the server decides, and the table is parked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raycdc.sinks.unrepresentable_rows import reasons
 #: The first moment and day that PostgreSQL has, 4713 BC, and the years of MySQL's DATETIME.
 _POSTGRES_FIRST_S = -210_866_803_200
 _MYSQL_FIRST_S, _MYSQL_LAST_S = -62_167_219_200, 253_402_300_799
-#: The first moment of a type, where it is another one.
+#: The first time of a type, if it differs from the default.
 _FIRST_S = {"timestamp(6)": 1}
 
 
@@ -73,7 +73,7 @@ def mysql_unrepresentable(
 
 
 def _outside(values: pa.Array, first_s: int, last_s: int | None = None) -> pa.Array:
-    """Which moments or days are before `first_s` or after `last_s`, in seconds since 1970."""
+    """Return which times or dates are before `first_s` or after `last_s`, in seconds since 1970."""
     if pa.types.is_date(values.type):
         counted, first, last = values.cast(pa.int32()), first_s // 86_400, (last_s or 0) // 86_400
     else:
@@ -83,9 +83,7 @@ def _outside(values: pa.Array, first_s: int, last_s: int | None = None) -> pa.Ar
 
 
 def _foreign_characters(encoding: str) -> str:
-    """A pattern of the characters that an encoding of one byte each lacks; empty for one that has all, or is not known
-    here.
-    """
+    """Return a pattern of the characters that a one-byte encoding lacks; empty if it has all, or is not known here."""
     name = encoding.upper()
     if match := re.fullmatch(r"LATIN(\d+)", name):
         codec = f"iso8859-{_LATIN.get(int(match[1]), 0)}"

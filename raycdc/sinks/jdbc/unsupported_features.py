@@ -1,13 +1,13 @@
-"""Things of a table by which its server would lose, change or double the rows that are written to it, in silence.
+"""Finds features of a table with which its server would silently lose, change or duplicate written rows.
 
-Looked at when somebody's table is taken over, and in the transaction of each commit behind its statements: whoever adds
-such a thing waits for that transaction, so one that could have acted on the rows is seen, and the rows are undone.
-Harmless are triggers behind a row (AFTER), foreign keys and unique indexes: they refuse rows aloud, or act elsewhere.
+Checked when another writer's table is adopted, and in the transaction of each commit after its statements: adding such
+a feature waits for that transaction, so one that could have affected the rows is found, and the rows are rolled back.
+Triggers after a row (AFTER), foreign keys and unique indexes are harmless: they reject rows with an error, or act on
+other tables.
 
-Whether somebody's table may take a pipeline's rows by its keys: nothing of it may merge them in silence.
-
-Called by `postgres` and `mysql` with their session's `rows`, where ``pipeline.on_existing = "merge"`` meets a
-table that the pipeline did not make. Names and types of columns are theirs to compare; `obstacles` has the rest.
+`check_postgres` and `check_mysql` decide if another writer's table can take a pipeline's rows by its keys without
+silently merging them. They are called with the session's `rows`, if ``pipeline.on_existing = "merge"`` applies to a
+table that the pipeline did not create. Names and types of columns are compared elsewhere; `obstacles` has the rest.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ Rows = Callable[..., list[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedFeature:
-    """The table `does` what it must not, and `way` ends it; both as parts of a sentence."""
+    """A feature that is not supported: the table `does` something, and `way` is the remedy.
+
+    Both are parts of a sentence.
+    """
 
     does: str
     way: str
 
     def taken(self, target: TableId, where: str) -> TargetExistsError:
-        """The error about somebody's table that cannot be taken over."""
+        """Return the error that another writer's table cannot be adopted."""
         return TargetExistsError(f"{target} exists in {where} and {self.does}. {self.way}, or choose another target.")
 
     def modified_error(self, target: TableId, where: str) -> TargetModifiedError:
@@ -41,10 +44,12 @@ class UnsupportedFeature:
 def inspect_postgres_table(
     rows: Rows, relation: str, columns: Collection[str]
 ) -> tuple[str, UnsupportedFeature | None]:
-    """Which table `relation` is (its oid; empty: it is gone), and its first obstacle for rows with these `columns`.
+    """Return the oid of `relation` (empty.
 
-    Asked in each commit, so it looks at what the catalog notes of a table (its manual, "pg_class": that it has, or once
-    had, such a thing), and at the things themselves only where there may be some.
+    It is gone), and its first unsupported feature for rows with these `columns`.
+
+    Called in each commit, so it reads the catalog's flags of a table (the manual's "pg_class": it has, or once had,
+    such a feature), and the features themselves only if a flag is set.
     """
     found = rows(
         "SELECT oid::text, relpersistence <> 'p' OR relrowsecurity OR relhasrules OR relhassubclass OR relhastriggers "
@@ -64,7 +69,7 @@ def postgres_unsupported(rows: Rows, relation: str, columns: Collection[str]) ->
         "SELECT relpersistence::text, row_security_active(oid), "
         "(SELECT min(rulename::text) FROM pg_rewrite WHERE ev_class = c.oid AND ev_enabled <> 'D'), "
         "(SELECT min(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = c.oid AND c.relkind = 'r'), "
-        # Bits: 1 for each row, 2 before it. A session that replicates fires other triggers than one of people.
+        # Bits: 1 for each row, 2 before it. A replication session fires other triggers than a user's session.
         "(SELECT min(tgname::text) FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal AND tgtype & 3 = 3 "
         "AND tgenabled IN ('A', CASE current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END)"
         "), (SELECT string_agg(attname::text, chr(31)) FROM pg_attribute WHERE attrelid = c.oid AND NOT attisdropped "
@@ -93,10 +98,12 @@ def postgres_unsupported(rows: Rows, relation: str, columns: Collection[str]) ->
 def inspect_mysql_table(
     rows: Rows, target: TableId, columns: Collection[str]
 ) -> tuple[str | None, UnsupportedFeature | None]:
-    """The comment of a table (None: it is gone), and its first obstacle for rows with these `columns`. One question, as
-    it is asked in each commit; more only where there is something.
+    """Return the comment of a table (None.
 
-    An account sees triggers with the privilege TRIGGER only, which ``raycdc check`` therefore asks for.
+    It is gone), and its first unsupported feature for rows with these `columns`.
+
+    One query, because it is called in each commit; more only if there is a feature. An account sees triggers only with
+    the privilege TRIGGER, which ``raycdc check`` therefore requires.
     """
     location = (target.db, target.table)
     found = rows(
@@ -130,7 +137,7 @@ def inspect_mysql_table(
     return comment, _generated([str(name) for (name,) in made], columns)
 
 
-#: Of ``information_schema.COLUMNS``: columns that the server computes.
+#: The condition on ``information_schema.COLUMNS`` for columns that the server computes.
 _COMPUTED = "EXTRA LIKE '%%GENERATED' AND GENERATION_EXPRESSION <> ''"
 
 
@@ -200,9 +207,10 @@ def _postgres_keys(rows: Rows, relation: str) -> set[tuple[str, ...]]:
 def check_mysql(
     rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, exact: Sequence[str], where: str
 ) -> None:
-    """`SinkError` for a table with an obstacle, one that sets values by itself, and one whose keys merge others.
+    """Raise `SinkError` for a table with an unsupported feature.
 
-    `exact` are the collations that tell apart all texts, the best that the server has first.
+    Values set by the server itself, and a key that merges others, are refused, too. `exact` are the collations that
+    distinguish all texts, best first.
     """
     _, unsupported = inspect_mysql_table(rows, target, [column.name for column in columns])
     if unsupported is not None:

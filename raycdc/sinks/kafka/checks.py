@@ -1,6 +1,6 @@
-"""May this user write a pipeline's topics, in transactions? Looks, and creates no topic and no message.
+"""Checks that this user may write a pipeline's topics in transactions, without creating a topic or a message.
 
-Used by ``raycdc check``. It initialises a transactional producer under an id of its own, which fences nobody.
+Used by ``raycdc check``. It initialises a transactional producer under an id of its own, which fences no other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raycdc.sinks.kafka.plugin import KafkaSinkConfig
 from raycdc.sinks.kafka.tasks import open_format
 from raycdc.sinks.kafka.transactions import TIMEOUT_S
 
-#: A finding for at most so many topics.
+#: The most topics with a finding each.
 _TOPICS_MAX = 50
 #: The operations that a topic of rows needs; its reader may also keep the commit record, an offset of it.
 _OPERATIONS = ("Write", "Read")
@@ -39,7 +39,7 @@ _ANY_SCHEMA = TableSchema((Column("id", LogicalType(TypeKind.INT64)),), ("id",))
 
 
 def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: str) -> list[CheckResult]:
-    """All findings; `tables` are those that the source is known to have now."""
+    """Return all findings; `tables` are those that the source is known to have now."""
     findings = [
         _encoding(config),
         *messages_in_the_open(config.bootstrap_servers, config.properties, section="sink"),
@@ -55,7 +55,7 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
     kept = _record(config, admin, pipeline)
     findings += [_transactions(config, properties, pipeline), kept]
     rules = config.names
-    # One that cannot be a topic is parked, of which the look at the tables tells.
+    # A table that cannot be a topic is parked, which the check of the tables reports.
     topics = {config.topic_of(table): str(table) for table in tables or [_ANY_TABLE] if not rules.no_table(table)}
     names = sorted(topics)
     findings += (colliding := _colliding(admin, topics, there)).values()
@@ -77,11 +77,12 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
 
 
 def _colliding(admin: AdminClient, topics: Mapping[str, str], there: Container[str]) -> dict[str, CheckResult]:
-    """The finding about each of `topics`, whose values are their tables, that the brokers will not make beside another
-    one, because the names of their metrics would be the same (Kafka's `Topic.hasCollision`).
+    """Return the finding about each of `topics` (name → table) that the brokers refuse beside another topic.
+
+    Their metric names would be equal (Kafka's `Topic.hasCollision`).
     """
     owners: dict[str, str] = {}
-    # Those that are there keep their names; of new ones a run makes the first.
+    # Existing topics keep their names; of new ones, a run creates the first.
     found = {
         name: owner
         for name in sorted(topics, key=lambda name: (name not in there, name))
@@ -106,8 +107,9 @@ def _metric(topic: str) -> str:
 
 
 def _refuses_collisions(admin: AdminClient) -> bool | None:
-    """Whether the brokers refuse names that differ only in '.' and '_', as Apache Kafka's do; None where they do not
-    say. Asked with a topic that every cluster has which keeps transactions.
+    """Return True if the brokers refuse names that differ only in '.' and '_', as Apache Kafka does; None if unknown.
+
+    Tested with a topic that exists in every cluster with transactions.
     """
     new = NewTopic(_COLLIDES, num_partitions=1)
     try:
@@ -127,7 +129,7 @@ def _encoding(config: KafkaSinkConfig) -> CheckResult:
 
 
 def _transactions(config: KafkaSinkConfig, properties: dict[str, str], pipeline: str) -> CheckResult:
-    """Whether the user may be a transactional producer: by being one, without a transaction."""
+    """Check that the user may be a transactional producer, by initialising one without a transaction."""
     identity = f"raycdc:{pipeline}:check"
     producer = producer_client({**properties, "transactional.id": identity, "log_level": 0}, section="sink")
     try:
@@ -157,9 +159,7 @@ def _record(config: KafkaSinkConfig, admin: AdminClient, pipeline: str) -> Check
 
 
 def _may_keep_records(admin: AdminClient, name: str, pipeline: str) -> bool:
-    """Whether offsets of a topic that is not there might be committed: brokers ask for Read on it first, and then find
-    that it is not there.
-    """
+    """Return True if offsets of a missing topic could be committed: brokers check the Read permission first."""
     wanted = ConsumerGroupTopicPartitions(f"raycdc:{pipeline}:check", [TopicPartition(name, 0, 0)])
     (asked,) = admin.alter_consumer_group_offsets([wanted], request_timeout=TIMEOUT_S).values()
     try:

@@ -88,7 +88,7 @@ class KafkaSinkConfig(SinkConfig):
 
     @property
     def shared(self) -> bool:
-        """Whether several tables may write to one topic."""
+        """Return True if several tables may write to one topic."""
         return "{table}" not in self.topic
 
     def topic_of(self, table: TableId) -> str:

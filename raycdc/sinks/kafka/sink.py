@@ -1,26 +1,25 @@
-"""Changes back into Kafka, as messages of a CDC format: one transaction per task partition and epoch.
+"""Writes changes to Kafka as messages of a CDC format: one transaction per task partition and epoch.
 
-| step | does |
+| step | action |
 |---|---|
-| `apply_schema` | creates and claims the topic; tells of the change in ``ddl_topic``, with its record |
-| `stage` | nothing: a transaction cannot change hands, so what opens it must also commit it |
-| `commit` | tasks that read the segments, encode, write messages and their record in one transaction each |
+| `apply_schema` | creates and claims the topic; writes the change to ``ddl_topic``, with its record |
+| `stage` | nothing: a transaction cannot change hands, so the task that opens it must also commit it |
+| `commit` | tasks read the segments, encode, and write messages and their record in one transaction each |
 
-An epoch of a table is one task where it is small or its topic has one partition, whose order then is the log's. Else
-its keys are shared out among tasks (parts), each with an identity and a record of its own: the number of parts is
+An epoch of a table is one task if it is small or its topic has one partition; the order is then that of the log.
+Otherwise its keys are divided among tasks (parts), each with its own identity and record: the number of parts is
 planned in the table's record, the parts are written, and the table's record ends the epoch. A crash in between leaves
-it held in part (`STEP_APPEND`): the parts that lack it are written from the same segments.
+it held in part (`STEP_APPEND`): the missing parts are written from the same segments.
 
-The record of a target is read from the cluster after fencing whoever might still write to it (`tasks`). Order: all
-changes of a key are written by one task in order and have one message key, so they are in one partition in order.
+The record of a target is read from the cluster after fencing all of its other writers (`tasks`). Order: all changes of
+a key are written by one task in order and have one message key, so they are in one partition in order.
 
-Keeps the commit records of quiet tables: brokers forget a group's offsets ``offsets.retention.minutes`` (7 days by
-default) after the last one was committed, and a table may well have no change for longer.
+`OffsetRecordRenewer` preserves the commit records of quiet tables: brokers forget a group's offsets
+``offsets.retention.minutes`` (7 days by default) after the last commit, and a table may have no change for longer. A
+thread of the driver writes such a record again, in its own transaction like every write of a record, so a driver that
+was suspended and replaced cannot restore an old one.
 
-A thread of the driver writes such a record once more, in a transaction of its own, as every write of a record: so a
-driver that sleeps through its replacement cannot bring an old one back.
-
-The topics of a cluster: which there are, with how many partitions, and whether anything was written to them.
+`Topics` are the topics of a cluster: their names, numbers of partitions, and whether they have messages.
 """
 
 from __future__ import annotations
@@ -76,9 +75,9 @@ from raycdc.sinks.kafka.tasks import (
 from raycdc.sinks.kafka.transactions import TIMEOUT_S, KafkaTarget, identity_of, is_unreachable, topic_error
 from raycdc.sinks.task_plan import by_partition
 
-#: Records older than this are written anew; what a cluster keeps for a shorter time is not meant to be kept.
+#: Records older than this are written again; clusters with a shorter retention are not supported.
 RENEW_AFTER_S = 6 * 3600.0
-#: How often it is looked for such records.
+#: How often such records are searched.
 POLL_EVERY_S = 300.0
 
 
@@ -96,14 +95,14 @@ class OffsetRecordRenewer:
 
     @contextlib.contextmanager
     def using(self, table: TableId, target: KafkaTarget, *, writes: bool) -> Iterator[None]:
-        """Nobody else writes the table's record meanwhile; `writes`: the block does."""
+        """Lock the table's record during the block; `writes`: the block writes it."""
         with self._changing:
             lock = self._locks.setdefault(table, threading.RLock())
         with lock:
             yield
             with self._changing:
                 self._targets[table] = target
-                # How old one is that was only read is not known.
+                # The age of a record that was only read is unknown.
                 self._written_s.setdefault(table, time.monotonic() - RENEW_AFTER_S)
                 if writes:
                     self._written_s[table] = time.monotonic()
@@ -124,7 +123,7 @@ class OffsetRecordRenewer:
 
     def _renew(self, table: TableId) -> None:
         target = self._targets[table]
-        # A cluster that is away now is asked at the next look; there are days of them.
+        # If the cluster is unreachable now, the next round retries; there are days left.
         with contextlib.suppress(SinkError), self.using(table, target, writes=True):
             renew(target)
 
@@ -169,7 +168,10 @@ class Topics:
         return {name: list(topic.partitions) for name, topic in topics.items()}
 
     def id_of(self, topic: str) -> str:
-        """What tells the topic from a later one of its name; empty where the cluster does not say."""
+        """Return an identity that distinguishes the topic from a later one of its name.
+
+        Empty if the cluster has none.
+        """
         try:
             (asked,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S).values()
             found = str(answer_of(asked, TIMEOUT_S, self._admin).topic_id)
@@ -180,7 +182,7 @@ class Topics:
         return "" if found == _NO_ID else found
 
     def create(self, topic: str, partitions: int, *, is_tables: bool = True) -> None:
-        """Make a topic that is one table's own, or for all; one that is there already stays."""
+        """Create a topic for one table or for all; an existing one stays."""
         new = NewTopic(topic, num_partitions=partitions, replication_factor=self._config.replication_factor)
         try:
             answer_of(self._admin.create_topics([new])[topic], TIMEOUT_S, self._admin)
@@ -191,7 +193,7 @@ class Topics:
                 raise (error if is_whose else SinkError(str(error))) from cause
 
     def has_messages(self, topic: str) -> bool:
-        """Whether the topic has any message now."""
+        """Return True if the topic has any message now."""
         partitions = [TopicPartition(topic, number) for number in self.partitions(topic)]
         first: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         end: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -314,7 +316,7 @@ class KafkaSink(Sink):
             self._topics.create(topic, self._config.partitions)
         barred = 0
         with self._using(work.target, writes=True):
-            # Until the table's record was written nobody is kept from planning more parts.
+            # Until the table's record is written, a driver may still plan more parts.
             while (most := self._bar(work, None, barred=barred)) > barred:
                 for number in range(barred, most):
                     self._bar(work, number)
@@ -322,7 +324,10 @@ class KafkaSink(Sink):
         self._reached[work.target] = _goal(work, STEP_TOMBSTONE)
 
     def _bar(self, work: TableCommit, part: int | None, *, barred: int | None = None) -> int:
-        """A tombstone of a part, or of the table whose first `barred` parts have theirs; how many parts there are."""
+        """Write a tombstone of a part, or of the table whose first `barred` parts have theirs.
+
+        Return the number of parts.
+        """
         target = self._target(work.target) if part is None else self._target(work.target).part(part)
         return self._run(Bar(target, _goal(work, STEP_TOMBSTONE), work.target, barred))
 
@@ -355,13 +360,14 @@ class KafkaSink(Sink):
     def _target(self, table: TableId) -> KafkaTarget:
         topic = self._config.topic_of(table)
         identity = identity_of(self._context.app_id, table)
-        # Tasks on other machines cannot read for themselves what they are sent.
+        # Tasks on other machines cannot resolve the references themselves.
         read_again(self._properties.values())
         return KafkaTarget(self._properties, topic, identity, self._topics.id_of(topic), self._reached.get(table))
 
     def _is_ours(self, topic: str, target: TableId) -> bool:
-        """Whether the topic was claimed, or need not be. One with messages that this pipeline never wrote to is
-        somebody else's, unless that was allowed: `SinkError`.
+        """Return True if the topic was claimed, or need not be.
+
+        Raises `SinkError` for a topic with messages that this pipeline never wrote to, unless that is allowed.
         """
         if self._config.shared or self._context.on_existing == "merge" or self.committed(target) is not None:
             return True
@@ -373,9 +379,9 @@ class KafkaSink(Sink):
         return False
 
     def _claim(self, topic: str, work: TableCommit) -> None:
-        """Write into the record, before the first message, that the topic is ours and holds nothing of this epoch.
+        """Record, before the first message, that the topic is ours and holds nothing of this epoch.
 
-        What a transaction leaves behind that was aborted by our death cannot be told from somebody's messages.
+        The remains of a transaction that our death aborted cannot be distinguished from another writer's messages.
         """
         self._run(self._no_changes(work, CommitVector(work.epoch - 1, STEP_LAST, work.generation)))
 

@@ -3,16 +3,16 @@
 | task | under the identity of | writes |
 |---|---|---|
 | `WriteEpoch` | the table | all rows of an epoch, unless its record says that the epoch is in parts |
-| `PlanParts` | the table | no message; that the epoch is in so many parts, unless it was said before |
+| `PlanParts` | the table | no message; the epoch's number of parts, unless it was planned before |
 | `WritePart` | a part | the rows of its keys |
-| `WriteChanges` | the table | schema changes, or none: the end of an epoch in parts, a claim |
-| `Bar` | the table, or a part | no message: nobody can write the epoch any more |
+| `WriteChanges` | the table | schema changes, or no message: to end an epoch in parts, or to claim a topic |
+| `Bar` | the table, or a part | no message; the epoch can never be written afterwards |
 
-*The table's record is the table's epoch*: it is at `STEP_LAST` when every part is. An epoch is planned before its
-first part, so whoever reads the table's record, having fenced its writers, knows of every part that may be there; and
-the plan stays whatever a later version or configuration would choose. A part looks at the table's record after it
-fenced its own writers: whoever ended the epoch otherwise (barred it, or went on without rows that are lost) did that
-for each part first, so a part that sleeps through it finds one of the two records, or is fenced.
+*The table's record decides about the epoch*: it is at `STEP_LAST` when every part is. An epoch is planned before its
+first part is written, so reading the table's record after fencing its writers shows every part that may exist; and the
+plan stays even if a later version or configuration would choose another one. A part reads the table's record after it
+fenced its own writers. Ending the epoch in another way (barring it, or going on without lost rows) does that for each
+part first, so a part that is suspended meanwhile finds one of the two records, or is fenced.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from raycdc.state.recovery import STEP_APPEND, STEP_LAST, STEP_TOMBSTONE, Commit
 #: ``sink.format``: its type and the options of that type.
 FormatSection = Mapping[str, JsonValue]
 
-#: Schema changes that are such a row among the rows. Sources write none for one that is left out, so each can be by
-#: itself; the row does not say which it is, or whether its table begins again, so here it takes both.
+#: Schema changes that are also a row among the rows. Sources write no such row for a change that is left out, so each
+#: could be left out alone; but the row does not say which change it is, so here both must be left out.
 EMPTYING = frozenset({"truncate_table", "drop_table"})
 
 _STORED = ("_op", "_seq", "_ts_ms", "_pos")
@@ -57,7 +57,7 @@ _STORED = ("_op", "_seq", "_ts_ms", "_pos")
 
 @dataclass(frozen=True, slots=True)
 class TopicTask(StageTask[ResultT_co]):
-    """A transaction that takes `target`, which is `table`'s, to `goal` unless it is there already."""
+    """A transaction that brings `target`, a topic of `table`, to `goal`, unless it is there already."""
 
     target: KafkaTarget
     goal: CommitVector
@@ -66,9 +66,9 @@ class TopicTask(StageTask[ResultT_co]):
 
 @dataclass(frozen=True, slots=True)
 class EpochMessages:
-    """The rows of an epoch as messages of the format that `section` (``sink.format``) says.
+    """The rows of an epoch as messages of the format in `section` (``sink.format``).
 
-    `left_out` are the schema changes that nobody wants to be told of.
+    `left_out` are schema changes without a message.
     """
 
     rows: TableInput
@@ -78,7 +78,10 @@ class EpochMessages:
 
 @dataclass(frozen=True, slots=True)
 class WrittenMessages:
-    """How many messages were written; where the epoch is in several `parts`, none were, and they are to be written."""
+    """The number of messages written.
+
+    Or, if the epoch is in several `parts`, their number, and no message was written.
+    """
 
     messages: int
     parts: int = 1
@@ -86,9 +89,9 @@ class WrittenMessages:
 
 @dataclass(frozen=True, slots=True)
 class WriteEpoch(TopicTask[WrittenMessages]):
-    """The rows of one table and epoch as messages, unless the target holds them already.
+    """Writes the rows of one table and epoch as messages, unless the target holds them already.
 
-    Where the epoch was planned in parts before, nothing is written: the answer says in how many.
+    If the epoch was planned in parts before, nothing is written and their number is returned.
     """
 
     messages: EpochMessages
@@ -114,9 +117,10 @@ class WriteEpoch(TopicTask[WrittenMessages]):
 
 @dataclass(frozen=True, slots=True)
 class PlanParts(TopicTask[int]):
-    """Say that an epoch is in `parts`. The result is what was said of it before, or now; 0 where the target holds it.
+    """Records that an epoch is in `parts`.
 
-    `goal` is the epoch's at `STEP_SCHEMA`: no row of it is written.
+    The result is the number of parts recorded before, or now; 0 if the target holds the epoch. `goal` is the epoch's at
+    `STEP_SCHEMA`: no row of it is written.
     """
 
     parts: int
@@ -136,9 +140,9 @@ class PlanParts(TopicTask[int]):
 
 @dataclass(frozen=True, slots=True)
 class WritePart(TopicTask[int]):
-    """The rows of the keys of the `number`-th of so many `parts`, unless the part or the table holds them already.
+    """Writes the rows of the keys of part `number` of `parts`, unless the part or the table holds them already.
 
-    The result is how many messages were written.
+    The result is the number of messages written.
     """
 
     messages: EpochMessages
@@ -215,7 +219,7 @@ class Bar(TopicTask[int]):
 
 
 def renew(target: KafkaTarget) -> None:
-    """Write a table's record as it is once more: brokers forget a group's offsets of long ago."""
+    """Write a table's record again unchanged, because brokers forget old offsets of a group."""
     with TransactionalProducer(target) as transactions:
         record = transactions.record()
         if record.vector is not None:
@@ -223,15 +227,15 @@ def renew(target: KafkaTarget) -> None:
 
 
 def held(target: KafkaTarget) -> CommitVector | None:
-    """The vector of a table, after fencing everybody who might still write to it.
+    """Return the vector of a table, after fencing all of its other writers.
 
-    `STEP_APPEND` where parts hold more than the table's record; rows count more than tombstones beside them.
+    It is at `STEP_APPEND` if parts hold more than the table's record; rows take precedence over tombstones.
     """
     return _held(target, _fenced)
 
 
 def seen(target: KafkaTarget) -> CommitVector | None:
-    """The answer of `held` now, without fencing anybody: it may change the next moment."""
+    """Return the result of `held` without fencing; it may change immediately."""
     return _held(target, lambda one: one.check(read_record(one)))
 
 
@@ -287,7 +291,10 @@ def _of_part(
 
 @dataclass(frozen=True, slots=True)
 class _Truncation:
-    """The message for a row that says that all rows are gone. It has no key: only one partition has its order."""
+    """The message for a row that says that all rows are gone.
+
+    It has no key, so its order holds only in one partition.
+    """
 
     table: TableId
     encoder: Any
@@ -295,7 +302,7 @@ class _Truncation:
     left_out: bool = False
 
     def message(self, row: pa.RecordBatch) -> bytes | None:
-        """None where nobody wants to be told of it."""
+        """Return the message; None if such changes are left out."""
         if self.left_out:
             return None
         reported: bytes | None = self.encoder.encode_change(

@@ -1,10 +1,10 @@
-"""A transactional producer and the commit record beside it: messages and record become visible together, or neither.
+"""A transactional producer and its commit record: messages and record become visible together, or neither does.
 
 A *target* is a topic with an identity under which its transactions run: it is both their ``transactional.id`` and the
 name of the consumer group whose offset, sent with ``send_offsets_to_transaction`` (KIP-98), is the record.
-``init_transactions`` ends whatever another process has open under that id and fences it; *then* the record is read;
-then the transaction is written. Whoever initialises later makes our commit fail, so reading and writing are one step: a
-retry, a speculative twin and a driver that woke from a pause find the record or are fenced.
+``init_transactions`` aborts an open transaction of another process with that id and fences it; *then* the record is
+read; then the transaction is written. A later initialisation makes our commit fail, so reading and writing are
+effectively one step: a retry, a speculative duplicate and a suspended driver find the record or are fenced.
 
 Each message is a ``produce`` call. confluent-kafka's ``produce_batch`` (2.16) was tried: 200,000 messages cost 0.60 to
 0.63 s of CPU with it and 0.44 to 0.61 s without, as it wants a dict for each; and where the queue is full it leaves
@@ -45,19 +45,19 @@ from raycdc.errors import (
 from raycdc.model import TableId
 from raycdc.state.recovery import CommitVector
 
-#: How long one question to the cluster may take.
+#: The timeout of one request to the cluster.
 TIMEOUT_S = 30.0
-#: Of that, as long as the first question needs to hear that the account is refused.
+#: The part of it that the first request needs to detect that the account is refused.
 REFUSAL_S = 2.0
 #: A transaction that was left open holds its topics' readers back for no longer than this.
 TRANSACTION_TIMEOUT_MS = 300_000
 #: Steps per epoch in the offset that is the record; more than there are.
 STEPS = 8
 _TIMEOUT = "transaction.timeout.ms"
-#: Of the note beside the offset: since 2 it names the topic. Before there was no number.
+#: The version of the note stored with the offset: since 2 it names the topic. Earlier notes have no version.
 _VERSION = 2
 
-#: Of the characters that a group's name may have.
+#: The most characters of a group's name.
 _IDENTITY_MAX = 200
 _LIKE_A_PART = re.compile(r":[0-9]+$")
 
@@ -89,8 +89,8 @@ _NOTHING_THERE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOW
 class KafkaTarget:
     """A table's topic, and the name under which its transactions run (pipeline, checkpoint and table).
 
-    `topic_id` tells the topic from a later one of its name (empty: the cluster did not say); `reached` is the record
-    that the driver last saw or left, if any. Where the table `begins`, whatever the topic held before is over.
+    `topic_id` distinguishes the topic from a later one of its name (empty: unknown); `reached` is the record that the
+    driver last read or wrote, if any. If the table `begins`, earlier content of the topic does not matter.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -101,17 +101,18 @@ class KafkaTarget:
     begins: bool = False
 
     def part(self, number: int) -> KafkaTarget:
-        """The same topic with the identity of one task partition, which has a record of its own."""
+        """Return the same topic with the identity of one task partition, which has its own record."""
         return replace(self, identity=f"{self.identity}:{number}", reached=None)
 
     @property
     def timeout_ms(self) -> int:
-        """How long a transaction may be open: as the user says it (``transaction.timeout.ms``), or as we do."""
+        """Return how long a transaction may be open: ``transaction.timeout.ms`` of the user, or our default."""
         return int(self.properties.get(_TIMEOUT, TRANSACTION_TIMEOUT_MS))
 
     def check(self, record: TransactionRecord) -> TransactionRecord:
-        """`record` as it was read. `TargetDroppedError` where it is of another topic of this name, or less than it
-        was.
+        """Return `record` after checks.
+
+        Raises `TargetDroppedError` if it belongs to another topic of this name, or is older than it was.
         """
         servers = self.properties.get("bootstrap.servers")
         if self.begins:
@@ -153,7 +154,7 @@ class Cut:
     most: int = 0
 
     def of(self, epoch: int) -> int:
-        """Parts of `epoch`: 1 where nothing else was said."""
+        """Return the number of parts of `epoch`: 1 if it was not planned."""
         return self.parts if self.epoch == epoch else 1
 
 
@@ -169,11 +170,11 @@ class TransactionRecord:
 
 
 class TransactionalProducer:
-    """The producer of one target, from its ``init_transactions`` on. Fences every other one of the same target."""
+    """The producer of one target, from its ``init_transactions`` on. It fences every other producer of the target."""
 
     def __init__(self, target: KafkaTarget) -> None:
         self._target = target
-        #: When the transaction under way was begun.
+        #: When the present transaction was begun.
         self._begun_s: float | None = None
         #: The last refusal of the account.
         self._refusal: KafkaError | None = None
@@ -195,8 +196,8 @@ class TransactionalProducer:
         )
 
     def __enter__(self) -> Self:
-        # librdkafka asks for the coordinator at once where a connection is up, and otherwise half a second later: one
-        # answer comes over the bootstrap connection, which ends with it, and the next over one that stays.
+        # librdkafka looks for the coordinator immediately if a connection is up, and otherwise half a second later: the
+        # first answer comes over the bootstrap connection, which is then closed, and the next over a permanent one.
         for seconds in (REFUSAL_S, TIMEOUT_S):
             self._probe_topic(seconds)
         login_accepted(self._target.properties)
@@ -204,7 +205,7 @@ class TransactionalProducer:
         return self
 
     def _probe_topic(self, seconds: float) -> None:
-        """Ask for the topic. A broker that does not answer within `seconds` is asked once more unless it refuses us."""
+        """Query the topic. A broker that does not answer within `seconds` is queried again unless it refuses us."""
         try:
             self._producer.list_topics(self._target.topic, seconds)
         except KafkaException as cause:
@@ -227,15 +228,18 @@ class TransactionalProducer:
         self._consumer.close()
 
     def record(self) -> TransactionRecord:
-        """The record of the target, as `KafkaTarget.check` finds it. Nobody else can change it before our commit."""
+        """Return the target's record, checked by `KafkaTarget.check`.
+
+        No other process can change it before our commit.
+        """
         return self._target.check(_read_record(self._target, self._consumer))
 
     def held(self) -> CommitVector | None:
-        """How far the target is; see `record`."""
+        """Return the target's vector; see `record`."""
         return self.record().vector
 
     def write(self, vector: CommitVector, messages: Messages, *, cut: Cut | None = None) -> int:
-        """One transaction: `messages` (topic, key, value) and the record. How many messages."""
+        """Write `messages` (topic, key, value) and the record in one transaction; return the number of messages."""
         note: dict[str, int | str] = {"version": _VERSION, "generation": vector.generation}
         if self._target.topic_id:
             note["topic"] = self._target.topic_id
@@ -257,7 +261,7 @@ class TransactionalProducer:
         return count
 
     def partitions(self) -> int:
-        """How many partitions the topic has."""
+        """Return the number of the topic's partitions."""
         try:
             return len(self._producer.list_topics(self._target.topic, TIMEOUT_S).topics[self._target.topic].partitions)
         except KafkaException as cause:
@@ -280,13 +284,15 @@ class TransactionalProducer:
         return count
 
     def _abort(self) -> None:
-        """Readers wait for an open transaction. One that cannot be ended here is ended by the next start."""
+        """Abort the transaction, because readers wait for it. If that fails, the next start ends it."""
         with contextlib.suppress(KafkaException):
             self._producer.abort_transaction(TIMEOUT_S)
 
     def _commit(self) -> None:
-        """Where no broker answers in time, nobody knows the outcome. It is not asked for here: the epoch loop asks for
-        the whole epoch again, whose next producer has the coordinator decide, and then reads the record.
+        """Commit the transaction.
+
+        If no broker answers in time, the outcome is unknown. The epoch loop then repeats the whole epoch: its next
+        producer makes the coordinator decide, and reads the record.
         """
         try:
             self._producer.commit_transaction(TIMEOUT_S)
@@ -301,8 +307,8 @@ class TransactionalProducer:
         except KafkaException as cause:
             if cause.args[0].code() != KafkaError._STATE:
                 raise self._error(cause) from cause
-            # The transaction failed meanwhile, as by a topic that may not be written, and librdkafka says so when it is
-            # asked anew (its rd_kafka_txn_require_states0).
+            # The transaction failed meanwhile, for example because the topic may not be written, and librdkafka reports
+            # that at the next call (its rd_kafka_txn_require_states0).
             self._ask(add)
 
     def _ask(self, question: Callable[[], Any]) -> None:
@@ -328,7 +334,7 @@ class TransactionalProducer:
 
 
 def read_record(target: KafkaTarget) -> TransactionRecord:
-    """The record of `target`, without fencing anybody: it may change the next moment."""
+    """Return the record of `target` without fencing; it may change immediately."""
     consumer = _consumer(target)
     try:
         return _read_record(target, consumer)
@@ -379,7 +385,7 @@ def _committed(target: KafkaTarget, consumer: Consumer) -> TopicPartition | None
             error = answer.error
         if error.code() in _NOTHING_THERE:
             return None
-        # A cluster's first group finds its coordinator just made, and one that moves is between two brokers.
+        # The coordinator of a cluster's first group is still being created, and one that moves is between two brokers.
         pause_s = pauses.failed(time.monotonic()) if error.code() in _SOON else None
         if pause_s is None:
             raise topic_error(target, error)
@@ -399,7 +405,7 @@ _OF_A_TOPIC: dict[int, type[SinkError]] = {
 
 
 def is_unreachable(error: KafkaError) -> bool:
-    """Whether brokers cannot be reached now, or say "later"."""
+    """Return True if brokers cannot be reached now, or ask for a later retry."""
     return error.retriable() or error.code() in _UNREACHABLE
 
 

@@ -1,23 +1,23 @@
-"""The effect of schema changes on the columns of a lake's table, Delta or Iceberg: one plan for both. Pure.
+"""Plans the effect of schema changes on the columns of a lake's table, Delta or Iceberg. Pure.
 
-A column of the plan says whose values it has; how a table comes to it is its format's business.
+A column of the plan says which column's values it has; each format carries the plan out in its own way.
 
 | change | lenient | evolve, try_evolve | ignore |
 |---|---|---|---|
-| a column is added | at the end, nullable; rows that exist get its constant default | where it is | left out |
-| … dropped | stays, null from here on | goes, values and all | stays, null from here on |
-| … renamed | the old one stays, null from here on; the new one has its values in the rows that exist (*) | renamed | \
-as left out |
-| … gets a wider type | the rows that exist get it | the same | refused if the types differ |
+| a column is added | at the end, nullable; existing rows get its constant default | at its position | left out |
+| … dropped | stays, null from here on | is dropped with its values | stays, null from here on |
+| … renamed | the old one stays, null from here on; the new one gets its values in existing rows (*) | renamed | left \
+out |
+| … gets a wider type | existing rows get it | the same | refused if the types differ |
 | … moves | nothing | moves | nothing |
-| the table is emptied or dropped | its rows go (upsert) | the same | the same |
+| the table is truncated or dropped | its rows are removed (upsert) | the same | the same |
 
-A column is renamed in place to a name that differs in case only, whatever the behaviour: most readers take the two for
-one, and Delta has no two such columns. So one that stayed goes when another comes under its name in another case.
-A name that the source gave up and takes again, for an added column or a renamed one, is that column's from then on:
-nothing of what stayed under it is left in the rows.
-(*) In an upsert target, as `raycdc.sinks.columns` says. Rows of a changelog keep what they had, and have null there.
-``try_evolve`` leaves out what cannot be done.
+Under every setting, a column is renamed in place to a name that differs only in case: most readers treat the two names
+as equal, and Delta allows no two such columns. For the same reason, a column that stayed is dropped when another one
+gets its name in another case. If the source uses a dropped name again, for an added or renamed column, the name belongs
+to that column from then on, and old values under it are removed. (*) In an upsert target, see `raycdc.sinks.columns`.
+Rows of a changelog keep their values, and have null in the new column. ``try_evolve`` leaves out changes that are
+impossible.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from raycdc.sinks.columns import added_columns
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """A column as it will be; `origin` is the column whose values it has, None for a new one.
+    """A planned column; `origin` is the column whose values it has, None for a new one.
 
-    `added` is the source's column, where one was added, as it is called by now: its constant default is for the rows
-    that exist. `copied` is a column that stays, and whose values a new one gets in these rows.
+    `added` is the source's added column under its present name: its constant default is for existing rows. `copied` is
+    a column that stays, and whose values a new one gets in these rows.
     """
 
     field: pa.Field
@@ -90,9 +90,9 @@ def plan_columns(
     wanted: pa.Schema,
     rules: ChangeRules,
 ) -> LakePlan:
-    """The plan of ``work.changes`` for a table with the columns `present`.
+    """Return the plan of ``work.changes`` for a table with the columns `present`.
 
-    `wanted` are the columns of the rows to come, as they are stored. `SinkError` for what the table cannot follow.
+    `wanted` are the columns of new rows, as they are stored. Raises `SinkError` if the table cannot follow.
     """
     events = rules.followed(work.changes)
     emptied = rules.empties(events)
@@ -114,7 +114,7 @@ def plan_columns(
 
 
 def type_error(lake: LakeFormat, target: TableId, have: pa.Field, want: pa.Field) -> ChangeRefusedError:
-    """The table has a column of another type than the rows to come."""
+    """Return the error for a column whose type differs from that of new rows."""
     return ChangeRefusedError(
         f"{target}: column {have.name} is {have.type} in the {lake.name} table and {want.type} ({want.name}) at the "
         "source, and rows already written cannot change their type. No row of the new type was written. Take a new "
@@ -161,7 +161,7 @@ def _after(
 
 
 def _after_rename(columns: list[LakeColumn], name: str, new_name: str, wanted: pa.Schema) -> list[LakeColumn]:
-    """The column has another name, and no column that stayed has that any more."""
+    """Return the columns with one renamed, and without another column that had the new name."""
     renamed = next((c for c in columns if c.field.name == name), None)
     if renamed is None:
         return columns
@@ -183,13 +183,14 @@ def _with_those_that_stay(
 
 
 def _same(name: str, other: str) -> bool:
-    """Whether two names are one to readers that ignore case."""
+    """Return True if readers that ignore case treat the names as equal."""
     return name.lower() == other.lower()
 
 
 def _stands_for(have: str, name: str, wanted: pa.Schema) -> bool:
-    """Whether a column of the table is in the place of `name`: it is called so, or so but for case and is no column of
-    the source any more.
+    """Return True if a column of the table is that of `name`.
+
+    Its name is equal, or differs only in case and is no other column of the source.
     """
     return have == name or (_same(have, name) and have not in wanted.names)
 
@@ -200,7 +201,7 @@ def _without(columns: list[LakeColumn], name: str, wanted: pa.Schema) -> list[La
 
 
 def _retyped(lake: LakeFormat, column: LakeColumn, want: pa.Field, work: TableCommit) -> LakeColumn:
-    """The column with the type of `want`. `SinkError` unless every value of the old type is one of the new."""
+    """Return the column with the type of `want`. Raises `SinkError` unless every old value fits the new type."""
     have, new = column.field.type, want.type
     if pa.types.is_decimal(have) and pa.types.is_decimal(new):
         fits = new.scale >= have.scale and new.precision - new.scale >= have.precision - have.scale
@@ -226,9 +227,10 @@ def _with_all(
     *,
     empty: bool,
 ) -> list[LakeColumn]:
-    """A table that was created again may have other columns; one without rows takes any types, and lets go of columns
-    whose names are those of others but for case. Where columns are at the source's places, they are at those of the
-    new table.
+    """Return the columns of a table that was created again, whose columns may differ.
+
+    A table without rows takes any types, and loses columns whose names equal others except for case. If columns have
+    the source's positions, they get those of the new table.
     """
     if empty:
         taken = {name.casefold() for name in wanted.names}

@@ -1,16 +1,16 @@
-"""Upkeep of a lake's tables by the pipeline itself: when it is due, and which files become one.
+"""Scheduled maintenance of a lake's tables: decides when it is due, and which files are combined.
 
-Called by the sinks of lakes after a commit, on the thread that committed, so that no commit of this driver to the table
-is under way. What upkeep may do is the same in each lake: it moves rows and changes none, its commit says nothing of
-epochs, and it is for the table as it was read or it is not at all: whatever comes between, of another writer or a newer
-driver, it is given up, and tried again after a later commit. A driver that a newer one has fenced does nothing. When
-it was last done is the time of a file beside the table's; whoever is killed in between leaves files that no version of
-the table names, as any interrupted commit does.
+Called by the sinks of lakes after a commit, on the committing thread, so no commit of this driver to the table is
+running. The rules are the same for each lake: maintenance moves rows and changes none, its commit has no epoch, and the
+commit succeeds only if the table is still the one that was read. After another writer's commit, or that of a newer
+driver, it is given up and retried after a later commit. A fenced driver does nothing. The time of the last maintenance
+is the time of a file next to the table's; a process killed in between leaves files that no version of the table names,
+like any interrupted commit.
 
-*A try that failed* because another writer was faster, or because something was away, is followed by the next one only
-after ten times as long as it took, and after twice that when it fails again, up to the whole interval: so however busy
-others are, upkeep costs a small share of the time. After another writer was faster, half as much is done at once, until
-a try fits between two commits of theirs.
+*After a failure*, because another writer was faster or something was unreachable, the next attempt waits ten times as
+long as the failed one took, and twice that after another failure, up to the whole interval. Maintenance therefore takes
+only a small share of the time, however busy others are. If another writer was faster, half the amount is processed,
+until an attempt fits between two of its commits.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from raycdc.storage.files import AnyPath, modified, touch
 #: A file of more than this share of the wanted size is large enough.
 LARGE = 0.75
 
-#: Files that are written anew at once; the rest waits for the next commit.
+#: The most bytes of files rewritten in one go; the rest waits for the next commit.
 RUN_BYTES_MAX = 1 << 30
 
-#: After a try that failed nothing is tried for so many times as long as it took, which counts as a second at least.
+#: After a failed attempt, the next one waits this many times as long as it took; it counts as one second at least.
 WAIT_FACTOR = 10.0
 _TOOK_MIN_S = 1.0
 
-#: People are told when other writers were faster so many times on end.
+#: Users are warned when other writers were faster this many times in succession.
 OVERTAKEN_REPORTED = 3
 
-#: The file whose time says when it was last done, in a folder beside the table's files.
+#: The file whose time is that of the last maintenance, in a folder next to the table's files.
 MARK = "optimized"
 
 FileT = TypeVar("FileT")
@@ -58,11 +58,11 @@ class LakeTable(Protocol):
 
 
 class MaintenanceOutcome(Enum):
-    """What came of a try."""
+    """The result of an attempt."""
 
-    #: It is done, or not possible with the table as it is.
+    #: It is done, or not possible for the table in its present state.
     DONE = auto()
-    #: The next commit goes on with it.
+    #: The next commit continues it.
     MORE = auto()
     #: Another writer was faster.
     OVERTAKEN = auto()
@@ -82,7 +82,7 @@ class _Failures:
 
 
 class MaintenanceSchedule:
-    """When upkeep is due. One per sink; may be used by several threads, a table by one at a time."""
+    """The maintenance schedule of one sink. Thread-safe, if each table is used by one thread at a time."""
 
     def __init__(
         self,
@@ -101,9 +101,10 @@ class MaintenanceSchedule:
     def run(
         self, table: LakeTable, mark: AnyPath, generation: int, optimize: Callable[[int], MaintenanceOutcome]
     ) -> None:
-        """Do `optimize` where it is time, `mark` being the table's own, and no driver newer than `generation` wrote to
-        it. It is given how many bytes it may write anew at once. What it or the store raises counts as a try that
-        failed.
+        """Call `optimize` if it is due and no driver newer than `generation` wrote to the table.
+
+        The time of the table's `mark` decides. `optimize` gets the number of bytes that it may rewrite. An error of it
+        or of the store counts as a failed attempt.
         """
         if not self._is_time(mark):
             return

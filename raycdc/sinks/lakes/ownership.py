@@ -1,13 +1,12 @@
-"""Whose a lake's table is, and whose each of its columns: what this pipeline notes in the table's properties. Pure.
+"""The owner of a lake's table and of each of its columns, as this pipeline notes them in the table's properties. Pure.
 
-A column that its source table has no more stays in the target where changes are followed leniently, and is null in
-every row that is written since. A column that somebody else added to the target is theirs: rows that are updated keep
-its values. So the table itself names those of its columns that were left behind.
+If changes are followed leniently, a column that its source table has dropped stays in the target, and is null in every
+row written since. A column that another writer added belongs to that writer: updated rows keep its values. The table
+therefore lists its columns that were left behind.
 
-Whether rows that somebody else rewrote in a lake's table are still what this pipeline had written.
-
-A compaction by hand, a column of others that gets its values, and an UPDATE of ours all take files out and put others
-in, and their counts may be alike. So the rows themselves are compared, by the columns of the source table alone.
+`are_kept` checks that rows rewritten by others in a lake's table are still those that this pipeline wrote. A manual
+compaction, another writer's column getting values, and an UPDATE of our rows all replace files, possibly with equal
+counts. The rows themselves are therefore compared, only by the columns of the source table.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ from raycdc.sinks.targets import is_of_pipeline
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The notes of a table for the pipeline `app_id`: who made or emptied it, and, as JSON text, which of its columns
-    this pipeline left behind. None where it was a raycdc that wrote no such note.
+    """A table's notes for the pipeline `app_id`: who created or emptied it, and which columns were left behind.
+
+    `left` is JSON text; None if a version of raycdc without this note wrote the table.
     """
 
     app_id: str
@@ -38,17 +38,17 @@ class Ownership:
 
     @classmethod
     def of(cls, properties: Mapping[str, str | None], app_id: str, created_by: str) -> Ownership:
-        """As the `properties` of a table say it; `created_by` is the name of one of them."""
+        """Return the notes in the `properties` of a table; `created_by` is the name of one of them."""
         return cls(app_id, properties.get(created_by) or "", properties.get(left_property(app_id)))
 
     @property
     def created_by_us(self) -> bool:
-        """Whether this pipeline created or emptied the table, so that a snapshot row cannot be in it yet."""
+        """Return True if this pipeline created or emptied the table, so that it has no snapshot rows yet."""
         return self.created_by == self.app_id
 
     @property
     def created_by_pipeline(self) -> bool:
-        """Whether this pipeline did, with this state or another one."""
+        """Return True if this pipeline created or emptied it, with this state or another one."""
         return is_of_pipeline(self.created_by, self.app_id)
 
     def left_behind(self, present: Sequence[str], source: Collection[str]) -> list[str]:
@@ -92,7 +92,7 @@ def nothing_left(app_id: str) -> dict[str, str]:
 
 
 def left_property(app_id: str) -> str:
-    """The table property that names the columns that the pipeline left behind."""
+    """Return the table property with the columns that the pipeline left behind."""
     return f"raycdc.left-behind.{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
 
 
@@ -100,14 +100,15 @@ def _text(names: Collection[str]) -> str:
     return json.dumps(sorted(names), ensure_ascii=False)
 
 
-#: Rewritten files up to this size, on both sides together, are read and compared: about ten seconds. Whoever rewrites
-#: more is believed to keep the rows, unless the numbers of rows say otherwise.
+#: Rewritten files up to this size, on both sides together, are read and compared: about ten seconds. Larger rewrites
+#: are assumed to keep the rows, unless the numbers of rows contradict that.
 COMPARED_BYTES_MAX = 1 << 30
 
 
 def are_kept(before: Iterable[pa.RecordBatch], after: Iterable[pa.RecordBatch], columns: Sequence[str]) -> bool:
-    """Whether each row of `before`, as `columns` say it, is also one of `after`, which may have more. Both have these
-    columns with the same types. Holds eight bytes per row.
+    """Return True if each row of `before`, compared by `columns`, is also in `after`, which may have more.
+
+    Both have these columns with the same types. Uses eight bytes per row.
     """
     old, many = np.unique(_hashes(before, columns), return_counts=True)
     new, more = np.unique(_hashes(after, columns), return_counts=True)

@@ -29,7 +29,7 @@ def split(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> list[tupl
             null_encoding="encode"
         )
         number = encoded.indices.to_numpy().astype(np.int64)
-        # Numbered anew with each column, so that the product of many cannot overflow.
+        # Renumbered with each column, so that the product of many cannot overflow.
         _, codes = np.unique(codes * (int(number.max(initial=0)) + 1) + number, return_inverse=True)
     order = np.argsort(codes, kind="stable")
     bounds = np.flatnonzero(np.diff(codes[order], prepend=-1)) if rows else np.zeros(0, np.int64)
@@ -43,10 +43,10 @@ def gathered(
     *,
     waiting_bytes_max: int = WAITING_BYTES_MAX,
 ) -> Iterator[tuple[Values, list[pa.RecordBatch]]]:
-    """The rows of `batches` by partition, each list for a file of its own; a large partition comes in several.
+    """Yield the rows of `batches` by partition, each list for one file; a large partition comes in several.
 
-    `keys` gives the columns whose values partition. The same batches give the same lists. Memory: `waiting_bytes_max`
-    and `SHARED_OUT_ROWS` rows more.
+    `keys` returns the partition columns. The same batches give the same lists. Memory: `waiting_bytes_max` and
+    `SHARED_OUT_ROWS` rows more.
     """
     waiting: dict[Values, list[pa.RecordBatch]] = {}
     sizes: dict[Values, int] = {}

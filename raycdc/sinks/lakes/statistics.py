@@ -1,13 +1,13 @@
-"""Statistics of a Parquet file as Delta keeps them, so that a MERGE by key reads the files it must and no others.
+"""Statistics of a Parquet file in Delta's form, so that a MERGE by key reads only the necessary files.
 
 Taken from the Parquet footer, which the writer computed anyway. Method: the Delta protocol, "Per-file Statistics".
 
-Only integers and dates have them, and a table that we make says so in `PROPERTIES`: whoever writes to it keeps to that,
-and whoever reads it expects no others. That matters twice with delta-rs. It keeps bounds of decimals as 64-bit floats,
-so that rows of long ones are not found again; and its pyarrow dataset takes a column without bounds, where others of
-the file have some, for one without values: a filter on it finds nothing. So a file has bounds of all columns that its
-table names, or none at all (`for_table`). A day that Python has no date for (in the year 0, or after 9999) is no
-bound, because readers of statistics that are written in Python end at it.
+Only integers and dates have statistics, and a table that we create says so in `PROPERTIES`: its writers follow that,
+and its readers expect no others. This avoids two problems of delta-rs. It stores bounds of decimals as 64-bit floats,
+so that rows with long ones are not found again; and its pyarrow dataset treats a column without bounds, if other
+columns of the file have some, as a column without values, so that a filter on it finds nothing. A file therefore has
+bounds of all columns that its table names, or none at all (`for_table`). A date that Python cannot represent (in the
+year 0, or after 9999) is not used as a bound, because readers written in Python fail on it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def for_table(text: str, configuration: Mapping[str, str]) -> str:
 
 
 def has_bounds(arrow: pa.DataType) -> bool:
-    """Whether columns of the type have statistics."""
+    """Return True if columns of the type have statistics."""
     return bool(pa.types.is_integer(arrow) or pa.types.is_date(arrow))
 
 

@@ -1,12 +1,11 @@
-"""When a lake's trouble is the whole sink's, and no single table's: its disk is full, broken, read-only or away, or its
-object store does not answer or lets nobody in.
+"""Detects errors of a lake that affect the whole sink and not a single table.
 
-Libraries wrap the system's error: Python's and Arrow's are an `OSError`, delta-rs and others say ``os error 28``.
+Its disk is full, broken, read-only or gone, or its object store does not answer or refuses access. Libraries wrap the
+system's error: Python and Arrow raise an `OSError`, delta-rs and others write ``os error 28``.
 
-Whose an exception is that came out of a library's call: what the library says of the table, or a bug of ours.
-
-Libraries raise `ValueError` and Arrow's errors for a table that somebody damaged; our own code raises the same where it
-is wrong. The traceback tells them apart: what the library raised passed through its own modules below our last one.
+`raised_in` decides if an exception from a library's call concerns the table or is a bug of ours. Libraries raise
+`ValueError` and Arrow's errors for a damaged table; our own code raises the same for a bug. The traceback shows the
+difference: a library's error passed through its own modules below our last one.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _IN_TEXT = [
 ]
 #: The client of stores inside delta-rs (object_store): it failed for as long as it tries, or an answer never came.
 _IN_TEXT += [f"Generic {store} error: Error performing" for store in ("S3", "GCS", "MicrosoftAzure")]
-#: It was refused.
+#: Texts of refused access.
 _UNAUTHORIZED = (
     "The operation lacked the necessary privileges to complete",
     "The operation lacked valid authentication credentials",
@@ -41,9 +40,9 @@ _UNAUTHORIZED = (
     "<Code>ContainerNotFound</Code>",
 )
 
-#: How Arrow's filesystems of object stores say that the server answered with an error, or not at all.
+#: Texts of Arrow's object-store file systems for a server's error or a missing answer.
 _OF_STORE = ("AWS Error", "google::cloud::Status", "Azure Error", "Azure Exception")
-#: Of these, what nothing but a person changes.
+#: Those of them that only a person can fix.
 _LASTING = (
     "ACCESS_DENIED",
     "NO_SUCH_BUCKET",
@@ -59,7 +58,7 @@ _LASTING = (
 
 
 def is_refused(cause: BaseException | None) -> bool:
-    """Whether an object store lets us not in, or has no such bucket: nothing but a person changes that."""
+    """Return True if an object store refuses access, or lacks the bucket: only a person can fix that."""
     while cause is not None:
         if isinstance(cause, StoreError) and cause.lasting:
             return True
@@ -83,7 +82,7 @@ def refusal_of(cause: BaseException, *, keys_change: bool) -> type[SinkError]:
 
 
 def is_absent(cause: BaseException | None) -> bool:
-    """Whether `cause`, or what led to it, says so."""
+    """Return True if `cause`, or one of its causes, says that the storage is unreachable."""
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _ABSENT:
             return True
@@ -98,7 +97,7 @@ def is_absent(cause: BaseException | None) -> bool:
 
 
 def raised_in(error: BaseException, *packages: str) -> bool:
-    """Whether the function that our code called last, before `error` was raised, is one of `packages`' own."""
+    """Return True if the last function called by our code before `error` was raised is in one of `packages`."""
     called = ""
     trace: TracebackType | None = error.__traceback__
     while trace is not None:

@@ -1,1 +1,1 @@
-"""Collections of a MongoDB replica set or sharded cluster: `sink` first, then `documents` for what a row becomes."""
+"""Collections of a MongoDB replica set or sharded cluster: read `sink` first, then `documents` for the form of rows."""

@@ -1,9 +1,8 @@
 """BSON elements (bsonspec.org) written column by column into a buffer of whole documents.
 
-Each loop writes one thing for all rows: row ``i``'s begins at ``at[i]``, which it moves to the end of what it wrote.
-`name` is a field's name with its NUL. Where ``valid[i]`` is false the element is a null, or with `missing` there is
-none. The caller made the buffer as large as the sizes say that it counted, value by value, by the same rules
-(`documents`).
+Each loop writes one element for all rows: that of row ``i`` begins at ``at[i]``, which the loop moves to its end.
+`name` is a field's name with its NUL. If ``valid[i]`` is false, the element is a null, or with `missing` absent. The
+caller allocates the buffer by the sizes that it computed, value by value, with the same rules (`documents`).
 """
 
 from __future__ import annotations

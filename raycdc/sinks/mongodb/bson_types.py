@@ -1,6 +1,6 @@
-"""Columns of a MongoDB source as the values that they were: elements of `documents` for `OWN_FORMS`.
+"""Columns of a MongoDB source with their original BSON values: elements of `documents` for `OWN_FORMS`.
 
-`EncodedFields` puts the fields of a document, which are kept as one, beside those of the columns.
+`EncodedFields` adds the fields of a document, kept as one value, to those of the columns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raycdc.sinks.mongodb.types import BsonForm, form_of
 
 OWN_FORMS = frozenset({BsonForm.OBJECT_ID, BsonForm.UUID, BsonForm.VALUE, BsonForm.FIELDS})
 _NULL = b"\x0a"
-#: Element type with what stands before the bytes, and how many those are.
+#: The element type with the bytes before the value, and the value's length.
 _BLOBS = {BsonForm.OBJECT_ID: (b"\x07", b"", 12), BsonForm.UUID: (b"\x05", b"\x10\0\0\0\x04", 16)}
 _WHY = {
     value_loops.DAMAGED: "bytes that are no BSON, so it was made by something else than a MongoDB source",
@@ -123,7 +123,7 @@ def own_element(field: np.ndarray, column: Column, values: pa.Array, *, missing:
         head, null = (np.frombuffer(text + field.tobytes(), np.uint8) for text in (tag, _NULL))
         return _Blobs(np.concatenate([head, np.frombuffer(before, np.uint8)]), null, blobs, valid, missing)
     if form is BsonForm.FIELDS:
-        # As one field: a document is its bytes behind the type of documents.
+        # As one field, a document consists of the type of documents and its bytes.
         values = _typed(values)
         starts, data = bytes_of(values)
     row, why = value_loops.check_values(starts, data, valid)
@@ -142,7 +142,7 @@ def bytes_of(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _names(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Names, each with its NUL, one behind the other; and for each its first byte and how many it has."""
+    """Return the names, each with its NUL, concatenated; and for each its first byte and its length."""
     texts = [name.encode() + b"\0" for name in names]
     spans = np.zeros((len(texts), 2), np.int64)
     spans[:, 1] = [len(text) for text in texts]

@@ -1,11 +1,11 @@
 """The record of a target, and the fences of those who write to it.
 
-``raycdc_commit`` has a document per pipeline and target: epoch, step, generation, the target's columns and key, and a
-migration under way. Every write of it is a compare-and-set by its `version`, so of two drivers that read the same
-record one finds that it came too late, whatever its clock says. While an epoch is written by several tasks,
-``raycdc_fence`` has a document for each, with a token of this round of tasks; each of a task's transactions changes its
-own, and whoever writes the record removes them. So a task that outlives its driver, or its own repetition, changes
-nothing any more: its next transaction finds no fence, and one under way conflicts with the removal.
+``raycdc_commit`` has a document per pipeline and target: epoch, step, generation, the target's columns and key, and an
+unfinished migration. Every write of it is a compare-and-set by its `version`, so if two drivers read the same record,
+the later write fails, independently of clocks. While an epoch is written by several tasks, ``raycdc_fence`` has a
+document for each, with a token of this round of tasks; each of a task's transactions changes its own, and writing the
+record removes them. A task that outlives its driver, or its own repetition, can therefore change nothing: its next
+transaction finds no fence, and a running one conflicts with the removal.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class MigrationProgress:
-    """How far a migration is: the key of the last document that was changed, a value of any type or null."""
+    """The progress of a migration: the key of the last changed document, a value of any type or null."""
 
     last: Any
 
@@ -93,8 +93,11 @@ class MigrationProgress:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The record as it was read: `operations` and `progress` are a migration's (`migration`), `fenced` whether there
-    are fences, `uuid` the collection's (empty: not known).
+    """The record as read.
+
+    `operations` and `progress` belong to a migration (`migration`), `fenced` says if there are fences.
+
+    `uuid` is the collection's (empty: not known).
     """
 
     held: TargetRecord
@@ -107,9 +110,10 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class RecordChange:
-    """The record as it is to be, with a migration's `operations` and `progress`. `fences` come in the place of all
-    others; `uuid` is the collection's, if it is another one than before. `alone` removes the records and fences of
-    other pipelines: what they wrote to the target goes.
+    """The new record, with a migration's `operations` and `progress`.
+
+    `fences` replace all others; `uuid` is the collection's, if it has changed. `alone` removes the records and fences
+    of other pipelines, whose rows in the target are gone.
     """
 
     held: TargetRecord
@@ -157,9 +161,10 @@ class CommitCollection:
         change: RecordChange,
         positions: Positions,
     ) -> Kept:
-        """Put `change` in the place of `before`. `FencedError` where the record is not `before` any more;
-        `SinkUnavailableError` where an older driver changed it, whose last commit came between. Without a session it is
-        a transaction of its own.
+        """Replace the record `before` by `change`.
+
+        Raises `FencedError` if the record is no longer `before`, and `SinkUnavailableError` if an older driver changed
+        it, whose last commit came in between. Without a session it is a separate transaction.
         """
         if session is None:
             return self._server.transaction(lambda own: self.write(own, target, before, change, positions))
@@ -196,7 +201,7 @@ class CommitCollection:
         return now
 
     def pass_fence(self, session: Session, target: TableId, token: str) -> None:
-        """Change a task's fence. `FencedError` where it is gone: the record was written since."""
+        """Change a task's fence. Raises `FencedError` if it is gone, because the record was written since."""
         result = self._server.own(FENCES).update_one(
             {"_id": self._fence(target, token)}, {"$inc": {"writes": 1}}, session=session
         )
@@ -204,14 +209,14 @@ class CommitCollection:
             raise FencedError(f"{target}: a task wrote for an epoch that is over, or for a driver that was replaced.")
 
     def has_other_writers(self, target: TableId) -> bool:
-        """Whether another pipeline writes to `target`."""
+        """Return True if another pipeline writes to `target`."""
         mine = self._id(target)
         records = self._server.own(COMMITS).find({"_id.target": str(target)}, {"_id": 1, "columns": 1})
         others = (one for one in records if one["_id"] != mine and one["columns"] != "[]")
         return any(not is_of_pipeline(one["_id"]["app"], self._app) for one in others)
 
     def _late(self, target: TableId, held: TargetRecord) -> RaycdcError:
-        """Why the record is not what it was."""
+        """Return the reason why the record has changed."""
         now = self.read(target)
         if now is not None and now.held.vector.generation < held.vector.generation:
             return SinkUnavailableError(f"{target}: a driver that was replaced committed meanwhile")

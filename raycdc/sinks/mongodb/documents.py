@@ -1,8 +1,8 @@
 """Arrow columns to BSON documents, without an object per row: sizes are counted by column, then columns are written.
 
-Called inside tasks and by the sink for small epochs. An `Element` is a field of all rows of a slice; a `Group` is a
-document of them. Slices are of a few thousand rows, so that what one column's loop wrote is still in the processor's
-cache when the next one's comes.
+Called inside tasks, and by the sink for small epochs. An `Element` is a field of all rows of a slice; a `Group` is a
+document of them. A slice has a few thousand rows, so that the output of one column's loop is still in the processor's
+cache for the next one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from raycdc.sinks.mongodb.types import DATE_DIGITS, DOCUMENT_BYTES_MAX, BsonForm
 
 #: Rows that are encoded at once.
 SLICE_ROWS = 8192
-#: Bytes of statements in one transaction: half of what a command may have, beside a document of any size.
+#: The most bytes of statements in one transaction: half the limit of a command, to leave room for a document of any
+#: size.
 BATCH_BYTES_MAX = 8 << 20
 
 _DAY_MS = 86_400_000
@@ -57,7 +58,7 @@ class ConstantElement:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A document of elements; with a name a field, else a document of its own."""
+    """A document of elements: a field if it has a name, else a separate document."""
 
     name: str
     elements: Sequence[Element]
@@ -122,7 +123,7 @@ class _Texts:
     missing: bool
 
     def sizes(self) -> Any:
-        # A length, and either a subtype before or a NUL behind.
+        # A length, and either a subtype before it or a NUL after it.
         more = 9 if self.subtype == bson_loops.OLD_BINARY else 5
         return _sizes(self.name, self.valid, np.diff(self.starts) + more, self.missing)
 
@@ -132,8 +133,9 @@ class _Texts:
 
 
 def element(name: str, column: Column, values: pa.Array, *, missing: bool = False) -> Element:
-    """The field `name` with the values of `column`; `missing`: none where they are NULL. `DataError` for one that its
-    form cannot hold.
+    """Return the field `name` with the values of `column`; `missing`: absent for NULL.
+
+    Raises `DataError` for a value that its form cannot hold.
     """
     field, form = _name(name), form_of(column.type)
     if form in OWN_FORMS:
@@ -160,9 +162,9 @@ def nulls(name: str) -> Element:
 
 
 def encode(document: Group, rows: int) -> Iterator[tuple[bytes, int, int]]:
-    """`document` for `rows` rows, one behind the other, in pieces of `BATCH_BYTES_MAX`: (bytes, first row, end).
+    """Yield `document` for `rows` rows, concatenated, in pieces of `BATCH_BYTES_MAX`: (bytes, first row, end).
 
-    `TooLargeError` for a row whose document no server takes.
+    Raises `TooLargeError` for a row whose document exceeds the servers' limit.
     """
     sizes = np.ascontiguousarray(np.broadcast_to(np.asarray(document.sizes(), np.int64), (rows,)))
     if rows and int(sizes.max()) > DOCUMENT_BYTES_MAX:

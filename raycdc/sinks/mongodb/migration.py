@@ -1,12 +1,11 @@
 """Schema changes of a collection: its documents are changed in key order, some thousand per transaction.
 
 A collection has no schema to alter, so a dropped, renamed or defaulted column is a change of every document. The work
-(`operations`, and the copies of the record's intent) goes into the record first; each batch is a transaction that also
-moves the record's `progress`, the last ``_id`` that was done, and the last batch's says that all is done. So each
-document is changed exactly once, whoever dies: names may be exchanged without marks on documents, and another driver
-goes on where the record says,
-before it does anything else. A batch of a driver that was replaced finds another version of the record, and changes
-nothing.
+(`operations`, and the copies of the record's intent) is written into the record first; each batch is a transaction that
+also advances the record's `progress`, the last changed ``_id``, and the last batch marks the work as done. Each
+document is therefore changed exactly once, even after crashes: names may be exchanged without marks on documents, and
+another driver continues at the record's progress before it does anything else. A batch of a replaced driver finds
+another version of the record, and changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from raycdc.state.opaque import Positions
 
 #: Documents per transaction: a second's work or less, of a minute that servers give a transaction.
 BATCH_DOCUMENTS = 5000
-#: Their keys' bytes: half of what a command may have.
+#: The most bytes of their keys: half the limit of a command.
 _BATCH_BYTES_MAX = 8 << 20
 _RENAMED = "raycdc_renamed_"
 
@@ -62,7 +61,7 @@ def defaults_of(target: TableId, columns: Sequence[Column]) -> bytes:
 
 
 def migrate(server: Server, commits: CommitCollection, target: TableId, record: Kept, positions: Positions) -> Kept:
-    """Carry out what is left of ``kept.operations``; the record that says that it is done, with the new columns."""
+    """Carry out the rest of ``kept.operations``; return the record that marks it as done, with the new columns."""
     operations = record.operations
     assert operations is not None
     intent = record.held.intent
@@ -75,7 +74,7 @@ def migrate(server: Server, commits: CommitCollection, target: TableId, record: 
 
 
 def empty(server: Server, commits: CommitCollection, target: TableId, record: Kept, positions: Positions) -> Kept:
-    """Delete all documents, and keep the record as it is."""
+    """Delete all documents, and keep the record unchanged."""
     collection = server.collection(target)
 
     def delete(session: Session, before: Kept, chosen: Document) -> tuple[Kept, int]:
@@ -127,8 +126,9 @@ def _change_all(
 
 
 def _next_keys(collection: Any, progress: MigrationProgress | None) -> tuple[list[Any], bool]:
-    """The next keys behind `progress` in the order of the index, which runs across types as no comparison in a
-    query does; and whether they are the last ones.
+    """Return the next keys after `progress` in the order of the index, and whether they are the last ones.
+
+    The index orders keys of all types, unlike comparisons in a query.
     """
     found = collection.find({}, {ID: 1}).hint([(ID, 1)]).sort(ID, 1)
     if progress is not None:
@@ -148,8 +148,10 @@ def _next_keys(collection: Any, progress: MigrationProgress | None) -> tuple[lis
 
 
 def _copied(collection: Any, keys: list[Any], copies: Sequence[tuple[str, str]], session: Session) -> list[UpdateOne]:
-    """What gives documents with these keys the values of other fields. Not by a pipeline, whose server may be older or
-    only look like MongoDB; the values go here and back. A field that is not there makes none.
+    """Return the updates that copy field values in documents with these keys.
+
+    They do not use an update pipeline, because the server may be older or only compatible with MongoDB; the values are
+    read and written back. A missing field stays missing.
     """
     fields = dict.fromkeys((old for _, old in copies), 1)
     # Documents in fields as their bytes: decoding them would lose names that come twice.
@@ -162,7 +164,7 @@ def _copied(collection: Any, keys: list[Any], copies: Sequence[tuple[str, str]],
 
 
 def _updates(operations: Operations) -> list[Document]:
-    """Updates of all documents, to be done in order: names that are exchanged go by names that nobody has."""
+    """Return updates of all documents, in order. Exchanged names use unused temporary names."""
     renamed = operations.renamed
     first: Document = {}
     if operations.unset:

@@ -1,7 +1,7 @@
 """A replica set or sharded cluster as the sink and its tasks speak to it: transactions, raw statements, named errors.
 
-Called on the driver and in tasks; safe from several threads. Every write is acknowledged by a majority, every read sees
-what a majority has: nothing that was answered to us goes away with a primary.
+Called on the driver and in tasks; thread-safe. Every write is acknowledged by a majority, and every read sees data of a
+majority, so acknowledged data survives the loss of a primary.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from raycdc.model import TableId
 DUPLICATE_KEY = 11000
 #: A document where the driver takes or gives one: fields with values of any type of BSON.
 Document = dict[str, Any]
-#: How keys are read that are written again: the same ones.
+#: How keys are decoded so that they are written back unchanged.
 KEYS: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _GRANT = (
     'Grant it, as with db.getSiblingDB("admin").grantRolesToUser("USER", [{{role: "readWrite", db: "{}"}}]); '
@@ -64,7 +64,7 @@ _SELECTION = "serverselectiontimeoutms="
 _MAJORITY = WriteConcern("majority")
 #: The server's words for an error that may not come again.
 _LATER = ("RetryableWriteError", "TransientTransactionError", "UnknownTransactionCommitResult")
-#: Which field of a command its documents are, by the command.
+#: For each command, the field with its documents.
 _FIELDS = {"insert": "documents", "update": "updates", "delete": "deletes"}
 
 Result = TypeVar("Result")
@@ -78,7 +78,7 @@ class _Info(TypedDict, total=False):
 
 
 class _Answer(TypedDict, total=False):
-    """An answer of ``listCollections``: an option is there, or has a value that counts as false."""
+    """An answer of ``listCollections``; a missing option counts as false."""
 
     type: str
     options: Mapping[str, object]
@@ -87,8 +87,9 @@ class _Answer(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A collection as the server describes it: its `kind` ("collection", "view", "timeseries"), the names of the
-    `options` that it has, and the `uuid` that tells it from a later one of its name (empty: the server does not say).
+    """A collection as the server describes it: its `kind` ("collection", "view", "timeseries") and `options`.
+
+    `uuid` distinguishes it from a later one of its name (empty: unknown).
     """
 
     kind: str
@@ -107,11 +108,11 @@ class Described:
 
 
 class DuplicateError(Exception):
-    """A document with the ``_id`` of an insert is there already; the transaction is undone."""
+    """A document with the ``_id`` of an insert exists already; the transaction is undone."""
 
 
 class _Documents(RawBSONDocument):
-    """Any number of documents, one behind the other, as one: what pymongo copies into a command's document sequence."""
+    """Any number of concatenated documents as one, which pymongo copies into a command's document sequence."""
 
     __slots__ = ("_bytes",)
 
@@ -129,7 +130,7 @@ class Server:
     """
 
     def __init__(self, uri: str, record: str) -> None:
-        #: As it was first; the driver's clients are made of it as it is then (`raycdc.core.secrets`).
+        #: The original address; the driver's clients resolve it when they are created (`raycdc.core.secrets`).
         self.uri = uri
         self.record = record
         try:
@@ -144,13 +145,13 @@ class Server:
 
     @property
     def secret(self) -> bool:
-        """Whether the address holds what nobody may see."""
+        """Return True if the address has secrets."""
         lowered = self.uri.lower()
         return "@" in lowered or "password" in lowered or "authmechanismproperties" in lowered
 
     @property
     def client(self) -> pymongo.MongoClient[Document]:
-        """The client of this process; a child of a process makes its own."""
+        """Return the client of this process; a forked child makes its own."""
         with _lock:
             key = (os.getpid(), self.uri)
             if key not in _clients:
@@ -179,11 +180,11 @@ class Server:
         return self.client[target.db][target.table]
 
     def own(self, name: str) -> Any:
-        """One of the sink's own collections."""
+        """Return one of the sink's own collections."""
         return self.client[self.record].get_collection(name, codec_options=KEYS)
 
     def keys(self, target: TableId) -> Any:
-        """A collection to read keys of: dates beyond what Python's hold stay what they are."""
+        """Return a collection for reading keys: dates beyond Python's range keep their values."""
         return self.client[target.db].get_collection(target.table, codec_options=KEYS)
 
     @contextmanager
@@ -197,13 +198,13 @@ class Server:
                 raise SinkError(f"{what}: {refused}") from None
             if self._was_authorized(cause):
                 text = f"{what}: MongoDB at {self.where}: {self.text_of(cause)}. {READ_AGAIN}."
-                # Not another client: other threads are in the middle of something with this one.
+                # The client is kept, because other threads are using it.
                 renew_account(self.client, newest(self.uri))
                 raise SinkUnavailableError(text) from None
             raise _refusal(cause)(f"{what}: MongoDB at {self.where}: {self.text_of(cause)}") from None
 
     def _was_authorized(self, cause: PyMongoError) -> bool:
-        """Whether the account is refused that was let in before, and the address may name another password now."""
+        """Return True if a refused account was accepted before, and the address may have a new password."""
         if getattr(cause, "code", None) != _AUTHENTICATION_FAILED:
             return False
         return LOGINS.may_change(self.where, "sink.uri", self.uri)
@@ -223,7 +224,7 @@ class Server:
         return text[:1000]
 
     def _secrets(self) -> list[str]:
-        """Those of the address as it was first and as it is now, the longest first."""
+        """Return the secrets of the original and the present address, the longest first."""
         found = {*parse_mongodb_uri(self.uri).secrets}
         with suppress(ValueError):  # it may be none for a moment
             found.update(parse_mongodb_uri(newest(self.uri)).secrets)
@@ -240,7 +241,7 @@ class Server:
             except ServerSelectionTimeoutError as cause:
                 if refused := self.refused(cause):
                     raise SinkError(refused) from None
-                # Else the driver asks again for two minutes, and nobody is told that somebody is waited for.
+                # Otherwise the driver would retry for two minutes without a report.
                 raise SinkUnavailableError(f"MongoDB at {self.where}: {self.text_of(cause)}") from None
 
         with self.client.start_session() as session:
@@ -252,8 +253,9 @@ class Server:
             )
 
     def run(self, session: Session, target: TableId, command: str, documents: bytes) -> None:
-        """``insert``, ``update`` or ``delete`` with `documents` in BSON, one behind the other. `DuplicateError` where
-        an insert met its ``_id``, `OperationFailure` for any other document that was refused.
+        """Run ``insert``, ``update`` or ``delete`` with concatenated BSON `documents`.
+
+        Raises `DuplicateError` if an insert met its ``_id``, `OperationFailure` for any other refused document.
         """
         reply: Any = self.client[target.db].command(
             {command: target.table, _FIELDS[command]: [_Documents(documents)], "ordered": False},
@@ -273,7 +275,7 @@ class Server:
         return next(map(Described.of, answers), None)
 
     def create(self, target: TableId) -> None:
-        """Make the collection, unless it is there."""
+        """Create the collection, unless it exists."""
         try:
             self.client[target.db].create_collection(target.table)
         except CollectionInvalid:
@@ -290,7 +292,7 @@ class Server:
 
 
 def _refusal(cause: PyMongoError) -> type[SinkError]:
-    """The error that one of the driver is: of the one collection, of servers that are away, or of the sink."""
+    """Return the class of a driver's error: about one collection, unreachable servers, or the sink."""
     if isinstance(cause, OperationFailure) and cause.code in _OF_A_COLLECTION:
         return _OF_A_COLLECTION[cause.code]
     unreachable = isinstance(cause, ConnectionFailure | ExecutionTimeout | WaitQueueTimeoutError)
@@ -306,7 +308,7 @@ _OF_A_COLLECTION: dict[int, type[SinkError]] = {
     121: ValueRefusedError,
     10334: ValueRefusedError,
     17280: ValueRefusedError,
-    # What the account may not do in this database, names that it cannot have, one that differs in case alone.
+    # Missing permissions in this database, invalid names, and a name that differs from another only in case.
     13: TargetModifiedError,
     73: NameRefusedError,
     13297: NameRefusedError,

@@ -3,19 +3,21 @@
 | epoch of a target | written | readers see |
 |---|---|---|
 | up to `SMALL_BYTES_MAX` of segments | by the driver: rows and record in one transaction | all of it or nothing |
-| larger, or after a truncation | the record says "in part"; tasks write, each batch behind a fence | it grow |
+| larger, or after a truncation | the record says "in part"; tasks write, each batch protected by a fence | a growing \
+part of it |
 
-*What if the process dies here?* Before the record says "in part" the target has nothing of the epoch. From then on
-recovery knows, and never drops the epoch: it is written again, where every statement has the same effect however often
-it comes (documents by their keys; changes by `_seq` and split), or, where its segments are gone, the table begins again
-with a new snapshot. *What if a driver wakes from a pause?* Each of its transactions changes a document that whoever
-replaced it has changed or removed (`commits`): nothing of it arrives. *What if the servers elect another primary?* What
-was acknowledged is on a majority; transactions that were not are undone and tried again. *What if it is a restored
-copy?* The sink remembers how far each target was, and commits nothing to one that holds less.
+*What if the process dies here?* Before the record says "in part", the target has nothing of the epoch. Afterwards
+recovery never drops the epoch: it is written again, and every statement is idempotent (documents by their keys; changes
+by `_seq` and split); or, if its segments are gone, the table is resnapshotted. *What if a suspended driver wakes up?*
+Each of its transactions changes a document that its successor has changed or removed (`commits`), so it writes nothing.
+*What if the servers elect another primary?* Acknowledged data is on a majority; other transactions are undone and
+retried. *What if it is a restored copy?* The sink remembers each target's newest vector, and commits nothing to one
+that holds less.
 
 Tables commit one by one: an epoch is atomic per table at most, not across tables.
 
-May this user write a pipeline's collections, in transactions? Looks, creates nothing. Used by ``raycdc check``.
+`check_sink` checks for ``raycdc check`` that the user may write a pipeline's collections in transactions, and creates
+nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class _Resource(TypedDict, total=False):
 
 
 class Privilege(TypedDict):
-    """A privilege of a user as the server tells it: the actions that are allowed on a resource."""
+    """A privilege of a user as the server reports it: the allowed actions on a resource."""
 
     resource: _Resource
     actions: Sequence[str]
@@ -105,7 +107,7 @@ def _user(server: Server, config: MongoDbSinkConfig, tables: Sequence[TableId]) 
         findings.append(CheckResult("transactions", f"MongoDB at {server.where} is no replica set.", SINGLE_SERVER))
     known = described.get("authInfo", {})
     if user := next((one["user"] for one in known.get("authenticatedUsers", [])), None):
-        # One that cannot be a collection is parked, of which the look at the tables tells.
+        # A table that cannot be a collection is parked, which the check of the tables reports.
         targets = [table for table in tables if not config.names.no_table(table)]
         databases = sorted({config.record, *(table.db for table in targets)})
         findings += lacking(user, known.get("authenticatedUserPrivileges", []), databases)
@@ -113,7 +115,7 @@ def _user(server: Server, config: MongoDbSinkConfig, tables: Sequence[TableId]) 
 
 
 def _status(server: Server) -> Document:
-    """Who the client is and may do; nothing where the server does not know."""
+    """Return the client's user and privileges; empty if the server does not report them."""
     try:
         return server.client.admin.command({"connectionStatus": 1, "showPrivileges": True})
     except OperationFailure as cause:
@@ -161,7 +163,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         super().__init__()
         self._config = config
         self._server = Server(config.uri.reveal(), config.record)
-        #: Where tasks read an address that holds secrets; nobody else may.
+        #: The file from which tasks read an address with secrets, readable only by this user.
         self._uri_file: Path | None = None
         self._written = ""
         self._address = ServerAddress(self._server.uri, "", config.record)
@@ -204,7 +206,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
 
     @contextmanager
     def opened(self, target: TableId, *, writes: bool) -> Iterator[MongoDbSteps]:
-        # No lock: whoever writes the record changes its version, and who comes second finds that.
+        # No lock is needed: writing the record changes its version, so a second writer fails.
         self._write_task_secrets()
         with self._server.named(target):
             yield MongoDbSteps(
@@ -217,7 +219,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
             )
 
     def _write_task_secrets(self) -> None:
-        """Let the file say the address as it is now, which tasks on other machines cannot read for themselves."""
+        """Write the present address into the file, for tasks on other machines, which cannot resolve it."""
         if (file := self._uri_file) is None:
             return
         message = as_private(self._server.uri)
@@ -238,8 +240,11 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
             check_unmerged(work, self._context.on_existing, rows="document")
 
     def prepare(self, work: Work, batch: StageBatch) -> bool:
-        """Nothing is staged; whether the target is emptied is found out, because that comes before any task writes."""
-        # Of several tables each one's own rows go; where that cannot be, it is refused when they are merged.
+        """Return True if the target is emptied by the epoch, which must happen before any task writes.
+
+        Nothing is staged.
+        """
+        # With several tables, only each table's own rows are removed; if that is impossible, the merge refuses it.
         return self._upsert and len(work.merged) < 2 and self._truncates(work.segments)
 
     def unrepresentable(self, work: Work, rows: pa.RecordBatch) -> pa.Array:
@@ -255,7 +260,7 @@ class MongoDbSink(ExactlyOnceSink[MongoDbSteps]):
         self._server.close()
 
     def _truncates(self, segments: Sequence[Segment]) -> bool:
-        """Whether rows say that the table was emptied."""
+        """Return True if rows say that the table was truncated."""
         truncation = pa.scalar(RowKind.TRUNCATE, pa.int8())
         for segment in segments:
             if segment.kind != "snapshot":

@@ -1,8 +1,7 @@
 """The verbs of `raycdc.sinks.steps` for a collection: each writes the record of `commits` in its own transactions.
 
-`raycdc.sinks.mongodb.sink` says which epochs are one transaction and which are many.
-
-Whether somebody's collection may take a pipeline's rows: nothing of it may lose, change or merge them in silence.
+`raycdc.sinks.mongodb.sink` says which epochs are one transaction and which are many. `check_collection` decides if
+another writer's collection can take a pipeline's rows without silently losing, changing or merging any.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ from raycdc.sinks.steps import (
 from raycdc.sinks.targets import occupied_error
 from raycdc.sinks.task_plan import Input, split, task_inputs
 
-#: Options of a collection that change what a key is, or what becomes of documents.
+#: Options of a collection that affect the equality of keys, or the fate of documents.
 _OPTIONS = {
     "collation": "compares texts by a collation, which may take different keys of the source for one",
     "capped": "is capped, and drops its oldest documents",
@@ -83,8 +82,9 @@ def check_collection(target: TableId, described: Described, where: str) -> None:
 
 
 def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str) -> None:
-    """`SinkError` where a document's ``_id`` is not the key that this pipeline would find it by, or is of another type:
-    the same value would come a second time.
+    """Raise `SinkError` if a document's ``_id`` differs from the pipeline's key for it, in value or type.
+
+    The same value would be inserted a second time.
     """
     key = schema.primary_key
     if key != (ID,):
@@ -109,7 +109,10 @@ def check_keys(collection: Any, target: TableId, schema: TableSchema, where: str
 
 
 def _other_binary(collection: Any, subtype: int, part: str | None) -> Any:
-    """A document whose key's bytes are of another subtype than ours, and so never equal; queries cannot ask."""
+    """Return a document whose key has another binary subtype than ours and so is never equal.
+
+    Queries cannot find it.
+    """
     for one in collection.find({}, {ID: 1}):
         value = one[ID] if part is None else one[ID][part]
         if (value.subtype if isinstance(value, Binary) else 0) != subtype:
@@ -125,7 +128,7 @@ def _refuse(document: Document | None, target: TableId, where: str, why: str) ->
 
 
 _NUMBERS = ("int", "long", "double", "decimal")
-#: Types whose values may be equal to one that is written in a form, where they are more than its own.
+#: Types whose values may equal one written in a form, if there are more than its own.
 _TYPES = dict.fromkeys((BsonForm.INT32, BsonForm.INT64, BsonForm.UINT64, BsonForm.DOUBLE, BsonForm.DECIMAL), _NUMBERS)
 
 
@@ -151,7 +154,7 @@ class MongoDbSteps(Target):
         self._context = context
         self._small_bytes_max = small_bytes_max
         self._tasks = LoadTasks(context, address)
-        #: The record as it was read or last written, and the collection as the server describes it.
+        #: The record as last read or written, and the collection as the server describes it.
         self._kept: Kept | None = None
         self._described: Described | None = None
 
@@ -170,7 +173,7 @@ class MongoDbSteps(Target):
             return ForeignTarget(vector, unusable=invalid)
         collection = self._server.collection(self.name)
         if collection.find_one({}, {"_id": 1}) is None and not self._commits.has_other_writers(self.name):
-            # Ours, made before the process died, or somebody's who has nothing to lose.
+            # The collection is ours, created before the process died, or another writer's without documents.
             return UnfinishedTarget(vector)
         return ForeignTarget(vector)
 
@@ -261,12 +264,12 @@ class MongoDbSteps(Target):
         inserted = [] if staged else task_inputs(appended, parallelism=self._context.parallelism)
         rounds: list[tuple[Mode, Sequence[Sequence[Input]]]] = [] if staged else [("insert", inserted)]
         if self._context.upsert and any_key(work.schema):
-            # A key of one task may be, for the server, one that another task's row has.
+            # The server may treat a key of one task as equal to that of another task's row.
             rounds.append(("delete", merged))
         self._write_in_parts(work, [*rounds, ("merge", merged)], commit_metadata, emptied=staged)
 
     def bar(self, work: Work, commit_metadata: CommitMetadata) -> None:
-        # Where nothing was touched only the record says that it never will be.
+        # If nothing was written, only the record bars the epoch.
         held = self._kept.held if self._kept is not None else TargetRecord(CommitVector(0, 0), (), (), created=False)
         self._write(self._kept, replace(held, vector=commit_metadata.vector), commit_metadata)
 
@@ -285,7 +288,7 @@ class MongoDbSteps(Target):
     # -- schema
 
     def _check_forms(self, work: Work, present: Sequence[Column], key: Sequence[str], planned: ColumnsPlan) -> None:
-        """Documents keep their values when a type becomes wider; one that would be written otherwise is refused."""
+        """Raise `SinkError` if a type change would write existing values differently; a wider type keeps them."""
         types = {column.name: column for column in present}
         # Rows come as the source has them, whatever became of the change.
         written = {column.name: column.type for column in work.schema.columns}
@@ -335,7 +338,7 @@ class MongoDbSteps(Target):
         try:
             self._kept = attempt(changes)
         except OperationFailure as cause:
-            # A document may have a unique value that another one gives up later in the epoch.
+            # A unique value may still be used by a document that changes later in the epoch.
             if cause.code != DUPLICATE_KEY or layout.adopted:
                 raise
             self._kept = attempt([*(statement for rows in groups for statement in removals(layout, rows)), *changes])
@@ -348,13 +351,13 @@ class MongoDbSteps(Target):
         *,
         emptied: bool,
     ) -> None:
-        """Rounds of tasks, each behind fences of its own: none begins before the one before it can write no more."""
+        """Write the epoch in rounds of tasks, each with its own fences, so that no round overlaps the previous one."""
         record = self._recorded
         written = record.held.written(commit_metadata.vector)
         begun = replace(record.held, vector=replace(commit_metadata.vector, step=STEP_APPEND))
         layout = self._tasks.layout(work, begun)
         if work.merged and self._context.upsert and not emptied and not _in_part(record, work):
-            # Before the first row: what is found later may be this epoch's own.
+            # Checked before the first row, because a duplicate found later may be this epoch's own.
             self._tasks.run(work, layout, "check", [inputs for _, groups in rounds for inputs in groups])
         record = self._write(record, begun, commit_metadata)
         if emptied:
@@ -367,7 +370,7 @@ class MongoDbSteps(Target):
             try:
                 self._tasks.run(work, layout, mode, groups, fences)
             except KeyRefusedError:
-                # A document may have a unique value that another one gives up later in the epoch.
+                # A unique value may still be used by a document that changes later in the epoch.
                 if mode != "merge" or layout.adopted or ("remove", groups) in rounds:
                     raise
                 rounds = [*rounds, ("remove", groups)]
@@ -393,7 +396,10 @@ class MongoDbSteps(Target):
         return self._kept
 
     def _same(self, record: Kept) -> Kept:
-        """`record` of the collection that is there; `SinkError` where there is none, or another one."""
+        """Return `record` if it belongs to the existing collection.
+
+        Raises `SinkError` if that is missing, or another one.
+        """
         if self._described is None:
             raise self.disappeared()
         uuid = self._described.uuid
@@ -417,5 +423,5 @@ def _uuid(described: Described | None) -> str:
 
 
 def _in_part(record: Kept, work: Work) -> bool:
-    """Whether rows of the epoch may be there already."""
+    """Return True if rows of the epoch may already be there."""
     return record.held.vector.progress == (work.epoch, STEP_APPEND)

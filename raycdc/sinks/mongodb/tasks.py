@@ -1,12 +1,10 @@
-"""The tasks of the MongoDB sink: segments in, documents out, each transaction behind the task's fence.
+"""The tasks of the MongoDB sink: segments in, documents out, each transaction protected by the task's fence.
 
-A task that runs twice writes the same documents twice; one that outlives its round finds its fence gone and ends.
-
-The tasks that load rows of an epoch into a MongoDB collection: one for each group of segments, side by side.
-
-Made and run by the collection's target, on the driver. A task may run in another process, so it gets all that it needs
-as one value (`LoadDocuments`): its rows, the layout of documents, the servers' address, and the token of its fence
-(`raycdc.sinks.mongodb.commits`), without which it writes nothing.
+A task that runs twice writes the same documents twice; one that outlives its round finds its fence gone and ends. Tasks
+load an epoch's rows into a collection concurrently, one for each group of segments. The collection's target creates and
+runs them on the driver. A task may run in another process, so it gets everything as one value (`LoadDocuments`): its
+rows, the layout of documents, the servers' address, and the token of its fence (`raycdc.sinks.mongodb.commits`),
+without which it writes nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def merges(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
 
 
 def deletions(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
-    """The statements that delete `merged_rows` that are gone; before `merges`."""
+    """Return the statements that delete the deleted keys of `merged_rows`; they come before `merges`."""
     return layout.deletions(rows.to_batches(max_chunksize=ROW_GROUP_ROWS))
 
 
@@ -79,7 +77,7 @@ def check_claims(
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where tasks find the servers: `uri`, or the file that has it where it holds secrets; and the sink's database."""
+    """The servers' address for tasks: `uri`, or a file if it has secrets; and the sink's database."""
 
     uri: str = field(repr=False)
     uri_file: str
@@ -91,9 +89,11 @@ class ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class LoadDocuments(TableTask[None]):
-    """Write the rows to the target of `layout` while `fence` stands: as they are (`mode` ``"insert"``), the last of
-    each key (``"merge"``), of those only the deletions (``"delete"``), the documents of all out of the way
-    (``"remove"``), or only look whether that can be (``"check"``).
+    """Writes the rows to the target of `layout` while `fence` exists.
+
+    The `mode` is ``"insert"`` for unchanged rows, ``"merge"`` for the last row of each key, ``"delete"`` for only its
+    deletions, ``"remove"`` to delete the documents of all keys first, or ``"check"`` to only check that this is
+    possible.
     """
 
     layout: DocumentLayout
@@ -165,7 +165,7 @@ class LoadTasks:
             self._context.run_tasks(tasks)
 
     def merged_target(self, work: Work) -> MergedTarget | None:
-        """The tables whose rows are merged, and their keys; None where rows come from one table under its own key."""
+        """Return the tables whose rows are merged, and their keys; None for one table with its own key."""
         return MergedTarget.of(work) if self._context.upsert else None
 
     def layout(self, work: Work, held: TargetRecord) -> DocumentLayout:

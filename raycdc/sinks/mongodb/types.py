@@ -1,4 +1,4 @@
-"""Logical types in BSON: every value arrives as it is, or an error names it.
+"""Logical types in BSON: every value arrives unchanged, or an error names it.
 
 | kind | BSON | note |
 |---|---|---|
@@ -6,22 +6,22 @@
 | INT8, INT16, INT32, YEAR | int32 | |
 | INT64, BIT(1 … 63) | int64 | |
 | UINT64, BIT(64) | int64, from 2^63 on Decimal128 | MongoDB compares numbers of all types by value |
-| FLOAT32, FLOAT64 | double | NaN, infinities and −0.0 as they are |
+| FLOAT32, FLOAT64 | double | including NaN, infinities and −0.0 |
 | DECIMAL(p, s), p ≤ 34 | Decimal128 with exactly s digits after the point | |
 | … with more digits | string of all digits | Decimal128 has 34 |
 | STRING, ENUM, SET, TIME, JSON | string | JSON as the source's text: a document could not keep its numbers and keys |
-| … of a MongoDB source: objectId, uuid | objectId, binary of subtype 4 | text of another form is refused by name |
+| … of a MongoDB source: objectId, uuid | objectId, binary of subtype 4 | text of another form is an error |
 | BINARY | binary, subtype 0 | |
 | … of a MongoDB source: binData(n), bson | binary, subtype n; the value itself | |
-| … "bson document" | the document's own fields, beside the columns; in a changelog a document | |
+| … "bson document" | the document's own fields, next to the columns; in a changelog a document | |
 | DATE | date, at midnight UTC | |
-| DATETIME(0 … 3), TIMESTAMP(0 … 3) | date | a wall clock's reading is taken for one in UTC |
+| DATETIME(0 … 3), TIMESTAMP(0 … 3) | date | a local time is stored as if it were UTC |
 | DATETIME(4 … 6), TIMESTAMP(4 … 6) | string ``2024-02-29 12:00:00.000001``, in UTC | a BSON date has milliseconds |
-| null | null | a field that is not there means null, too: an added column leaves old documents alone |
-| … beside a "bson document" | no field | that has the nulls |
+| null | null | a missing field means null, too: an added column leaves old documents unchanged |
+| … next to a "bson document" | no field | the document has the nulls |
 
-The column's type decides, never the value (except for UINT64), so a field has one type in all documents.
-A computed column says of itself no fractional digits: microseconds in it are refused by name. Pure.
+The column's type decides, never the value (except for UINT64), so a field has one type in all documents. A computed
+column has no declared fractional digits: microseconds in it are an error. Pure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ID = "_id"
 
 
 class BsonForm(Enum):
-    """How values of a column are written."""
+    """The BSON form of a column's values."""
 
     BOOL = "bool"
     INT32 = "int"
@@ -92,17 +92,20 @@ def subtype_of(logical: LogicalType) -> int:
 
 
 def spread(columns: Sequence[Column]) -> bool:
-    """Whether documents have fields of their own beside `columns`: NULL is then a field that is not there."""
+    """Return True if documents have fields of their own next to `columns`: NULL is then a missing field."""
     return any(form_of(column.type) is BsonForm.FIELDS for column in columns)
 
 
 def any_key(schema: TableSchema) -> bool:
-    """Whether keys are of any type: different ones of the source may be equal for the server, as 1 and 1.0 are."""
+    """Return True if keys may be of any type.
+
+    Different keys of the source may be equal for the server, such as 1 and 1.0.
+    """
     return any(form_of(schema.column(name).type) is BsonForm.VALUE for name in schema.primary_key)
 
 
 def same_form(old: LogicalType, new: LogicalType) -> bool:
-    """Whether values that were written as `old` are of the same type as the same ones written as `new`."""
+    """Return True if values written as `old` have the same BSON type as when written as `new`."""
     one, other = form_of(old), form_of(new)
     if one is BsonForm.BINARY and other is BsonForm.BINARY:
         return subtype_of(old) == subtype_of(new)
@@ -110,8 +113,9 @@ def same_form(old: LogicalType, new: LogicalType) -> bool:
 
 
 def same_key(old: LogicalType, new: LogicalType) -> bool:
-    """Whether keys that were written as `old` are equal to the same ones written as `new`, both of one form: a text
-    with more digits after the point is another one.
+    """Return True if keys written as `old` equal those written as `new`, both of one form.
+
+    A text with more digits after the point is a different key.
     """
     return form_of(old) not in _TEXTS or _digits(old) == _digits(new)
 
@@ -159,7 +163,7 @@ _FORMS = {
     TypeKind.BINARY: BsonForm.BINARY,
     TypeKind.DATE: BsonForm.DAY,
 }
-#: Natives of a MongoDB source that are written as its own types.
+#: Native types of a MongoDB source that are written as MongoDB's own types.
 _OWN = {
     TypeKind.STRING: {"objectId": BsonForm.OBJECT_ID, "binData(4)": BsonForm.UUID},
     TypeKind.BINARY: {"bson": BsonForm.VALUE, "bson document": BsonForm.FIELDS},

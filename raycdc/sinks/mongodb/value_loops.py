@@ -1,7 +1,7 @@
-"""What a MongoDB source kept as BSON, or as text of BSON's own types, back into documents, compiled.
+"""Writes values that a MongoDB source kept as BSON, or as text of BSON types, back into documents; compiled.
 
-Beside `bson_loops`, with the same rules; `documents` calls both. A value is a byte of its type and what stands behind
-its name. What is wrong is returned as a row and why, and nothing is written then.
+It follows the rules of `bson_loops`; `documents` calls both. A value consists of the byte of its type and the bytes
+after its name. An invalid value is returned as its row and a reason, and nothing is written then.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_hex(starts: Any, data: Any, valid: Any, dashes: bool, out: Any) -> int:
 
 @njit
 def put_blobs(out: Any, at: Any, head: Any, null: Any, blobs: Any, valid: Any, missing: bool) -> None:
-    """Values of one width behind the bytes `head`; `null` is the whole element of a null."""
+    """Write values of one width after the bytes `head`; `null` is the whole element of a null."""
     for i in range(len(at)):
         p = at[i]
         if valid[i]:
@@ -69,7 +69,7 @@ def put_blobs(out: Any, at: Any, head: Any, null: Any, blobs: Any, valid: Any, m
 
 @njit
 def check_values(starts: Any, data: Any, valid: Any) -> tuple[int, int]:
-    """Whether each is a value that a server keeps as it is: the first row of another one and why, or -1."""
+    """Return the first row whose value a server would not keep unchanged, and why; or -1."""
     for i in range(len(valid)):
         if not valid[i]:
             continue
@@ -99,7 +99,7 @@ def put_values(out: Any, at: Any, name: Any, starts: Any, data: Any, valid: Any,
 
 @inlined
 def _is_no_time(data: Any, at: int) -> bool:
-    """A timestamp of which servers make one of their own time."""
+    """Return True for a timestamp that servers replace by their own time."""
     for j in range(8):
         if data[at + j] != 0:
             return False
@@ -120,7 +120,7 @@ def _text_end(data: Any, at: int, end: int) -> int:
 
 @helper
 def _value_end(data: Any, tag: int, at: int, end: int) -> Any:
-    """Behind the value at `at`; -1 for what no document has."""
+    """Return the end of the value at `at`; -1 for an invalid one."""
     if tag == 0x01 or tag == 0x09 or tag == 0x11 or tag == 0x12:
         return at + 8
     if tag == 0x10:
@@ -157,7 +157,7 @@ def _is_id(data: Any, at: int, stop: int) -> bool:
 
 @helper
 def _named(data: Any, at: int, stop: int, names: Any, spans: Any) -> int:
-    """Which of `names` a field has, -1: none."""
+    """Return the index of a field's name in `names`, or -1."""
     for c in range(len(spans)):
         first = spans[c, 0]
         if spans[c, 1] != stop - at or data[at] != names[first]:

@@ -1,16 +1,16 @@
-"""Rows to statements, and statements into transactions. Used by the sink for small epochs, by its tasks for others.
+"""Turns rows into statements, and statements into transactions; for the sink's small epochs, and for its tasks.
 
 | layout | a row is | ``_id`` |
 |---|---|---|
-| changelog | a document of its own | ``{"_seq": …, "split": …, "by": …}``: the same however often it is written |
-| insert | a document of its own (snapshot rows of a target that this pipeline made) | the key |
+| changelog | a document of its own | ``{"_seq": …, "split": …, "by": …}``: the same if written again |
+| insert | a document of its own (snapshot rows of a target that this pipeline created) | the key |
 | merge | the whole document of its key, or its deletion | the key |
 | merge, adopted | the fields that the table has, of a document that may have others | the key |
 
-Where columns say that a document has fields of its own (`types.spread`), it gets them behind the others.
-The key is the value of a single column, and a document of several in their order. `by` is the pipeline and its state:
-two of them count alike. An insert that meets its own ``_id`` (the epoch was written in part before) is done again as an
-update of the whole document.
+If a document has fields of its own (`types.spread`), they follow the columns. The key is the value of a single column,
+or a document of several in their order. `by` is the pipeline and its state, because `_seq` of two of them may be equal.
+An insert that meets its own ``_id`` (the epoch was written in part before) is repeated as an update of the whole
+document.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from raycdc.sinks.mongodb.server import Document, DuplicateError, Server, Sessio
 from raycdc.sinks.mongodb.types import ID, BsonForm, form_of, spread
 from raycdc.sinks.rows import DELETED, META_TYPES, target_columns
 
-#: Dates beyond what Python's hold stay what they are.
+#: Dates beyond Python's range keep their values.
 _CODEC = CodecOptions[Document](datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 _UPSERT = ConstantElement(b"\x08upsert\x00\x01")
 _ONE = ConstantElement(b"\x10limit\x00\x01\x00\x00\x00")
@@ -62,9 +62,10 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class DocumentLayout:
-    """See the module's table. `dropped_columns` are fields that the table has no more, and are null in what is written;
-    `by` is the pipeline's `short`. A document's own field of the name of a column that was `made` (`TableCommit`) is
-    left out.
+    """The layout of documents; see the module's table.
+
+    `dropped_columns` are fields that the table has no more, written as null; `by` is the pipeline's `short`. A
+    document's own field with the name of a column that was `made` (`TableCommit`) is left out.
     """
 
     target: TableId
@@ -90,8 +91,9 @@ class DocumentLayout:
             yield from self._updates(batch.filter(pc.invert(batch.column(DELETED))), "")
 
     def deletions(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Statement]:
-        """Those among the last rows of each key. They come before what else is done: keys of any type that are
-        different rows may be one for the server, of which at most one is there.
+        """Yield the deletions among the last rows of each key.
+
+        They come first: the server may treat keys of different rows and types as equal, of which at most one exists.
         """
         for batch in _sliced(batches):
             yield from self.removals([batch.filter(batch.column(DELETED))])

@@ -205,8 +205,8 @@ class EnumeratorStatistics:
 
     `chunks_waiting` is a lower bound of the bounded splits without a reader, positive while there are any. `problems`
     are harmless errors by place, kept until they are resolved; `stalled` is what waits for a user. `owing` are the
-    names of spools with segments of bounded splits that no report has named yet. `chunks_out` bounded splits were given
-    to readers and are in no manifest yet.
+    names of spools with segments of bounded splits that no report has named yet. `chunks_out` is the number of bounded
+    splits that were given to readers and are in no manifest yet.
     """
 
     progress: TablesProgress

@@ -11,7 +11,7 @@
 | `ChunkDelta` | log reader | reader of the chunk | fold these held rows into the chunk, and close it again |
 | `ChunkPublished` | log reader | reader of the chunk | the chunk is part of the log reader's open epoch |
 | `ChunkVoided` | log reader | reader of the chunk | the attempt is over; `fate` says what comes next |
-| `VoidChunkRequest` | enumerator | log reader | the chunk's reader is gone or cannot read it; the answer is
+| `VoidChunkRequest` | enumerator | log reader | the chunk's reader is gone or cannot read it; the answer is \
 `ChunkVoided` |
 | `ResnapshotBegan` | log reader | enumerator | a parked table is resnapshotted; it has the reason of the parking |
 | `StopAt` | enumerator | log reader | the input ends at this position |

@@ -5,7 +5,7 @@
 | waits for a decision, or is paused | an earlier probe of it is out of date |
 | is to be resnapshotted | the same: it is probed again |
 | has ended (renamed, dropped) | the name may be used again: it is probed |
-| is new: it was never followed | if the statement creates it, it is followed from there (`made`); if the statement
+| is new: it was never followed | if the statement creates it, it is followed from there (`made`); if the statement \
 drops it, no decision is needed (`is_over`) |
 
 A connector decides *that* a table is parked, and why; this module decides the consequences. Runs on one thread: the
@@ -213,9 +213,7 @@ class ParkedTables(Generic[DescribedT]):
     def take_probed(
         self, position: StatementPosition
     ) -> Iterator[tuple[TableId, FollowableTable[DescribedT] | ParkTableUpdate]]:
-        """Between two transactions, at `position`: tables whose look holds here, each once; they begin, or stay
-        parked.
-        """
+        """Yield the tables whose probe is valid at `position`, between two transactions; they begin, or stay parked."""
         for table, probe in self._probes.ready(position.ordinal):
             match probe:
                 case None:

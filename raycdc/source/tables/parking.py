@@ -8,7 +8,7 @@ resnapshotted under a new incarnation, in this order:
 |---|---|
 | 1. it is parked | its log up to the other tables' position is useless: all rows are read again |
 | 2. it is probed: its schema, proven to hold at position N of the log | the schema at our own position is unknown |
-| 3. the log reader passes N without a statement about the table after N; otherwise it is probed again | from here on
+| 3. the log reader passes N without a statement about the table after N; otherwise it is probed again | from here on \
 its rows can be decoded and its statements followed |
 | 4. an epoch begins with the truncation of its target; every chunk is unopened | deleted rows must vanish |
 

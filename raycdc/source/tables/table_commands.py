@@ -5,10 +5,10 @@
 | `add` | in the pipeline and not removed; not selected by the configuration | a snapshot |
 | `remove` | not in the pipeline; removed | left out |
 | `pause` | not in the pipeline; paused, removed or ended | left out |
-| `resume` | not paused, nor parked at a position that it can go on from; its log cannot be read twice at the same time
-| to go on from its position; a snapshot if the changes since then are not available |
+| `resume` | not paused, nor parked at a position that it can go on from; its log cannot be read twice at the same \
+time | to go on from its position; a snapshot if the changes since then are not available |
 | `resnapshot` | not in the pipeline; removed | a snapshot |
-| `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no
+| `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no \
 rows, or cannot tell its rows by key (second table); the source refuses the predicate | a backfill |
 
 Pure. `raycdc.driver.command_queue` keeps them, and carries them out.

@@ -4,15 +4,15 @@ Theory of operation. Every table of a log is in exactly one of these states, and
 
 | state | the log's rows of the table are | its chunks |
 |---|---|---|
-| `InSnapshot` | dropped, held or passed on, depending on the chunk of their key (`snapshot.hand_off`) | are being read
-|
-| `AsOf` | dropped up to a position T, where the log waits until all chunks are published (`snapshot.as_of`) | are read
-|
-| `Behind` | dropped up to T, because the chunks contain them; the first one after T makes it `Live` | are all published
-|
+| `InSnapshot` | dropped, held or passed on, depending on the chunk of their key (`snapshot.hand_off`) | are being \
+read |
+| `AsOf` | dropped up to a position T, where the log waits until all chunks are published (`snapshot.as_of`) | are \
+read |
+| `Behind` | dropped up to T, because the chunks contain them; the first one after T makes it `Live` | are all \
+published |
 | `Live` | passed on | are all published, or it has no snapshot |
 | `Parked` | dropped; its reason and position are kept until a user decides (`raycdc.source.tables.parking`) | none |
-| `CatchingUp` | dropped; a catch-up stream reads them from an older position on (`snapshot.catch_up`) | are all
+| `CatchingUp` | dropped; a catch-up stream reads them from an older position on (`snapshot.catch_up`) | are all \
 published |
 | `Dropped` | none: it was dropped in the open epoch | none |
 | `Unknown` | none: the state has no such table | none |

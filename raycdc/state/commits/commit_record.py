@@ -1,20 +1,18 @@
-"""A commit record: what the targets of a state hold after an epoch. Large ones are written as what changed, by
-`raycdc.state.commits.record_bases`.
+"""Commit records: what the targets of a state hold after an epoch, and which of several records counts.
 
-The files of commit records, and which of them counts: no driver ever writes over the record of another.
+Large records are written as differences, by `raycdc.state.commits.record_bases`.
 
-A folder cannot make "is my generation still the newest?" and "put this record there" one step, so a driver that was
-stopped between the two and wakes up behind its successor may still write. Therefore the first record of an epoch is
-made by a link, which nobody can make twice, and whoever replaces it writes a file that has its own generation in its
-name.
+A folder cannot check the newest generation and write a record in one step, so a driver that was suspended between the
+two may still write after its successor. The first record of an epoch is therefore created by a hard link, which can be
+made only once, and a replacement is a new file with the writer's generation in its name.
 
-| of an epoch there are | counts |
+| files of an epoch | the valid one |
 |---|---|
-| `N.json` alone | it, whoever wrote it: its targets hold the epoch |
-| `N.json` and `N.json.GENERATION` of some | that of the newest generation; of one generation, the latter |
+| `N.json` alone | it, whichever driver wrote it: its targets hold the epoch |
+| `N.json` and some `N.json.GENERATION` | that of the newest generation; of one generation, the latter |
 
-What a stale driver writes is thus the record of an epoch that nobody has recorded yet, which is then true, or one that
-a newer driver's stands before.
+A stale driver therefore either writes the first record of an epoch, which is then true, or one that a newer driver's
+record overrides.
 """
 
 from __future__ import annotations
@@ -41,12 +39,12 @@ DESCRIBED_VERSION = 4
 
 @dataclass(frozen=True, slots=True)
 class RoutedTarget(JsonObject):
-    """A target table: the source tables that went into it so far, the fingerprint of its columns, those of them (in
-    lower case) that each source dropped, and the identity of the transform of each source that has one.
+    """A target table: its source tables, the fingerprint of its columns, dropped columns, and transforms.
 
-    `refused` are the fingerprints of what it was to become in epochs that it refused: it may have columns of these, as
-    far as it came. The `schema` is empty where it has not taken any epoch. `named` are columns that began with the
-    values of another one (`raycdc.model.evolution.targets.TargetSchema`).
+    `dropped` are the columns, in lower case, that each source dropped; `transforms` are the identities of the sources'
+    transforms. `refused` are the fingerprints of schemas in epochs that the target refused: it may have some of their
+    columns. The `schema` is empty if it has taken no epoch yet. `named` are columns that began with the values of
+    another one (`raycdc.model.evolution.targets.TargetSchema`).
     """
 
     sources: tuple[str, ...]
@@ -82,12 +80,11 @@ def _read_routes(documents: Mapping[str, Any]) -> Mapping[str, RoutedTarget]:
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord(JsonObject):
-    """Epoch `epoch` is in the sink. `tables` maps each target ever written to its ``[epoch, step]`` after it.
+    """The record that `epoch` is in the sink. `tables` maps each target ever written to its ``[epoch, step]`` after it.
 
-    `routes` says where their rows came from, and what columns they have; a target that it does not name has those of
-    the table of its own name, and was last written by a raycdc that wrote down no more.
-    `known` is `tables` for the known rows of source tables, where such are kept (`raycdc.delivery.rows.row_store`).
-    `parked` are targets that got nothing of the epoch, nor of some before it.
+    `routes` has the source tables and columns of each target; a target without an entry was last written by an older
+    raycdc, and has the columns of the table of its own name. `known` is like `tables`, for row stores of source tables
+    (`raycdc.delivery.rows.row_store`). `parked` are targets that got nothing of the epoch, nor of some earlier ones.
     """
 
     epoch: int
@@ -138,9 +135,9 @@ class CommitFiles:
         self._folder.write(_own_name(epoch, generation), data)
 
     def newest(self) -> tuple[str, codec.Document] | None:
-        """The record that counts of the newest epoch, of whatever version, and its file; None where there is none.
+        """Return the valid record of the newest epoch, of any version, and its file; None if there is none.
 
-        Whoever wrote it may have died before it was durable: then whoever relies on it would be the only one to know.
+        It is synced first: its writer may have died before it was durable, and the caller relies on it.
         """
         committed = [epoch for epoch, _ in numbers(self._folder, _FOLDER)]
         if not committed:
@@ -156,7 +153,7 @@ class CommitFiles:
         return name, self._read(name)
 
     def all(self) -> Iterator[codec.Document]:
-        """Every record that is there, those that do not count among them."""
+        """Yield every existing record, including invalid ones."""
         for epoch, _ in numbers(self._folder, _FOLDER):
             yield self._read(epoch_name(_FOLDER, epoch))
         for epoch, generation in self._replaced():

@@ -1,9 +1,9 @@
-"""Commit records of many targets, written as what changed since a whole list of them: a base.
+"""Commit records of many targets, written as differences from a complete list of them, a base.
 
-With 100,000 targets a whole record is 8 MB, and half a second of CPU for whoever writes it, however few targets an
-epoch is for. So a record beyond `ManifestCompaction.whole_below` targets names its base and whatever is not as it is
-there. Two documents are read for one record, never more: it tells what changed since the base, not since the record
-before.
+With 100,000 targets a whole record has 8 MB and costs its writer half a second of CPU, however few targets an epoch
+has. A record with more than `ManifestCompaction.whole_below` targets therefore refers to a base and has only the
+differences from it. At most two documents are read for one record: it is relative to the base, not to the previous
+record.
 
 ```
 commits/%010d.json                  {"version": 4, "base": {"epoch", "generation", "sha"}, "tables", "routes" and
@@ -14,13 +14,13 @@ bases/record-EPOCH-GENERATION-SHA.json  {"version": 2, "epoch", "generation", "t
 
 | a base is written | because |
 |---|---|
-| with the first record of a process | it relies on no document of others, who may still be about to write |
-| when a record tells of more than `Compaction.record_fraction_max` of the targets | the next ones would be as long |
+| with the first record of a process | a process relies on no document of another one that may still be writing |
+| when a record has more than `Compaction.record_fraction_max` of the targets | the next records would be as long |
 
-*What if the process dies here?* A base is there durably before the record that names it, and is never written over:
-its name has its checksum. Without its record nobody reads it. It is deleted `KEEP_COMMITTED` epochs later (`sweep`), if
-no record that is kept names it, and never by a driver that is older than its writer: of a newer one's base the record
-may not be there yet.
+*What if the process dies here?* A base is durable before the record that refers to it, and is never overwritten: its
+name has its checksum. Without its record it is not read. It is deleted `KEEP_COMMITTED` epochs later (`sweep`), if no
+kept record refers to it, and never by a driver that is older than its writer, because the record of a newer base may
+not exist yet.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from raycdc.state.commits.commit_record import (
 from raycdc.state.files.state_folder import StateFolder
 from raycdc.state.manifests.manifest_files import ManifestCompaction
 
-#: The newest version of a commit record; one that names a base is always of it.
+#: The newest version of a commit record. A record with a base always has this version.
 COMMIT_VERSION = DESCRIBED_VERSION
-#: Nothing in a record of an older version means anything else now. What it does not describe is found out elsewhere
-#: (`raycdc.delivery.targets.described_targets`).
+#: All fields of older versions have the same meaning now. Missing descriptions are found by
+#: `raycdc.delivery.targets.described_targets`.
 _UPGRADES: Mapping[int, codec.Upgrade] = {
     1: lambda record: {**record, "version": 2},
     2: lambda record: {**record, "version": 3},
@@ -60,7 +60,7 @@ _FOLDER = "bases"
 PREFIX = "record-"
 _FILE = re.compile(PREFIX + r"(\d{10})-(\d{10})-([0-9a-f]{64})\.json")
 
-#: What of a record is in its base.
+#: The parts of a record that its base has.
 _PARTS = ("tables", "routes", "known")
 
 _Value = TypeVar("_Value")
@@ -70,7 +70,7 @@ KeptRecords = Callable[[], tuple[Iterable[codec.Document], int]]
 
 @dataclass(frozen=True, slots=True)
 class BaseReference(JsonObject):
-    """Which base: the epoch and generation of the record that it was written with, and its checksum."""
+    """The identity of a base: epoch and generation of the record that it was written with, and its checksum."""
 
     epoch: int
     generation: int
@@ -83,7 +83,7 @@ class BaseReference(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What one record says of each target. The mappings are never changed."""
+    """The entries of one record for each target. The mappings are never changed."""
 
     reference: BaseReference
     tables: Mapping[str, tuple[int, int]]
@@ -106,12 +106,12 @@ class RecordBases:
     def __init__(self, folder: StateFolder, compaction: ManifestCompaction) -> None:
         self._folder = folder
         self._compaction = compaction
-        #: Of the record that this process wrote last.
+        #: The base of the record that this process wrote last.
         self._own: Base | None = None
         #: The base that was read last.
         self._read: Base | None = None
-        #: The epoch with which bases that nobody names any more are looked for: at first with the next one, as each
-        #: process writes a base, and may end before there are as many epochs as are kept.
+        #: The epoch at which unused bases are next searched: at first the next one, because each process writes a base
+        #: and may end before it wrote as many epochs as are kept.
         self._sweep_at = 0
 
     def __repr__(self) -> str:
@@ -120,23 +120,23 @@ class RecordBases:
     # -- reading
 
     def newest(self, commits: CommitFiles) -> CommitRecord | None:
-        """The newest of the records; None where there is none. `StateError` names what is of no use."""
+        """Return the newest record; None if there is none. Raises `StateError` if it cannot be used."""
         found = commits.newest()
         while found is not None:
             name, document = found
             try:
                 return self.record_of(document, origin=self._folder.origin(name))
             except MissingBaseError:
-                # Beside a run, it may be one that is kept no more.
+                # While a run goes on, the record may have been pruned meanwhile.
                 found = commits.newest()
                 if found == (name, document):
                     raise
         return None
 
     def record_of(self, written: codec.Document, *, origin: str) -> CommitRecord:
-        """The record that a document is, of whatever version. `StateError` names what is of no use.
+        """Return the record of a document of any version. Raises `StateError` if it cannot be used.
 
-        `MissingBaseError`: its base is not there, maybe no more.
+        Raises `MissingBaseError` if its base does not exist, or exists no more.
         """
         with without_collection():
             document: Any = codec.upgrade(written, origin=origin, current=COMMIT_VERSION, upgrades=_UPGRADES)
@@ -200,7 +200,7 @@ class RecordBases:
             self._folder.write(encoded.base.reference.name, encoded.base_data)
 
     def written(self, encoded: EncodedRecord) -> None:
-        """The record is there."""
+        """Note that the record was written."""
         if encoded.base is not self._own and self._sweep_at == _NEVER:
             self._sweep_at = 0
         self._own = encoded.base
@@ -215,7 +215,7 @@ class RecordBases:
                 documents, first = kept()
                 needed = {reference.name for each in documents if (reference := reference_of(each)) is not None}
             except (StateError, LookupError, TypeError, ValueError):
-                # One that is damaged does not tell: all stay until it is too old itself.
+                # A damaged record does not say which base it needs: all stay until it is old enough itself.
                 self._sweep_at = record.epoch + keep
                 return
             for found in list(there):
@@ -223,12 +223,12 @@ class RecordBases:
                 if is_ours_to_judge and f"{_FOLDER}/{found[0]}" not in needed:
                     self._folder.delete(f"{_FOLDER}/{found[0]}")
                     there.remove(found)
-        # With one left there is nothing to delete until another one is written.
+        # With one base left, nothing can be deleted until another one is written.
         self._sweep_at = record.epoch + keep if len(there) > 1 else _NEVER
 
 
 class MissingBaseError(StateError):
-    """A commit record is not whole: the earlier one that it builds on is not there."""
+    """A commit record is incomplete: the earlier document that it builds on is missing."""
 
     cure = "See with `raycdc state check` what is missing, and bring it back from a copy of the state."
 
@@ -251,7 +251,7 @@ def _base_of(record: CommitRecord) -> tuple[Base, bytes]:
 
 
 def _change(record: CommitRecord, base: Base) -> tuple[Mapping[str, Json], int]:
-    """The document of `record` as a change of `base`, and of how many targets it tells."""
+    """Return the document of `record` as a difference from `base`, and the number of targets in it."""
     short = replace(
         record,
         tables=_changed_values(base.tables, record.tables),
@@ -272,7 +272,7 @@ def _change(record: CommitRecord, base: Base) -> tuple[Mapping[str, Json], int]:
 
 
 def _changed_values(before: Mapping[str, _Value], after: Mapping[str, _Value]) -> dict[str, _Value]:
-    """What `before` does not have, or has as another one. Most are the very same values."""
+    """Return the entries that `before` lacks or has differently. Most values are identical objects."""
     return {name: value for name, value in after.items() if (was := before.get(name)) is not value and was != value}
 
 

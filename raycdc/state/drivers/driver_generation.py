@@ -1,9 +1,9 @@
-"""A driver's own generation: claimed when it starts, raised by its own acts alone.
+"""A driver's own generation: claimed when it starts, and raised only by itself.
 
-Whatever a driver writes, into the state or a sink, carries the number that it has itself. Were the newest one asked
-from the store at the moment of writing, a driver that lost its lease would write under its successor's number, and
-nothing could tell the two apart. Who replaces a coordinator raises the number, and the driver knows the new one from
-that act; where a successor has a newer one by then, the act is refused.
+Everything that a driver writes, into the state or a sink, carries its own number. If it read the newest number from the
+store at each write, a driver that lost its lease would write under its successor's number, and the two could not be
+told apart. Replacing a coordinator raises the number, and the driver gets the new one from that call, which is refused
+if a successor has a newer one by then.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from raycdc.state.store import CheckpointStore
 
 
 class DriverGeneration:
-    """See the module's docstring. Begun under the lease, before the driver writes anything; for any thread."""
+    """The generation of one driver; see the module's docstring.
+
+    Created under the lease, before the driver writes anything. Thread-safe.
+    """
 
     def __init__(self, store: CheckpointStore, generation: OwnGeneration | None = None) -> None:
-        """`generation` is one that was claimed already."""
+        """`generation` is already claimed; None claims the next one."""
         self._store = store
         self._lock = threading.Lock()
         self._generation = store.generations.next() if generation is None else generation
@@ -42,9 +45,9 @@ class DriverGeneration:
             return self._generation
 
     def for_coordinator(self) -> OwnGeneration:
-        """The generation of the coordinator that is started next: the driver's own at first, then one more each time.
+        """Return the generation of the next coordinator: the driver's own at first, then one more each time.
 
-        `FencedError` when another driver took over.
+        Raises `FencedError` if another driver took over.
         """
         with self._lock:
             if self._used:
@@ -55,7 +58,7 @@ class DriverGeneration:
 
 
 def _take_over(store: CheckpointStore, own: OwnGeneration) -> None:
-    """Nothing that older drivers do to the files of epochs and documents counts from here on."""
+    """Take over epochs and documents, so that later changes of older drivers have no effect."""
 
     def act() -> None:
         store.manifest_files.epochs.take_over(own)
@@ -66,10 +69,10 @@ def _take_over(store: CheckpointStore, own: OwnGeneration) -> None:
 
 @contextmanager
 def brief_term(store: CheckpointStore) -> Iterator[None]:
-    """A term of whoever changes the state while no driver has it. Under the lease.
+    """Hold a generation while changing the state without a driver. Call it under the lease.
 
-    A driver that is only stopped finds what it writes refused when it wakes up: it would write over what was asked for
-    meanwhile, because it does not know of it.
+    A suspended driver is fenced by it when it wakes up; otherwise it would overwrite the change, which it does not know
+    of.
     """
     term = DriverGeneration(store)
     try:

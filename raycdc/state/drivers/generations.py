@@ -1,6 +1,6 @@
-"""The generations of a state: each driver that starts claims one, and whoever writes with an older one is refused.
+"""The generations of a state: each starting driver claims one, and writes with an older one are refused.
 
-Like the store that it is a part of, it keeps nothing in memory: every answer comes from storage.
+Like the store, it keeps nothing in memory: every answer comes from storage.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from raycdc.state.drivers.holder import Holder
 from raycdc.state.files.state_folder import StateFolder
 from raycdc.state.identity import require_usable
 
-#: A generation that a driver claimed for itself, and did not look up: what it writes must carry its own.
+#: A generation that a driver claimed itself. Its writes must carry this one, never one that was looked up.
 OwnGeneration = NewType("OwnGeneration", int)
 
 _GENERATION_FILE = re.compile(r"(\d{10})\.json$")
-#: The signs of life of a generation's driver, beside its claim.
+#: The heartbeat of a generation's driver, next to its claim.
 _HEARTBEAT = "generations/{:010d}.pulse.json"
 
 
@@ -35,7 +35,7 @@ class Generations:
         return f"Generations({self._folder.where!r})"
 
     def newest(self) -> int:
-        """The newest generation, whoever has it; 0 before the first start. Never to be written as one's own."""
+        """Return the newest generation; 0 before the first start. Never write it as one's own."""
 
         def act() -> int:
             document = codec.read(self._folder, "gen")
@@ -55,26 +55,24 @@ class Generations:
                 return OwnGeneration(generation)
 
     def take_over(self, after: int) -> OwnGeneration | None:
-        """`next`, of a driver that waited until the one of generation `after` gave way; None where another one has
-        taken over since.
-        """
+        """Claim the generation after `after`, for a standby. Returns None if another driver has taken over since."""
         return OwnGeneration(after + 1) if self.newest() == after and self._claim(after + 1) else None
 
     def raised(self, own: OwnGeneration) -> OwnGeneration:
-        """Claim the next generation for the driver that has `own`; `FencedError` when another one has a newer one."""
+        """Claim the next generation for the driver that has `own`. Raises `FencedError` if another has a newer one."""
         self.require_newest(own, "the driver")
         if not self._claim(own + 1):
             raise FencedError(_fenced("the driver", own, own + 1, self._folder.where))
         return OwnGeneration(own + 1)
 
     def require_newest(self, generation: int, what: str) -> None:
-        """`FencedError` where `what` carries a generation that is not the newest: another driver took over."""
+        """Raise `FencedError` if `generation`, which `what` carries, is not the newest: another driver took over."""
         newest = self.newest()
         if generation != newest:
             raise FencedError(_fenced(what, generation, newest, self._folder.where))
 
     def require_driver(self, driver: Callable[[], OwnGeneration], what: str) -> None:
-        """`require_newest` for `what` the `driver` does now, whose number may just rise by its own act."""
+        """Call `require_newest` for `what` the `driver` does now, whose number its own act may be raising."""
         while True:
             own = driver()
             try:
@@ -85,11 +83,11 @@ class Generations:
                     raise
 
     def write_as(self, driver: Callable[[], OwnGeneration] | None) -> None:
-        """Have everything that a driver writes by the store refused once its generation is not the newest any more."""
+        """Refuse everything that the driver writes through the store once its generation is not the newest."""
         self._driver = driver
 
     def sweep(self, own: OwnGeneration) -> None:
-        """Delete what older drivers wrote that nobody can read; for the driver of generation `own`, which begins."""
+        """Delete unreadable remains of older drivers, for the new driver of generation `own`."""
         self._folder.sweep(own)
 
     def own(self) -> OwnGeneration | None:
@@ -97,7 +95,7 @@ class Generations:
         return None if self._driver is None else self._driver()
 
     def require_own(self, what: str) -> None:
-        """`FencedError` where the driver that writes by the store (`write_as`) is not the newest any more."""
+        """Raise `FencedError` if the driver given to `write_as` no longer has the newest generation."""
         if self._driver is not None:
             self.require_driver(self._driver, what)
 
@@ -107,7 +105,7 @@ class Generations:
         return self._folder.where
 
     def holder(self, generation: int) -> Holder | None:
-        """The driver of `generation`, as it said last; None for one of a raycdc that gave no signs of life."""
+        """Return the driver of `generation` as last reported; None for an older raycdc without heartbeats."""
         document = codec.read_current(self._folder, _HEARTBEAT.format(generation))
         if document is None:
             document = codec.read_current(self._folder, f"generations/{generation:010d}.json") or {}
@@ -115,8 +113,9 @@ class Generations:
         return None if said is None else Holder.from_json(said)
 
     def newest_holder(self) -> tuple[int, Holder | None]:
-        """The newest generation, and its `holder`. Whoever claims one removes what older ones said, so where nothing is
-        said it may not be the newest any more, and is looked for once more.
+        """Return the newest generation and its `holder`.
+
+        A new claim removes older reports, so if there is no report, the newest generation is read once more.
         """
         newest = self.newest()
         while True:
@@ -126,7 +125,7 @@ class Generations:
             newest = now
 
     def show(self, generation: OwnGeneration, holder: Holder) -> None:
-        """Say that the driver of `generation` is there. Nobody reads it once there is a newer one."""
+        """Write the heartbeat of the driver of `generation`. It is not read once a newer generation exists."""
         document = {"version": codec.DOCUMENT_VERSION, "holder": holder.to_json()}
         self._folder.write(_HEARTBEAT.format(generation), codec.encode(document))
 
@@ -137,13 +136,13 @@ class Generations:
         self._folder.create("generations")
 
         def act() -> list[int] | None:
-            # Whoever waited for the state read it long ago, and it may have been moved since.
+            # A standby read the identity long ago, and the state may have been moved since.
             require_usable(self._folder)
             self._folder.create_once(name, claim)
             if self._folder.read(name) != claim:
                 return None
-            # A folder cannot make look and claim one step. Who moves the state looks for claims behind its bar, so one
-            # of the two always sees the other.
+            # A folder cannot check and claim in one step. A move looks for claims after it wrote its bar, so one of the
+            # two always sees the other.
             try:
                 require_usable(self._folder)
             except StateError:

@@ -1,19 +1,19 @@
-"""The signs of life by which a driver that waits for a state (``raycdc run --standby``) knows that another one has it.
+"""The heartbeats by which a standby (``raycdc run --standby``) knows that another driver has the state.
 
-Each driver renews a document of its own generation; whoever waits looks whether the newest one changes. So a stopped
-process that wakes up renews a document that nobody reads any more. The document is for politeness alone: a driver that
-is taken for dead and is not, because its disk hung, is fenced by its generation like any other.
+Each driver renews a document of its own generation; a standby checks whether the newest one changes. A suspended
+process that wakes up therefore renews a document that is not read any more. Correctness does not depend on heartbeats:
+a driver that is wrongly taken for dead, because its disk hung, is fenced by its generation like any other.
 
 | newest generation | its driver | decision |
 |---|---|---|
 | none | | free |
-| says that it ended | | free |
-| had the state's lock, on this machine | nobody has the lock | free: its process is gone |
-| had that of another work folder, on this machine | nobody has that lock | free: its process is gone |
-| of a raycdc that gives no sign | somebody on this machine has the lock | taken |
-| … | nobody has | free |
+| reports that it ended | | free |
+| had the state's lock, on this machine | the lock is free | free: its process is gone |
+| had the lock of another work folder, on this machine | that lock is free | free: its process is gone |
+| of a raycdc without heartbeats | a process on this machine has the lock | taken |
+| … | the lock is free | free |
 | any other | its document changed within `SILENT_S` of *our* clock | taken |
-| … | it did not | free, whoever may have the lock: a stopped process keeps it |
+| … | it did not | free, even if the lock is held: a suspended process keeps it |
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from raycdc.state.drivers.generations import Generations, OwnGeneration
     from raycdc.state.files.folder import Lease
 
-#: How often a driver renews its document, and how long one may stay as it is: five times that, for slow disks.
+#: How often a driver renews its document, and how long one may stay unchanged: five times that, for slow disks.
 RENEW_S = 3.0
 SILENT_S = 15.0
-#: How often one that waits looks at the state.
+#: How often a standby checks the state.
 POLL_S = 1.0
 
 
 class DriverHeartbeat:
-    """A driver's own side: renews its document from a thread of its own, and finds out that it was replaced.
+    """The driver's side: renews its document on its own thread, and detects that it was replaced.
 
-    `lease` tries to get the state's lock, which a process that was stopped may still have. `on_lost` is called once, by
-    that thread. A disk that fails is for those who need it to tell. `lock` is the locked file, where that is not
-    in the state's own folder.
+    `lease` tries to get the state's lock, which a suspended process may still have. `on_lost` is called once, by that
+    thread. Disk errors are ignored here, because other parts report them. `lock` is the locked file, if it is not in
+    the state's own folder.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class DriverHeartbeat:
         self._closed = threading.Event()
         mine = replace(Holder.myself(), locked=self._held is not None)
         self._holder = mine if lock is None else replace(mine, lock=lock.identity, lock_file=lock.path)
-        #: Where its run can be asked; told with the next sign of life.
+        #: The address of the run's control API, published with the next heartbeat.
         self.door: ControlEndpoint | None = None
         self.lost: FencedError | None = None
-        #: Whether the thread asks the state's disk or store right now, which may take minutes where it is away.
+        #: True while the thread waits for the state's disk or store, which may take minutes if that is unreachable.
         self._asks = False
         self._renew()
         self._thread = threads.start(self._run, "pulse")
@@ -79,7 +79,7 @@ class DriverHeartbeat:
         return f"Pulse({self._holder}, lost={self.lost!r})"
 
     def require_held(self) -> None:
-        """`FencedError` where another driver took over; one that has ended gave way to it."""
+        """Raise `FencedError` if another driver took over. After `close` it does nothing."""
         if self.lost is not None:
             raise self.lost
         if self._closed.is_set():
@@ -90,8 +90,10 @@ class DriverHeartbeat:
             raise self.lost
 
     def close(self, end: RunEnd | None = None) -> None:
-        """Say that this driver has ended, and how its run did, and let go of the lock. A store that has not answered
-        for `RENEW_S` is not told: nobody waits for that, and the next driver finds the state silent.
+        """Report that this driver has ended, and its run's result, and release the lock.
+
+        A store that has not answered for `RENEW_S` gets no report, because waiting is not worth it; the next driver
+        finds the heartbeats missing.
         """
         self._closed.set()
         self._thread.join(timeout=RENEW_S)
@@ -141,8 +143,10 @@ class Vacancy:
 
 
 class DriverWatch:
-    """The waiting side; see the module's table. `locked_by` is the process on this machine with the state's lock, or
-    empty; `lock` is ours, as `Holder.lock`.
+    """The standby's side; see the module's table.
+
+    `locked_by` returns the process on this machine with the state's lock, or an empty text; `lock` is ours, as
+    `Holder.lock`.
     """
 
     def __init__(
@@ -157,13 +161,13 @@ class DriverWatch:
         self._locked_by = locked_by
         self._clock = clock
         self._lock = lock
-        #: How often the holder was seen to change, the first look included.
+        #: How many changes of the holder were seen, including the first check.
         self.changes = 0
         self._seen: tuple[int, Holder | None] | None = None
         self._since_s = clock()
 
     def poll(self) -> Vacancy | str:
-        """A vacancy, or who has the state. One look at the folder."""
+        """Return a vacancy, or who has the state. Reads the folder once."""
         (newest, holder), now_s = self._generations.newest_holder(), self._clock()
         if newest == 0:
             return Vacancy(0, "nobody had it yet")
@@ -191,9 +195,11 @@ def require_vacant(
     wait: Callable[[str], None] | None = None,
     threads: Threads = THREADS,
 ) -> None:
-    """Wait until it is known that no driver has the state at `where`. `StateError` where one has. For whoever has the
-    `lock` already, because only that keeps out another of this machine: one that claimed its generation here and never
-    gave a sign is gone with its lock. `wait` is called between two looks, with the driver that may have the state.
+    """Wait until it is certain that no driver has the state at `where`. Raises `StateError` if one has it.
+
+    The caller already has the `lock`, which excludes other drivers on this machine: one that claimed its generation
+    here without any heartbeat is gone if its lock is free. `wait` is called between two checks, with the driver that
+    may have the state.
     """
     _, holder = generations.newest_holder()
     if holder is not None and not holder.beat and holder.meets_lock(lock):

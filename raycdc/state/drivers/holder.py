@@ -1,13 +1,12 @@
-"""Who a driver is, as it says itself in the state: one plain value, with its form on disk.
+"""A driver's description of itself in the state: one plain value, with its form on disk.
 
-The address of a running pipeline's control door, as its driver's signs of life have it, and the file of its token.
-
-The token is no part of that record, because many may read a state who must not command the run: the record names a file
-of the driver's user in the run's private folder. A state on an object store never has the token.
+It includes the address of the run's control API and the file with its token. The token itself is not included, because
+many users may read a state without the right to command the run: the record names a file in the run's private folder. A
+state on an object store never has the token.
 
 A run reports how it ended with its last heartbeat.
 
-A run that was killed, or lost its machine, says nothing, and neither does one that ended before the state was its own.
+A run that was killed, or lost its machine, reports nothing, and neither does one that ended before it had the state.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from raycdc.core.typed_codec import LEFT_OUT, JsonObject, stored
 from raycdc.errors import StateError
 from raycdc.state.files.folder import is_free
 
-#: Of the API that is behind the door.
+#: The version of the control API.
 VERSION = 1
 _FILE = re.compile(r"private-[0-9a-f]{32}")
 
@@ -54,7 +53,7 @@ class ControlEndpoint(JsonObject):
         return private / self.token
 
 
-#: Of the text of an error: its first line, and no more than so many characters.
+#: The length limit of an error's text, of which only the first line is kept.
 _TEXT_MAX = 500
 
 
@@ -76,10 +75,10 @@ class RunEnd(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class Holder(JsonObject):
-    """A driver as it says itself: where it runs, how often it has said so, whether it has the state's lock, whether it
-    has ended, and how (`end`; None for one of an older raycdc). `machine` is the same for all processes of one kernel
-    since it started. `lock` says which file is locked, where that is not in the state's own folder, and `lock_file` is
-    its path.
+    """A driver's report: its machine, number of heartbeats, lock, and end.
+
+    `end` says how its run ended; None for an older raycdc. `machine` is the same for all processes of one kernel since
+    its boot. `lock` identifies the locked file if it is not in the state's own folder, and `lock_file` is its path.
     """
 
     host: str
@@ -97,21 +96,22 @@ class Holder(JsonObject):
         return f"process {self.pid} on {self.host}"
 
     def meets_lock(self, lock: str) -> bool:
-        """Whether it runs, or ran, where our lock (`lock`, as `Holder.lock`) would meet its own."""
+        """Return True if its process and ours would lock the same file (`lock`, as `Holder.lock`)."""
         if self.lock or lock:
             return self.lock == lock
         return self.host == socket.gethostname() or bool(self.machine and self.machine == machine_identity())
 
     def has_let_go(self) -> bool:
-        """Whether its lock, which is not ours, is on this machine, under the path that it had it by, and nobody has it.
-        Another container may have another file there, which is told by `lock`.
+        """Return True if its lock, a different one than ours, is on this machine, at its path, and free.
+
+        In another container the path may name another file; `lock` detects that.
         """
         path = Path(self.lock_file)
         return bool(self.lock and self.lock_file) and lock_of(path) == self.lock and is_free(path)
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs, or ran, on this machine, and in this container."""
+        """Return True if it runs, or ran, on this machine and in this container."""
         return self.host == socket.gethostname() and self.machine in ("", machine_identity())
 
     @classmethod
@@ -129,7 +129,7 @@ class LockFile:
 
 
 def lock_of(file: Path) -> str:
-    """Which file that is, among all of all machines since they started; empty where there is none."""
+    """Return an identity of the file that is unique among all machines and boots; empty if it does not exist."""
     with suppress(OSError):
         found = file.stat()
         return f"{machine_identity()} {found.st_dev}:{found.st_ino}"

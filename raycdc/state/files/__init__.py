@@ -1,1 +1,1 @@
-"""Where the documents of a state lie: a folder, or an object store with one root object."""
+"""The storage of a state's documents: a folder, or an object store with one root object."""

@@ -1,11 +1,10 @@
-"""A local folder of small durable documents: the storage below `CheckpointStore`, where the state is in a folder.
+"""A local folder of small durable documents: the storage of `CheckpointStore` if the state is in a folder.
 
-On an object store the same operations are those of `raycdc.state.files.rooted`. Files are 0600, folders 0700:
-positions, schemas and spool belong to the pipeline alone.
+For an object store, `raycdc.state.files.rooted` has the same operations. Files are 0600, folders 0700: positions,
+schemas and spool belong to the pipeline alone.
 
-The file system below the state's folder: what a crash leaves of a file, and when a machine that loses power has it.
-
-A simulation hands in another one, which forgets what was not synced.
+`Disk` is the file system below it, with the effects of a crash and of a power failure. A simulation uses another one,
+which forgets unsynced data.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _SYNCS_AT_ONCE = 8
 
 
 class Disk:
-    """The file system as a folder asks it. Its calls raise `OSError`.
+    """The file system as used by a folder. Its calls raise `OSError`.
 
-    What a call did survives the process at once, and the machine only when it was synced: the content of a file by
-    `sync`, the names in a folder by `sync_folder`.
+    The effect of a call survives the death of the process immediately, but a power failure only when synced: the
+    content of a file by `sync`, the names in a folder by `sync_folder`.
     """
 
     def make_folder(self, folder: Path) -> None:
@@ -56,7 +55,7 @@ class Disk:
         _sync(path, os.O_RDONLY)
 
     def sync_all(self, paths: Sequence[Path]) -> None:
-        """`sync` for each of them, a few at once: a file system writes what comes together in one go."""
+        """Call `sync` for each path, a few concurrently: a file system combines such writes."""
         if len(paths) > 1:
             with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="raycdc-sync") as pool:
                 list(pool.map(self.sync, paths))
@@ -65,18 +64,18 @@ class Disk:
                 self.sync(path)
 
     def rename(self, path: Path, to: Path) -> None:
-        """Give the file another name, in the place of whatever has it."""
+        """Rename the file, replacing any file at `to`."""
         path.rename(to)
 
     def link(self, path: Path, to: Path) -> None:
-        """Give the file another name beside its own. `FileExistsError` where something has it."""
+        """Give the file a second name. Raises `FileExistsError` if that exists."""
         to.hardlink_to(path)
 
     def delete(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
     def names(self, folder: Path) -> list[str]:
-        """Of all that lies in the folder."""
+        """Return the names in the folder."""
         return [entry.name for entry in folder.iterdir()]
 
     def sync_folder(self, folder: Path) -> None:
@@ -110,13 +109,13 @@ def _sync(path: Path, flags: int) -> None:
 
 _Result = TypeVar("_Result")
 
-#: Begins the names of files that other processes of this user read, and nobody else.
+#: The prefix of files that only processes of this user may read.
 _PRIVATE = "private-"
 
-#: What syncing a folder says where nobody can write.
+#: Errors of syncing a folder on a read-only file system.
 _NEVER_WRITTEN = (errno.EROFS, errno.EINVAL)
 
-#: Whoever asks for the holder of a lease has it for microseconds: a driver that starts just then tries again.
+#: A process that reads a lease's holder has the lock for microseconds, so a driver that starts just then retries.
 _LEASE_TRIES = 5
 _LEASE_TRY_S = 0.02
 
@@ -129,7 +128,7 @@ class Lease:
         self._descriptor: int | None = descriptor
 
     def release(self) -> None:
-        """Let another process take the state; calling it twice is harmless."""
+        """Let another process take the state. Harmless when repeated."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -162,13 +161,13 @@ class LocalFolder:
         return act()
 
     def require_usable(self) -> None:
-        """Every file system has what is needed."""
+        """Do nothing: every file system is suitable."""
 
     def sweep(self, generation: int) -> None:
-        """Whatever has its name counts; what was interrupted before has none."""
+        """Do nothing: only complete files have their final name."""
 
     def has_remains(self) -> bool:
-        """Whether there are epochs or commits, although the state's identity may be lost."""
+        """Return True if there are epochs or commits, even if the state's identity is lost."""
         return bool(self.list("epochs") or self.list("commits"))
 
     def create(self, *folders: str) -> None:
@@ -188,7 +187,7 @@ class LocalFolder:
             raise StateError(f"{self.path / name} cannot be read: {cause}.") from cause
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace `name` by `data` so that after a crash either the old or the new content is there, whole."""
+        """Replace `name` by `data`; after a crash, either the old or the new content is there, complete."""
         self._write(name, data, self._disk.rename)
 
     def write_all(self, documents: Mapping[str, bytes]) -> None:
@@ -248,7 +247,7 @@ class LocalFolder:
             raise StateError(f"{self.path / name} cannot be renamed to {self.path / to}: {cause}.") from cause
 
     def sync(self, folder: str) -> None:
-        """Make the names in `folder` durable, whoever wrote there."""
+        """Make the names in `folder` durable, including those of other processes."""
         try:
             self._disk.sync_folder(self.path / folder)
         except OSError as cause:
@@ -267,7 +266,8 @@ class LocalFolder:
         try:
             descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return ""  # There never was a lease, or whoever may write here must say what is wrong.
+            # There was never a lease; if the folder is not accessible, a process that writes here reports it.
+            return ""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
@@ -298,7 +298,7 @@ class LocalFolder:
 
 
 def _temporary(target: Path) -> Path:
-    """A name of its own for what becomes `target` when it is whole."""
+    """Return a unique temporary name for the file that becomes `target` once complete."""
     return target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
 
 
@@ -308,7 +308,7 @@ def _halves(data: bytes) -> list[bytes]:
 
 
 def is_free(path: Path) -> bool:
-    """Whether the file is there, and nobody on this host has it locked; False where that cannot be told."""
+    """Return True if the file exists and no process on this host has it locked; False if that is unknown."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -323,7 +323,7 @@ def is_free(path: Path) -> bool:
 
 
 def _lock(descriptor: int) -> None:
-    """`OSError` where somebody else has the lock, for longer than it takes to ask for its holder."""
+    """Lock the file. Raises `OSError` if another process has the lock for longer than reading its holder takes."""
     for _ in range(_LEASE_TRIES - 1):
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -337,10 +337,10 @@ def _owner(descriptor: int) -> str:
 
 
 def private_file(folder: Path, text: str) -> Path:
-    """A new file of this user's alone with `text`, for processes that must not be told it in words.
+    """Create a file with `text` that only this user can read, for processes that must not get it as an argument.
 
-    What a driver that died left of them goes when the next one begins (`sweep_private`): whether it died cannot be
-    told from its pid, which another machine or container gives to others.
+    Files of a driver that died are deleted when the next one begins (`sweep_private`). A pid does not show that a
+    driver died, because another machine or container may reuse it.
     """
     make_folder(folder)
     path = folder / f"{_PRIVATE}{uuid.uuid4().hex}"
@@ -350,6 +350,6 @@ def private_file(folder: Path, text: str) -> Path:
 
 
 def sweep_private(folder: Path) -> None:
-    """Remove the private files of earlier drivers; only for one that begins, under the lease."""
+    """Delete the private files of earlier drivers. Call it only when a driver begins, under the lease."""
     for left in folder.glob(f"{_PRIVATE}*"):
         left.unlink(missing_ok=True)

@@ -1,20 +1,21 @@
-"""The documents of a state on an object store: one root object says which documents there are, and each change of the
-state replaces it under the condition that nobody else did.
+"""The documents of a state on an object store, listed by one root object.
+
+Each change of the state replaces the root under the condition that no other process has replaced it.
 
 ```
 state.json           the root: every document by name, with its text or the name of its object; a nonce
 objects/G-NONCE      content of a document too large for the root, written once, by a driver of generation G
-schemas/FP.json      schemas, by fingerprint: the same for whoever writes them, so they need no root
-dead_letters/NAME    rows that were left out, for people: the same for whoever writes them
-joined/NAME          segments with what was looked up for their rows; a document says which of them count
-generations/G.pulse.json   signs of life of the driver of generation G, which writes it alone
+schemas/FP.json      schemas, by fingerprint: every writer writes the same, so they need no root
+dead_letters/NAME    dead letters, for people: every writer writes the same
+joined/NAME          segments with looked-up columns; a document says which of them are valid
+generations/G.pulse.json   heartbeat of the driver of generation G, its only writer
 ```
 
-A store has no rename, no lock and no several objects in one step, so a driver that was stopped between the look whether
-it is still the newest and its write would write all the same. Here look and write are one: whatever a step reads comes
-from one root (`atomically`), the generations are in the root, and the root is replaced only if it is still that one.
-A write of a stale driver is therefore an object that no root names; nobody ever reads it, and the next driver deletes
-it (`sweep`). What a reader sees is always some root that was the newest one at that moment.
+A store has no rename, no lock, and no change of several objects in one step, so a driver that was suspended between
+checking its generation and writing would write all the same. Here both are one step: everything a step reads comes from
+one root (`atomically`), the generations are in the root, and the root is replaced only if it is still the same. A write
+of a stale driver is therefore an object that no root refers to; it is never read, and the next driver deletes it
+(`sweep`). A reader always sees a root that was the newest one at that moment.
 
 | step | requests |
 |---|---|
@@ -22,9 +23,7 @@ it (`sweep`). What a reader sees is always some root that was the newest one at 
 | change documents | GET root; PUT object for each that is not in the root; PUT root |
 | delete documents | the same, then DELETE of each object |
 
-The root of a state on an object store: which documents there are, and how one root follows another.
-
-A `RootUpdate` is the root as it was read, and what is to become of it.
+A `RootUpdate` is the root as it was read, with the changes to be made.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _GENERATIONS = "generations/"
 
 
 class ObjectMissingError(Exception):
-    """An object that the step's root names is gone: the root is not the newest any more."""
+    """An object that the root of this step refers to is gone: that root is not the newest any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +70,10 @@ class ObjectDocument(JsonObject):
 
 @dataclass(slots=True)
 class RootUpdate:
-    """What a thread does to the state between one root and the next: `pending` are documents that it has written, and
-    `left` objects that the root names no more afterwards. `before` is None where there is no root yet.
+    """A thread's changes of the state between one root and the next.
+
+    `pending` are documents that it has written, and `left` objects that the new root does not refer to. `before` is
+    None if there is no root yet.
     """
 
     before: Version | None
@@ -87,7 +88,7 @@ class RootUpdate:
 
     @property
     def generation(self) -> int:
-        """The newest that was claimed: the writer's own, or somebody's under whose eyes it writes."""
+        """Return the newest claimed generation: the writer's own, or that of a process it writes for."""
         claims = [name.removeprefix(_GENERATIONS)[:10] for name in self.names if name.startswith(_GENERATIONS)]
         return max((int(number) for number in claims if number.isdigit()), default=0)
 
@@ -119,13 +120,13 @@ class RootUpdate:
 
 
 class Roots:
-    """Reads roots, and puts one in the place of another. Errors of the store are `StateError`."""
+    """Reads roots and replaces them. Errors of the store are `StateError`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def begun(self) -> RootUpdate:
-        """A step on the root as it is now."""
+        """Start a step with the present root."""
         with as_state_errors():
             stored = self._store.read(ROOT)
         if stored is None:
@@ -137,7 +138,7 @@ class Roots:
         return RootUpdate(stored.version, {name: _entry(entry) for name, entry in document["documents"].items()})
 
     def content(self, step: RootUpdate, name: str) -> bytes | None:
-        """What is in the document `name`; None where there is none. Raises `ObjectMissingError`."""
+        """Return the content of the document `name`; None if there is none. Raises `ObjectMissingError`."""
         if name in step.pending:
             return step.pending[name]
         match step.documents.get(name):
@@ -153,7 +154,7 @@ class Roots:
                 return stored.data
 
     def swapped(self, step: RootUpdate) -> bool:
-        """Replace the root by what the step made of it; False where another root is there."""
+        """Replace the root by the result of the step. Returns False if another root is there now."""
         with as_state_errors():
             for name, data in step.pending.items():
                 step.leave(name)
@@ -171,18 +172,19 @@ class Roots:
             else:
                 outcome = self._store.replace_if_match(ROOT, data, step.before)
         if isinstance(outcome, PreconditionFailed):
-            # Ours may have been the root for a moment, so only the next driver's sweep knows what nobody names.
+            # Our root may have been current for a moment, so only the next driver's sweep can tell unused objects.
             return False
         reach("after_root")
-        # They are nothing to anybody: the next sweep has what is left of them.
+        # These objects are unused; the next sweep deletes any that remain.
         with suppress(StoreError):
             for name in step.left:
                 self._store.delete(name)
         return True
 
     def sweep(self, generation: int) -> None:
-        """Delete objects that no root names and none ever will: what drivers older than `generation` (the newest one,
-        which asks) wrote and could not put into the root. One LIST.
+        """Delete objects of drivers older than `generation` that no root refers to. One LIST request.
+
+        `generation` is the caller's, and the newest; older drivers can no longer add their objects to a root.
         """
         with as_state_errors():
             names = self._store.list(OBJECTS)
@@ -214,7 +216,7 @@ def _entry(data: Any) -> InlineDocument | ObjectDocument:
 
 _Result = TypeVar("_Result")
 
-#: Others change the root at most a few times a second: a coordinator, a driver, somebody who takes over.
+#: Other processes change the root at most a few times a second: a coordinator, a driver, a take-over.
 TRIES = 20
 
 _SCHEMAS = "schemas"
@@ -320,7 +322,7 @@ class RootedFolder:
         self.atomically(lambda: self._step.delete(name))
 
     def atomically(self, act: Callable[[], _Result]) -> _Result:
-        """See `StateFolder.atomically`. Inside another step of this thread, a part of that one."""
+        """See `StateFolder.atomically`. A call inside another step of this thread becomes a part of that step."""
         if self._steps.own is not None:
             return act()
         for _ in range(TRIES):
@@ -354,7 +356,7 @@ class RootedFolder:
 
 
 def _keeps_conditions(store: Store, name: str) -> bool:
-    """Whether the object `name`, which is not there, is written under a condition that holds, and under no other."""
+    """Return True if the store writes the new object `name` only if the condition holds."""
     first = store.put_if_absent(name, b"1")
     if not isinstance(first, ObjectWritten) or isinstance(store.put_if_absent(name, b"2"), ObjectWritten):
         return False
@@ -368,5 +370,8 @@ def _keeps_conditions(store: Store, name: str) -> bool:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether the object has the document's own name: what is in it depends on the name alone, or is one driver's."""
+    """Return True if the object has the document's own name.
+
+    That is so if the name determines the content, or if there is only one writer.
+    """
     return name.partition("/")[0] in _PLAIN or name.endswith(".pulse.json")

@@ -29,11 +29,11 @@ class StateFolder(Protocol):
         ...
 
     def require_usable(self) -> None:
-        """`StateError` where the storage cannot keep a state; nothing is left behind."""
+        """Raise `StateError` if the storage is not suitable for a state. Leaves nothing behind."""
         ...
 
     def has_remains(self) -> bool:
-        """Whether there are epochs or commits, although the state's identity may be lost."""
+        """Return True if there are epochs or commits, even if the state's identity is lost."""
         ...
 
     def read(self, name: str) -> bytes | None:
@@ -59,19 +59,20 @@ class StateFolder(Protocol):
     def rename(self, name: str, to: str) -> None: ...
 
     def sync(self, folder: str) -> None:
-        """Make the names in `folder` durable, whoever wrote there."""
+        """Make the names in `folder` durable, including those of other processes."""
         ...
 
     def delete(self, name: str) -> None: ...
 
     def sweep(self, generation: int) -> None:
-        """Delete what older drivers wrote that nobody can read; for the driver of `generation`, which begins."""
+        """Delete unreadable remains of older drivers, for the new driver of `generation`."""
         ...
 
     def atomically(self, act: Callable[[], _Result]) -> _Result:
-        """`act`, in one step where the storage can: what it reads is of one moment, and what it writes is there only if
-        nothing was written by others since. It may be called several times, until that is so.
+        """Return the result of `act`, done in one step if the storage can.
 
-        A folder cannot; there a document is atomic and several are not, which recovery is made for.
+        Then everything it reads is of one moment, and its writes take effect only if no other process wrote since; it
+        may be called several times for that. In a folder, single documents are atomic and several are not; recovery
+        handles that.
         """
         ...

@@ -1,18 +1,18 @@
-"""The files of epochs, and which of them count: a driver says which it takes over, before it acts.
+"""The files of epochs, and which of them are valid: each driver first records which epochs it takes over.
 
-A folder cannot make "is my generation still the newest?" and "rename this manifest" one step. So a driver that was
-stopped between the two, and wakes up behind its successor, may still rename a manifest away or put one there. Each
-driver therefore says which epochs of older generations count, in a document of its own generation, and only the newest
-such document is read: what a stale driver does to the files changes nothing any more.
+A folder cannot check the newest generation and rename a manifest in one step, so a driver that was suspended between
+the two may still rename or write a manifest after its successor. Each driver therefore records which epochs of older
+generations are valid, in a document of its own generation, and only the newest such document is read: later changes of
+a stale driver have no effect.
 
-| epoch's number | its file | counts |
+| epoch's number | its file | valid |
 |---|---|---|
-| in the newest document | sealed, or renamed as dropped by somebody stale | yes |
-| not in it, and used before it was written | any | no: it was dropped, or nobody had sealed it then |
-| later | sealed, by a generation as new as the document | yes |
+| in the newest document | sealed, or renamed as dropped by a stale driver | yes |
+| not in it, but used before it was written | any | no: it was dropped, or not sealed then |
+| later | sealed, by a generation not older than the document | yes |
 | … | sealed by an older one, or dropped | no |
 
-Without such a document, in a state of an older version, a manifest counts until it is renamed.
+Without such a document, in a state of an older version, a manifest is valid until it is renamed.
 """
 
 from __future__ import annotations
@@ -83,18 +83,20 @@ class EpochFiles:
         return self._folder.atomically(act)
 
     def note(self, epoch: int, generation: int) -> None:
-        """Somebody has read who sealed `epoch`, or has sealed it."""
+        """Note which generation sealed `epoch`."""
         self._sealed_by[epoch] = generation
 
     def take_over(self, own: OwnGeneration) -> None:
-        """The driver of generation `own`, which begins, takes over the epochs that are sealed now. Nothing that older
-        drivers do to their files counts any more.
+        """Take over the present epochs for the new driver of generation `own`.
+
+        Later changes of older drivers to their files have no effect.
         """
         self._folder.atomically(lambda: self._write(own, self.sealed()))
 
     def drop_after(self, epoch: int, own: OwnGeneration | None) -> list[int]:
-        """Have no epoch greater than `epoch` count any more, and return their numbers. Their files get other names, the
-        newest first. `own` is the generation of the driver that does so, if it is one.
+        """Make all epochs greater than `epoch` invalid, and return their numbers.
+
+        Their files are renamed, the newest first. `own` is the generation of the calling driver, if it is one.
         """
         dropped = self.sealed(epoch)
         if own is not None:
@@ -149,7 +151,7 @@ def numbers(folder: StateFolder, name: str) -> list[tuple[int, bool]]:
 
 
 def epoch_name(folder: str, epoch: int) -> str:
-    """The document of `epoch` in one of the state's folders."""
+    """Return the document name of `epoch` in one of the state's folders."""
     return f"{folder}/{epoch:010d}.json"
 
 

@@ -1,7 +1,7 @@
-"""The epoch manifest: what one sealed epoch consists of. *The manifest is the checkpoint.*
+"""The epoch manifest: the parts of one sealed epoch. *The manifest is the checkpoint.*
 
-The coordinator writes it, atomically and durably, when every reader has sealed; from then on the epoch can be
-committed to the sink, replayed, or read again, whoever dies. `from_splits` and `to_splits` are the split states
+The coordinator writes it, atomically and durably, when every reader has sealed; from then on the epoch can be committed
+to the sink, replayed, or read again, even if any process dies. `from_splits` and `to_splits` are the split states
 before and after the epoch, `enumerator` the enumerator's state after it, `segments` the files holding the rows.
 
 **`_seq`.** A row's number is ``segment.seq_base + row._seq``: 30 bits of epoch, one bit *log* (so that snapshot rows
@@ -31,7 +31,7 @@ MANIFEST_VERSION = 3
 #: The split that is a source's log, of the kind that begins with a snapshot; others have splits of their own names.
 STREAM_SPLIT_ID = "stream"
 
-#: Node of segments in the spool beside the state, wherever that folder is; other nodes' names are made with theirs.
+#: The node name of segments in the state's own spool, wherever that folder is; other nodes have names of their own.
 STATE_NODE = "state"
 
 SEQ_COUNTER_BITS = 32
@@ -50,12 +50,12 @@ class Segment(JsonObject):
     """One uncompressed Arrow IPC file of changelog rows: one table, one schema version, one hash partition.
 
     `node` names the spool that has it: `STATE_NODE`, or another Ray node's. In a running job `path` is absolute on that
-    node and `flight` is the node's Arrow Flight endpoint (``grpc://host:port`` or empty); a manifest keeps neither
-    (`stored`), because folders move and servers start anew: whoever reads it finds the spool by its node again
-    (`placed`). `kind` is ``"snapshot"`` (inserts of one chunk), ``"backfill"`` (rows of one chunk that the target may
-    have, and deletes) or ``"log"``. `crc32` covers the whole file. `rows` and
-    `bytes` are exact. `lost` is how many values of the rows are not what the source has (`raycdc.model.batch`); a
-    manifest keeps only their sums. `view` is how a merged target sees the rows; a manifest knows of no targets.
+    node and `flight` is the node's Arrow Flight endpoint (``grpc://host:port`` or empty). A manifest keeps neither
+    (`stored`), because folders move and servers restart: a reader finds the spool by its node (`placed`). `kind` is
+    ``"snapshot"`` (inserts of one chunk), ``"backfill"`` (rows of one chunk that the target may have, and deletes) or
+    ``"log"``. `crc32` covers the whole file. `rows` and `bytes` are exact. `lost` is the number of values that differ
+    from the source's (`raycdc.model.batch`); a manifest keeps only their sums. `view` is how a merged target sees the
+    rows; a manifest knows of no targets.
     """
 
     node: str
@@ -81,7 +81,7 @@ class Segment(JsonObject):
         return posixpath.basename(self.path)
 
     def stored(self) -> Mapping[str, Json]:
-        """The part of `to_json` that stays true when folders move and servers start anew."""
+        """Return the part of `to_json` that stays valid when folders move and servers restart."""
         document = self.to_json()
         document["path"] = self.name
         del document["flight"], document["lost"]
@@ -144,7 +144,7 @@ class Manifest(JsonObject):
     """One sealed epoch; see the module's docstring. `final` marks the last epoch of a bounded run.
 
     `tables` names every table that must hold the epoch before it counts as committed: those with segments or schema
-    changes in it. `lost` is how many values of each table were lost in this and all epochs before. `watermark_ms` is
+    changes in it. `lost` is the number of lost values of each table in this and all earlier epochs. `watermark_ms` is
     the minimum event time over active splits, or None when nothing was read yet.
     """
 

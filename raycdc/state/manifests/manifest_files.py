@@ -1,29 +1,25 @@
-"""The manifests of a state, read and written: the one place that knows which of them are whole and which are changes.
+"""Reads and writes the manifests of a state, some whole and some as differences from an earlier one.
 
-Called by `CheckpointStore` alone, which says who may write and which epochs count.
+Called by `CheckpointStore` alone, which decides who may write and which epochs are valid.
 
 | a manifest is | when |
 |---|---|
-| whole | the state has few entries; or much of it is another one; or nothing that it could follow is known here |
-| the change of the one before | else: it takes as much as changed, not as there is |
+| whole | the state has few entries; or much of it has changed; or no earlier manifest is known here |
+| a difference from the one before | otherwise: its size is that of the changes |
 
-A change is read with all that it follows, back to a whole manifest or a base.
-When that way has become `ManifestCompaction.chain_max` long a base is due, which somebody writes beside all else
-(`take_due`). Where nobody does, a manifest is whole again after twice as many, so that the way has an end whoever dies.
+A difference is read with all earlier ones, back to a whole manifest or a base. When this chain has
+`ManifestCompaction.chain_max` links, a base is due, which another thread writes in the background (`take_due`). Without
+a base, a manifest is whole again after twice as many, so that a chain is always bounded.
 
-Invariants: a manifest is read as if it were whole, by everybody, and to the same values. Whatever it takes to read one
-has a number from its `base` on, and is kept as long as it is (`kept_from`); a later manifest's `base` is never less.
+Invariants: callers always get whole manifests with the same values. All files needed to read a manifest have numbers
+from its `base` on, and are kept as long as it is (`kept_from`); a later manifest's `base` is never less.
 
-Whole states beside the manifests, so that the way to the state of an epoch is short.
+A *base* is the complete state after a manifest, in a separate file from which readers can start. Nothing waits for a
+base, so if a process dies while writing one, reading only takes longer.
 
-A manifest may hold only the change since the one before it. To know the state
-of such an epoch, a reader goes back to the last whole one and applies all changes since. A *base* is the state after a
-manifest, written whole and beside it: readers begin there. Nothing waits for a base, so a process that dies while it
-writes one only leaves them a longer way.
-
-A base names its manifest's document by the checksum, and is believed only for that one. Its lines are written and read
-one by one, because a process that must answer others in time may not be busy for as long as a large state takes at
-once.
+A base has the checksum of its manifest's document, and is valid only for that one. Its lines are written and read one
+by one, because a process that must answer others in time cannot be busy for as long as a large state takes in one
+piece.
 
 ```
 bases/%010d.jsonl    {"version", "epoch", "of": checksum of the manifest's document}
@@ -56,7 +52,7 @@ BASE_VERSION = 1
 
 _FOLDER = "bases"
 _FILE = re.compile(r"(\d{10})\.jsonl$")
-#: How far down an object has a line for each of its parts: splits, their fields, and the tables in these.
+#: The depth to which an object's parts have lines of their own: splits, their fields, and the tables in these.
 _LEVELS = {"splits": 4, "enumerator": 3, "lost": 2}
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -76,12 +72,12 @@ class Bases:
         return {int(found[1]) for name in self._folder.list(_FOLDER) if (found := _FILE.match(name))}
 
     def read(self, reference: ManifestReference) -> SealedState | None:
-        """The state behind an epoch; None where it has no base, or that of another document."""
+        """Return the state after an epoch; None if it has no base, or only that of another document."""
         name = _name(reference.epoch)
         data = self._folder.read(name)
         if data is None:
             return None
-        # Whoever goes on from it may be the only one to know of it, and others are about to be deleted for it.
+        # Synced, because the caller may be the only one to rely on it, and older files are about to be deleted.
         self._folder.sync(_FOLDER)
         return _decoded(data, reference, origin=self._folder.origin(name))
 
@@ -113,7 +109,7 @@ def _lines(reference: ManifestReference, state: SealedState) -> Iterator[bytes]:
 
 
 def _parts(path: tuple[str, ...], value: Json) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """The value in parts, an object before what is in it."""
+    """Yield the parts of the value, an object before its parts."""
     whole = bool(path) and len(path) >= _LEVELS[path[0]]
     if whole or not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         yield path, value
@@ -153,8 +149,8 @@ def _decoded(data: bytes, reference: ManifestReference, *, origin: str) -> Seale
         return SealedState.from_json(root)
 
 
-#: States that are remembered: a driver asks for the last committed epoch while it reads those behind it. They share all
-#: that is the same in them.
+#: The number of cached states: a driver needs the last committed epoch while it reads later ones. They share equal
+#: parts.
 _REMEMBERED = 4
 
 
@@ -163,10 +159,10 @@ class ManifestCompaction:
     """When a manifest or a commit record is written whole, and when a base is due.
 
     A state of less than `whole_below` entries has some hundred kilobytes at most, and is written in milliseconds. A
-    change that tells more than `fraction_max` of the entries would save little. `chain_max` bounds the small files that
-    a start reads beside a base: twice as many, if the base is late. A record tells of at most `record_fraction_max` of
-    its targets: a base, written while the sink waits, is then once in 32 records where each has 0.1 % of them, all
-    others.
+    difference with more than `fraction_max` of the entries would save little. `chain_max` bounds the small files that a
+    start reads after a base: twice as many, if the base is late. A record has at most `record_fraction_max` of its
+    targets; otherwise a base is written while the sink waits, which is once in 32 records if each has another 0.1 % of
+    the targets.
     """
 
     whole_below: int = 1000
@@ -177,9 +173,9 @@ class ManifestCompaction:
 
 @dataclass(frozen=True, slots=True)
 class KnownManifest:
-    """A manifest that this process has read or written: as much of it as one that follows it needs.
+    """The parts of a manifest, read or written by this process, that the next difference needs.
 
-    Everything that it takes to read it has a number from `base` on, and `length` are the changes from there to it.
+    All files needed to read it have numbers from `base` on, and `length` is the number of differences from there to it.
     """
 
     reference: ManifestReference
@@ -197,11 +193,11 @@ class EncodedManifest:
 
 
 class ManifestFiles:
-    """See the module's docstring. One thread writes; others may read and prune meanwhile."""
+    """The manifests of a state; see the module's docstring. One thread writes; others may read and prune meanwhile."""
 
     def __init__(self, folder: StateFolder, compaction: ManifestCompaction | None = None) -> None:
         self._folder = folder
-        #: Which of them count.
+        #: Tells which epochs are valid.
         self.epochs = EpochFiles(folder)
         self.compaction = compaction or ManifestCompaction()
         self._bases = Bases(folder)
@@ -245,9 +241,9 @@ class ManifestFiles:
         return manifest
 
     def kept_from(self, epoch: int) -> int:
-        """The least number that reading the manifest of `epoch` takes; that of one that is not there is its own.
+        """Return the smallest number of a file needed to read the manifest of `epoch`; its own if it does not exist.
 
-        One that is damaged does not tell, so all there is is kept until it is too old itself.
+        For a damaged manifest nothing is known, so everything is kept until it is old enough itself.
         """
         known = self._kept_from.get(epoch)
         if known is None:
@@ -260,7 +256,7 @@ class ManifestFiles:
         return known
 
     def _state(self, reference: ManifestReference) -> KnownManifest:
-        """The state behind a manifest that another one follows."""
+        """Return the state after the manifest of `reference`."""
         changes: list[tuple[ManifestReference, ChangedManifest]] = []
         there = self._bases.there() if self._known.get(reference.epoch) is None else set()
         while (known := self._start(reference, based=reference.epoch in there)) is None:
@@ -291,7 +287,7 @@ class ManifestFiles:
         return known
 
     def _start(self, reference: ManifestReference, *, based: bool) -> KnownManifest | None:
-        """The state behind a manifest, where it need not be put together."""
+        """Return the state after a manifest if it is cached or has a base."""
         known = self._known.get(reference.epoch)
         if known is not None and known.reference == reference:
             return known
@@ -328,7 +324,7 @@ class ManifestFiles:
         return EncodedManifest(data, KnownManifest(ManifestReference(manifest.epoch, sha), state, manifest.epoch, 0))
 
     def written(self, known: KnownManifest, *, generation: int) -> None:
-        """The document of `encoded` is there, durably."""
+        """Note that the document of `encoded` was written durably."""
         self._remember(known, known.base, generation=generation)
 
     def _followed(self, epoch: int, state: SealedState) -> KnownManifest | None:
@@ -340,7 +336,7 @@ class ManifestFiles:
         known = remembered[before]
         if self._way_to(known)[1] >= 2 * self.compaction.chain_max:
             return None
-        # One that was dropped meanwhile leads nowhere.
+        # An epoch that was dropped meanwhile cannot be built on.
         return known if before in self.epochs.sealed(before - 1) else None
 
     def _way_to(self, known: KnownManifest) -> tuple[int, int]:
@@ -353,7 +349,10 @@ class ManifestFiles:
     # -- bases
 
     def take_due(self) -> Callable[[], None] | None:
-        """What writes a base, once it is due; for any thread. `StateError` where that cannot be written."""
+        """Return a function that writes a base, once it is due; for any thread.
+
+        It raises `StateError` if it cannot write.
+        """
         newest = self._known.get(max(self._known, default=0))
         if newest is None or newest.reference.epoch < self._due_from:
             return None
@@ -367,9 +366,9 @@ class ManifestFiles:
         self._based = known
 
     def prune(self, before: int) -> None:
-        """No base of an epoch less than `before` is needed any more."""
+        """Delete the bases of epochs less than `before`."""
         self._bases.prune(before)
-        # A commit prunes while the next epoch is read by another thread: numbers come meanwhile.
+        # Copied, because another thread may add epochs while a commit prunes.
         for epoch in list(self._kept_from):
             if epoch < before:
                 self._kept_from.pop(epoch, None)
@@ -377,7 +376,7 @@ class ManifestFiles:
     # -- memory
 
     def forget(self, after: int) -> None:
-        """Epochs greater than `after` do not count any more."""
+        """Forget epochs greater than `after`, which were dropped."""
         self._known = {epoch: known for epoch, known in self._known.items() if epoch <= after}
 
     def _remember(self, known: KnownManifest, kept_from: int, *, generation: int) -> None:

@@ -1,7 +1,7 @@
-"""The difference of two JSON objects: what a manifest says of a state of which most is as it was.
+"""The difference of two JSON objects, for manifests whose state is mostly unchanged.
 
-Invariant: ``Patch.between(before, after).onto(before)`` is `after` to the last digit, whatever the two are; only the
-order of keys may be another one, which no state's meaning depends on, nor its checksum (`checkpoint.codec`).
+Invariant: ``Patch.between(before, after).onto(before)`` is equal to `after` in every digit. Only the order of keys may
+differ, on which neither a state's meaning nor its checksum depends (`checkpoint.codec`).
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class Patch(JsonObject):
     inside: Mapping[str, Patch] = field(default_factory=dict, metadata=LEFT_OUT)
 
     def __bool__(self) -> bool:
-        """Whether anything is another one."""
+        """Return True if there is any difference."""
         return bool(self.put or self.gone or self.inside)
 
     @property
     def entries(self) -> int:
-        """How many keys it tells of, on all levels."""
+        """Return the number of changed keys on all levels."""
         return len(self.put) + len(self.gone) + sum(patch.entries for patch in self.inside.values())
 
     @property
     def is_written(self) -> bool:
-        """Whether all keys on this level are written as they are: JSON makes texts of others."""
+        """Return True if JSON keeps all keys on this level: it turns keys of other types into texts."""
         return all(isinstance(key, str) for key in (*self.put, *self.gone, *self.inside))
 
     @classmethod
     def between(cls, before: Mapping[str, Json], after: Mapping[str, Json], *, depth: int) -> Patch:
-        """The difference, where objects are looked into `depth` levels down and are put whole below.
+        """Return the difference. Objects are compared up to `depth` levels down and replaced as a whole below.
 
-        Values that both share cost next to nothing.
+        Identical objects cost almost nothing.
         """
         put: dict[str, Json] = {}
         inside: dict[str, Patch] = {}
@@ -62,7 +62,10 @@ class Patch(JsonObject):
         return cls(put, tuple(key for key in before if key not in after), inside)
 
     def onto(self, before: Mapping[str, Json]) -> dict[str, Json]:
-        """The object that came of `before`, which stays as it is. `KeyError`, `TypeError`: it is of another one."""
+        """Return the object that results from `before`, which is not changed.
+
+        Raises `KeyError` or `TypeError` if the patch belongs to another object.
+        """
         after = dict(before)
         for key in self.gone:
             del after[key]
@@ -75,12 +78,12 @@ class Patch(JsonObject):
         return after
 
 
-#: Stands for a key that is not there, and is the same as no value.
+#: Stands for a key that does not exist, and differs from every value.
 _NOTHING = object()
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether both are written with the same digits: to Python ``True``, ``1`` and ``1.0`` are equal."""
+    """Return True if both are written with the same digits: Python treats ``True``, ``1`` and ``1.0`` as equal."""
     if one is _NOTHING or one != other:
         return False
     same: bool = msgpack.packb(one) == msgpack.packb(other)

@@ -1,8 +1,8 @@
-"""The state that a manifest leaves behind, which is nearly the one before, and how it is written as that.
+"""The state after a manifest, and manifests written as differences from an earlier state.
 
-A manifest is whole, or it is the change of another one (`ChangedManifest`): the states of splits and of the enumerator,
-and the counts of lost values, are then patches of those after the epoch that it names by number and checksum. All else
-that a manifest has is of its epoch alone, and stands in it either way.
+A manifest is whole, or it is a difference (`ChangedManifest`): the states of splits and of the enumerator, and the
+counts of lost values, are then patches of those after an earlier epoch, which it names by number and checksum. All
+other fields concern only the manifest's own epoch, and are always whole.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.manifests.patch import Patch
 from raycdc.state.opaque import EnumeratorState, SealedSplit
 
-#: Version of a manifest that is a change. One that is whole has `MANIFEST_VERSION`, which older versions read.
+#: The version of a manifest that is a difference. A whole one has `MANIFEST_VERSION`, which older versions read.
 CHANGE_VERSION = 4
 
-#: Levels of a split's state and of an enumerator's that are looked into: their fields, and the tables in these.
+#: The depth to which states of splits and enumerators are compared: their fields, and the tables in these.
 _LEVELS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SealedState(JsonObject):
-    """What is behind an epoch: the states of splits and enumerator, and how many values each table has lost so far."""
+    """The state after an epoch: splits, enumerator, and the total number of lost values of each table."""
 
     splits: Mapping[str, SealedSplit]
     enumerator: EnumeratorState
@@ -39,7 +39,7 @@ class SealedState(JsonObject):
 
     @classmethod
     def of_document(cls, data: Any) -> SealedState:
-        """The state behind a whole manifest, of which nothing else is read: tables of the epoch may be very many."""
+        """Return the state after a whole manifest, without decoding the rest, which may list very many tables."""
         return cls(
             _splits(data["to_splits"]), EnumeratorState.from_json(data["enumerator"]), _tables(data.get("lost", {}))
         )
@@ -61,10 +61,10 @@ class ManifestReference:
 
 @dataclass(frozen=True, slots=True)
 class ChangedManifest:
-    """A manifest as the change of the state `after` another one.
+    """A manifest as a difference from the state `after` another one.
 
-    `from_splits` is a patch of the splits there, `to_splits` one of the splits that it makes. Everything needed to read
-    it has a number from `base` on: a whole manifest, or a whole state (`raycdc.state.manifests.manifest_files`).
+    `from_splits` is a patch of the splits there, `to_splits` one of the result of that patch. All files needed to read
+    it have numbers from `base` on: a whole manifest, or a base (`raycdc.state.manifests.manifest_files`).
     """
 
     own: Manifest
@@ -79,7 +79,7 @@ class ChangedManifest:
     def between(
         cls, before: SealedState, manifest: Manifest, *, after: ManifestReference, base: int
     ) -> ChangedManifest:
-        """How `manifest` differs from the state `before` it, which is the one after that epoch."""
+        """Return the difference of `manifest` from the state `before`, which is that after the epoch `after`."""
         from_splits = _states(manifest.from_splits)
         enumerator = Patch.between(before.enumerator.to_json(), manifest.enumerator.to_json(), depth=_LEVELS)
         return cls(
@@ -94,16 +94,16 @@ class ChangedManifest:
 
     @property
     def entries(self) -> int:
-        """How much of the state it tells."""
+        """Return the number of changed entries of the state."""
         return self.from_splits.entries + self.to_splits.entries + self.enumerator.entries
 
     @property
     def is_written(self) -> bool:
-        """Whether JSON keeps all of it as it is."""
+        """Return True if JSON keeps all keys unchanged."""
         return all(patch.is_written for patch in (self.from_splits, self.to_splits, self.enumerator, self.lost))
 
     def onto(self, before: SealedState) -> Manifest:
-        """The whole manifest. `KeyError`, `TypeError`: it is the change of another state."""
+        """Return the whole manifest. Raises `KeyError` or `TypeError` if the difference belongs to another state."""
         from_splits = self.from_splits.onto(_states(before.splits))
         lost: Any = self.lost.onto(_counts(before.lost))
         return replace(
@@ -136,7 +136,7 @@ class ChangedManifest:
 
     @classmethod
     def from_json(cls, data: Any) -> ChangedManifest:
-        """Inverse of `to_json`; its own manifest has no states."""
+        """Return the inverse of `to_json`; its own manifest has no states."""
         whole: Any = {**data, "from_splits": {}, "to_splits": {}, "enumerator": {}}
         own = Manifest.from_json(whole)
         after, changes = data["after"], data["changes"]

@@ -33,7 +33,7 @@ from raycdc.errors import DataError, RaycdcError
 from raycdc.formats.api import BadMessage, ChangeItem, Decoded, FormatDecoder, MessageBatch, RowsItem
 from raycdc.model import TableId, TableSchema
 
-#: So many of a topic's partitions are looked into, and so many offsets back from their ends.
+#: The number of partitions of a topic that are sampled, and the number of offsets before their ends.
 SAMPLED_PARTITIONS = 8
 SAMPLED_OFFSETS = 100
 #: A finding names at most this many topics, tables or partitions.
@@ -43,9 +43,9 @@ _SHOWN = 8
 def check_source(
     config: KafkaSourceConfig, states: Sequence[PartitionState] | None, *, now_ms: int
 ) -> tuple[list[CheckResult], list[TableId]]:
-    """All findings, and the tables that the last messages are of. `states`: what was sealed, None before the start.
+    """Return all findings, and the tables of the last messages. `states`: the sealed states, None before the start.
 
-    Raises `SourceError` when the cluster cannot be asked at all.
+    Raises `SourceError` if the cluster does not answer.
     """
     cluster = KafkaCluster(config)
     topics = cluster.topics()
@@ -104,7 +104,7 @@ def _topics(config: KafkaSourceConfig, topics: Sequence[KafkaTopic]) -> list[Che
 
 
 def _missing(config: KafkaSourceConfig, name: str) -> CheckResult:
-    """A listed topic that is not there is told from one that is hidden from us."""
+    """Return the finding for a missing listed topic: it does not exist, or the account may not see it."""
     admin = admin_client(client_properties(config), section="source")
     try:
         answer_of(admin.describe_topics(TopicCollection([name]))[name], TIMEOUT_S)
@@ -210,7 +210,7 @@ def _start(
     return CheckResult("start", f"{begins} {names or 'no partition'}.", ok=True)
 
 
-# -- what the messages are
+# -- messages
 
 
 def _last_messages(

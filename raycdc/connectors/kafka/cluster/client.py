@@ -1,12 +1,11 @@
-"""Connections to a cluster: librdkafka's properties, and its errors as ours.
+"""Connections to a cluster: librdkafka's properties, its errors translated, and the enumerator's blocking queries.
 
-Everything that asks the cluster something for the enumerator is here, blocking; reading is in `partition_reader`.
+Reading is in `partition_reader`.
 
-A cluster that a lasting consumer hears nothing good of: it does not answer, or refuses the account.
-
-Brokers that are away are waited for as long as it takes: librdkafka connects again by itself. An account that is
-refused gets its password as it is now, again and again, because whoever changes one changes it at two places; after the
-patience that everything has, the reading ends.
+`Refusals` and `ClusterOutage` track the problems of a long-lived consumer: the cluster does not answer, or refuses the
+account. The consumer waits without limit for unavailable brokers, because librdkafka reconnects by itself. For a
+refused account the password is read again repeatedly, because a password is changed at two places, one after the other;
+after the general time limit, reading ends with the error.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from raycdc.core import activity
 from raycdc.core.retry import RetryPolicy
 from raycdc.errors import SourceError, SourceUnavailableError
 
-#: How long one question to the cluster may take.
+#: The time limit of one query to the cluster.
 TIMEOUT_S = 20.0
 
 #: Answers that trying again may change, as the cluster is (partly) away.
@@ -78,9 +77,9 @@ def client_properties(config: KafkaSourceConfig) -> dict[str, Any]:
 
 
 def consumer_properties(config: KafkaSourceConfig) -> dict[str, Any]:
-    """A consumer that is told what to read and never commits by itself."""
+    """Return the properties of a consumer with assigned partitions that never commits by itself."""
     rate_limit = config.rate_limit
-    # What librdkafka has read ahead cannot be held back any more.
+    # Messages that librdkafka has read ahead cannot be held back any more.
     ahead = {"queued.min.messages": str(rate_limit.rows_at_once(100_000))} if rate_limit else {}
     return {
         "fetch.wait.max.ms": "100",
@@ -106,7 +105,7 @@ def _retention_ms(options: Mapping[str, str | None]) -> int | None:
 
 
 def is_unreachable(error: KafkaError) -> bool:
-    """Whether the cluster or a broker is merely not there now."""
+    """Return True if the cluster or a broker is only temporarily unavailable."""
     return error.code() in _UNREACHABLE or error.retriable()
 
 
@@ -142,12 +141,13 @@ class KafkaCluster:
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def latest(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Where each partition ends now, for readers of our isolation level (the last stable offset)."""
+        """Return the present end of each partition, for readers of our isolation level (the last stable offset)."""
         return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
-        """The offsets at which each partition can be read now: its first message, and the place behind the last one,
-        also behind messages of transactions that are still open.
+        """Return the readable range of each partition: its first offset, and the offset after its last message.
+
+        Messages of transactions that are still open count as well.
         """
         asked = list(partitions)
         first = self.earliest(asked)
@@ -161,8 +161,9 @@ class KafkaCluster:
         return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
     def retention_ms(self, topics: Iterable[str]) -> dict[str, int | None]:
-        """How long each topic keeps its messages: -1 for ever; None where it deletes them by their size, or where the
-        account may not know.
+        """Return how long each topic keeps its messages: -1 for ever.
+
+        None if it deletes by size, or the account may not know.
         """
         asked = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in sorted(topics)}
         try:
@@ -217,16 +218,17 @@ class KafkaCluster:
             raise source_error(cause.args[0], self._config.bootstrap_servers) from cause
 
 
-#: How often a cluster that was away is asked whether it answers again, and how long the fetches wait for that.
+#: How often an unavailable cluster is queried again, and how long the fetches wait for its answer.
 AGAIN_EVERY_S = 5.0
 ASKED_S = 0.5
-#: Librdkafka tells of refusals that are the same every half a minute, so one that is older than this is over.
+#: Librdkafka repeats a continuing refusal every half minute, so an older one is over.
 REFUSAL_LASTS_S = 60.0
 
 
 class Refusals:
-    """Brokers refuse an account: since when, as long as nothing is answered in between. Who is away does not refuse,
-    and a row of refusals ends where none came for longer than one may last.
+    """Tracks since when brokers refuse an account, without an answer in between. An unavailable broker does not count.
+
+    A series of refusals ends if no new one came for longer than librdkafka takes to repeat one.
     """
 
     def __init__(self, retry_s: float) -> None:
@@ -247,7 +249,7 @@ class Refusals:
 
     @property
     def under_way(self) -> bool:
-        """Whether brokers have refused the account, and none has answered since."""
+        """Return True if brokers have refused the account, and none has answered since."""
         return self._first_s is not None
 
     def too_long(self, now_s: float) -> str:
@@ -266,16 +268,16 @@ class ClusterOutage:
         self._retry_policy = retry_policy
         self._refusals = Refusals(retry_policy.retry_s)
         self._consumer: Consumer | None = None
-        #: When it is looked next whether the cluster answers again; None while nobody knows of a trouble.
+        #: The time of the next check of the cluster; None while no problem is known.
         self._poll_s: float | None = None
-        #: Whether the account is to have its password as it is now, with which librdkafka connects again.
+        #: Whether the account's password is to be read again, with which librdkafka reconnects.
         self._renews = False
 
     def __repr__(self) -> str:
         return f"ClusterOutage(next look {self._poll_s}, refused={self._refusals.under_way})"
 
     def watch(self, consumer: Consumer) -> None:
-        """The consumer whose troubles these are; it tells them to `heard`."""
+        """Set the consumer whose errors arrive at `heard`."""
         self._consumer = consumer
 
     def heard(self, error: KafkaError) -> None:
@@ -308,7 +310,7 @@ class ClusterOutage:
                 if text := self._refusals.too_long(time.monotonic()):
                     raise self._too_long(text) from None
                 if self._refusals.under_way:
-                    # Librdkafka tells of the same refusal half a minute later.
+                    # Librdkafka reports the same refusal half a minute later.
                     self._renew()
                 self._poll_s = time.monotonic() + AGAIN_EVERY_S
                 return

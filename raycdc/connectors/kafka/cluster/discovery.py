@@ -1,6 +1,6 @@
-"""One look at the cluster: which partitions there are, where new ones start, where this run ends. Blocks.
+"""One discovery of the cluster: the existing partitions, the start of new ones, the end of this run. Blocks.
 
-The partitions that the enumerator knows, each where it was last sealed or starts from. Pure.
+`KnownPartitions` has the enumerator's partitions, each with its last sealed or first position. Pure.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from raycdc.state.opaque import SealedSplit
 
 
 class KnownPartitions:
-    """A partition's first and last offset are decided when it is found. Owned by the coordinator's thread, which others
-    may look past: a look at the cluster is made from what was known when it began.
+    """The partitions that the enumerator knows. A partition's first and last offset are decided when it is found.
+
+    Owned by the coordinator's thread. Other threads may read a snapshot: a discovery works with the partitions that
+    were known when it began.
     """
 
     def __init__(self, config: KafkaSourceConfig) -> None:
         self._config = config
         self._states: dict[str, PartitionState] = {}
-        #: What was sealed of each last: a seal looks only at those of which another state was sealed.
+        #: The last sealed state of each partition: a seal examines only those with another state.
         self._sealed: dict[str, SealedSplit] = {}
-        #: Those of `_states` that have not ended, and are selected; and those that did not have their positions.
+        #: Selected partitions that have not ended; and those whose position was replaced by policy.
         self._to_read: dict[str, None] = {}
         self._reset: dict[str, int] = {}
         self._selects = cache(config.selects)
-        #: Where partitions end in this run alone, as it was found at its first look.
+        #: The ends of partitions for this run only, as found at its first discovery.
         self._ends: dict[str, int] = {}
-        #: Partitions that no manifest has where they are: found in this run, or set anew.
+        #: Partitions whose state no manifest has yet: found in this run, or with a replaced position.
         self._unsealed: set[str] = set()
-        #: Whether the cluster was looked at in any run, and in this one.
+        #: Whether any run, and this run, has completed a discovery.
         self.found_once = False
         self.discovered = False
 
@@ -46,7 +48,7 @@ class KnownPartitions:
         return len(self._states)
 
     def seal(self, splits: Mapping[str, SealedSplit]) -> list[str]:
-        """Keep the states behind an epoch. Returns the partitions that ended in it."""
+        """Keep the states after an epoch, and return the partitions that ended in it."""
         others = {name: state for name, state in splits.items() if self._sealed.get(name) != state}
         for name, state in others.items():
             self._sealed[name] = state
@@ -63,7 +65,10 @@ class KnownPartitions:
         self.found_once = found_once
 
     def take(self, states: Sequence[PartitionState], ends: Mapping[str, int]) -> None:
-        """A look at the cluster has found new partitions, or set known ones anew; `ends` count at the first look."""
+        """Add new partitions of a discovery, or known ones with a replaced position.
+
+        `ends` count at the first discovery.
+        """
         for state in states:
             self._put(state)
         self._unsealed.update(state.split_id for state in states)
@@ -74,14 +79,14 @@ class KnownPartitions:
         self.found_once = self.discovered = True
 
     def keep(self, sealed: PartitionState) -> None:
-        """Keep the coordinator's state of a partition, unless its position is the one that was given up here."""
+        """Keep the coordinator's state of a partition, unless its position was replaced here."""
         known = self._states.get(sealed.split_id)
         if known is None or sealed.resets >= known.resets:
             self._put(sealed)
             self._unsealed.discard(sealed.split_id)
 
     def _put(self, state: PartitionState) -> None:
-        """The only place where a partition's state becomes another."""
+        """Replace a partition's state; no other method does."""
         split_id = state.split_id
         self._states[split_id] = state
         if self._selects(state.topic) and not self.ended(split_id):
@@ -116,7 +121,7 @@ class KnownPartitions:
         }
 
     def check(self, topics: Sequence[KafkaTopic]) -> None:
-        """A topic that is missing, or that another one of the same name took the place of, is refused."""
+        """Raise an error for a missing topic, and for one that was replaced by another topic of the same name."""
         identities = {topic.name: topic.identity for topic in topics}
         missing = [name for name in self._config.topics if name not in identities]
         if missing:
@@ -133,7 +138,7 @@ class KnownPartitions:
                 )
 
 
-#: What to do about a sealed position that a partition does not have.
+#: The advice for a sealed position that a partition does not have.
 ANOTHER_POSITION = (
     'Accept that messages are missing or come again with source.on_out_of_range = "earliest" or "latest", or start '
     "another pipeline."
@@ -186,9 +191,9 @@ def _moved(
     identities: Mapping[str, str],
     there: set[Partition],
 ) -> list[PartitionState]:
-    """Partitions of earlier runs that do not reach (back) to our position, where the policy has them go on.
+    """Return the partitions of earlier runs without our position, if the policy gives them another one.
 
-    One that ends before our position would otherwise count as read up to its end, whatever comes there.
+    A partition that ends before our position would otherwise count as read up to its end, including future messages.
     """
     wanted = {
         (s.topic, s.partition): s

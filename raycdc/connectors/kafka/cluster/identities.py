@@ -1,9 +1,9 @@
-"""Is a topic still the one that messages were read of? Fetching goes by names: a topic that is deleted and made again
-is read on at the same offset, as if nothing had happened.
+"""Checks that a topic is still the one that was read. Fetching uses names only.
 
-So a reader asks for the topics' ids *after* it read what it seals, and seals once they are what they were: an id that
-is there shows that everything fetched before was of that topic, as none comes back. A cluster that does not answer for
-`IDENTITY_TIMEOUT_S` holds no seal up; the topics are asked for again at the next one.
+If a topic is deleted and created again, reading would continue at the same offset without notice. A reader therefore
+queries the topics' ids *after* it has read the messages to seal, and seals only if they are unchanged: the same id
+shows that everything fetched before was from that topic, because an id is never used again. A cluster that does not
+answer for `IDENTITY_TIMEOUT_S` does not delay a seal; the ids are queried again at the next one.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Questions(Protocol):
     def ask(self, topics: Collection[str]) -> None: ...
 
     def answers(self) -> Answers | None:
-        """Of the last question; None while it is open."""
+        """Return the answers to the last query; None while it is open."""
 
     def close(self) -> None: ...
 
 
 class TopicQuestions:
-    """`Questions` of a real cluster; its own threads wait for the answers. `notify` is called when there is one."""
+    """`Questions` of a real cluster; its own threads wait for the answers and call `notify` for each."""
 
     def __init__(self, config: KafkaSourceConfig, notify: Callable[[], None]) -> None:
         self._config = config
@@ -48,7 +48,8 @@ class TopicQuestions:
     def ask(self, topics: Collection[str]) -> None:
         if self._admin is None:
             self._admin = admin_client(client_properties(self._config), section="source")
-        # Else it would be refused for ever once its password is another one, and no topic would be proven any more.
+        # Otherwise the account would be refused for ever after its password changed, and no topic could be checked any
+        # more.
         self._admin.hear()
         names = TopicCollection(sorted(topics))
         self._asked = dict(self._admin.describe_topics(names, request_timeout=TIMEOUT_S))
@@ -73,7 +74,7 @@ class TopicQuestions:
 
 
 class Identities:
-    """Whether an epoch may be sealed: see the module's docstring. Owned by the reader's thread."""
+    """Decides whether an epoch may be sealed: see the module's docstring. Owned by the reader's thread."""
 
     def __init__(self, questions: Questions, *, where: str, now_s: Callable[[], float]) -> None:
         self._questions = questions
@@ -90,7 +91,7 @@ class Identities:
         self._asked_s = None  # Earlier answers do not show it.
 
     def proven(self) -> bool:
-        """Whether what was read may be sealed; False until the answer is there. Raises `LogLostError`."""
+        """Return True if the read messages may be sealed, False until the answer is there. Raises `LogLostError`."""
         if not self._read:
             return True
         if self._asked_s is None:

@@ -1,7 +1,7 @@
-"""The offsets at which partitions start and stop: decided once, when a partition is found, and sealed with its state.
+"""Decides the first and last offsets of partitions, once, when a partition is found; they are sealed with its state.
 
-The enumerator calls `new_states` for partitions that are new to it, and `in_range` where an offset that a state has may
-be gone from the topic. Everything here is pure but for the questions to the cluster (`Offsets`).
+The enumerator calls `new_states` for new partitions, and `in_range` if the topic may not have a state's offset any
+more. Everything is pure except the queries to the cluster (`Offsets`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Offsets(Protocol):
 def start_offsets(
     cluster: Offsets, start: StartOptions, partitions: Sequence[Partition], *, policy: Policy, now_ms: int
 ) -> dict[Partition, int]:
-    """The first offset to read of each partition that is there at the first start."""
+    """Return the first offset to read of each partition that exists at the first start."""
     match start.mode:
         case StartMode.EARLIEST:
             return cluster.earliest(partitions)
@@ -58,9 +58,10 @@ def start_offsets(
 def stop_offsets(
     cluster: Offsets, stop: StopOptions, partitions: Sequence[Partition], *, policy: Policy, now_ms: int
 ) -> dict[Partition, int]:
-    """The first offset not to read of each partition; empty where they never end.
+    """Return the first offset not to read of each partition; empty if they never end.
 
-    A given one that the partition has not reached yet is waited for; one before all that it still has is out of range.
+    A configured offset that the partition has not reached yet is waited for; an offset before the partition's first
+    message is out of range.
     """
     match stop.mode:
         case StopMode.NEVER:
@@ -101,10 +102,10 @@ _WAYS_OUT = (
 def in_range(
     cluster: Offsets, wanted: Mapping[Partition, int], *, policy: Policy, ways_out: str = _WAYS_OUT
 ) -> dict[Partition, int]:
-    """The offsets to read on from: those `wanted`, and of a partition that has no such offset (any more, or yet) its
-    earliest or latest one, as `policy` says. The offset behind the last message is one that it has.
+    """Return the offsets to read from: `wanted`, or the earliest or latest one of a partition without that offset.
 
-    Raises `LogLostError` with the policy ``fail``, whose text ends with the `ways_out`.
+    `policy` decides which. The offset after the last message counts as existing. Raises `LogLostError` with the policy
+    ``fail``; its text ends with `ways_out`.
     """
     if not wanted:
         return {}
@@ -123,10 +124,9 @@ def in_range(
 def _at_time(
     cluster: Offsets, timestamp_ms: int, partitions: Sequence[Partition], key_path: str, *, now_ms: int
 ) -> dict[Partition, int]:
-    """The offset of each partition's first message at or after a time; its end where there is none.
+    """Return the offset of each partition's first message at or after a time; its end if there is none.
 
-    The cluster is asked for the ends first, because then a message that comes between the two questions is in the
-    answer to the second one.
+    The ends are queried first, so that a message that comes between the two queries is in the answer to the second one.
     """
     ends = cluster.latest(partitions)
     firsts = cluster.at_time(partitions, timestamp_ms)
@@ -141,7 +141,7 @@ def _at_time(
 
 @dataclass(frozen=True, slots=True)
 class OffsetRanges:
-    """Where partitions begin and end, as the configuration says; without `start` they begin at their beginning.
+    """The configured start and stop of partitions; without `start` they are read from their beginning.
 
     `policy` is for offsets that a partition does not have.
     """

@@ -1,17 +1,18 @@
-"""The split enumerator for topics: finds partitions, fixes their ends, gives them to readers and keeps those balanced.
+"""The split enumerator for topics.
 
-A partition's first and last offsets are decided when it is found, now and for ever. Who reads it is the assigner's
-matter (`raycdc.source.partitions.assigner`); one that is sealed at its end is given to nobody any more.
+Finds partitions, fixes their ends, assigns them to readers and keeps those balanced.
 
-State (in every manifest): partitions that no reader reported yet (also those that began at their end, and were given
-to nobody), and the tables' schemas. The positions of the others are the manifest's own.
+A partition's first and last offsets are decided when it is found and never change. The assignment to readers is in
+`raycdc.source.partitions.assigner`; a partition that is sealed at its end is assigned no more.
 
-Which partitions a table's rows come from, and what emptied it: a truncation has no order to rows elsewhere. Pure.
+State (in every manifest): partitions that no reader has reported yet (also those that began at their end and were never
+assigned), and the tables' schemas. The positions of the others are in the manifest itself.
 
-The enumerator's. Readers tell before they report a seal, so what has no order ends the job before the epoch has a
-manifest; tables and partitions are remembered in the state, two partitions of a table at most.
+`TablePartitions` tracks the partitions of each table's rows, and the partition with its truncation: a truncation has no
+order relative to rows in other partitions. Pure. Readers report before they report a seal, so an unordered truncation
+ends the job before the epoch has a manifest; the state remembers tables and at most two partitions of each.
 
-The state of the enumerator of topics, as manifests have it, and its JSON.
+`SealedTopics` is the enumerator's state in manifests, with its JSON.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ class _Reported:
 
 @dataclass(frozen=True, slots=True)
 class SealedTablePartitions:
-    """The partitions that have rows of each table, `REMEMBERED` at most, and the one that emptied it, as sealed."""
+    """The partitions with rows of each table, at most `REMEMBERED`, and the one that truncated it, as sealed."""
 
     homes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     emptied: Mapping[str, str] = field(default_factory=dict)
 
 
 class TablePartitions:
-    """See the module's docstring. It goes on from what was `sealed`."""
+    """Tracks each table's partitions; see the module's docstring. It continues from the `sealed` state."""
 
     def __init__(self, sealed: SealedTablePartitions | None = None) -> None:
         before = sealed or SealedTablePartitions()
@@ -80,7 +81,7 @@ class TablePartitions:
         self._open: list[_Reported] = []
 
     def read(self, table: TableId, split_id: str) -> None:
-        """Rows of `table` came from a partition. Raises `DataError` where another one emptied the table."""
+        """Record that `table` has rows in a partition. Raises `DataError` if another partition truncated the table."""
         homes = self._homes.setdefault(str(table), [])
         if split_id not in homes and len(homes) < REMEMBERED:
             homes.append(split_id)
@@ -94,7 +95,7 @@ class TablePartitions:
         self._check(str(table))
 
     def take(self, splits: Mapping[str, SealedSplit]) -> dict[TableId, list[SchemaChangeEvent]]:
-        """The changes of the epoch that ends at `splits`; those that a lost reader had told are not among them."""
+        """Return the changes of the epoch that ends at `splits`, without those that a lost reader reported."""
         ends = {reported.split_id: PartitionState.of(splits[reported.split_id]).offset for reported in self._open}
         changes: dict[TableId, list[SchemaChangeEvent]] = {}
         for reported in self._open:
@@ -151,7 +152,7 @@ class SealedTopics:
 
     @classmethod
     def of(cls, state: EnumeratorState) -> SealedTopics:
-        """Inverse of `sealed`. Raises `StateError` for the state of another source or a newer version."""
+        """Return the inverse of `sealed`. Raises `StateError` for the state of another source or a newer version."""
         data = state.to_json()
         if data.get("kind") != "kafka" or data["version"] > STATE_VERSION:
             raise StateError(
@@ -191,7 +192,7 @@ class KafkaEnumerator:
         self._alignment = Alignment(max_drift_ms=round(drift.total_seconds() * 1000)) if drift else None
         self._keys = KeyOwners()
         self._homes = TablePartitions()
-        #: Whether the cluster was away at the last look.
+        #: Whether the cluster was unavailable at the last discovery.
         self._is_unreachable = False
 
     def __repr__(self) -> str:
@@ -206,7 +207,7 @@ class KafkaEnumerator:
         self._partitions.restore(known, found_once=state.found_once)
         tables = {table: document(fingerprint).schema for table, fingerprint in state.tables.items()}
         self._schemas = SchemaRegistry(tables, open_epoch=lambda: self._context.open_epoch)
-        # Who passes over DDL messages from now on has no use for what one of them emptied before.
+        # If DDL messages are skipped from now on, earlier truncations do not matter any more.
         follows = self._config.format.get("ddl", "follow") == "follow"
         self._homes = TablePartitions(state.homes if follows else replace(state.homes, emptied={}))
 
@@ -267,7 +268,7 @@ class KafkaEnumerator:
         """No bounded splits here: a partition that reached its end is known by its state."""
 
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
-        """Partitions of a lost reader, or of one that let them go; in the state last sealed."""
+        """Take back partitions of a lost reader, or released ones, in the state last sealed."""
         dropped = subtask_id not in self._context.registered_readers()
         if dropped and self._alignment is not None:
             self._alignment.forget(subtask_id)
@@ -341,13 +342,14 @@ class KafkaEnumerator:
         """A partition is read on for its other tables; the driver drops the rows of these."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The consumer group is told by `KafkaSource.acknowledge`."""
+        """Do nothing: `KafkaSource.acknowledge` commits the offsets of the consumer group."""
 
     # -- figures
 
     def statistics(self) -> EnumeratorStatistics:
-        """Problems are what went wrong without ending the run: the last look at the cluster, keys that are not
-        compared, positions that were set anew.
+        """Return the figures of the enumerator; its problems are those that did not end the run.
+
+        They are a failed discovery, keys that are not compared, and replaced positions.
         """
         unreachable = {"discovery": "the cluster was away at the last look"} if self._is_unreachable else {}
         unchecked = {
@@ -370,7 +372,7 @@ def _tables(
 
 
 def _keys_may_meet(config: KafkaSourceConfig, *, several: bool, bounded: bool) -> bool:
-    """Whether a key may come from two partitions unordered: of those there are, or of one that is added later."""
+    """Return True if a key may come from two unordered partitions, present ones or later ones."""
     if config.same_key != "fail" or config.order_by is not None:
         return False
     return several or (config.discovery_interval is not None and not bounded)

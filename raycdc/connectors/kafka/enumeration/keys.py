@@ -1,12 +1,13 @@
-"""One key in two partitions has no order between its changes: found out, and refused by name.
+"""Finds keys that occur in two partitions, and refuses them: their changes have no order.
 
-Each reader tells the enumerator the keys it has not told before, as 64-bit hashes, right before it reports a seal; the
-enumerator knows which partition each key came from. So a key that comes from a second one ends the job before the
-epoch has a manifest. Keys are told from the first message on, also of a single partition: one added later moves keys.
+Each reader sends the enumerator the keys that it has not sent before, as 64-bit hashes, just before it reports a seal;
+the enumerator knows the partition of each key. A key that comes from a second partition therefore ends the job before
+the epoch has a manifest. Keys are sent from the first message on, even with a single partition, because an additional
+partition moves keys.
 
-*What is not found out:* a key whose changes in the first partition were read by an earlier run and do not come again;
-and keys beyond the first `KEYS_MAX` of a table, or `ALL_KEYS_MAX` of all tables (``problems`` in ``run --json`` names
-these tables). Two keys with the same hash would be refused wrongly: with that many, once in some hundred thousand
+*Not found:* a key whose changes in the first partition were read by an earlier run and do not come again; and keys
+beyond the first `KEYS_MAX` of a table, or `ALL_KEYS_MAX` of all tables (``problems`` in ``run --json`` names these
+tables). Two keys with the same hash would be refused wrongly: with that many keys, once in some hundred thousand
 tables. Pure.
 """
 
@@ -28,7 +29,7 @@ _NONE = np.array([], np.uint64)
 
 
 class NewKeys:
-    """A reader's side: which keys of which partition were not told yet."""
+    """The reader's side: the keys of each partition that were not sent yet."""
 
     def __init__(self, *, keys_max: int = KEYS_MAX, all_keys_max: int = ALL_KEYS_MAX) -> None:
         self._keys_max = keys_max
@@ -43,7 +44,7 @@ class NewKeys:
             self._read.setdefault((str(table), split_id), []).append(np.unique(hashes))
 
     def take(self) -> list[KeysRead]:
-        """Events that tell what was read since the last call."""
+        """Return events with the keys that were read since the last call."""
         events = []
         for (table, split_id), parts in self._read.items():
             reported = self._reported.get((table, split_id), _NONE)
@@ -53,7 +54,8 @@ class NewKeys:
             others = sum(map(len, self._reported.values())) - len(reported)
             room = min(self._keys_max, self._all_keys_max - others) - len(reported)
             if len(fresh) > room:
-                # Told this once more, then no longer remembered: what comes next would be told again and again.
+                # The keys are sent once more and then no longer remembered: otherwise further keys would be sent again
+                # and again.
                 self._full.add((table, split_id))
                 self._reported.pop((table, split_id), None)
             else:
@@ -71,15 +73,17 @@ class KeyOwners:
         self._all_keys_max = all_keys_max
         self._known: dict[str, tuple[Hashes, npt.NDArray[np.int32]]] = {}
         self._splits: list[str] = []
-        #: Whether readers were asked to tell the keys that they read.
+        #: Whether readers were told to send the keys that they read.
         self.asked = False
         #: Tables with more keys than are remembered: further ones are not checked.
         self.full: set[str] = set()
 
     def add(self, table: str, split_id: str, data: bytes, *, all_reported: bool = True) -> None:
-        """Keys (sorted, each once) that a partition has. Raises `DataError` where another one has one of them.
+        """Record the keys (sorted, without duplicates) of a partition.
 
-        Not `all_reported`: its reader will tell no more of them.
+        Raises `DataError` if another one has one of them.
+
+        Unless `all_reported`, the reader will send no more of them.
         """
         if not all_reported:
             self.full.add(table)

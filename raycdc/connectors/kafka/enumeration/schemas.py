@@ -1,10 +1,10 @@
 """Schemas of tables whose messages lie in many partitions: one version per epoch, agreed on by the enumerator.
 
-Each partition's decoder learns a table's columns by itself, in its own order. Its result is *conformed* to the
-schema in force: columns it does not know are null, narrower types are widened. A batch that does not fit waits: its
-reader asks for a wider schema, the enumerator merges what everyone asked for, tells all readers from which epoch on it
-holds, and the batch goes into that epoch. So one (table, epoch) has one schema, whoever reads it. Schemas only grow: a
-field that disappears stays a column. Pure.
+Each partition's decoder finds a table's columns by itself, in its own order. Its result is *conformed* to the schema in
+force: columns it does not know are null, narrower types are widened. A batch that does not fit waits: its reader asks
+for a wider schema, the enumerator merges what everyone asked for, tells all readers from which epoch on it holds, and
+the batch goes into that epoch. So one (table, epoch) has one schema, whoever reads it. Schemas only grow: a field that
+disappears stays a column. Pure.
 
 The schemas that one reader may write rows with, as the enumerator said, and what it has asked for.
 """
@@ -67,9 +67,9 @@ def _decimal_size(logical: LogicalType) -> tuple[int, int] | None:
 def merge(
     table: TableId, known: TableSchema | None, other: TableSchema
 ) -> tuple[TableSchema, tuple[SchemaChangeEvent, ...]]:
-    """The schema that fits batches of both, and what leads to it from `known`. No events: `other` fits already.
+    """Return the schema that fits batches of both, and the events from `known` to it. No events: `other` fits already.
 
-    Raises `SchemaError` when the two have different keys, or a column has a name that is ours.
+    Raises `SchemaError` if the two have different keys, or a column has a reserved name.
     """
     if reserved := reserved_column(column.name for column in other.columns):
         raise SchemaError(f"{table}: {reserved} with source.format.exclude.")
@@ -115,11 +115,11 @@ def fits(known: TableSchema | None, other: TableSchema) -> bool:
 def conform(
     table: TableId, batch: pa.RecordBatch, schema: TableSchema, *, without: Collection[str] = ()
 ) -> pa.RecordBatch:
-    """`batch` with exactly the columns of `schema` and the metadata columns; no copy where it has them already.
+    """Return `batch` with exactly the columns of `schema` and the metadata columns, not copied if it has them.
 
-    A column that the batch does not know has its default: at the source, adding it gave these rows that. It is null
-    where the column is one of `without` (in lower case), which were dropped there, and where its default is hidden
-    (`with_redacted_defaults`).
+    A column that the batch does not have gets its default, because adding the column at the source gave these rows that
+    value. It is null if the column is one of `without` (in lower case), which were dropped there, or if its default is
+    hidden (`with_redacted_defaults`).
     """
     wanted = pa.schema([*schema.arrow(), *META_FIELDS])
     if batch.schema.equals(wanted):
@@ -139,7 +139,7 @@ def conform(
             else:
                 arrays.append(_cast(batch.column(index), column.type))
         except pa.ArrowInvalid:
-            # Its text has the value.
+            # The exception's text contains the value.
             raise SchemaError(
                 f"{table}: a value of column {column.name!r} does not fit {column.type}. "
                 "Give the table's columns in source.format."
@@ -156,8 +156,9 @@ def with_redacted_defaults(
     known: Collection[str],
     without: Collection[str],
 ) -> pa.RecordBatch:
-    """`conformed`, masked, with the hidden defaults of columns that are not `known` to its messages; as it is where
-    there are none.
+    """Return `conformed`, masked, with the hidden defaults of columns that are not `known` to its messages.
+
+    It is returned unchanged if there are none.
     """
     missing = {
         column.name: column.default
@@ -177,7 +178,7 @@ def with_redacted_defaults(
 
 
 def emptied_row(schema: TableSchema, *, ts_ms: int, at: str) -> pa.RecordBatch:
-    """The row that says that all rows of a table are gone: null in every column but the metadata columns."""
+    """Return the row that means that all rows of a table were deleted: null except in the metadata columns."""
     meta = {"_op": int(RowKind.TRUNCATE), "_seq": 0, "_ts_ms": ts_ms, "_pos": at}
     wanted = pa.schema([*schema.arrow(), *META_FIELDS])
     arrays = [pa.array([meta.get(field.name)], field.type) for field in wanted]
@@ -206,13 +207,13 @@ class Update:
 
 
 class SchemaRegistry:
-    """The enumerator's side. `open_epoch` tells the epoch that a message sent now still reaches."""
+    """The enumerator's side. `open_epoch` returns the first epoch that a message sent now can still affect."""
 
     def __init__(self, schemas: dict[TableId, TableSchema], *, open_epoch: Callable[[], int]) -> None:
         self._schemas = schemas
         self._open_epoch = open_epoch
         self._pending: list[Update] = []
-        #: Of a schema that is in force, or was: whoever asks looks whether it still is.
+        #: The fingerprint of a present or former schema; the caller checks whether the schema is still in force.
         self._fingerprints: dict[TableId, tuple[TableSchema, str]] = {}
 
     def request(self, table: TableId, schema: TableSchema) -> Update | None:
@@ -247,7 +248,10 @@ class SchemaRegistry:
         return self._schemas
 
     def fingerprints(self) -> dict[TableId, str]:
-        """Of each table in force. Every seal asks for all, and a table without news costs no hash."""
+        """Return the fingerprint of each schema in force.
+
+        Every seal needs all of them, so unchanged ones are not hashed again.
+        """
         for table, schema in self._schemas.items():
             known = self._fingerprints.get(table)
             if known is None or known[0] is not schema:

@@ -1,15 +1,15 @@
-"""The record emitter of partitions: decoded messages into the rows of the open epoch, and the position behind them.
+"""The record emitter of partitions: writes decoded messages into the open epoch, and moves the position after them.
 
-The news of the open epoch for the enumerator, which a reader sends right before it reports its seal.
+`EpochReports` has the reports of the open epoch for the enumerator, which a reader sends just before it reports its
+seal.
 
-``source.order_by``: changes of one key in several partitions, put in order by a column of theirs. Pure.
+`new_images` implements ``source.order_by``: it orders changes of one key in several partitions by a column. Pure. Of
+all rows of a key, an upsert target holds the one with the greatest value of that column, in any order of reading: a
+sink that `keeps_greatest` takes that row from an epoch, and keeps the target's row if its value is greater. A
+before-image is therefore meaningless (it may be older than the target's row), and only new images are passed on. Rows
+with equal values keep the order in which they were read, which is arbitrary between partitions.
 
-Each row has the column's value; of all rows of a key the one with the greatest is what an upsert target holds, whoever
-read it first: a sink that `keeps_greatest` takes it from an epoch's rows, and leaves what it holds where that is
-greater. So a before-image says nothing (the row it takes back may be an older one than the target's), and only new
-images go on. Rows with equal values stand in the order in which they were read, which between partitions is any.
-
-A change that leaves nothing behind to compare with cannot be ordered, and is refused: a deletion, a key that moves, a
+A change that leaves no value to compare with cannot be ordered, and is refused: a deletion, a key that moves, a
 truncation. An older change from another partition would bring the row back.
 """
 
@@ -48,7 +48,7 @@ class EpochReports:
 
     def __init__(self) -> None:
         self._affected: set[TableId] = set()
-        #: Partitions in which each table's rows were met, and whether the enumerator was told.
+        #: Partitions with rows of each table, and whether the enumerator was told about them.
         self._homes: dict[tuple[TableId, str], bool] = {}
         self._emptied: list[TableEmptied] = []
         #: Only while partitions may share keys, which the enumerator knows.
@@ -59,7 +59,7 @@ class EpochReports:
         return self._keys is not None
 
     def check_keys(self) -> None:
-        """From now on, which keys come from which partition is told, too."""
+        """From now on, also report the keys of each partition."""
         self._keys = self._keys or NewKeys()
 
     def rows(self, table: TableId, split_id: str) -> None:
@@ -102,7 +102,7 @@ _ORDERED = frozenset(
 def new_images(
     table: TableId, batch: pa.RecordBatch, schema: TableSchema, *, order_by: str, split_id: str
 ) -> pa.RecordBatch:
-    """The rows of `batch` (of `schema`) that say what a row is now. Raises `DataError` where they have no order."""
+    """Return the new images in `batch` (of `schema`). Raises `DataError` if they have no order."""
     _check_column(table, schema, order_by)
     ops = batch.column("_op").to_numpy()
     before = np.flatnonzero(ops == RowKind.UPDATE_BEFORE)
@@ -135,7 +135,7 @@ def _check_column(table: TableId, schema: TableSchema, order_by: str) -> None:
 
 
 def _keep_their_key(batch: pa.RecordBatch, schema: TableSchema, ops: np.ndarray, before: np.ndarray) -> bool:
-    """Whether each before-image is followed by the new image of the same key."""
+    """Return True if each before-image is followed by the new image of the same key."""
     if not len(before):
         return True
     after = before + 1
@@ -160,7 +160,7 @@ class KafkaRecordEmitter:
         self.reports = EpochReports()
 
     def emit_record(self, batch: BufferedBatch, output: ReaderOutput, state: ActivePartition) -> None:
-        """Write the rows of `batch` and move the partition's position behind it."""
+        """Write the rows of `batch` and move the partition's position after it."""
         decoder_state = state.state.decoder
         if batch.decoded is not None:
             self._emit_items(batch, batch.decoded, output)

@@ -1,6 +1,7 @@
 """The partitions of a reader: each with its decoder, and a batch that waits to be emitted.
 
-A batch is judged once, when it is decoded, by what was known before it; while it waits for its schemas others may come.
+A batch is judged once, when it is decoded, by the facts known before it; while it waits for its schemas, others may
+arrive.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class KafkaReaderSettings:
     idle_after_s: float
     aligned: bool = False
     dead_letters: bool = False
-    #: Where masks hide something, nothing of messages that cannot be decoded may be shown, or kept.
+    #: If masks hide values, messages that cannot be decoded must not be shown or kept.
     masking: Masking = field(default_factory=Masking)
     order_by: str | None = None
     #: The follower of DDL messages.
@@ -45,7 +46,7 @@ class KafkaReaderSettings:
 
 @dataclass(slots=True)
 class ActivePartition:
-    """A partition being read: `state` is what was emitted of it, `until` ends this run."""
+    """A partition being read: `state` covers the emitted messages; `until` ends this run."""
 
     state: PartitionState
     until: int | None
@@ -78,10 +79,11 @@ class ActivePartition:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequirements:
-    """The demands and effects of a batch: schemas in the order of its items (a table's may change within it), the
-    events that remove all rows by the number of their item, new columns whose default rows that exist must have, what
-    is remembered of dropped columns behind it, and for items of rows the columns dropped before, whose default is not
-    given.
+    """The requirements and effects of a batch.
+
+    They are schemas in the order of its items (a table's may change within it), the events that remove all rows by the
+    number of their item, new columns whose default existing rows must have, the remembered dropped columns after the
+    batch, and, for items of rows, the columns dropped before, whose default is not filled in.
     """
 
     schemas: tuple[tuple[TableId, TableSchema], ...] = ()
@@ -147,7 +149,7 @@ class BufferedBatch:
 
 
 def is_truncation(batch: pa.RecordBatch) -> bool:
-    """Whether the batch is the row that empties its table."""
+    """Return True if the batch is the row that truncates its table."""
     return batch.num_rows == 1 and bool(batch.column("_op")[0].as_py() == RowKind.TRUNCATE)
 
 

@@ -1,7 +1,9 @@
-"""A consumer's messages as columns: a few whole-batch passes over confluent-kafka's objects, no loop of ours.
+"""Converts a consumer's messages to columns.
 
-Per message there remain confluent-kafka's own object and one C call for each of its parts; ``python -m bench topic``
-measures both. A partition's messages come in long runs, which are cut out of the columns without copying.
+A few passes over whole batches of confluent-kafka's objects, without a loop.
+
+Each message still costs confluent-kafka's own object and one C call for each of its parts; ``python -m bench topic``
+measures both. The messages of a partition come in long runs, which are cut out of the columns without copying.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ class Fetched:
 
     @property
     def last(self) -> tuple[int, int] | None:
-        """The place behind the last message, and the leader's epoch in which it was written, where that is known."""
+        """Return the offset after the last message, and the leader epoch in which it was written.
+
+        None if that is unknown.
+        """
         if self.batch is None or self.leader_epoch is None:
             return None
         return int(self.batch.offsets[-1]) + 1, self.leader_epoch
@@ -64,9 +69,9 @@ PartitionRecords = Fetched | LogEnd
 class PartitionStart:
     """A partition to read from `offset` on.
 
-    With `last`, which is a place at or before `offset` and a leader's epoch, reading begins there, and the broker is
-    asked first whether that epoch went so far (OffsetForLeaderEpoch, KIP-320): a log that was cut off before has other
-    messages there. It is not asked at `offset`: markers of a later epoch may lie in between.
+    If `last` is given, a position at or before `offset` with a leader epoch, reading begins there, and the broker is
+    first asked for the end of that epoch (OffsetForLeaderEpoch, KIP-320): a log that was truncated before that position
+    has other messages there. The check is not made at `offset`, because markers of a later epoch may lie in between.
     """
 
     topic: str

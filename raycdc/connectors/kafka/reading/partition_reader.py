@@ -1,8 +1,8 @@
-"""Reads all partitions of one reader over one consumer, in the fetcher's thread (FLIP-27's multiplexed model).
+"""Reads all partitions of one reader through one consumer, in the fetcher's thread (FLIP-27's multiplexed model).
 
-Partitions are added, removed, paused and resumed between two fetches. The consumer joins no group: it is told what to
-read from where, and commits nothing. A partition that waits is paused in the consumer, which keeps that while others
-are assigned; one that needs no reading any more is removed.
+Partitions are added, removed, paused and resumed between two fetches. The consumer joins no group: it is given
+partitions and offsets, and commits nothing. A waiting partition is paused in the consumer, which keeps the pause while
+others are assigned; a finished one is removed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from raycdc.source.reader.split_reader import SplitsAddition, SplitsChange, Spli
 
 #: Longest a fetch waits for messages, so that changes and the end do not.
 FETCH_WAIT_S = 0.1
-#: About what one fetch brings: large enough that per-batch work is small.
+#: The approximate size of one fetch: large enough that the work per batch is small.
 FETCH_BYTES = 8 << 20
 MESSAGES_MAX = 50_000
 MESSAGES_MIN = 100
-#: How often the ends of partitions are looked at (they come with each fetch response; nobody is asked).
+#: How often the ends of partitions are updated (they come with each fetch response, without a query).
 ENDS_EVERY_S = 0.5
 #: How often the broker is asked for the ends of paused partitions, which have no fetch responses.
 PAUSED_ENDS_EVERY_S = 2.0
@@ -56,7 +56,7 @@ _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_
 
 
 class LogEnds:
-    """Where partitions' logs end, which fetch responses tell, and a question of its own for those that are paused."""
+    """The ends of partitions: from fetch responses, and from a separate query for paused ones."""
 
     def __init__(self, config: KafkaSourceConfig, consumer: Consumer) -> None:
         self._config = config
@@ -67,7 +67,7 @@ class LogEnds:
         self._asked_s = 0.0
 
     def poll(self, positions: Mapping[str, TopicPartition], *, paused: Collection[str]) -> dict[str, int]:
-        """Where logs of `positions` end, as far as that was said since the last look; nobody is waited for."""
+        """Return the ends of the logs of `positions` that were received since the last look. Does not wait."""
         now_s = time.monotonic()
         if now_s < self._polled_s + ENDS_EVERY_S:
             return {}
@@ -85,7 +85,7 @@ class LogEnds:
         return ends
 
     def _ask(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
-        """One question for all of them, which the client's own thread waits for."""
+        """Query the ends of all `partitions` at the same time; the client's own thread waits for the answers."""
         if self._admin is None:
             self._admin = admin_client(client_properties(self._config), section="source")
         self._admin.hear()
@@ -94,8 +94,9 @@ class LogEnds:
         return dict(self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S))
 
     def _answered(self) -> dict[str, int]:
-        """The answers to `_ask`, once all are there. A failure is only a figure that is missing: what is wrong
-        with the cluster is told where it is read.
+        """Return the answers to `_ask`, once all are there. A failure only means a missing figure.
+
+        Problems with the cluster are reported by the reading itself.
         """
         if not all(future.done() for future in self._asked.values()):
             return {}
@@ -104,21 +105,23 @@ class LogEnds:
 
 
 class KafkaPartitionReader:
-    """`raycdc.source.reader.split_reader.SplitReader` of partitions. `retry_policy`: for how long an account may be
-    refused until it has another password; brokers that are away are waited for as long as it takes.
+    """A `raycdc.source.reader.split_reader.SplitReader` of partitions.
+
+    `retry_policy` limits how long an account may be refused until its password changes; unavailable brokers are waited
+    for without limit.
     """
 
     def __init__(self, config: KafkaSourceConfig, *, retry_policy: RetryPolicy = POLICY) -> None:
         self._config = config
         self._positions: dict[str, TopicPartition] = {}
-        #: Where reading is to go on; markers may lie between a position and it.
+        #: The next offset to read; markers may lie between a position and it.
         self._wanted: dict[str, int] = {}
         self._paused: set[str] = set()
         #: Ever read here: a message of a partition that was taken away may still come.
         self._topics: set[str] = set()
         self._message_bytes = 1024.0
         self._outage = ClusterOutage(config, retry_policy)
-        #: Times the cluster or a broker was away, and times a position was set anew by policy.
+        #: The number of outages of the cluster or a broker, and of positions replaced by policy.
         self.interruptions = 0
         self.resets = 0
         self._consumer = consumer_client(
@@ -190,7 +193,7 @@ class KafkaPartitionReader:
         self._outage.see_to(next(iter(self._topics), None), answered=bool(parts))
         for part in parts:
             self._positions[part.split_id].offset = part.next_offset
-        # Behind what came of their partitions before; what comes now was not fetched yet.
+        # They come after the earlier messages of their partitions; later messages were not fetched yet.
         resets = [self._handle(outage) for outage in outages]
         parts += [
             Fetched(split_id, self._positions[split_id].offset, None, 0, fetched_ms, reset=True)
@@ -216,7 +219,7 @@ class KafkaPartitionReader:
         self._consumer.close()
 
     def _handle(self, outage: FetchFailure) -> str | None:
-        """Bear with it, or raise its error. The partition, where its position was set anew."""
+        """Tolerate the error, or raise it. Returns the partition if its position was replaced."""
         code = outage.error.code()
         if outage.split_id and outage.split_id not in self._positions:
             return None  # Of a partition that was taken from us.
@@ -249,7 +252,7 @@ class KafkaPartitionReader:
             )
         low, high = found
         if where.offset < low <= self._wanted[split_id] <= high:
-            # Only markers are gone.
+            # Only markers are missing.
             self._go_on(split_id, self._wanted[split_id])
             return False
         policy = self._config.on_out_of_range
@@ -271,7 +274,7 @@ class KafkaPartitionReader:
         return True
 
     def _go_on(self, split_id: str, offset: int) -> None:
-        """Read on from `offset`, whatever was there before."""
+        """Continue at `offset`, in place of the present position."""
         where = self._positions[split_id]
         self._consumer.incremental_unassign([where])
         self._positions[split_id] = TopicPartition(where.topic, where.partition, offset)

@@ -56,7 +56,7 @@ from raycdc.state.manifests.manifest import TableEpoch
 
 
 class KafkaReaderFigures:
-    """Nothing depends on them. Times are wall-clock milliseconds, but for `now_s`."""
+    """Figures for observation only. Times are wall-clock milliseconds, except for `now_s`."""
 
     def __init__(self, *, now_s: Callable[[], float], wall_ms: Callable[[], int]) -> None:
         self._now_s = now_s
@@ -85,7 +85,7 @@ class KafkaReaderFigures:
         )
 
 
-#: How often the enumerator is told the watermarks, when partitions are kept together.
+#: How often watermarks are sent to the enumerator, when partitions are aligned.
 WATERMARKS_EVERY_S = 0.5
 
 
@@ -119,7 +119,7 @@ class ReaderAlignment:
         self._watermarks.add(split_id, now_s=self._now_s())
 
     def remove(self, split_id: str) -> None:
-        """Nothing of the partition is read any more; nor is it to go on when those that wait do."""
+        """Stop tracking a partition that is not read any more; it is not resumed with the waiting ones."""
         self._watermarks.remove(split_id)
         self.waiting.discard(split_id)
 
@@ -136,7 +136,7 @@ class ReaderAlignment:
         return min(self._watermarks.active(now_s=self._now_s()).values(), default=None)
 
     def step(self) -> None:
-        """Hold back partitions that are too far ahead, let the others go on, tell what ours have reached."""
+        """Hold back partitions that are too far ahead, resume others, and send our watermarks."""
         if not self._aligned:
             return
         now_s = self._now_s()
@@ -155,11 +155,13 @@ class ReaderAlignment:
 
 
 class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, ActivePartition]):
-    """See the module's docstring. `wall_ms` is only for figures and dead letters; nothing depends on it. Without
-    `identities` topics are trusted to stay what they are.
+    """The reader of topics' partitions; see the module's docstring.
+
+    `wall_ms` is only for figures and dead letters; nothing depends on it. Without `identities`, topics are assumed to
+    stay the same.
     """
 
-    #: While the cluster has not yet said that topics are what they were, nothing more is read.
+    #: While the cluster has not confirmed the identity of topics, nothing more is read.
     advances_cut = False
 
     def __init__(
@@ -214,7 +216,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
     def remove_splits(self, split_ids: Sequence[str]) -> None:
         super().remove_splits(split_ids)
         if self._held is not None and self._held.split.split_id in split_ids:
-            self._held = None  # It was not emitted: whoever has the partition next reads it again.
+            self._held = None  # It was not emitted: the partition's next reader reads it again.
 
     # -- events
 
@@ -245,7 +247,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
             case LogEnd(offset):
                 state.log_end = offset
             case Fetched(reset=True):
-                # By policy, maybe to before what was read: these messages are others than those that were there.
+                # By policy, possibly to before the last position: these messages differ from the earlier ones.
                 state.state = state.state.reset(batch.next_offset)
                 self.dirty = True
                 self.note_end(state)

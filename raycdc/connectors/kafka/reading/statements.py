@@ -1,16 +1,16 @@
-"""DDL messages of topics: what each asks of the reader, or why it cannot be followed. Pure.
+"""DDL messages of topics: the effect of each, or why it cannot be followed. Pure.
 
-A format says which message is one, what it tells by itself (`ChangeItem.events`) and its statement, which is read by
-whatever the composition root handed in (`raycdc.source.connector.SourceContext`).
+A format detects such messages, and returns their explicit events (`ChangeItem.events`) and their statement, which is
+parsed by a function of `raycdc.source.connector.SourceContext`.
 
 | the statement | becomes |
 |---|---|
 | CREATE TABLE | the table's schema, before its first row |
-| ADD COLUMN with a constant default | a column with that default for rows that exist; nothing if columns are given |
+| ADD COLUMN with a constant default | a column with that default in existing rows; nothing if columns are configured |
 | other new columns, DROP COLUMN, a wider type | nothing: rows show them; a dropped column is remembered |
-| ADD COLUMN with the name of a dropped one | refused: rows that exist lost the value that the target has |
-| TRUNCATE, DROP or CREATE OR REPLACE TABLE | a ``T`` row and the event, where all its rows are in this partition |
-| what changes rows that exist in another way | refused by name; ``format.ddl = "ignore"`` passes over all statements |
+| ADD COLUMN with the name of a dropped one | refused: existing rows lost the value that the target has |
+| TRUNCATE, DROP or CREATE OR REPLACE TABLE | a ``T`` row and the event, if all its rows are in this partition |
+| any other change of existing rows | refused; ``format.ddl = "ignore"`` skips all statements |
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from raycdc.transform.masks import masked_default
 
 Emptied = TruncateTableEvent | DropTableEvent
 Events = tuple[SchemaChangeEvent, ...]
-#: Reads a statement with a default database. Raises `StatementError` with the reason for what it cannot tell.
+#: Parses a statement with a default database. Raises `StatementError` with the reason if that is impossible.
 ReadStatement = Callable[[str, str], Events]
 Known = Callable[[TableId], TableSchema | None]
 #: Columns that statements dropped, by table, in lower case: some rows of the target have a value there.
@@ -54,9 +54,9 @@ _EXACT = _INTEGERS | {TypeKind.DECIMAL}
 
 @dataclass(frozen=True, slots=True)
 class StatementEffects:
-    """Schemas that must be in force when the message has passed, and tables whose rows it removes.
+    """The schemas in force after the message, and the tables whose rows it removes.
 
-    `defaults` are columns of these whose default the rows that exist get; `dropped` what is remembered from now on.
+    `defaults` are columns whose default existing rows get; `dropped` are columns to remember from now on.
     """
 
     schemas: Mapping[TableId, TableSchema] = field(default_factory=dict)
@@ -66,10 +66,10 @@ class StatementEffects:
 
 
 class DdlMessages:
-    """The followed part of DDL messages. `given`: the table's columns are the user's; `left_out`: types of events;
-    `ours`: tables that raycdc itself writes, which no statement is about whatever it says.
+    """The followed part of DDL messages.
 
-    Of columns that `masks` are about defaults are what these leave of them, and no error has values of a statement.
+    `given`: the table's columns are configured; `left_out`: types of events; `ours`: tables that raycdc itself writes,
+    which no statement concerns. Defaults of columns with `masks` are masked, and no error has values of a statement.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class DdlMessages:
     def followed(
         self, item: ChangeItem, known: Known, tables: Collection[TableId] = (), *, dropped: Dropped | None = None
     ) -> StatementEffects:
-        """The changes that `item` asks for where the tables are as `known` says; `tables` are those that it knows.
+        """Return the effects of `item` on the tables as `known` describes them; `tables` are all known ones.
 
-        `known` and `dropped` are as of the messages before it. Raises `SchemaError` for what cannot be done.
+        `known` and `dropped` are as of the previous messages. Raises `SchemaError` for an impossible change.
         """
         if not self._follow:
             return StatementEffects()
@@ -154,7 +154,7 @@ class DdlMessages:
         return replace(column, default=default, hidden=default is not None)
 
     def _events(self, item: ChangeItem, known: Known, tables: Collection[TableId]) -> Events:
-        """The statement's events; none where one that cannot be followed concerns no rows."""
+        """Return the statement's events; none if an unsupported one concerns no rows."""
         if not item.statement or self._read is None:
             return ()
         try:
@@ -163,14 +163,14 @@ class DdlMessages:
             concerned = {item.table, *(TableId(*name) for name in cause.tables)} - self._ours
             rows = any(known(table) is not None for table in concerned)
             if not (rows or any(table.db in cause.databases for table in set(tables) - self._ours)):
-                return ()  # There is no row that it could have changed; what comes says its own columns.
+                return ()  # There is no row that it could have changed; later rows show their columns.
             if self._masks:
                 raise refusal(self.shown(item), without_values(str(cause), item.statement)) from None
             raise refusal(item, str(cause)) from cause
 
 
 def check_default(item: ChangeItem, column: Column, in_force: TableSchema | None) -> None:
-    """Refuse a default that the rows that exist did not get, as another partition's rows came with the column first."""
+    """Raise if existing rows did not get a default, because another partition's rows had the column first."""
     there = None if in_force is None else _column(in_force, column.name)
     if there is None or there.default != column.default:
         raise _too_late(item, column)
@@ -233,9 +233,9 @@ def _column(schema: TableSchema, name: str) -> Column | None:
 
 
 def keeps_values(old: LogicalType, new: LogicalType) -> bool:
-    """Whether values of `old` that fit `new` are the same there; a server that is strict lets no others pass."""
+    """Return True if values of `old` that fit `new` are unchanged in it; a strict server allows no others."""
     if old.arrow() == new.arrow():
-        # As text, more digits after the point are another value.
+        # As text, more digits after the point are a different value.
         is_text = pa.types.is_string(old.arrow())
         return (new.fsp, new.scale) == (old.fsp, old.scale) if is_text else new.fsp >= old.fsp
     if old.kind in _INTEGERS and new.kind in _INTEGERS:

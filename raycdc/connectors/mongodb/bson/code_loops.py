@@ -10,14 +10,15 @@ DOUBLE, STRING, DOCUMENT, ARRAY, BINARY, UNDEFINED, OBJECT_ID, BOOLEAN = 1, 2, 3
 DATE, NULL, REGEX, DB_POINTER, CODE, SYMBOL, CODE_WITH_SCOPE = 9, 10, 11, 12, 13, 14, 15
 INT32, TIMESTAMP, INT64, DECIMAL128, MIN_KEY, MAX_KEY = 16, 17, 18, 19, 255, 127
 
-# The kinds of columns of text (`C_WIRE` of `raycdc.formats.loops.code_loops.K_TEXT`); one of bytes wants a subtype
+# The kinds of text columns (`C_WIRE` of `raycdc.formats.loops.code_loops.K_TEXT`); a column of bytes has a subtype
 # there.
 AS_STRING, AS_OBJECT_ID, AS_UUID, AS_DECIMAL128 = 0, 1, 2, 3
 # How a column of JSON spells values (`C_WIRE` of `K_JSON`).
 RELAXED, CANONICAL = 0, 1
 # Added where the column is the key: numbers that the server takes for the same are spelled the same.
 AS_KEY = 2
-# The kinds of columns of bytes beside binary data of a subtype (0 … 255): any value as BSON, a document's fields.
+# The kinds of columns of bytes other than binary data of a subtype (0 … 255): any value as BSON, and a document's
+# fields.
 AS_VALUE, AS_FIELDS = 256, 257
 
 #: Binary subtypes with a meaning here: the old binary has its length twice, the others are UUIDs.

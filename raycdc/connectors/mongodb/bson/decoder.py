@@ -1,7 +1,7 @@
-"""Raw BSON into Arrow: the loops' caller, which gives them room, and words to the values that they could not write.
+"""Decodes raw BSON into Arrow: calls the loops, enlarges their buffers, and explains values that they could not write.
 
-One decoder reads the documents of one collection in one layout. The server's bytes are not trusted: a
-damaged batch is a `DataError` after the rows before the damage, in time and memory that its size bounds.
+One decoder reads the documents of one collection in one layout. The server's bytes are not trusted: a damaged batch is
+a `DataError` after the rows before the damage, in time and memory bounded by its size.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from raycdc.formats.decoding.arena import Arena, WireColumn
 from raycdc.model import LogicalType, TypeKind, with_lost_values
 from raycdc.model.batch import BATCH_ROWS_MAX
 
-#: Bytes of BSON decoded before it is looked whether a batch is full: text may be many times as long.
+#: Bytes of BSON decoded before checking if a batch is full: text may be many times as long.
 WINDOW_BYTES = 1 << 20
-#: Bytes of columns after which a batch is cut; with those that another window adds it stays near the model's limit.
+#: Bytes of columns after which a batch is cut; with those of another window it stays near the model's limit.
 BATCH_BYTES = 6 << 20
 _GUESSES = 256
 _RESTS_FIRST = 256
-#: Names with types that are remembered (half as many), and those told at once.
+#: The number of remembered names with types (half of it), and of those reported in one call.
 _MET_SLOTS = 2048
 _FRESH_MAX = 64
 
@@ -68,14 +68,15 @@ TYPE_NAMES = {
 
 
 class DocumentDecoder:
-    """See the module's docstring. One thread at a time; `collection` and the `section` of the configuration that has
-    its columns are for messages.
+    """The decoder of one collection; see the module's docstring. One thread at a time.
+
+    `collection`, and the `section` of the configuration with its columns, are for messages.
     """
 
     def __init__(
         self, layout: CollectionLayout, *, collection: str, section: str = "source", watched: bool = False
     ) -> None:
-        """Where it is `watched`, `met` tells the elements that have no column."""
+        """With `watched`, `met` returns the elements without a column."""
         self._layout = layout
         self._collection = collection
         self._section = section
@@ -91,7 +92,7 @@ class DocumentDecoder:
         return f"DocumentDecoder({self._collection}, rows={self._arena.rows})"
 
     def decode(self, documents: bytes) -> Iterator[pa.RecordBatch]:
-        """Rows of documents that lie one behind the other, in batches that own their memory.
+        """Yield the rows of concatenated documents, in batches that own their memory.
 
         Rows that fill no batch stay here until `flush`, or the next call. Raises `DataError`.
         """
@@ -140,9 +141,9 @@ class DocumentDecoder:
                 raise self._error(documents, at)
 
     def met(self, documents: bytes) -> list[bytes]:
-        """Elements without a column in `documents`, which were decoded last: one of each name and type.
+        """Return elements without a column in the last decoded `documents`: one of each name and type.
 
-        An element that was told is not told again; nor are any more after a thousand, lest there be no end of them.
+        An element is returned once, and at most a thousand of them, to bound their number.
         """
         count = int(self._fields.state[codes.FRESH])
         self._fields.state[codes.FRESH] = 0
@@ -150,7 +151,7 @@ class DocumentDecoder:
 
     @property
     def met_all(self) -> bool:
-        """Whether so many elements without a column were met that no more are told."""
+        """Return True if the limit of elements without a column is reached."""
         return 2 * int(self._fields.state[codes.MET]) >= len(self._fields.met)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
@@ -168,7 +169,7 @@ class DocumentDecoder:
         return with_lost_values(batch, lost) if lost else batch
 
     def _key_fix(self, name: str) -> str:
-        """What to do about a key that its column cannot hold: a list of columns is of all that are wanted."""
+        """Return the remedy for a key that its column cannot hold: a list of columns must name all that are wanted."""
         types = {column.name: _named(column.type) for column in self._layout.fields} | {name: "json"}
         shown = list(types.items())[:_COLUMNS_SHOWN]
         listed = ", ".join(f"{_toml(column)} = {_toml(text)}" for column, text in shown)
@@ -213,7 +214,7 @@ class DocumentDecoder:
         return DataError(f"{where}: {name}, a column of type {logical.native}, {problem}. {fix}")
 
 
-#: So many columns are named to whoever is to list them all.
+#: The most columns named in a message.
 _COLUMNS_SHOWN = 50
 
 
@@ -243,7 +244,7 @@ def _wire_column(name: str, logical: LogicalType, spelling: Spelling) -> WireCol
 def fields_of(
     names: Sequence[bytes | None], columns: int, *, others: Sequence[int] = (), watched: bool = False
 ) -> FieldArrays:
-    """The table of `names`, which are those of the first columns; None for one that is no field.
+    """Return the table of `names`, which are those of the first columns; None for a column without a field.
 
     `others` are `FieldArrays.others` of the first columns.
     """

@@ -1,8 +1,7 @@
-"""Documents as the driver has them: the one name for an answer of the server and for a question to it.
+"""Documents in the driver's form: the common type of answers and requests.
 
-`Document` stands where the driver hands a document over, or takes one, and nowhere else: behind that its parts have
-types of their own. The options say how BSON is read: dates are numbers, because not every date of BSON is one of
-Python.
+`Document` is used only at calls of the driver; other code has types of its own. The options say how BSON is read: dates
+are numbers, because not every date of BSON is one of Python.
 """
 
 from __future__ import annotations

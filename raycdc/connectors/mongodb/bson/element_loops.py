@@ -1,6 +1,6 @@
-"""Elements of a BSON document, compiled: where a value ends, names, UTF-8.
+"""Elements of a BSON document, compiled: the ends of values, names, and UTF-8 checks.
 
-Nothing is believed of the bytes: every length is compared with what is left of the container it is in.
+The bytes are not trusted: every length is compared with the rest of its container.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def name_end(data: Any, at: Any, end: Any) -> Any:
 
 @inlined
 def _string_end(data: Any, at: Any, end: Any) -> Any:
-    """Behind a length, so many bytes and their NUL; -1 if something else is there."""
+    """Return the offset after a length, that many bytes and their NUL; -1 for anything else."""
     if end - at < 5:
         return np.int64(-1)
     length = int32_at(data, at)
@@ -66,7 +66,7 @@ def _string_end(data: Any, at: Any, end: Any) -> Any:
 
 @inlined
 def container_end(data: Any, at: Any, end: Any) -> Any:
-    """Behind the document or array at `at`; -1 if its length is none it can have."""
+    """Return the offset after the document or array at `at`; -1 if its length is impossible."""
     if end - at < 5:
         return np.int64(-1)
     length = int32_at(data, at)
@@ -108,9 +108,9 @@ def _rare_end(data: Any, kind: Any, at: Any, end: Any) -> Any:
 
 @inlined
 def value_end(data: Any, kind: Any, at: Any, end: Any) -> Any:
-    """Behind the value at `at`, or -1 for an unknown type or a length that leads beyond `end`.
+    """Return the offset after the value at `at`; -1 for an unknown type or a length that leads beyond `end`.
 
-    The inside of a document or an array is not looked at.
+    The content of a document or an array is not checked.
     """
     if kind == INT32:
         last = at + 4
@@ -146,7 +146,10 @@ def value_end(data: Any, kind: Any, at: Any, end: Any) -> Any:
 
 @helper
 def is_utf8(data: Any, at: Any, end: Any) -> Any:
-    """Whether the bytes are well-formed UTF-8 (RFC 3629: no surrogates, nothing overlong, nothing beyond U+10FFFF)."""
+    """Return True if the bytes are well-formed UTF-8 (RFC 3629.
+
+    No surrogates, no overlong forms, nothing above U+10FFFF).
+    """
     high_bits = np.int64(-0x7F7F7F7F7F7F7F80)
     while at < end:
         while end - at >= 8 and (load(data, at, 64) & high_bits) == 0:

@@ -1,7 +1,7 @@
-"""Change events, one behind the other, compiled: the kind of each and the places of its documents; then those as rows.
+"""Concatenated change events, compiled: the kind of each and the positions of its documents; then those as rows.
 
-`scan` looks at the fields of the envelope and steps over what is in the documents. `document_rows` writes the documents
-that were chosen, in the order given: a change may have two, and a deletion has but its key.
+`scan` reads the fields of the envelope and skips the documents. `document_rows` writes the chosen documents in the
+given order: a change may have two, and a deletion has only its key.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """BSON values as MongoDB Extended JSON v2, compiled: relaxed or canonical text of any value, however nested.
 
-In a key numbers that are equal are spelled the same (`number_loops`).
-
-The walk keeps its own stack and takes every length with a grain of salt, as the bytes inside a document were not looked
-at before. The form of each type is in the specification's table ("Extended JSON", mongodb/specifications).
+In a key, equal numbers have the same text (`number_loops`). The walk keeps its own stack and checks every length,
+because the bytes inside a document were not checked before. The form of each type is in the specification's table
+("Extended JSON", mongodb/specifications).
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ from raycdc.core.compiled import load
 from raycdc.formats.loops.code_loops import FULL, OK
 from raycdc.formats.loops.compiling import helper
 
-#: Room for all that stands around a value: the longest frame, the text of a number, and closing what is open.
+#: Room for the text around a value: the longest frame, the text of a number, and closing brackets.
 ROOM = 640
-#: Where in that room a number is put together, behind its longest text.
+#: The offset in that room at which a number is built, after its longest text.
 ASIDE = 400
 #: A character may take six bytes (``\\u0001``).
 WIDEST = 6

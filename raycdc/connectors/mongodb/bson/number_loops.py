@@ -1,13 +1,13 @@
-"""Numbers as keys, compiled: those that the server takes for the same (1, 1.0 and a decimal128 of 1.00) become one.
+"""Numbers in keys, compiled: numbers that the server treats as equal (1, 1.0 and a decimal128 of 1.00) become one.
 
 | the number is | and becomes |
 |---|---|
-| whole, and a long could hold it | that whole number; zero has no sign |
-| exact in a double, infinite, or no number | that double |
-| another decimal128, of at most 19 digits | itself without zeros at its end |
+| an integer in the range of a long | that integer; zero has no sign |
+| exact in a double, infinite, or not a number | that double |
+| another decimal128, of at most 19 digits | itself without trailing zeros |
 | any other | itself |
 
-So decimals beyond a long's range, and those of more than 19 digits, stay as they are written.
+Decimals beyond a long's range, and those of more than 19 digits, therefore stay as they are written.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _decimal(bits: Any, top: Any) -> Any:
         value //= 10
         power += 1
     signed = -value if negative else value
-    # A number that is no multiple of so many fives is no sum of halves.
+    # A number that is not divisible by this power of five is no sum of binary fractions.
     rest = value
     halves = np.int64(0)
     while power + halves < 0 and rest % 5 == 0 and halves < _HALVES_MAX:

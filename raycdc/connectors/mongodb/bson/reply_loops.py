@@ -1,7 +1,7 @@
-"""The documents in a server's reply, compiled: where its batch lies, and its documents one behind the other.
+"""The documents in a server's reply, compiled: finds the batch and concatenates its documents.
 
 A reply to ``find``, ``aggregate`` or ``getMore`` is ``{cursor: {nextBatch: [document, …], …}, …}`` (MongoDB manual,
-"Database Commands"); in the array each document stands behind its number.
+"Database Commands"); in the array each document follows its index.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _is(data: Any, at: Any, stop: Any, name: Any) -> Any:
 
 @helper
 def _field(data: Any, at: Any, end: Any, kind: Any, name: Any, other: Any) -> Any:
-    """In the document at `at`, the field of this type and one of two names: where it and its value begin, or -1."""
+    """Return where the field of this type and one of two names, and its value, begin in the document at `at`, or -1."""
     last = container_end(data, at, end)
     index = at + 4
     while last >= 0 and index < last - 1:
@@ -46,7 +46,7 @@ def _field(data: Any, at: Any, end: Any, kind: Any, name: Any, other: Any) -> An
 
 @njit
 def find_batch(data: Any) -> tuple[int, int, int, int]:
-    """Where the cursor begins, the batch as its field, the array itself, and its end; -1 where there is none."""
+    """Return the offsets of the cursor, the batch's field, the array itself, and its end; -1 if there is none."""
     _, cursor = _field(data, np.int64(0), len(data), DOCUMENT, _CURSOR, _CURSOR)
     if cursor < 0:
         return cursor, cursor, cursor, cursor

@@ -1,4 +1,4 @@
-"""How large documents are that lie one behind the other, compiled."""
+"""The sizes of concatenated documents, compiled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raycdc.formats.loops.compiling import njit
 
 @njit
 def larger_than(data: Any, limit: int) -> int:
-    """How many documents in `data` have more than `limit` bytes; the count ends at damage."""
+    """Return the number of documents in `data` with more than `limit` bytes; the count ends at damage."""
     at = 0
     count = 0
     size = len(data)

@@ -106,7 +106,7 @@ def base64_text(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
 
 @helper
 def string_text(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
-    """A JSON string with its quotes; up to six bytes for each of its own (RFC 8259, section 7)."""
+    """Write a JSON string with its quotes; up to six bytes per input byte (RFC 8259, section 7)."""
     out[to] = 34
     to += 1
     start = at
@@ -143,7 +143,7 @@ def string_text(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
 
 @inlined
 def is_finite(bits: Any) -> Any:
-    """Whether the double with these bits is a number."""
+    """Return True if the double with these bits is finite."""
     return (bits & _INFINITY) != _INFINITY
 
 
@@ -235,7 +235,7 @@ def decimal128_text(data: Any, at: Any, out: Any, to: Any) -> Any:
 
 @helper
 def _pointed(out: Any, first: Any, last: Any, exponent: Any, to: Any) -> Any:
-    """The digits in ``out[first:last]``, behind `to`, with point and exponent."""
+    """Write the digits in ``out[first:last]`` after `to`, with point and exponent."""
     count = last - first
     whole = exponent + count
     if exponent > 0 or whole <= -6:

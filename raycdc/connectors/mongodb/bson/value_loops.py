@@ -1,9 +1,9 @@
 """One BSON value into one cell of an Arrow column, compiled.
 
-`put_value` is the one entry. A value is written as it is or not at all: one that a column cannot hold exactly (a number
-too great or with a fraction, a text where a number belongs, an identifier of another type) is an outcome for the caller
-to act on. Numbers of different types that are equal are the same value, as for the server; so the sign of zero
-and the trailing zeros of a decimal128 are kept only by columns of their own type and of JSON.
+`put_value` is the entry point. A value is written exactly or not at all: if a column cannot hold it exactly (a number
+too great or with a fraction, a text instead of a number, an identifier of another type), the caller must handle that.
+As for the server, equal numbers of different types are the same value; the sign of zero and the trailing zeros of a
+decimal128 are kept only by columns of their own type and of JSON.
 
 | column | takes |
 |---|---|
@@ -241,7 +241,7 @@ def put_any(data: Any, kind: Any, at: Any, end: Any, a: Any, col: Any, row: Any,
 
 @helper
 def is_own(data: Any, kind: Any, at: Any, a: Any, col: Any) -> Any:
-    """Whether the value is of the column's own type, and not only equal to one."""
+    """Return True if the value is of the column's own type, and not only equal to one."""
     wants = a.col[col, C_KIND]
     if wants == K_INT:
         return kind == (INT32 if a.col[col, C_P1] == 4 else INT64)

@@ -1,8 +1,8 @@
-"""Documents, one behind the other, into the rows of an arena, compiled.
+"""Decodes concatenated documents into the rows of an arena, compiled.
 
-The fields of a collection mostly come in the same order: which column stood at a place in the document before is
-guessed first, and only a guess that fails costs a look into the table of names. A document is a row when all of it is
-written; where room is wanting, or a value does not fit, the row is begun again or never was.
+The fields of a collection mostly come in the same order, so the column at the same place of the previous document is
+tried first, and only a mismatch costs a lookup in the table of names. A document becomes a row when all of it is
+written; if room is missing, or a value does not fit, the row is repeated or dropped.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from raycdc.formats.loops.compiling import helper, inlined, njit
 
 
 class FieldArrays(NamedTuple):
-    """How a document's fields become columns, and the loop's memory.
+    """The table from a document's fields to columns, and the loop's memory.
 
-    Column ``c`` takes the field whose name is ``names[spans[c, 0]:][:spans[c, 1]]``; a length of -1: none, the column
-    is filled otherwise. `table` finds columns by a hash of the name (-1: free). `guess` remembers which column stood
-    where in the document before, `seen` in which document a column was met last. `rest` holds where elements begin that
-    have no column. `stack` and `scratch` are work space, `state` has the places that `code_loops` names.
+    Column ``c`` takes the field whose name is ``names[spans[c, 0]:][:spans[c, 1]]``; a length of -1: the column is
+    filled otherwise. `table` finds columns by a hash of the name (-1: free). `guess` has the column at each place of
+    the previous document, `seen` the document in which a column was last met. `rest` has the offsets of elements
+    without a column. `stack` and `scratch` are work space, `state` has the entries named in `code_loops`.
 
     A value that a column cannot hold goes to the column ``others[c]`` of JSON (-1: there is none). `met` has the names
-    and types of elements that went to the rest (-1: free; no places: not wanted), and `fresh` has where the ones begin
-    and end that were entered since it was last looked at.
+    and types of elements that went to the rest (-1: free; no entries: not wanted), and `fresh` has the ranges of those
+    added since the last call.
     """
 
     names: npt.NDArray[np.uint8]
@@ -78,7 +78,7 @@ class FieldArrays(NamedTuple):
 
 @inlined
 def same_name(data: Any, at: Any, end: Any, fields: Any, column: Any) -> Any:
-    """Whether the name at `at` is the column's, and where it ends."""
+    """Return whether the name at `at` is the column's, and where it ends."""
     length = fields.spans[column, 1]
     stop = at + length
     if length < 0 or stop >= end or data[stop] != 0:
@@ -129,7 +129,7 @@ def enter(fields: FieldArrays) -> None:
 
 @helper
 def _room(a: Any, slot: Any, to: Any, size: Any) -> Any:
-    """Whether `size` bytes fit behind `to`; notes the size that is wanted where they do not."""
+    """Return True if `size` bytes fit after `to`; otherwise note the needed size."""
     need = to + size
     if need <= a.slot[slot, S_BASE] + a.slot[slot, S_ROOM]:
         return True
@@ -165,7 +165,7 @@ def _put_fields(data: Any, fields: Any, count: Any, last: Any, a: Any, column: A
 
 @helper
 def _note(data: Any, index: Any, stop: Any, over: Any, fields: Any) -> Any:
-    """Enter the element at `index`, its name up to `stop`, into what was met, unless that is full."""
+    """Add the element at `index`, whose name ends at `stop`, to `met`, unless that is full."""
     state = fields.state
     size = len(fields.met)
     if state[FRESH] == len(fields.fresh) or 2 * state[MET] >= size:
@@ -249,8 +249,9 @@ def _put_whole(data: Any, at: Any, last: Any, fields: Any, a: Any, column: Any, 
 def document_row(
     data: Any, at: Any, last: Any, fields: Any, a: Any, row: Any, key: Any, whole: Any, rest: Any, on_type_mismatch: Any
 ) -> Any:
-    """One document into one row: `OK`, `FULL`, `REST_FULL` negated, or what is wrong (`FieldArrays.state` says
-    where).
+    """Decode one document into one row: return `OK`, `FULL`, `REST_FULL` negated, or an error code.
+
+    `FieldArrays.state` has the place of the error.
     """
     state = fields.state
     state[OPEN] += 1
@@ -352,10 +353,10 @@ def document_row(
 def decode(
     data: Any, at: int, stop: int, fields: FieldArrays, a: Any, key: int, whole: int, rest: int, on_type_mismatch: int
 ) -> int:
-    """Documents from `at` on into rows, until one begins at `stop` or later; says why it stopped.
+    """Decode documents from `at` on into rows, until one begins at `stop` or later; return why it stopped.
 
-    `key`, `whole` and `rest` are the columns of the key, the whole document and what has no other column (-1: none).
-    ``state[AT]`` is where to go on; after `FAILED`, ``state[CODE_AT]`` is what was wrong with the document there.
+    `key`, `whole` and `rest` are the columns of the key, the whole document and all fields without a column (-1: none).
+    ``state[AT]`` is where to continue; after `FAILED`, ``state[CODE_AT]`` is the error of the document there.
     """
     state = fields.state
     while at < stop:

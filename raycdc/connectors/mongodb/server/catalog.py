@@ -63,8 +63,8 @@ _NOT_UNDERSTOOD = frozenset({2, 9, 14, 168, 16410, 31249, 31250, 31254, 31303, 3
 class CollectionEntry:
     """A name in the answer of ``listCollections``. Views and time series are not of the kind `COLLECTION`.
 
-    `uuid` is in hexadecimal ("": not told), and `locale` that of the order of its keys, None for the order of their
-    bytes that nobody chose. `keeps_images`: the server keeps the documents before and after changes.
+    `uuid` is in hexadecimal ("": unknown), and `locale` that of the order of its keys, None for the default order of
+    their bytes. `keeps_images`: the server keeps the documents before and after changes.
     """
 
     table: TableId
@@ -95,11 +95,10 @@ class Size:
 
 
 def discover(client: Client, selector: TableSelector, *, complete: bool = True) -> dict[TableId, str]:
-    """The captured collections, with their UUIDs in hexadecimal.
+    """Return the captured collections, with their UUIDs in hexadecimal.
 
-    Raises `SourceError` for a named one that is missing, if they are to be `complete`.
-
-    Views, time series and the server's own collections are none: a pattern passes over them.
+    Raises `SourceError` for a named one that is missing, if they must be `complete`. Views, time series and the
+    server's own collections are left out.
     """
     every = listed(client, selector)
     there = {t: entry.uuid for t, entry in every.items() if entry.kind == COLLECTION and selector.matches(t)}
@@ -132,7 +131,7 @@ def entries_of(client: Client, database: str) -> list[CollectionEntry]:
 
 
 def entry_of(client: Client, table: TableId, *, doing: str) -> CollectionEntry | None:
-    """The entry of a name as it is now; None where nothing has that name. `doing` is for errors."""
+    """Return the present entry of a name; None if it does not exist. `doing` is for errors."""
     with errors(client, f"{doing} {table}"):
         entries = list(client[table.db].list_collections(filter={"name": table.table}))
     return CollectionEntry.of(table.db, dict(entries[0])) if entries else None
@@ -151,7 +150,7 @@ def require_followable(client: Client, tables: Iterable[TableId]) -> None:
 
 
 def require_selectable(client: Client, table: TableId, selection: CollectionSelection) -> None:
-    """Raises `ConfigError` for a filter, or fields, that the server does not understand. No document is looked at."""
+    """Raise `ConfigError` for a filter, or fields, that the server does not accept. No document is read."""
     if not selection.filter and not selection.fields:
         return
     name = f"source.snapshot.filter, source.snapshot.fields: {table}"
@@ -171,32 +170,38 @@ def require_selectable(client: Client, table: TableId, selection: CollectionSele
 
 
 def keep_images(client: Client, tables: Iterable[TableId]) -> bool:
-    """Whether the server keeps the documents before and after changes of all these collections (6.0 and later)."""
+    """Return True if the server keeps images of all these collections (6.0 and later).
+
+    Images are the documents before and after changes.
+    """
     entries = (entry_of(client, table, doing="looking at") for table in tables)
     return all(entry is not None and entry.keeps_images for entry in entries)
 
 
 def found(client: Client, table: TableId) -> str | None:
-    """The UUID of a collection in hexadecimal ("": not told), or None where there is no such collection."""
+    """Return the UUID of a collection in hexadecimal ("": unknown), or None if there is no such collection."""
     entry = entry_of(client, table, doing="looking for")
     return entry.uuid if entry is not None and entry.kind == COLLECTION else None
 
 
 def is_collated(client: Client, table: TableId) -> bool:
-    """Whether the keys of a collection are in the order of a language, not of their bytes."""
+    """Return True if the keys of a collection are ordered by a language, not by their bytes."""
     entry = entry_of(client, table, doing="looking for")
     return entry is not None and entry.locale is not None
 
 
 def uuid_text(uuid: bytes | UUID | None) -> str:
-    """A collection's UUID in hexadecimal; empty where the server tells none."""
+    """Return a collection's UUID in hexadecimal; empty if the server gives none."""
     if uuid is None:
         return ""
     return uuid.hex() if isinstance(uuid, bytes) else uuid.hex
 
 
 def size_of(client: Client, table: TableId) -> Size:
-    """Count and bytes of a collection, over all shards; bytes by a sample where the server tells the count alone."""
+    """Return count and bytes of a collection, over all shards.
+
+    Bytes from a sample if the server gives only the count.
+    """
     with errors(client, f"asking for the size of {table}"):
         shards = list(client[table.db][table.table].aggregate([{"$collStats": {"storageStats": {}}}]))
     stats = [shard["storageStats"] for shard in shards]
@@ -258,7 +263,7 @@ def inferred(documents: Sequence[RawBSONDocument], *, fields_max: int, exact: bo
 
 
 def sample_of(client: Client, table: TableId, size: int, fields: Sequence[str] = ()) -> list[RawBSONDocument]:
-    """Documents of a collection as the server draws them, or what it has of them for some fields."""
+    """Return a random sample of a collection's documents, or some fields of them."""
     collection = client[table.db].get_collection(table.table, codec_options=RAW)
     stages: list[Document] = [{"$sample": {"size": size}}]
     if fields:
@@ -269,7 +274,7 @@ def sample_of(client: Client, table: TableId, size: int, fields: Sequence[str] =
 
 
 def is_fit(name: str) -> bool:
-    """Whether every target can have a column of that name."""
+    """Return True if every target can have a column of that name."""
     return bool(name) and UNFIT_NAME.search(name) is None and not reserved_column([name]) and name != "_rest"
 
 
@@ -305,7 +310,7 @@ class ShardKey:
 
     @property
     def ordered(self) -> bool:
-        """Whether documents are spread by the values of all fields, and not by a hash of one."""
+        """Return True if documents are distributed by the values of all fields, and not by a hash."""
         return all(order == 1 for _, order in self.fields)
 
     def parts_of_id(self) -> list[str]:
@@ -324,7 +329,7 @@ class ShardedCollection:
     uuid: Binary | None
 
     def lower_bounds(self, client: Client) -> list[LowerBound]:
-        """Where the cluster's chunks begin. Raises the driver's errors."""
+        """Return the lower bounds of the cluster's chunks. Raises the driver's errors."""
         # Chunks name their collection by its UUID since 5.0, by its name before.
         own = {"$or": [{"ns": self.table.dotted}, *([] if self.uuid is None else [{"uuid": self.uuid}])]}
         chunks = client.get_database("config", codec_options=PLAIN)["chunks"].find(own, {"min": 1})
@@ -338,7 +343,7 @@ class LowerBound:
     values: tuple[Any, ...]
 
     def is_least(self, fields: Sequence[str]) -> bool:
-        """Whether nothing comes before it by the first fields of the key, which `fields` are."""
+        """Return True if it is the least bound by the first fields of the key, which `fields` are."""
         return all(isinstance(value, bson.MinKey) for value in self.values[: len(fields)])
 
 

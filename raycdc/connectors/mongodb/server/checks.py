@@ -1,8 +1,6 @@
-"""The questions of ``raycdc check`` to MongoDB: is it there, may we read, how would collections be cut, what is
-missing.
+"""Checks of ``raycdc check`` and ``raycdc plan`` for MongoDB: access, cut of the collections, missing settings.
 
-The questions of ``raycdc check`` and ``raycdc plan`` to a MongoDB about its captured
-collections. Changes nothing.
+Changes nothing.
 """
 
 from __future__ import annotations
@@ -44,9 +42,9 @@ _LATER = "Collections that match it and are created while the pipeline runs are 
 def check_source(
     client: Client, info: MongoDbServerInfo, config: MongoDbSourceConfig, *, complete: bool = True
 ) -> tuple[list[CheckResult], list[TableId]]:
-    """All findings, and the collections there are; one that is named must be, if they are to be `complete`.
+    """Return all findings, and the existing collections; named ones must exist if they must be `complete`.
 
-    Raises `SourceUnavailableError` where nobody answers.
+    Raises `SourceUnavailableError` if no server answers.
     """
     kind = "a mongos" if info.is_mongos else f"replica set {info.replica_set}" if info.replica_set else "a standalone"
     results = [
@@ -125,7 +123,7 @@ def _readable(client: Client, config: MongoDbSourceConfig, table: TableId) -> Ch
 
 
 def _cuts(client: Client, info: MongoDbServerInfo, config: MongoDbSourceConfig, table: TableId) -> list[CheckResult]:
-    """How the collection would be cut, and why not by a strategy that was asked for."""
+    """Return how the collection would be cut, and why not by a configured strategy."""
     try:
         cuts = cut(client, info, table, config.snapshot)
     except SourceUnavailableError:
@@ -145,9 +143,9 @@ def _cuts(client: Client, info: MongoDbServerInfo, config: MongoDbSourceConfig, 
 
 
 def findings(config: MongoDbSourceConfig, context: SourceContext, *, complete: bool) -> SourceFindings:
-    """All findings, and the collections that are captured. `complete`: one that is named must be there.
+    """Return all findings, and the captured collections. `complete`: named ones must exist.
 
-    Raises `SourceError` when the server cannot be asked at all.
+    Raises `SourceError` when the server cannot be queried at all.
     """
     with connect(config.uri) as client:
         results, tables = check_source(client, probe(client), config, complete=complete)
@@ -182,7 +180,7 @@ def _copies(config: MongoDbSourceConfig, context: SourceContext) -> list[CheckRe
 def _check_masks(
     client: Client, config: MongoDbSourceConfig, context: SourceContext, tables: Collection[TableId]
 ) -> list[CheckResult]:
-    """Whether masks of collections' fields hide them."""
+    """Check that masks of collections' fields are effective."""
     masks = context.masking.masks
     if not masks or not tables:
         return []

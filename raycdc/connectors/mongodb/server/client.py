@@ -36,11 +36,11 @@ Client = MongoClient[Document]
 VERSION_MIN = (4, 0)
 #: First version whose change streams say where they are while nothing happens.
 VERSION_WITH_POSITIONS = (4, 0, 7)
-#: Codes of errors after which the same may work: nodes that step down, start or stop, and cursors that are gone
-#: (MongoDB manual, "Error Codes"; the drivers' list of retryable reads, and 43 CursorNotFound).
+#: Codes of temporary errors: nodes that step down, start or stop, and lost cursors (MongoDB manual, "Error Codes"; the
+#: drivers' list of retryable reads, and 43 CursorNotFound).
 _RETRYABLE_CODES = frozenset({6, 7, 43, 50, 89, 91, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 UNAUTHORIZED = 13
-#: The owner of a log that a router tells: states have an empty name for it, which is another than any replica set's.
+#: The owner of a router's log: states have an empty name for it, which differs from any replica set's.
 MONGOS = "a mongos or no replica set"
 _AUTHENTICATION_FAILED = 18
 #: The address of each client, as the configuration has it.
@@ -49,7 +49,7 @@ _SECRETS: WeakKeyDictionary[Client, Secret] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class MongoDbServerInfo:
-    """The answers of a server about itself; `replica_set` is empty for one that is in none, and behind a ``mongos``."""
+    """A server's answers about itself; `replica_set` is empty for one that is in none, and behind a ``mongos``."""
 
     address: str
     version: tuple[int, ...]
@@ -67,9 +67,9 @@ class MongoDbServerInfo:
 
 
 def connect(uri: Secret, *, key_path: str = "source.uri") -> Client:
-    """A client; nothing is asked of a server yet. Raises `ConfigError` for a text that is no connection string.
+    """Return a client without contacting a server. Raises `ConfigError` for an invalid connection string.
 
-    `key_path` is where the configuration has it.
+    `key_path` is its configuration key.
     """
     try:
         text = newest(uri.reveal())
@@ -88,7 +88,7 @@ def connect(uri: Secret, *, key_path: str = "source.uri") -> Client:
 
 
 def probe(client: Client, *, key_path: str = "source.uri") -> MongoDbServerInfo:
-    """Ask a server what it is. Raises `SourceError` for one that is too old."""
+    """Query a server's version and kind. Raises `SourceError` for one that is too old."""
     with errors(client, key_path=key_path):
         hello = client.admin.command("hello")
         version = tuple(client.server_info()["versionArray"][:3])
@@ -99,15 +99,16 @@ def probe(client: Client, *, key_path: str = "source.uri") -> MongoDbServerInfo:
 
 
 def address_of(client: Client, key_path: str = "source.uri") -> str:
-    """Where the client connects to, for messages; never with its credentials."""
+    """Return the client's address for messages, without its credentials."""
     nodes = sorted(f"{host}:{port}" for host, port in client.nodes)
     return ",".join(nodes) or f"the MongoDB of {key_path}"
 
 
 @contextmanager
 def errors(client: Client, what: str = "", *, key_path: str = "source.uri") -> Iterator[None]:
-    """Driver errors as ours: `SourceUnavailableError` where trying again may help, else `SourceError`. `key_path` is
-    where the configuration has the address.
+    """Turn driver errors into `SourceUnavailableError` if a retry may help, else into `SourceError`.
+
+    `key_path` is the configuration key of the address.
     """
     if what:
         note(what)
@@ -135,7 +136,7 @@ def _no_server(cause: PyMongoError) -> bool:
 
 
 def _without_topology(cause: PyMongoError) -> str:
-    """The driver's text without its own settings and objects, which say the same once more."""
+    """Return the driver's text without its own settings and objects, which repeat the same."""
     return re.sub(r" \(configured timeouts: [^)]*\)", "", str(cause).partition(", Timeout: ")[0]).rstrip(".")
 
 

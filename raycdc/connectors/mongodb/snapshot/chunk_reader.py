@@ -1,9 +1,8 @@
 """Reads one chunk of a collection: raw batches of BSON in a range of `_id`, decoded into inserts. Blocks.
 
-The documents that a backfill reads again (`raycdc.source.split.BackfillRows`), as a query.
-
-A predicate is a filter in Extended JSON, as ``find`` takes it. Before anything begins the server is asked to read it,
-so that one that it does not understand ends nothing.
+It also has the query for the documents that a backfill reads again (`raycdc.source.split.BackfillRows`): a predicate is
+a filter in Extended JSON, as for ``find``. Before anything begins the server parses it, so that an invalid one does no
+harm.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ from raycdc.source.snapshot.reader.reading import HighWatermark
 from raycdc.source.snapshot.rereading.backfill_keys import keys_of_text
 from raycdc.source.split import BackfillRows, OpenedAt, SnapshotSplit
 
-#: A filter has at most so many characters: it is in the state, and in each of its chunks.
+#: The length limit of a filter, because it is in the state, and in each of its chunks.
 WHERE_MAX = 16_384
-#: How long the server looks for a first document, to see that it takes the filter.
+#: How long the server may search for a first document when the filter is tested.
 ASKED_MS = 1_000
 
 
 def with_rows(
     selection: CollectionSelection, layout: CollectionLayout, again: BackfillRows | None
 ) -> CollectionSelection:
-    """`selection`, and that a document is one of those that are read again."""
+    """Return `selection` combined with the condition for the documents to read again."""
     if again is None:
         return selection
     parts = [part for part in (selection.filter, again.where) if part]
@@ -83,7 +82,7 @@ def require_rows(client: Client, table: TableId, layout: CollectionLayout, again
             next(client[table.db][table.table].find(query).limit(1).max_time_ms(ASKED_MS), None)
     except SourceError as cause:
         if isinstance(cause.__cause__, ExecutionTimeout):
-            return  # It understands the filter, and no document met it so far.
+            return  # The server accepts the filter, and has found no document so far.
         if isinstance(cause, SourceUnavailableError) or not isinstance(cause.__cause__, OperationFailure):
             raise
         raise ConfigError(
@@ -93,7 +92,7 @@ def require_rows(client: Client, table: TableId, layout: CollectionLayout, again
 
 
 def _said(cause: OperationFailure) -> str:
-    """What the server says, without the query that it repeats."""
+    """Return the server's message without the query that it repeats."""
     return str((cause.details or {}).get("errmsg", cause))
 
 
@@ -104,11 +103,12 @@ NO_LOG = 0
 
 
 class MongoDbChunkReader:
-    """`raycdc.source.snapshot.reader.reading.ChunkReader`. Used by one thread, but for `wake_up`.
+    """The `raycdc.source.snapshot.reader.reading.ChunkReader`. Used by one thread, except for `wake_up`.
 
-    Documents that a majority of the set has acknowledged; each of the chunk exactly once, as `_id` never changes, or as
-    all chunks are read as of one cluster time. The cursor lives for one chunk. `selection_of` tells which part of
-    a collection is read. A collection that is another one than was planned, before or after, is a `SourceError`.
+    It reads documents that a majority of the set has acknowledged, each of the chunk exactly once, because `_id` never
+    changes, or because all chunks are read as of one cluster time. The cursor lives for one chunk. `selection_of`
+    returns which part of a collection is read. A different collection than planned, before or after the read, is a
+    `SourceError`.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class MongoDbChunkReader:
         wanted = list(selection.fields) or named
         size = self._batch_documents
         cursor = RawFind(collection, selection.query(), wanted, limit=selection.limit, batch_size=size, session=session)
-        # By the index always: a scan meets a document twice that goes and comes again behind it.
+        # Always by the index: a scan meets a document twice that is deleted and inserted again after the cursor.
         lower, upper = (None if raw is None else bound_from_json(raw) for raw in (split.lower, split.upper))
         bounds = [bound for bound in (lower, upper) if bound is not None]
         cursor.hint(list(bounds[0].index) if bounds else [(ID, ASCENDING)])
@@ -204,9 +204,9 @@ class MongoDbChunkReader:
             cursor.close()
 
     def _require_same(self, table: TableId, layout: CollectionLayout, *, followed: bool) -> None:
-        """Raises `SourceError` when the collection was dropped or made anew: its chunks would be of two collections.
+        """Raise `SourceError` when the collection was dropped or created again: its chunks would mix two collections.
 
-        `followed`: a `TableChangedError`, because the change stream says what happened to the collection.
+        `followed`: a `TableChangedError`, because the change stream has the explanation.
         """
         now = found(self._client, table)
         if now is None or (layout.uuid and now and now != layout.uuid):

@@ -1,6 +1,6 @@
 """How a collection is cut: bounds of `_id` in the server's order, for chunks of about equal size.
 
-| strategy | bounds are | falls back when |
+| strategy | bounds | falls back when |
 |---|---|---|
 | sharded | those of the cluster's chunks | the shard key is hashed, or needs what follows and does not have it; \
 ``config.chunks`` is not readable |
@@ -8,16 +8,17 @@
 | sample | quantiles of sampled keys | the collection counts no documents |
 | single | none: one chunk; always so for a collection with a collation | |
 
-A chunk is read by index bounds (``min``, ``max``), which run across types as the index does; a comparison in a query
-would match keys of its own type only. The bounds never decide which documents are read, only by whom: the
-first chunk has no lower bound and the last no upper one.
+A chunk is read by index bounds (``min``, ``max``), which span all types like the index; a comparison in a query would
+match keys of its own type only. The bounds never decide which documents are read, only in which chunk: the first chunk
+has no lower bound and the last no upper one.
 
 `_id` never changes, so where a shard key begins with `_id` or parts of it, chunks are cut there and each is read as of
 its own time: ``{_id: 1, region: 1}`` where its `_id` is, ``{"_id.shop": 1, "_id.n": 1}`` at the `_id` made of both. Any
 other shard key may change with each write (4.2 and later let it), and a document whose key did would be read twice, or
 not at all. Those chunks (`IndexBound`: all fields of the key) are read by the shard key's index, all as of one cluster
 time (`raycdc.source.snapshot.handoff.as_of`): servers have such reads since 5.0, keep that time for
-``minSnapshotHistoryWindowInSeconds`` (five minutes), and the log stands meanwhile. So only who asks for it gets it.
+``minSnapshotHistoryWindowInSeconds`` (five minutes), and the log waits meanwhile. It is therefore used only if
+configured.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ _ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Ascending, distinct bounds; by which strategy, and why not by those before it; and the server's count of
-    `documents`, where all of them are read and it was asked.
+    """Ascending, distinct bounds, their strategy, and why earlier strategies were not used.
+
+    `documents` is the server's count, if all of them are read and it was queried.
     """
 
     bounds: tuple[Bound, ...]
@@ -65,7 +67,7 @@ class Cuts:
 
     @property
     def as_of_one_time(self) -> bool:
-        """Whether the chunks are right only where all of them are read as of one cluster time."""
+        """Return True if the chunks are correct only when all are read as of one cluster time."""
         return any(isinstance(bound, IndexBound) for bound in self.bounds)
 
 
@@ -74,7 +76,7 @@ class _NotThisWay(Exception):  # noqa: N818 - no error: the next strategy is tri
 
 
 def cut(client: Client, info: MongoDbServerInfo, table: TableId, options: MongoDbSnapshotOptions) -> Cuts:
-    """Bounds for the collection as it is now. Blocks; raises `SourceError`."""
+    """Return bounds for the present collection. Blocks; raises `SourceError`."""
     wanted = options.strategy_of(table)
     if wanted is MongoDbChunkStrategy.SINGLE:
         return Cuts((), wanted)
@@ -108,7 +110,7 @@ def cut(client: Client, info: MongoDbServerInfo, table: TableId, options: MongoD
 
 @dataclass(frozen=True, slots=True)
 class _Cutting:
-    """A collection that is cut into chunks of about `chunk_bytes`, and the server that it is asked of."""
+    """A collection to be cut into chunks of about `chunk_bytes`, and its server."""
 
     client: Client
     info: MongoDbServerInfo
@@ -211,10 +213,10 @@ def _bound_by_index(index: Sequence[tuple[str, int]], bound: LowerBound) -> Inde
 
 
 def _bound_by_id(parts: Sequence[str], bound: LowerBound) -> IdBound:
-    """The `_id` next to a bound of the cluster's; the other fields of the bound do not matter.
+    """Return the `_id` nearest to a bound of the cluster's; the other fields of the bound do not matter.
 
-    Of parts of `_id` it makes the `_id` that has them in the order of the shard key. Where documents have them in
-    another order, the bound is as good as any, and only how even the chunks are depends on it.
+    Parts of `_id` are combined in the order of the shard key. If documents have them in another order, only the sizes
+    of chunks are affected.
     """
     if parts[0] == ID:
         return IdBound(bound.values[0])
@@ -229,7 +231,7 @@ def _bound_by_id(parts: Sequence[str], bound: LowerBound) -> IdBound:
 
 
 def _privilege(cause: SourceError, fix: str) -> Exception:
-    """The error of a failed question; a missing privilege or command is a reason for another strategy."""
+    """Return the error of a failed query; a missing privilege or command leads to another strategy."""
     refused = cause.__cause__
     if not isinstance(refused, OperationFailure):
         return cause

@@ -1,7 +1,7 @@
-"""Keys of documents: their order at the server, and how state writes them.
+"""Keys of documents: their order at the server, and their form in the state.
 
-BSON orders values of different types by their types first (MongoDB manual, "Comparison/Sort Order"). `sort_key` gives
-values that Python compares and hashes alike; strings as the simple collation has them, by their UTF-8 bytes.
+BSON orders values of different types by their types first (MongoDB manual, "Comparison/Sort Order"). `sort_key` returns
+values that Python compares and hashes in the same way; strings follow the simple collation, by their UTF-8 bytes.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _code(value: bson.Code) -> SortKey:
     return (13, text) if value.scope is None else (14, text, _document(value.scope.items()))
 
 
-#: By class, those that are kinds of others first.
+#: By class, subclasses first.
 _SORT_KEYS: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
     (IdBound, lambda bound: sort_key(bound.value)),
     (IndexBound, lambda bound: tuple(sort_key(value) for value in bound.values)),
@@ -147,7 +147,7 @@ class SnapshotKeyOrder:
     """
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument) -> None:
-        """Nothing is remembered of a table."""
+        """Do nothing: no table is remembered."""
 
     def forget(self, table: TableId) -> None:
         """As there is nothing to forget."""
@@ -179,7 +179,7 @@ class StreamKeyOrder:
         return sort_key(bound_from_json(raw))
 
     def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
-        """See `KeyOrder.classify`. Each distinct key is looked at once; no key of a document is NULL."""
+        """See `KeyOrder.classify`. Each distinct key is classified once; no key of a document is NULL."""
         if not bounds:
             return np.zeros(len(keys), np.int64)
         logical = self._types[table]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: A value of JSON.
 Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
 
-#: Operators that a query by an index cannot have, or that answer differently each time they are asked.
+#: Operators that a query by an index cannot have, or whose result changes with each evaluation.
 _REFUSED = frozenset({"$where", "$text", "$near", "$nearSphere", "$function", "$rand", "$sampleRate"})
 #: The place of a filter's ``$comment`` or of a query's other options is not in it.
 _TOP_LEVEL = frozenset({"$and", "$or", "$nor", "$expr", "$jsonSchema", "$comment"})
@@ -27,8 +27,9 @@ _TOP_LEVEL = frozenset({"$and", "$or", "$nor", "$expr", "$jsonSchema", "$comment
 
 @dataclass(frozen=True, slots=True)
 class CollectionSelection:
-    """The selected part of a collection: documents that meet `filter` (Extended JSON; "": all), `fields` of them
-    (empty: those that columns need), at most `limit` (0: all).
+    """The selected part of a collection: documents that meet `filter` (Extended JSON; "": all).
+
+    Of them `fields` (empty: those that columns need), at most `limit` documents (0: all).
     """
 
     filter: str = ""
@@ -64,7 +65,7 @@ class CollectionSelection:
 
 
 def require_filter(text: str) -> None:
-    """Raises ValueError, with the reason, for a text that is no filter as it stands in the configuration."""
+    """Raise ValueError, with the reason, for an invalid filter in the configuration."""
     try:
         query = json.loads(text, object_pairs_hook=_once)
     except _TwiceError as cause:
@@ -81,7 +82,7 @@ def require_filter(text: str) -> None:
 
 
 def require_fields(fields: Sequence[str]) -> None:
-    """Raises ValueError unless these are fields, dotted or not, of which none holds another."""
+    """Raise ValueError unless these are fields, dotted or not, of which none contains another."""
     if not fields:
         raise ValueError("an empty list of fields; leave it out for all of them")
     for name in fields:

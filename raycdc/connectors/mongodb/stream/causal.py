@@ -88,7 +88,7 @@ def read_documents(
         name = _name_of(client, table, uuid)
         for _ in range(_NAMES):
             if name is None:
-                # All of it is gone, which the stream says later.
+                # The whole collection is gone, which the stream reports later.
                 return Found({}, max(cluster_time, log_end(client)))
             collection = database.get_collection(name, read_concern=MAJORITY)
             for first in range(0, len(keys), at_once):
@@ -103,7 +103,7 @@ def read_documents(
 
 
 def _name_of(client: Client, table: TableId, uuid: str) -> str | None:
-    """The present name of the collection; None where it is gone."""
+    """Return the present name of the collection; None if it is gone."""
     if not uuid:
         return table.table
     return next((entry.table.table for entry in entries_of(client, table.db) if entry.uuid == uuid), None)

@@ -1,10 +1,9 @@
-"""Rows of the changes that a stream brings, with their documents, and the collections that cannot be followed for them.
+"""Rows of the changes in a stream, with their documents, and the collections that changes make impossible to follow.
 
-An update comes with the document as the server has it when it answers, which may be later than the event, or, where
-every collection keeps images, with the documents before and after it. Where neither is there the document is read
-by its key, not before the event (`raycdc.connectors.mongodb.stream.document_reads`).
-
-A document that does not fit its columns parks its collection; others go on.
+An update comes with the document at the time of the server's answer, which may be later than the event, or, if every
+collection keeps images, with the documents before and after it. If neither is there, the document is read by its key,
+as of the event or later (`raycdc.connectors.mongodb.stream.document_reads`). A document that does not fit its columns
+parks its collection; others go on.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NO_IMAGES = (
 
 
 class ChangeRows:
-    """See the module's docstring. One thread."""
+    """The rows of one stream; see the module's docstring. One thread."""
 
     def __init__(
         self,
@@ -48,15 +47,15 @@ class ChangeRows:
         self._document_reads = document_reads
         self._large = large
         self._needs_before_images = needs_before_images
-        #: Collections of a transaction whose end has not come: those first seen in it, and those that cannot be
-        #: followed, with the reason.
+        #: Collections of an unfinished transaction: those first seen in it, and those that cannot be followed, with the
+        #: reason.
         self._new: dict[TableId, None] = {}
         self._unfit: dict[TableId, str] = {}
 
     def of(self, batch: EventBatch, *, rank: int, widen: bool) -> tuple[LogRows, ...]:
-        """Rows of the changes of followed collections. `rank` is how many events of the first one's time came before.
+        """Return the rows of followed collections. `rank` is the number of earlier events with the first one's time.
 
-        `widen`: columns that these changes show to be wanting can be told before their rows.
+        `widen`: new columns for these changes can be announced before their rows.
         """
         kinds, named = batch.events[:, codes.E_KIND], batch.events[:, codes.E_NAMESPACE]
         first = self._followed.numbers.take(2 * len(batch))
@@ -82,7 +81,7 @@ class ChangeRows:
             try:
                 rows += self._written(table, data, events, numbers[own], ranks[own], widen=widen)
             except DataError as mismatch:
-                # Nothing of these events is passed on: all of the collection is read again when it begins again.
+                # The rows of these events are dropped: a resnapshot reads the whole collection again.
                 self._unfit[table] = str(mismatch)
         return tuple(rows)
 
@@ -97,7 +96,7 @@ class ChangeRows:
     def _written(
         self, table: TableId, data: bytes, events: Ints, numbers: Ints, ranks: Ints, *, widen: bool
     ) -> list[LogRows]:
-        """Rows of `events` with all the columns that they want, where those can be told before them."""
+        """Return the rows of `events` with all the columns that they need, if those can be announced before them."""
         while True:
             writer = self._followed.writer(table)
             assert writer is not None
@@ -107,7 +106,7 @@ class ChangeRows:
 
 
 def _lacks_images(events: Ints) -> bool:
-    """Whether a document before or after one of these changes is not there."""
+    """Return True if a document before or after one of these changes is missing."""
     kinds = events[:, codes.E_KIND]
     return bool(
         ((kinds != codes.INSERT) & (events[:, codes.E_BEFORE] == 0)).any()

@@ -1,20 +1,20 @@
-"""Documents of changes that came without them, and the changes whose document was not found.
+"""Reads documents of changes that came without them, and tracks changes whose document was not found.
 
-A document that is not found was deleted since, and the stream says so up to the cluster time that the read has seen.
-So nothing is passed on for such a change, and it is *absent* until the stream brings
+A document that is not found was deleted since, and the stream has the deletion before the cluster time of the read.
+Such a change is not passed on, and is *absent* until the stream brings
 
-| event | and the change is |
+| event | the change is |
 |---|---|
 | a deletion of the key, or a later event with the document | settled: that is the row |
 | the end, or a new beginning, of the collection | settled |
 | all up to the time that the read has seen, and none of these | read again, by its key alone |
 
-One that is found then is passed on as the change; one that is not is a row that the source cannot give: told, with the
-deletion of the key (`raycdc.state.missing`). Absent changes are state of the stream: after a crash they are
-settled as before. Where many wait, because much was changed and then deleted, the log is read ahead once, without
-documents, for the events that settle them: so they are bounded.
+A document found then is passed on as the change; otherwise it is a row that the source cannot deliver: it is reported,
+with the deletion of the key (`raycdc.state.missing`). Absent changes are in the stream's state, so they survive a
+crash. If many wait, because much was changed and then deleted, the log is read ahead once, without documents, for the
+events that settle them; this bounds their number.
 
-One thread, but for the reads.
+One thread, except for the reads.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _log = logging.getLogger(__name__)
 VERSION = 1
 #: Bytes of absent changes that wait for the stream, about 40,000 with keys as they mostly are; a manifest holds them.
 WAITING_BYTES_MAX = 4 << 20
-#: Bytes of an absent change beside its key.
+#: The bytes of an absent change without its key. Then: the number of changes whose documents are read again in one go.
 _BYTES_EACH = 80
 #: Changes whose documents are read again in one go.
 _AGAIN_MAX = 1000
 
-#: Behind all cluster times.
+#: After all cluster times.
 _NEVER = (1 << 63) - 1
-#: Events behind which no row of the collection from before is there (MongoDB manual, "Change Events").
+#: Events after which no earlier row of the collection exists (MongoDB manual, "Change Events").
 _ENDS = frozenset({"drop", "rename", "create", "reshardCollection"})
 
 
@@ -74,9 +74,10 @@ def _key_to_json(key: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A change whose document was not found. `key` is BSON (``{_id: …}``), `time` its cluster time (of several, that of
-    the first), `wall_ms` its wall time (of several, that of the last; -1: not told), and `seen` the cluster time that
-    the read has seen. It is `due` where the log up to that was read already.
+    """A change whose document was not found.
+
+    `key` is BSON (``{_id: …}``), `time` its cluster time (the first of several), `wall_ms` its wall time (the last of
+    several; -1: unknown), and `seen` the cluster time of the read. It is `due` if the log up to that was read already.
     """
 
     table: TableId
@@ -99,8 +100,10 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class RereadEvents:
-    """The result of reading some documents again: `events` as a stream would bring them, one behind the other; or
-    deletions, and the rows that are `missing`, by collection, in their order.
+    """The result of reading some documents again.
+
+    `events` are those that a stream would bring, concatenated; or deletions, and the `missing` rows by collection, in
+    order.
     """
 
     absent: Sequence[Absent]
@@ -109,7 +112,7 @@ class RereadEvents:
 
 
 def is_complete(notes: LogNotes, up_to: int) -> bool:
-    """Whether no change up to that cluster time is absent in the log's notes, which `DocumentReads` gave."""
+    """Return True if no change up to that cluster time is absent in the log's notes from `DocumentReads`."""
     return all(read(Absent, entry).time > up_to for entry in notes.to_json().get("absent", ()))
 
 
@@ -117,7 +120,10 @@ class DocumentReads:
     """See the module's docstring."""
 
     def __init__(self, read_documents: ReadDocuments, state: Mapping[str, Any]) -> None:
-        """`state` as `state` gave it; empty where there was none. Raises `StateError` for one of a newer raycdc."""
+        """`state` is from an earlier `state` call; empty if there was none.
+
+        Raises `StateError` for a newer raycdc's.
+        """
         if state.get("version", VERSION) > VERSION:
             raise StateError(
                 "The stream's state was written by a newer raycdc. Upgrade raycdc, or start under another "
@@ -143,21 +149,21 @@ class DocumentReads:
 
     @property
     def resolved_to(self) -> int:
-        """The cluster time before which no change can be absent any more, wherever the stream is."""
+        """Return the cluster time before which no change can be absent, wherever the stream is."""
         return _NEVER if self._first_seen is None else self._first_seen - 1
 
     @property
     def changed(self) -> bool:
-        """Whether `state` would give another one than before."""
+        """Return True if `state` would return a change."""
         return self._changed
 
     @property
     def full(self) -> bool:
-        """Whether more wait than should."""
+        """Return True if more changes wait than should."""
         return self._bytes > WAITING_BYTES_MAX
 
     def state(self) -> dict[str, Any] | None:
-        """The state for a reader that goes on, empty for nothing; None where it is as it was when last asked for."""
+        """Return the state for a later reader, empty for none; None if unchanged since the last call."""
         if not self._changed:
             return None
         self._changed = False
@@ -165,7 +171,7 @@ class DocumentReads:
         return {"version": VERSION, "absent": absent} if absent else {}
 
     def filled(self, batch: EventBatch, own: np.ndarray, writer: RowWriter) -> tuple[bytes, np.ndarray]:
-        """The events `own`, with the documents that changes came without behind the data."""
+        """Return the events `own`, with the missing documents appended to the data."""
         events = batch.events[own]
         bare = np.flatnonzero((events[:, codes.E_KIND] != codes.DELETE) & (events[:, codes.E_AFTER] == 0))
         if not bare.size:
@@ -180,7 +186,7 @@ class DocumentReads:
             indexes[key] = end
             parts.append(document)
             end += len(document)
-        # Of each key, the changes without a document, in their order.
+        # For each key, the changes without a document, in order.
         absent: dict[bytes, list[int]] = {}
         for n, key in keys.items():
             events[n, codes.E_AFTER] = indexes.get(bson.encode({"_id": key}), 0)
@@ -190,18 +196,18 @@ class DocumentReads:
         later = self._resolve(writer.table, data, events, absent)
         for raw, changes in absent.items():
             if left := [n for n in changes if n > later.get(raw, -1)]:
-                # It is absent since the first change that nothing settled, and what is told of it is as of the last.
+                # It is absent since its first unsettled change, and reported with the data of the last.
                 time, wall_ms = int(events[left[0], codes.E_TIME]), int(events[left[-1], codes.E_WALL])
                 self._wait(Absent(writer.table, writer.layout.uuid, raw, time, wall_ms, documents.seen))
         return data, events
 
     def forget(self, table: TableId) -> None:
-        """The collection is gone, or begins again."""
+        """Forget a collection that is gone, or resnapshotted."""
         if self._absent.pop(table, None):
             self._work_out()
 
     def unexplained(self, up_to: int, writer: Callable[[TableId], RowWriter | None]) -> list[Absent]:
-        """Some of the changes whose fate the stream, which is `up_to` a cluster time, should have told."""
+        """Return some of the changes that the stream, now at the cluster time `up_to`, should have settled."""
         if self._first_seen is None or (self._first_seen > up_to and not self._due):
             return []
         for table in list(self._absent):
@@ -223,7 +229,7 @@ class DocumentReads:
             if answer.data:
                 self._resolve_ahead(scan(answer.data))
             if answer.ended:
-                # Invalidated: nothing that is watched is there any more.
+                # Invalidated: no watched collection exists any more.
                 for table in list(self._absent):
                     self.forget(table)
             if answer.token is not None:
@@ -265,7 +271,7 @@ class DocumentReads:
             yield RereadEvents(absent, b"".join(_event(one, None, at=at) for one in absent), missing)
 
     def resolved(self, resolved: RereadEvents) -> None:
-        """It is being passed on, with this."""
+        """Remove changes that are being passed on."""
         self._passing = False
         for one in resolved.absent:
             self._absent.get(one.table, {}).pop(one.key, None)
@@ -290,7 +296,10 @@ class DocumentReads:
                     self.forget(table)
 
     def _resolve(self, table: TableId, data: bytes, events: np.ndarray, more: Collection[bytes]) -> dict[bytes, int]:
-        """Settle changes by `events`; the number of the last event that settles each key of theirs, and of `more`."""
+        """Settle changes by `events`.
+
+        Returns the number of the last event that settles each key of theirs, and of `more`.
+        """
         own = self._absent.get(table, {})
         if (not own and not more) or self._passing:
             return {}
@@ -304,7 +313,7 @@ class DocumentReads:
         return last
 
     def _wait(self, absent: Absent) -> None:
-        """One that waits already was not there earlier than that, so that its fate is to be told sooner."""
+        """A key that waits already keeps its earlier time, so that it is settled sooner."""
         own = self._absent.setdefault(absent.table, {})
         before = own.get(absent.key)
         if before is not None and before.uuid == absent.uuid:
@@ -316,7 +325,7 @@ class DocumentReads:
         self._changed = True
 
     def _keep_own(self, table: TableId, writer: RowWriter | None) -> None:
-        """Those of another collection than the one that is followed now are settled: it begins again, or is gone."""
+        """Settle changes of another collection than the one followed now, which is resnapshotted or gone."""
         kept = {k: a for k, a in self._absent[table].items() if writer is not None and a.uuid == writer.layout.uuid}
         if len(kept) != len(self._absent[table]):
             self._absent[table] = kept
@@ -331,7 +340,7 @@ class DocumentReads:
         self._changed = True
 
 
-#: How large a document with nothing but an `_id` of a type is, and where its own length lies if it has one.
+#: The size of a document with only an `_id` of a type, and the offset of the value's own length if it has one.
 _FIXED = {codes.OBJECT_ID: 22, codes.INT32: 14, codes.INT64: 18, codes.DOUBLE: 18, codes.DATE: 18, codes.DECIMAL128: 26}
 _MEASURED = {codes.STRING: 14, codes.BINARY: 15, codes.DOCUMENT: 10}
 

@@ -1,4 +1,4 @@
-"""Inferred collections widen while they are followed: fields that have no column get one, values that fit none too.
+"""Widens inferred collections while they are followed: adds columns for new fields, and for values that fit none.
 
 The fields of a change are examined before its rows are passed on; the decoder tells each name and type that went to
 `REST` once, so that nothing is asked per row. The treatment of one:
@@ -6,19 +6,21 @@ The fields of a change are examined before its rows are passed on; the decoder t
 | it is | and becomes |
 |---|---|
 | a field without a column | a column of the type that the values at hand have, at the end |
-| … in a column's name but for case, unfit or reserved, or one too many | nothing: it stays in the rest |
-| a value that its field's column cannot hold, by `OnConflict` ``union`` | a column of JSON beside it, for such values |
-| … ``text`` | the column is JSON, and the collection begins again: rows already written cannot get another type |
+| … whose name differs from a column's only in case, is invalid or reserved, or exceeds the limit | nothing: it stays \
+in the rest |
+| a value that its field's column cannot hold, by `OnConflict` ``union`` | an additional column of JSON for such \
+values |
+| … ``text`` | the column becomes JSON, and the collection is resnapshotted: rows already written cannot get another \
+type |
 | … ``rest`` | nothing: it stays in the rest |
 | a field that is only null yet | nothing |
 
-Where added columns would not reach the targets nothing widens, as targets have the rest; nor where a transform or a
-mask is about the rest, nor in `Spelling.BSON`. No column comes beside a masked one that has another mask. Pure.
+A collection is not widened if added columns would not reach the targets, which have the rest; nor if a transform or a
+mask applies to the rest, nor in `Spelling.BSON`. A masked column gets no additional one with another mask. Pure.
 
-Which inferred collections get more columns while they are followed, and when; `drift` says which columns.
-
-Each time is the end of an epoch, and chunks that are being read are read again. So a collection that widened often
-lately waits: until then the column of the rest has everything that has no other.
+`Widenings` decides which collections are widened, and when. Each widening ends the epoch, and unfinished chunks are
+read again. A collection that was widened often lately therefore waits: until then the rest column has the additional
+fields.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from raycdc.model import Column, TableId, TableSchema
 from raycdc.model.evolution.events import AddColumnEvent
 from raycdc.transform.target_rules import TargetRules
 
-#: The end of the name of a column beside another one.
+#: The suffix of an additional column's name.
 OTHER = "__other"
 #: Bytes of a name that every target can have: PostgreSQL's limit.
 NAME_BYTES_MAX = 63
@@ -48,7 +50,7 @@ NAME_BYTES_MAX = 63
 
 @dataclass(frozen=True, slots=True)
 class Widening:
-    """How far a collection widens: to `fields_max` columns, as its targets' `rules` allow."""
+    """The limits of widening: at most `fields_max` columns, within the `rules` of the targets."""
 
     fields_max: int
     on_conflict: OnConflict
@@ -90,7 +92,7 @@ def widened(table: TableId, layout: CollectionLayout, met: Mapping[str, set[str]
 
 
 def added(table: TableId, before: CollectionLayout, after: CollectionLayout) -> tuple[AddColumnEvent, ...] | None:
-    """The changes from `before` to `after`; None where a column got another type, which rows written cannot get."""
+    """Return the changes from `before` to `after`; None if a column got another type, which written rows cannot get."""
     known = {column.name: column for column in before.columns}
     if any(column != known.get(column.name, column) for column in after.columns):
         return None
@@ -100,7 +102,7 @@ def added(table: TableId, before: CollectionLayout, after: CollectionLayout) -> 
 def _with(
     table: TableId, layout: CollectionLayout, name: str, kinds: set[str], how: Widening
 ) -> CollectionLayout | None:
-    """The layout with the column that one field needs; None where the field stays as it is."""
+    """Return the layout with the column that one field needs; None if the field stays unchanged."""
     columns = {column.name: column for column in layout.fields}
     if name not in columns:
         column = Column(name, parse_type(common_type(kinds, key=False)))
@@ -132,7 +134,7 @@ def _with_column(table: TableId, layout: CollectionLayout, column: Column, how: 
 
 _log = logging.getLogger(__name__)
 
-#: Times a collection may widen within so many seconds.
+#: The number of widenings allowed for a collection within the number of seconds.
 _WIDENED_MAX, _LATELY_S = 10, 60.0
 
 
@@ -151,16 +153,16 @@ class Widenings:
         self._reported: set[TableId] = set()
 
     def watches(self, table: TableId) -> bool:
-        """Whether the collection's documents are looked at."""
+        """Return True if the collection's documents are examined."""
         return self._how(table) is not None
 
     def observe(
         self, table: TableId, writer: RowWriter, data: bytes, *, at_once: bool, fixed: bool
     ) -> CollectionLayout | None:
-        """Look at the fields that the rows last made of `data` showed; the layout by which they are made again, if any.
+        """Examine the fields of the rows last made of `data`; return the layout for making them again, or None.
 
-        That is where they have more columns `at_once`; others are due later. The columns of a `fixed` collection keep
-        their types, because its targets could not follow a new beginning.
+        The layout is returned if it has more columns and `at_once` is set; otherwise the widening is due later. The
+        columns of a `fixed` collection keep their types, because its targets could not follow a resnapshot.
         """
         met = writer.met(data)
         how = self._how(table)
@@ -182,9 +184,9 @@ class Widenings:
     def take_due(
         self, writers: Mapping[TableId, RowWriter]
     ) -> Iterator[tuple[TableId, CollectionLayout, CollectionLayout]]:
-        """Collections that have more columns from here on, each once, with the layout before and the one now.
+        """Yield the collections that are widened from here on, once, with the old and the new layout.
 
-        Those without one of the `writers` are followed no more.
+        Collections without one of the `writers` are followed no more.
         """
         for table, (before, layout) in list(self._wider.items()):
             writer = writers.get(table)

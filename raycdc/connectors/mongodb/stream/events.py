@@ -1,11 +1,10 @@
-"""Batches of change events: their parts, which the compiled scan finds, and the rows that their documents become.
+"""Batches of change events: their parts, which the compiled scan finds, and the rows of their documents.
 
-A `EventBatch` is one answer of the server; its events are numbered in the order of the stream. `Scanner` keeps the
-names that were met. Events other than a document's change are decoded here one by one, because they are few.
+An `EventBatch` is one answer of the server; its events are numbered in the order of the stream. `Scanner` remembers the
+names of collections. Events other than a document's change are decoded one by one into `CollectionEvent`s, because they
+are few.
 
-An event of a change stream that is no change of a document, as it came from the server.
-
-Columns that say of a row where and when its change was made: the fields there are, and their values.
+Metadata columns say where and when a row's change was made:
 
 | field | column | rows of the snapshot |
 |---|---|---|
@@ -15,7 +14,7 @@ Columns that say of a row where and when its change was made: the fields there a
 | wall_time | TIMESTAMP(3); NULL where the server does not tell it (before 6.0) | NULL |
 | txn_number | BIGINT: that of the transaction in its session; NULL outside of one | NULL |
 
-The row before a change has that change's.
+The row before a change has the values of that change.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ from raycdc.source.snapshot.handoff.hand_off import LogRows
 
 @dataclass(frozen=True, slots=True)
 class CollectionEvent:
-    """`kind` is the server's word for it (MongoDB manual, "Change Events").
+    """An event that is no change of a document. `kind` is the server's word (MongoDB manual, "Change Events").
 
-    `table` is the collection that it is about, None for an event of a database or of the stream; `to` is the name that
-    a renamed collection has from there on. `uuid` is the collection's, in hexadecimal ("": not told).
+    `table` is the collection that it is about, None for an event of a database or of the stream; `to` is the new name
+    of a renamed collection. `uuid` is the collection's, in hexadecimal ("": unknown).
     """
 
     kind: str
@@ -127,9 +126,9 @@ _AFTER = np.array([-1, RowKind.INSERT, RowKind.UPDATE_AFTER, RowKind.UPDATE_AFTE
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events in `data`, one behind the other; row ``n`` of `events` says where in it the n-th is (`E_…`).
+    """Concatenated events in `data`; row ``n`` of `events` has the offsets of the n-th (`E_…`).
 
-    `names` gives the collection of a namespace's number, None for one that is not captured.
+    `names` has the collection of a namespace's number, None for one that is not captured.
     """
 
     data: bytes
@@ -153,7 +152,7 @@ class EventBatch:
         return CollectionEvent.of(bson.decode(self._raw(int(self.events[number, codes.E_BEGIN])), PLAIN))
 
     def key(self, number: int) -> Any:
-        """The `_id` of the document that an event is about; one that is a document itself is raw."""
+        """Return the `_id` of the document of an event; a document as `_id` is raw."""
         return RawBSONDocument(self._raw(int(self.events[number, codes.E_KEY])), RAW)["_id"]
 
     def table(self, number: int) -> TableId | None:
@@ -222,10 +221,10 @@ class Scanner:
 
 
 class RowWriter:
-    """Rows of one collection's events. One thread."""
+    """Makes the rows of one collection's events. One thread."""
 
     def __init__(self, table: TableId, layout: CollectionLayout, *, watched: bool = False) -> None:
-        """Where it is `watched`, `met` tells the elements that have no column."""
+        """With `watched`, `met` returns the elements without a column."""
         self.table = table
         self.layout = layout
         self._decoder = DocumentDecoder(layout, collection=str(table), watched=watched)
@@ -239,10 +238,10 @@ class RowWriter:
         numbers: npt.NDArray[np.int64],
         ranks: npt.NDArray[np.int64],
     ) -> Iterator[LogRows]:
-        """Rows of changes in `events`, in order.
+        """Yield the rows of changes in `events`, in order.
 
         `numbers` count rows over all collections, `ranks` those of one cluster time: each event has two of them from
-        its own on. An update whose document is not there any more has no row.
+        its own on. An update whose document does not exist any more has no row.
         """
         indexes, ops, owner = _row_indexes(events)
         times = events[owner, codes.E_TIME]
@@ -270,7 +269,7 @@ class RowWriter:
 
     @property
     def met_all(self) -> bool:
-        """Whether no more is told by `met`."""
+        """Return True if `met` returns no more."""
         return self._decoder.met_all
 
 
@@ -313,7 +312,7 @@ def _row_indexes(
 
 
 def joined(fragments: list[bytes]) -> bytes:
-    """One event of the fragments that ``$changeStreamSplitLargeEvent`` made of it; its token is the last one's."""
+    """Return the event that ``$changeStreamSplitLargeEvent`` split into fragments; its token is the last one's."""
     fields: Document = {}
     for fragment in fragments:
         document = RawBSONDocument(fragment)

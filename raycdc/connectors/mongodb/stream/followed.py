@@ -1,20 +1,19 @@
-"""The collections that a change stream is followed for, and the effect of its events about collections themselves.
+"""The collections that a change stream follows, and the effect of events about collections.
 
-| event | of a collection that is followed | of a captured one that is not |
+| event | on a followed collection | on a captured one that is not followed |
 |---|---|---|
-| a change of a document | rows | it is parked, to begin again |
-| drop | gone: its target is emptied | a look at it is out of date |
-| rename, away | ended: its target keeps what it has | out of date |
-| rename, to it | it begins again | it begins again |
-| create | nothing, or it begins again where it is another one | it is parked, to begin again |
-| reshardCollection | it begins again | out of date |
+| a change of a document | rows | it is parked for a resnapshot |
+| drop | gone: its target is emptied | an earlier probe of it is out of date |
+| rename, away | ended: its target keeps its rows | out of date |
+| rename, to it | it is resnapshotted | it is resnapshotted |
+| create | nothing, or a resnapshot if it is a different one | it is parked for a resnapshot |
+| reshardCollection | it is resnapshotted | out of date |
 | an event that changes no document | nothing | nothing |
 | anything unknown | it is parked | nothing |
 
-*Parked, to begin again* is how every collection that appears is begun: it is looked at, and when the stream has passed
-that look its chunks are read (`raycdc.source.tables.parking`). A collection that the user paused or left out stays as
-it is. Pure but for the looks. One thread. Which collections get more
-columns, `raycdc.connectors.mongodb.stream.drift` says.
+Every new collection begins as *parked for a resnapshot*: it is probed, and when the stream has passed the probe, its
+chunks are read (`raycdc.source.tables.parking`). A collection that the user paused or left out is not changed. Pure
+except for the probes. One thread. `raycdc.connectors.mongodb.stream.drift` decides which collections get more columns.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from raycdc.source.tables.table_life import ParkedPhase
 
 _log = logging.getLogger(__name__)
 
-#: Events that leave every document as it is (MongoDB manual, "Change Events").
+#: Events that change no document (MongoDB manual, "Change Events").
 _HARMLESS = frozenset(
     {
         "createIndexes",
@@ -88,7 +87,7 @@ class FollowedCollections:
         return self._writers.get(table)
 
     def is_new(self, table: TableId) -> bool:
-        """Whether a change of the collection is the first that is heard of it."""
+        """Return True if a change of the collection is its first event."""
         return table not in self._writers and self._is_free(table)
 
     def first_seen(self, table: TableId, position: StatementPosition) -> ParkTableUpdate:
@@ -96,7 +95,7 @@ class FollowedCollections:
         return self._again(table, f"{table} appeared, and is read from its beginning", position)
 
     def unfit(self, table: TableId, why: str, position: StatementPosition) -> ParkTableUpdate:
-        """The collection cannot be followed: it is parked until somebody decides."""
+        """Park a collection that cannot be followed, until a user decides."""
         self._writers.pop(table, None)
         return self._parked.park(table, why, position)
 
@@ -113,11 +112,12 @@ class FollowedCollections:
         return changes
 
     def widen(self, table: TableId, data: bytes, *, at_once: bool) -> bool:
-        """Look at the fields that the rows last made of `data` showed; True where they are to be made again.
+        """Examine the fields of the rows last made of `data`; return True if they must be made again.
 
-        That is where they have more columns `at_once`; else `widenings` says so later, and the rest has it until then.
+        That is so if they have more columns and `at_once` is set; otherwise `widenings` reports it later, and the rest
+        column has the fields until then.
         """
-        # Where targets could not follow a new beginning they would keep their rows.
+        # If targets could not follow a resnapshot, they would keep their rows.
         keeps = not self._rules.upsert or TruncateTableEvent.type in self._rules.left_out
         fixed = keeps or bool(self._parked.shared(table))
         layout = self._widenings.observe(table, self._writers[table], data, at_once=at_once, fixed=fixed)
@@ -144,9 +144,9 @@ class FollowedCollections:
         return RowWriter(table, layout, watched=self._widenings.watches(table))
 
     def change(self, event: CollectionEvent, position: StatementPosition, *, whole: bool = True) -> list[TableChange]:
-        """The effect of an event that is no change of a document.
+        """Return the effect of an event that is no change of a document.
 
-        Where it is not `whole`, because rows of its transaction were passed on, nothing but parking can be said.
+        If it is not `whole`, because rows of its transaction were passed on, only parking is possible.
         """
         changes: list[TableChange] = []
         if event.kind in _HARMLESS:
@@ -172,7 +172,7 @@ class FollowedCollections:
         other = bool(event.uuid and writer.layout.uuid and event.uuid != writer.layout.uuid)
         match event.kind:
             case "drop" | "rename" if other:
-                # Of a collection that had the name before the one that is followed.
+                # It concerns an earlier collection of the followed one's name.
                 return []
             case "drop" if not whole:
                 return [TableChange(self._again(table, f"{table} was dropped", position))]
@@ -202,7 +202,7 @@ class FollowedCollections:
         return TableChange(update, (truncation(table, layout.schema(), position, seq=self.numbers.take()),))
 
     def _is_free(self, table: TableId) -> bool:
-        """Whether nothing is waited for under the name, so that whatever takes it is another collection."""
+        """Return True if nothing is pending under the name, so that a new collection of the name is a different one."""
         return self._parked[table] in (None, ParkedKind.ENDED)
 
     def _again(self, table: TableId, why: str, position: StatementPosition) -> ParkTableUpdate:

@@ -1,19 +1,18 @@
-"""A change stream as the driver gives it: batches of raw BSON with the token behind each, and errors in our words.
+"""A change stream from the driver: batches of raw BSON with the token after each, and errors as raycdc's.
 
-| error | means | reaction |
+| error | meaning | reaction |
 |---|---|---|
-| 43, 222, 234, a router's, network | the cursor is gone, the stream is not | `StreamEndedError`: it is opened anew |
+| 43, 222, 234, a router's, network | the cursor is gone, the stream is not | `StreamEndedError`: it is opened again |
 | 136, 280, 286 | the next changes are not in the log any more | `LogLostError` |
-| 260 | the token is none of this deployment's | `LogLostError` |
-| 10334 | an event is larger than an answer can be | `EventTooLargeError`: it is asked for without its documents |
+| 260 | the token is not of this deployment | `LogLostError` |
+| 10334 | an event is larger than the maximal answer | `EventTooLargeError`: it is requested without its documents |
 | 40573 | no replica set | `SourceError` |
 
-Cursors whose batches are bytes, as the driver's raw ones are, without an object for each document in them.
+`RawFind` and `RawCommandCursor` are cursors whose batches are bytes, like the driver's raw ones, but without an object
+for each document. The driver splits a reply into documents before it joins them again, which is most of the cost of
+reading raw batches. Here a compiled loop does it (`bson.reply_loops`); the driver reads all other replies itself.
 
-The driver takes a reply apart document by document before it puts them together again, which is most of what reading
-raw batches costs. Here a compiled loop does it (`bson.reply_loops`); the driver reads all other replies as ever.
-
-Change streams of the selected collections are opened only at places of the replica set that they were begun with.
+Change streams are opened only at positions of the replica set with which they were begun.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ from raycdc.model.rules.selector import TableSelector
 
 
 def reply_of(payload: bytes | memoryview) -> Document | None:
-    """A reply whose batch is one piece of bytes (none where it is empty); None for one that has no batch.
+    """Return a reply whose batch is one piece of bytes (empty if there is none); None for one without a batch.
 
-    Damage within documents is not looked for.
+    Damage inside documents is not searched.
     """
     data = np.frombuffer(payload, np.uint8)
     cursor, field, array, end = (int(index) for index in find_batch(data))
@@ -83,11 +82,11 @@ class RawCommandCursor(RawBatchCommandCursor[Any]):
         return super()._unpack_response(response, *args, **options) if reply is None else [reply]
 
 
-#: How long the server keeps an answer back while there are no events. A transaction at the end of the log is known to
-#: be whole when an answer without events follows, so this is a part of the latency.
+#: How long the server delays an answer while there are no events. A transaction at the end of the log is known to be
+#: complete when an answer without events follows, so this is a part of the latency.
 AWAIT_MS = 200
-#: Events without documents in an answer: all of them are read by their keys, and each may have one of 16 MiB. Few of
-#: them may be too large: the stream is opened anew, with documents, behind each such answer.
+#: The most events without documents in an answer: all of them are read by their keys, and each may have a document of
+#: 16 MiB. Few of them may be too large: the stream is opened again, with documents, after each such answer.
 _LEAN_EVENTS_MAX = 64
 
 #: A pattern that begins with the name of a database, and its dot.
@@ -101,7 +100,7 @@ _BAD_TOKEN, _TOO_LARGE, _NO_REPLICA_SET = 260, 10334, 40573
 
 
 class StreamEndedError(Exception):
-    """The cursor is gone; the stream goes on where it was."""
+    """The cursor is gone; the stream can be continued from its position."""
 
 
 class EventTooLargeError(Exception):
@@ -117,7 +116,10 @@ class Scope:
 
     @classmethod
     def of(cls, selector: TableSelector) -> Scope:
-        """The narrowest one that has all that is selected; it decides on which databases the account must read."""
+        """Return the narrowest scope of all that is selected.
+
+        It decides which databases the account must be able to read.
+        """
         databases = databases_of(selector)
         if databases is None or len(databases) != 1:
             return cls()
@@ -128,10 +130,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How a stream is asked for. `only`: events of these collections alone, else of these `databases`; both empty: the
-    server does not know which. A pattern is never the server's: its language is another one, and might match less.
+    """The options of a stream. `only`: events of these collections, else of these `databases`; both empty: all.
 
-    `lean`: without any document. `events_max` are those of an answer; 0: as many as fit in 16 MiB.
+    Patterns are never passed to the server, because its regular expressions differ and might match less. `lean`:
+    without any document. `events_max` limits the events of an answer; 0: as many as fit in 16 MiB.
     """
 
     scope: Scope
@@ -142,7 +144,7 @@ class StreamOptions:
     events_max: int = 0
 
     def pipeline(self, info: MongoDbServerInfo, *, token: ResumeToken | None, after: int) -> list[Document]:
-        """The stages: from behind `token` on, or else from behind the cluster time `after`."""
+        """Return the pipeline's stages: from after `token` on, or else from after the cluster time `after`."""
         stage: Document = {}
         if not self.lean:
             stage["fullDocument"] = "whenAvailable" if self.images else "updateLookup"
@@ -184,7 +186,7 @@ class StreamOptions:
 
 
 def stream_options(client: Client, info: MongoDbServerInfo, selector: TableSelector) -> StreamOptions:
-    """How the changes of all that is selected are asked for, as its collections are now. Blocks."""
+    """Return the options for all that is selected, by the present collections. Blocks."""
     # Only where all have images: the documents before changes of some would not fit those after them.
     tables = discover(client, selector, complete=False) if info.version >= (6, 0) else {}
     images = bool(tables) and keep_images(client, tables)
@@ -200,16 +202,16 @@ def _batch_size(options: StreamOptions) -> int:
 
 
 def splits_large_events(info: MongoDbServerInfo) -> bool:
-    """Whether the server can send an event in parts: since 7.0, and 6.0.9."""
+    """Return True if the server can send an event in parts: since 7.0, and 6.0.9."""
     return info.version >= (7, 0) or (info.version[:2] == (6, 0) and info.version >= (6, 0, 9))
 
 
 @dataclass(frozen=True, slots=True)
 class RawBatch:
-    """One answer: events one behind the other (empty: none came), the token behind it, and whether the stream ended.
+    """One answer: concatenated events (empty: none came), the token after them, and whether the stream ended.
 
-    `server_time` is the cluster time that the server was at when it answered (0: not told). A token may be of a time
-    that has not come: the one that the stream was asked to begin at.
+    `server_time` is the server's cluster time when it answered (0: unknown). A token may be of a future time: the
+    requested start of the stream.
     """
 
     data: bytes
@@ -241,7 +243,7 @@ class RawStream:
         }
         if info.version[:2] < (4, 2):
             command["readConcern"] = {"level": "majority"}
-            # Else a collection's own would be needed, which nobody knows behind its drop.
+            # Otherwise the collection's own collation would be required, which is unknown after its drop.
             command["collation"] = {"locale": "simple"}
         self._session = client.start_session()
         try:
@@ -279,13 +281,13 @@ class RawStream:
 
 
 def databases_of(selector: TableSelector) -> set[str] | None:
-    """The databases in which all that is selected lies; None where that is not known."""
+    """Return the databases with all that is selected; None if they are unknown."""
     named = set(map(_database_of, selector.patterns))
     return None if None in named else {table.db for table in selector.plain_names} | {n for n in named if n is not None}
 
 
 def _database_of(pattern: str) -> str | None:
-    """The database that a pattern names as it is, None where it may match in others: where in doubt."""
+    """Return the database that a pattern names literally, None if it may match in others, or in doubt."""
     named = _DATABASE.match(pattern)
     if "|" in pattern and ("[" in pattern or r"\\" in pattern):
         return None
@@ -339,15 +341,16 @@ def _react(client: Client, cause: OperationFailure) -> None:
         ) from cause
 
 
-#: Events in an answer at most, where the source is read at a pace: nobody says how many fit in 16 MiB.
+#: The most events in an answer under a rate limit, because the number that fits in 16 MiB is unknown.
 LIMITED_EVENTS_MAX = 50_000
 
 
 class StreamOpener:
-    """See the module's docstring. It uses the caller's client, blocks, and holds no stream.
+    """Opens change streams; see the module's docstring. It uses the caller's client, blocks, and keeps no stream.
 
-    With `needs_before_images` changes come with the documents before and after them where a collection has these,
-    although another collection may have none any more. An answer has what `rate_limit` lets one fetch bring.
+    With `needs_before_images`, changes come with the documents before and after them from collections that keep these,
+    even if another collection stopped keeping them. An answer has at most as much as the rate limit `rate_limit` allows
+    per fetch.
     """
 
     def __init__(
@@ -378,14 +381,14 @@ class StreamOpener:
         if self._rate_limit.rows_per_s is not None:
             options = replace(options, events_max=self._rate_limit.rows_at_once(LIMITED_EVENTS_MAX))
         if self._needs_before_images:
-            # Where one collection has none any more the changes of the others are told with theirs.
+            # If one collection stopped keeping images, the changes of the others still come with theirs.
             options = replace(options, images=True)
         return RawStream(client, info, options, token=position.token, after=position.cluster_time)
 
     def require_reached(self, position: StreamPosition) -> None:
-        """Raises `LogLostError` where the log does not reach back to `position`.
+        """Raise `LogLostError` if the log does not reach back to `position`.
 
-        Servers say so only when they are asked for the first changes behind it.
+        Servers report that only when the first changes after it are requested.
         """
         stream = self.open(position)
         try:
@@ -396,7 +399,7 @@ class StreamOpener:
 
 
 def require_same_set(info: MongoDbServerInfo, begun: str) -> None:
-    """Raises `SourceError` for another replica set than the one that the state was begun with."""
+    """Raise `SourceError` for another replica set than the one with which the state was begun."""
     if begun != info.replica_set:
         raise SourceError(
             f"{info.address} belongs to the replica set {info.replica_set or 'none'!r}, and the pipeline was "

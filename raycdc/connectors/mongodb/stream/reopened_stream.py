@@ -1,16 +1,14 @@
-"""A change stream that is opened anew where it breaks, so that its reader sees one stream of answers.
+"""A change stream that is opened again when it breaks, so that its reader gets one sequence of answers.
 
-| the stream | is opened anew |
+| the stream | is opened again |
 |---|---|
-| lost its cursor | where it was read to; the pipeline hears of it when that happens again and again without an answer |
-| was invalidated, because a collection or a database went | behind that |
-| has an event that is too large for any answer | lean, which is without documents, for one answer |
-| was lean, and was read further | with documents, because whatever was too large may be over |
+| lost its cursor | at its position; repeated failures without an answer are reported to the pipeline |
+| was invalidated, because a collection or a database was dropped | after that event |
+| has an event that is too large for any answer | lean, that is without documents, for one answer |
+| was lean, and was read further | with documents, because the large event may be over |
 
-Events that came in parts are put together here: parts whose rest is to come are none yet, and the token behind them is
-no place to go on from.
-
-Events that came in parts, as ``$changeStreamSplitLargeEvent`` makes them of those too large for one answer.
+Events that came in parts (``$changeStreamSplitLargeEvent``) are joined here: an incomplete event is not passed on, and
+the token after its parts is not used as a position.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from raycdc.errors import DataError, SourceError, SourceUnavailableError
 
 
 class Fragments:
-    """Parts of an event whose rest is to come. One thread."""
+    """Parts of an incomplete event. One thread."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -40,7 +38,7 @@ class Fragments:
         return bool(self._parts)
 
     def forget(self) -> None:
-        """They come again."""
+        """Drop the parts, which will come again."""
         self._parts = []
 
     def whole(self, data: bytes) -> bytes:
@@ -66,14 +64,14 @@ class Fragments:
 
 
 def _number(event: bytes) -> tuple[int, int]:
-    """Which part of how many an event is; (0, 0) for a whole one."""
+    """Return the number of an event's part and of all its parts; (0, 0) for a whole one."""
     split = RawBSONDocument(event).get("splitEvent")
     return (0, 0) if split is None else (int(split["fragment"]), int(split["of"]))
 
 
 _log = logging.getLogger(__name__)
 
-#: Times a stream is opened anew without an answer in between, before the pipeline hears of it.
+#: How often a stream is opened again without an answer before this is reported to the pipeline.
 _REOPENED_MAX = 3
 
 
@@ -86,13 +84,13 @@ class Stream(Protocol):
 
 
 class OpenStream(Protocol):
-    """Opens a stream behind a place; a `lean` one has no documents in its events, and few events in an answer."""
+    """Opens a stream after a position; a `lean` one has no documents in its events, and few events in an answer."""
 
     def __call__(self, position: StreamPosition, *, lean: bool) -> Stream: ...
 
 
 class ReopenedStream:
-    """See the module's docstring. One thread."""
+    """A stream that is opened again when it breaks; see the module's docstring. One thread."""
 
     def __init__(self, open_stream: OpenStream, start: StreamPosition, *, close: Callable[[], None]) -> None:
         """Opens the stream at `start`, which blocks. `close` is called last."""
@@ -106,12 +104,15 @@ class ReopenedStream:
         self._stream: Stream | None = open_stream(start, lean=False)
 
     def next(self, read_to: StreamPosition) -> RawBatch | None:
-        """The next answer, with whole events; None where there is none, and the next call opens the stream anew.
+        """Return the next answer, with complete events.
 
-        `read_to` is the place behind all earlier answers. The answer has no token where that is no place to go on from.
+        None if there is none, and the next call opens the stream again.
+
+        `read_to` is the position after all earlier answers. The answer has no token if reading cannot continue after
+        it.
         """
         if self._lean_from is not None and self._lean_from != read_to:
-            # Where the next event is too large as well, the next lean answer is one further.
+            # If the next event is too large as well, the next lean answer begins one event later.
             self._lean_from = None
             self._end()
         try:
@@ -140,7 +141,7 @@ class ReopenedStream:
 
     @contextmanager
     def ahead(self, position: StreamPosition) -> Iterator[Stream]:
-        """A second stream, which is lean, from `position` on. It is not opened anew: where it breaks, reading ends."""
+        """Yield a second, lean stream from `position` on. It is not opened again: if it breaks, reading ends."""
         stream = self._open_stream(position, lean=True)
         with closing(stream), suppress(StreamEndedError):
             yield stream
@@ -153,6 +154,6 @@ class ReopenedStream:
         stream, self._stream = self._stream, None
         self._fragments.forget()
         if stream is not None:
-            # Its cursor may be gone already, and the server with it.
+            # Its cursor or the server may be gone already.
             with suppress(PyMongoError):
                 stream.close()

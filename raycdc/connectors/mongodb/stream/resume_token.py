@@ -1,8 +1,8 @@
-"""Resume tokens of change streams: places behind an event, or behind a time, that the server gives out.
+"""Positions in change streams: resume tokens, which the server returns for an event or a time.
 
-A token is kept and given back as it came. `raycdc.connectors.mongodb.stream.token` has the parts that raycdc reads.
+A token is stored and returned unchanged. `raycdc.connectors.mongodb.stream.token` parses the parts that raycdc needs.
 
-Where a source was read to, as state has it: a place in a change stream, or the place of a snapshot alone.
+`StreamPosition` is a position in a change stream; `NoLogPosition` is the position of a snapshot without one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class ResumeToken:
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition(JsonObject):
-    """Behind `token` (None: none was seen yet); all up to `cluster_time` has been read. Of `replica_set` alone.
+    """A position after `token` (None: none was seen yet); all events up to `cluster_time` have been read.
+
+    Valid for `replica_set` only.
 
     The cluster time is the log's ordinal (`raycdc.connectors.mongodb.stream.token.ordinal_of`).
     """

@@ -1,17 +1,16 @@
-"""The parts that raycdc reads of a resume token (`raycdc.connectors.mongodb.stream.resume_token`).
-Pure, and without a driver.
+"""Parses resume tokens (`raycdc.connectors.mongodb.stream.resume_token`). Pure, and without a driver.
 
 A token's field ``_data`` is the hexadecimal text of a KeyString (servers before 4.0.7: the same bytes as binary data),
 so tokens are in the order of their bytes. It begins with the cluster time, and the version of the token decides which
-parts are behind that:
+parts follow:
 
-| version | servers | behind the time |
+| version | servers | parts after the time |
 |---|---|---|
 | 0 | until 4.0.6 | the key of the document, the collection's UUID |
 | 1 | 4.0.7 | version, kind, place in the transaction, from an invalidation?, UUID, key |
-| 2 | 6.0 | the same, and the type of the operation before the key |
+| 2 | 6.0 | the same, and the type of the operation before the key
 
-A token of the kind *high watermark* is no event's: it comes before all events of its time.
+|A token of the kind *high watermark* belongs to no event: it comes before all events of its time.
 """
 
 from __future__ import annotations

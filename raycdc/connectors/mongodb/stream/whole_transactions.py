@@ -1,17 +1,17 @@
-"""Events of one cluster time are one transaction: which of them are whole, and which wait for more of it. Pure.
+"""Groups events of one cluster time into transactions, and decides which transactions are complete. Pure.
 
-A transaction's events have its commit's cluster time, and so may those of several shards. The events of the last time
-in an answer wait here, as bytes, until something shows that no more of them come:
+The events of a transaction have its commit's cluster time, and transactions of several shards may share one. The events
+of the last time in an answer wait here, as bytes, until it is certain that no more of them come:
 
-| the stream goes on with | the transaction that waits is whole |
+| next | the waiting transaction is complete |
 |---|---|
 | an event of a later time | always |
-| a token of a later time behind the answer | always |
-| an answer without events | at a replica set, whose log has a transaction as a whole; never behind a ``mongos`` |
+| a token of a later time after the answer | always |
+| an answer without events | with a replica set, whose log has a transaction as a whole; never with a ``mongos``
 
-So one answer at most waits; a transaction that is longer comes in parts. A token behind an answer without events
-(`postBatchResumeToken`) says how far the stream is, so that a quiet collection keeps its place; behind a ``mongos`` it
-says that all *before* its time was sent.
+|So at most one answer waits; a longer transaction is passed on in parts. The token after an answer without events \
+(`postBatchResumeToken`) shows how far the stream is, so that the position of a quiet collection advances; with a \
+``mongos`` it means that all events *before* its time were sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from raycdc.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Whole transactions, and the token behind them. `rank` is how many events of the first one's time came before."""
+    """Complete transactions, and the token after them. `rank`: the number of earlier events of the first one's time."""
 
     batch: EventBatch
     token: ResumeToken
@@ -45,7 +45,7 @@ class PartialTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ClusterTimeReached:
-    """All up to the cluster time came, and the stream goes on behind `token`."""
+    """All events up to the cluster time came, and the stream continues after `token`."""
 
     token: ResumeToken
     cluster_time: int
@@ -59,7 +59,10 @@ class MongoDbTransactionAssembler:
         self._waiting: Whole | None = None
 
     def read_to(self, passed_to: StreamPosition) -> StreamPosition:
-        """The place behind all that was taken. All up to `passed_to` was passed on: all but the one that waits."""
+        """Return the position after all events taken.
+
+        All up to `passed_to` were passed on, except the waiting transaction.
+        """
         waiting = self._waiting
         if waiting is None:
             return passed_to
@@ -68,9 +71,9 @@ class MongoDbTransactionAssembler:
     def take(
         self, batch: EventBatch, token: ResumeToken | None, *, after: int
     ) -> list[Whole | PartialTransaction | ClusterTimeReached]:
-        """The events to pass on, in order, now that `batch` came; `token` is the one behind it, if there is one.
+        """Return the events to pass on, in order, after `batch` came; `token` is the one after it, if there is one.
 
-        All up to the cluster time `after` was passed on. Raises `DataError` where the stream goes back in time.
+        All events up to the cluster time `after` were passed on. Raises `DataError` if the stream goes back in time.
         """
         if not len(batch):
             return []
@@ -102,7 +105,7 @@ class MongoDbTransactionAssembler:
         return ready
 
     def idle(self, token: ResumeToken, server_time: int) -> list[Whole | PartialTransaction | ClusterTimeReached]:
-        """The events to pass on, now that an answer without any came at `server_time`, with a token behind it."""
+        """Return the events to pass on after an answer without events came at `server_time`, with a token after it."""
         time = token.cluster_time
         ready: list[Whole | PartialTransaction | ClusterTimeReached] = []
         if self._waiting is not None:

@@ -4,23 +4,22 @@
 runs one compiled pass that lists the row events (`EventPass`), one compiled decode per table map (`RowBatches`), and
 copies the arenas into batches. Python work is per table, DDL and new table map.
 
-The decoder walks; each other matter has an owner, which callers ask and tell directly:
+The decoder itself only walks over events; callers use these parts directly:
 
-| field | owner | of |
+| field | class | content |
 |---|---|---|
-| `cursor` | `BinlogCursor` | the place in the log: positions, transactions, GTIDs, numbers of rows |
-| `maps` | `MapPlans` | table maps and schemas: how rows of each lie in the log, and whether they are wanted |
-| `mismatches` | `SchemaMismatchReports` | tables whose rows cannot be given |
-| `files` | `FileEvents` | new files, formats, what a dump by GTID passed over |
+| `cursor` | `BinlogCursor` | the position in the log: positions, transactions, GTIDs, numbers of rows |
+| `maps` | `MapPlans` | table maps and schemas: the layout of each table's rows, and if they are wanted |
+| `mismatches` | `SchemaMismatchReports` | tables whose rows cannot be delivered |
+| `files` | `FileEvents` | new files, formats, jumps of a dump by GTID |
 | `xa` | `XaRows` | rows of XA transactions, which wait for their XA COMMIT |
 
 Invariants: items come in log order; a DDL separates the rows before it from those after it; `cursor.position` is always
-a transaction boundary; after an error the decoder is of no more use (begin again from a position).
+a transaction boundary; after an error the decoder cannot be used any more (start again from a position).
 
-The compiled pass over events (`index_loops`), with the arrays that it reads and fills.
-
-It lists row events of wanted tables (`events`), learns table ids and GTIDs, and moves the cursor. Where one of its
-arrays is full, more room is made here, and it goes on; all other stops are the decoder's.
+`EventPass` is the compiled pass over events (`index_loops`), with its arrays. It lists row events of wanted tables
+(`events`), records table ids and GTIDs, and moves the cursor. If one of its arrays is full, it is enlarged here, and
+the pass goes on; the decoder handles all other stops.
 """
 
 from __future__ import annotations
@@ -79,12 +78,12 @@ from raycdc.model import TableId
 _EVENTS_FIRST = 4096
 _EVENTS_MAX = 65_536
 
-#: The compiled pass is to find out by itself what a statement means.
+#: The compiled pass must decide itself what a statement means.
 NOT_ASKED = -1
 
 
 class EventPass:
-    """See the module's docstring. `mariadb`: the log is one of MariaDB."""
+    """The compiled pass and its arrays; see the module's docstring. `mariadb`: the log is one of MariaDB."""
 
     def __init__(self, cursor: BinlogCursor, registry: TableMapRegistry, *, mariadb: bool) -> None:
         self.events = np.zeros((_EVENTS_FIRST, index.E_SIZE), np.int64)
@@ -129,7 +128,7 @@ class EventPass:
 
 
 class BinlogDecoder:
-    """See the module's docstring. One thread at a time.
+    """The decoder of one log; see the module's docstring. One thread at a time.
 
     `schemas` are those in force at `start`. `wanted` decides, once per table map, whether a table's rows are decoded.
     `on_ddl` is called at each DDL, before any row after it is decoded, and may call `set_table`.
@@ -181,7 +180,7 @@ class BinlogDecoder:
         self.maps.set(table)
 
     def remove_table(self, table: TableId) -> None:
-        """The table is gone; its rows would be refused as unknown."""
+        """Forget a dropped table; later rows of it would be refused as unknown."""
         self.maps.remove(table)
 
     def take_seq(self) -> int:
@@ -225,9 +224,10 @@ class BinlogDecoder:
             yield from self.items(events.data)
 
     def pieces(self, events: Bytes) -> Iterator[tuple[npt.NDArray[np.uint8], bool]]:
-        """The events as they are, but compressed ones expanded: (piece, whether its events have no checksum).
+        """Yield the events with compressed ones expanded, as (piece, True if its events have no checksum).
 
-        For callers that look at every event themselves: each piece goes to `items_of` before the next is asked for.
+        For callers that inspect every event themselves: each piece must be passed to `items_of` before the next is
+        requested.
         """
         data = as_array(events)
         at = 0
@@ -242,14 +242,14 @@ class BinlogDecoder:
                 at = self._expander.at
 
     def items_of(self, piece: npt.NDArray[np.uint8], *, stripped: bool) -> Iterator[LogItem]:
-        """`items` of one of `pieces`."""
+        """Yield the `items` of one of the `pieces`."""
         if stripped:
             yield from self.decode(piece)
         else:
             yield from self.items(piece)
 
     def decode(self, piece: npt.NDArray[np.uint8]) -> Iterator[LogItem]:
-        """The items of events that have no checksums any more."""
+        """Yield the items of events without checksums."""
         with self.cursor.without_checksums():
             yield from self._walk(piece)
 
@@ -293,7 +293,8 @@ class BinlogDecoder:
                         yield FileBegins(self.cursor.position, self.cursor.in_transaction)
                 case index.STOP_COMPRESSED:
                     if data[at + 4] == index.TRANSACTION_PAYLOAD:
-                        # A server compresses none that it rolls back in part, as it is logged by statements, too.
+                        # Servers do not compress a transaction that is rolled back in part, because it is logged by
+                        # statements, too.
                         self.cursor.state[index.S_FORESEEN] = self._shows_all
                     for piece in _expanded(self._expander, data, at, self.cursor):
                         yield from self.decode(piece)
@@ -317,7 +318,10 @@ class BinlogDecoder:
                     raise AssertionError(f"unknown stop {code}")
 
     def _pass_over_partial(self, data: npt.NDArray[np.uint8], at: int, error: SchemaMismatchError) -> None:
-        """The table of the partial update at `at` cannot be told. Raises `error` where nobody listens."""
+        """Report the table of the partial update at `at`, whose rows cannot be delivered.
+
+        Raises `error` if there is no listener.
+        """
         body = at + index.HEADER_BYTES
         number = self.maps.registry.number_of_id(int.from_bytes(data[body : body + 6].tobytes(), "little"))
         table = self.maps.ready[number].table
@@ -325,7 +329,7 @@ class BinlogDecoder:
         self.maps.pass_over(table)
 
     def _ended_with(self, events: npt.NDArray[np.uint8]) -> None:
-        """Events that were expanded were the last ones: the mark is of themselves, not of what they held."""
+        """Set the mark to the last event, after expanded events: not to its content."""
         state = self.cursor.state
         if self.cursor.in_transaction:
             return
@@ -345,7 +349,7 @@ class BinlogDecoder:
             )
 
     def _statement(self, data: npt.NDArray[np.uint8], at: int, length: int) -> Iterator[LogItem]:
-        """A statement that the compiled pass does not know, or not as it is written."""
+        """Handle a statement that the compiled pass does not know, or not in this form."""
         cursor = self.cursor
         event = data[at : at + length - cursor.checksum_bytes].tobytes()
         query = parse_query(event[index.HEADER_BYTES :], kind=event[4], writer=self.files.writer)
@@ -395,7 +399,7 @@ class BinlogDecoder:
         cursor = self.cursor
         yield from self.xa.items(data[at : at + length - cursor.checksum_bytes].tobytes())
         self._pass.count_event(data, at, length, meaning)
-        # The pass takes the end of a transaction for the end of what may be prepared.
+        # The pass takes the end of a transaction for the end of one that may be prepared.
         cursor.state[index.S_XA] = int(self.xa.is_open)
         cursor.move_to(cursor.event_position.pos)
 
@@ -409,7 +413,10 @@ def _expanded(
 
 
 def _report_doubt(decoder: BinlogDecoder, events: WholeEvents) -> None:
-    """Nobody knows which rows of a transaction were taken back. Raises `DataError` where nobody listens."""
+    """Report a transaction for which it is unknown which rows were rolled back.
+
+    Raises `DataError` if there is no listener.
+    """
     for table in filter(decoder.maps.wanted, tables_of(events.data)):
         decoder.xa.doubtful.add(table)
         decoder.mismatches.report(

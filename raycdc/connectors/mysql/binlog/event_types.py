@@ -1,12 +1,12 @@
-"""The types of log events, and what a reader makes of each.
+"""The types of log events, and the treatment of each.
 
-Both servers count from 0; MariaDB's own types begin at 160. A type that is not here is passed over where its header
-says that a reader may do so (`IGNORABLE_FLAG`); else it ends the run with a named error, because any table can be
-concerned. The compiled walk (`index_loops`) has the numbers that it must know; a test compares the two.
+Both servers count from 0; MariaDB's own types begin at 160. An unlisted type is skipped if its header says that readers
+may skip it (`IGNORABLE_FLAG`); otherwise the run ends with an error, because any table may be concerned. The compiled
+walk (`index_loops`) has the numbers that it needs; a test compares the two.
 
 Reference: MySQL source, libs/mysql/binlog/event/binlog_event.h; MariaDB's, ``Log_event_type`` in sql/log_event.h.
 
-The kind of log that is decoded: whose it is, and how its events end.
+`LogKind` is the kind of log: the server's product, and the form of its events' ends.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ PARTIAL_ROW_DATA = 172
 
 
 class EventTreatment(Enum):
-    """What becomes of an event."""
+    """The treatment of an event."""
 
-    #: It is read: what it says has an effect here.
+    #: The event is read, and has an effect.
     READ = auto()
-    #: It is passed over, as no row, no table and no position depends on it.
+    #: The event is skipped, because no row, table or position depends on it.
     IGNORED = auto()
-    #: It changes rows by a statement, or in a form that is not read: the tables that it can concern are parked.
+    #: The event changes rows by a statement, or in a form that is not supported: the tables that it may concern are
+    #: parked.
     PARKS = auto()
-    #: It ends the run with a named error: which tables it concerns cannot be known.
+    #: The event ends the run with an error, because it may concern any table.
     REFUSED = auto()
 
 
 class EventType(NamedTuple):
-    """`why` is the proof of IGNORED, and for REFUSED what the user can do."""
+    """`why` proves that IGNORED is correct, or says for REFUSED what the user can do."""
 
     name: str
     treatment: EventTreatment
@@ -140,8 +141,8 @@ def event_name(kind: int) -> str:
 class LogKind:
     """A log of MySQL or of MariaDB.
 
-    `verify_checksums` compares CRC32s. In a `whole_file` each event ends where it lies; a dump leaves some out.
-    `json_point_zero`: the server prints a whole double of a JSON document with ``.0``, as since MySQL 8.0.
+    `verify_checksums` compares CRC32s. In a `whole_file`, each event ends at its recorded position; a dump skips some
+    events. `json_point_zero`: the server prints an integral double of a JSON document with ``.0``, as since MySQL 8.0.
     """
 
     mariadb: bool = False
@@ -152,10 +153,10 @@ class LogKind:
 
 @dataclass(frozen=True, slots=True)
 class EventEnds:
-    """How events end at a place of the log, for what copies them without their checksums.
+    """The form of events' ends at a position of the log, for copying events without their checksums.
 
-    Behind each are `checksum_bytes`, which are compared where `verify` says so. `position` is where the event before
-    ends (32 bits), if each must end where it lies; -1 if not.
+    Each event is followed by `checksum_bytes`, which are compared if `verify`. `position` is where the previous event
+    ends (32 bits), if each must end at its recorded position; otherwise -1.
     """
 
     checksum_bytes: int

@@ -1,6 +1,6 @@
 """The items of the binlog decoder, and the rare events that are parsed in Python.
 
-Rows come as `BinlogRowsItem` batches; everything else in the log that a reader must act on is an item of its own. Items
+Rows come as `BinlogRowsItem` batches; everything else in the log that concerns a reader is an item of its own. Items
 are in log order, except that the rows between two other items are grouped by table (`_seq` orders them).
 """
 
@@ -31,8 +31,8 @@ class BinlogRowsItem:
 
     `batch` has the columns of `changelog_schema`; `_seq` continues over all tables and items. `row_pos` holds the end
     position (in `file`) of the event each row came from. An update is two rows (-U, +U), never in different items.
-    `described` is the version of the table that the rows were decoded with: a buffer may hold rows of several.
-    `kept`: a `RowKeeper` had them, and has left out what is not captured.
+    `described` is the version of the table that the rows were decoded with: a buffer may hold rows of several. `kept`:
+    a `RowKeeper` had them, and removed values that are not captured.
     """
 
     table: TableId
@@ -88,7 +88,7 @@ class DdlItem:
 
 @dataclass(frozen=True, slots=True)
 class FileBegins:
-    """A file of the log begins, and by that `on_file` of the decoder has changed what a restart must know.
+    """A file of the log begins, and the decoder's `on_file` has changed the state that a restart needs.
 
     `position` is the end of the last complete transaction.
     """
@@ -109,10 +109,10 @@ def as_array(events: Bytes) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class QueryEvent:
-    """A QUERY event's default database, text, the number of its thread, and the settings of its session.
+    """A QUERY event: default database, text, thread number, and the settings of its session.
 
-    `statement` is read by the session's character set, which is that of the client. `text` is read as UTF-8, which is
-    what a server writes itself; other bytes are kept (`surrogateescape`).
+    `statement` is decoded by the session's character set, which is that of the client. `text` is decoded as UTF-8,
+    which servers use for their own statements; other bytes are kept (`surrogateescape`).
     """
 
     db: str
@@ -172,7 +172,7 @@ def parse_load(kind: int, body: bytes) -> tuple[QueryEvent, int]:
 
 @dataclass(frozen=True, slots=True)
 class FormatDescription:
-    """How the events after it look. `started`: the server started when it began this file."""
+    """The format of the events that follow. `started`: the server started when it began this file."""
 
     server_version: str
     checksum_bytes: int
@@ -183,8 +183,8 @@ def parse_format_description(event: bytes) -> FormatDescription:
     """A whole FORMAT_DESCRIPTION event. Raises `CorruptLogError` for a format other than binlog version 4.
 
     Body: binlog_version(2) server_version(50) created(4) header_length(1) post-header lengths, checksum algorithm(1),
-    checksum(4). `created` is 0 where the server had begun files before, and in what a dump sends for a file's middle.
-    Servers before 5.6 have neither algorithm nor checksum.
+    checksum(4). `created` is 0 if the server had begun files before, and in a dump from the middle of a file. Servers
+    before 5.6 have neither algorithm nor checksum.
     """
     body = event[HEADER_BYTES:]
     if len(body) < 57 or body[:2] != b"\x04\x00" or body[56] != HEADER_BYTES:

@@ -1,7 +1,7 @@
-"""Events that say where the log goes on: another file, its format, and what a dump by GTID has passed over.
+"""Events about the continuation of the log: another file, its format, and jumps of a dump by GTID.
 
-Called by `BinlogDecoder` where its compiled pass leaves an event to Python. An event that nobody can follow, because it
-means changes that are not in the log, is refused here.
+Called by `BinlogDecoder` for events that its compiled pass leaves to Python. An event that stands for changes which are
+not in the log is refused here.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from raycdc.errors import CorruptLogError, DataError
 
 
 class FileEvents:
-    """See the module's docstring. Moves the cursor along; `mariadb`: the log is one of MariaDB."""
+    """The handler of such events; see the module's docstring.
+
+    Moves the cursor; `mariadb`: the log is one of MariaDB.
+    """
 
     def __init__(self, cursor: BinlogCursor, *, mariadb: bool) -> None:
-        #: Told of an event of a dump by GTID behind what was passed over; answers where it ends.
+        #: Called with an event of a dump by GTID after a jump; returns where the event ends.
         self.find_position: Callable[[Jump], int] = nearest_position
-        #: Told of a file that begins: its name, whether the server started then, and whether what lies before it in
-        #: this log was read here. Answers whether a restart must know of it.
+        #: Called when a file begins, with its name, whether the server started then, and whether the log before it was
+        #: read here. Returns True if a restart must know of it.
         self.on_file: Callable[[str, bool, bool], bool] | None = None
         #: The server that wrote the events, by the last format.
         self.writer: LogWriter = NO_WRITER
@@ -90,12 +93,15 @@ class FileEvents:
         self._cursor.move_to(self._cursor.end_of(event))
 
     def take_file_changed(self) -> bool:
-        """Whether `on_file` said so of the last event, once."""
+        """Return True, once, if `on_file` returned True for the last event."""
         new_file, self._new_file = self._new_file, False
         return new_file
 
     def jump(self, event: bytes) -> int:
-        """A dump by GTID passed over what we have: find where it goes on. Returns the bytes that are done with."""
+        """Find where a dump by GTID continues after a jump over transactions that we have.
+
+        Returns the bytes handled.
+        """
         cursor, pos = self._cursor, self._cursor.event_position.pos
         jump = jump_of(event, cursor.file, pos, checksum_bytes=cursor.checksum_bytes)
         with cursor.locating_errors():
@@ -117,7 +123,7 @@ class FileEvents:
             raise CorruptLogError(_left_open(file))
         cursor.begin_file(file)
         if event[13:17] == bytes(4):
-            # Not of this file: it is a relay log, which goes on with another server's positions.
+            # This is a relay log, which goes on with another server's positions.
             state[index.S_EXACT] = 0
         self._ended = bool(state[index.S_EXACT])
         cursor.move_to(pos)
@@ -139,7 +145,7 @@ class FileEvents:
         if "MariaDB" in format_.server_version and not self._mariadb:
             raise DataError(f"the log was written by MariaDB ({format_.server_version}), not by MySQL")
         self._cursor.marks.formatted(self._cursor.file, event)
-        # The event stands at the file's beginning, so that its position is whole.
+        # The event is at the file's beginning, so its position is complete.
         self._cursor.move_to(max(self._cursor.event_position.pos, int.from_bytes(event[13:17], "little")))
 
 

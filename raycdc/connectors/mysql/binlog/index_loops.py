@@ -1,8 +1,8 @@
 """The compiled pass over raw binlog events: transactions, positions, GTIDs and the list of row events to decode.
 
 Called by `binlog_decoder.BinlogDecoder` with a buffer of complete events. It recognises repeated TABLE_MAP events by
-their bytes, so that a feed costs Python work per *new* table map, DDL and file, not per event. It returns where it
-stopped and why (``STOP_…``); Python handles that one event and calls again.
+their bytes, so that Python does work per *new* table map, DDL and file, not per event. It returns where and why it
+stopped (``STOP_…``); Python handles that one event and calls again.
 
 Event layouts: MySQL Internals manual, "Binary Log Event Structure"; MariaDB knowledge base, "Replication Protocol".
 All multi-byte integers of event headers are little endian. Offsets below are from the start of an event:
@@ -63,7 +63,7 @@ COMPRESSED_LAST = 171
 ARTIFICIAL = 0x20
 
 # Indices into the state vector, which survives from feed to feed.
-S_TX = 0  # one of TX_…
+S_TX = 0  # the transaction state, one of TX_…
 S_CHECKSUM = 1  # bytes of checksum after each event: 0 or 4
 S_POS = 2  # end of the last event, 64 bits
 S_TX_POS = 3  # end of the last complete transaction
@@ -74,7 +74,7 @@ S_LAST_MS = 7  # time of the last event that has one
 S_GTIDS = 8  # slots in use
 S_RUNS = 9  # entries of `runs` in use
 S_TABLE_IDS = 10  # entries of the table id hash in use
-S_ERROR = 11  # detail of STOP_ERROR: one of ERROR_…
+S_ERROR = 11  # the detail of STOP_ERROR: one of ERROR_…
 S_VERIFY = 12  # 1: check each event's CRC32
 S_GTID_SERVER = 13  # MariaDB: server id of the open transaction
 S_TX_ROWS = 14  # row events of wanted tables in the open transaction
@@ -82,14 +82,14 @@ S_PASS = 15  # 1: count the event without stopping at it or listing it
 S_XA = 16  # 1: inside an XA transaction that may be prepared: rows are for Python to keep
 S_SKIP = 17  # events whose rows are left out, still to come
 S_SEEK = 18  # 1: heartbeats tell where the server is (it passes over transactions we have)
-S_EXACT = 19  # 1: each event ends where it lies, as in a file that is whole
+S_EXACT = 19  # 1: each event ends at its recorded position, as in a complete file
 S_STRIPPED = 20  # 1: events have lost their checksums, and several may end at one place
 S_TX_LENGTH = 21  # bytes of the event that ends at S_TX_POS; 0: not known
 S_TX_CRC = 22  # its CRC32, without its checksum
-S_MEANING = 23  # of the statement that is counted, one of Q_…, where the lexer said it; else -1
+S_MEANING = 23  # the meaning of the counted statement, one of Q_…, if the lexer decided it; else -1
 S_ALTER = 24  # MariaDB: the part of an ALTER in two phases that the open transaction is, one of ALTER_…
 S_TAKEN_BACK = 25  # 1: the rows were taken back by a ROLLBACK that follows
-S_FORESEEN = 26  # 1: whoever feeds the events knows what is taken back; a ROLLBACK of rows is no error
+S_FORESEEN = 26  # 1: the caller knows which rows are rolled back; a ROLLBACK of rows is no error
 S_SIZE = 27
 
 ALTER_NONE = 0
@@ -112,14 +112,14 @@ STOP_ERROR = 7  # damage; S_ERROR says which
 STOP_COMPRESSED = 8  # an event that holds others, compressed; not yet counted
 STOP_PARTIAL = 9  # an update of a wanted table that logs JSON values as differences; not yet counted
 STOP_XA = 10  # an event of an XA transaction; not yet counted, S_PASS lets it through
-STOP_JUMP = 11  # an event or heartbeat of a dump by GTID behind what was passed over; S_POS is to be set first
+STOP_JUMP = 11  # an event or heartbeat of a dump by GTID after a jump; S_POS must be set first
 
 ERROR_LENGTH = 1
 ERROR_CHECKSUM = 2
 ERROR_TABLE_ID = 3
 ERROR_BODY = 4
 ERROR_POSITION = 5
-ERROR_TAKEN_BACK = 6  # rows that were listed, or given out, never were: nobody looked ahead (`S_FORESEEN`)
+ERROR_TAKEN_BACK = 6  # listed or emitted rows were rolled back: the caller did not look ahead (`S_FORESEEN`)
 
 # Columns of `events`, one line per row event of a wanted table.
 E_AT = 0  # start of the body
@@ -185,9 +185,9 @@ def is_row_event(kind: Any) -> Any:
 
 @helper
 def after_event(tx: Any, kind: Any, meaning: Any, data: Any, at: Any, end: Any) -> Any:
-    """The transaction state after the event at `at`; the one place that knows how transactions begin and end.
+    """Return the transaction state after the event at `at`. No other code knows how transactions begin and end.
 
-    `meaning` is that of a QUERY event. What ends a transaction and is not here does not end one: SAVEPOINT, ROLLBACK TO
+    `meaning` is that of a QUERY event. Statements that are not listed do not end a transaction: SAVEPOINT, ROLLBACK TO
     and XA END are within it.
     """
     if kind == QUERY:
@@ -195,7 +195,7 @@ def after_event(tx: Any, kind: Any, meaning: Any, data: Any, at: Any, end: Any) 
             return TX_OPEN
         if meaning == Q_COMMIT or meaning == Q_ROLLBACK or meaning == Q_XA_FINISH:
             return TX_NONE
-        # A statement that stands alone; so does one of comments only.
+        # A statement outside a transaction, possibly of comments only.
         return TX_NONE if tx == TX_GTID and (meaning == Q_OTHER or meaning == Q_NOTHING) else tx
     if kind == XID or kind == XA_PREPARE or kind == TRANSACTION_PAYLOAD:
         return TX_NONE
@@ -340,7 +340,7 @@ def _same_key(keys: Any, one: Any, other: Any) -> Any:
 
 @helper
 def _follows(position: Any, length: Any, state: Any) -> Any:
-    """Whether an event may end at `position` (32 bits) after what came before: bytes are neither repeated nor lost."""
+    """Return True if an event may end at `position` (32 bits) here: bytes are neither repeated nor missing."""
     last = state[S_POS] & 0xFFFFFFFF
     if state[S_STRIPPED] != 0:
         return position >= last or last - position > 0x80000000
@@ -351,7 +351,7 @@ def _follows(position: Any, length: Any, state: Any) -> Any:
 
 @helper
 def _ignored(kind: Any) -> Any:
-    """Events that neither carry rows nor matter to positions: those that `event_types` has as IGNORED."""
+    """Return True for events without rows or effect on positions: those that are IGNORED in `event_types`."""
     return (
         kind == 3 or kind == 5 or kind == 9 or kind == 11 or kind == 13 or kind == 14 or kind == 17 or kind == 27
         or kind == 28 or kind == 29 or kind == 35 or kind == 36 or kind == 37 or kind == 41 or kind == 160

@@ -1,8 +1,8 @@
-"""What a statement in the binlog means to transactions, compiled.
+"""The meaning of a binlog statement for transactions, compiled.
 
-Only the texts that servers write themselves are known here, each as a whole: MySQL, sql/binlog.cc, and MariaDB,
-sql/log.cc (``binlog_savepoint_set``, ``binlog_savepoint_rollback``, ``binlog_rollback``). All else that may be about a
-transaction is `Q_ASK`: `transaction_statements` looks at it with the lexer.
+Only texts that servers write themselves are recognised here, each as a whole: MySQL, sql/binlog.cc, and MariaDB,
+sql/log.cc (``binlog_savepoint_set``, ``binlog_savepoint_rollback``, ``binlog_rollback``). Any other statement that may
+concern a transaction is `Q_ASK`: `transaction_statements` uses the lexer for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raycdc.core.compiled import helper
 
 @helper
 def _word(data: Any, at: Any, end: Any, word: Any) -> Any:
-    """Whether the text begins with `word` (lower case letters), in either case."""
+    """Return True if the text begins with `word` (lower case letters), in either case."""
     if end - at < len(word):
         return False
     for i in range(len(word)):
@@ -39,7 +39,7 @@ _XA_COMMIT = np.frombuffer(b"xa commit ", np.uint8).copy()
 _XA_ROLLBACK = np.frombuffer(b"xa rollback ", np.uint8).copy()
 _XA_END = np.frombuffer(b"xa end ", np.uint8).copy()
 
-Q_OTHER = 0  # a statement of its own: DDL, mostly
+Q_OTHER = 0  # another statement, mostly DDL
 Q_BEGIN = 1
 Q_COMMIT = 2
 Q_NOTHING = 3  # means nothing to transactions, nor to anything else
@@ -49,13 +49,13 @@ Q_XA_FINISH = 6
 Q_ROLLBACK = 7
 Q_SAVEPOINT = 8
 Q_ROLLBACK_TO = 9
-Q_ASK = 10  # maybe one of these, with comments or in other words: the lexer must say
+Q_ASK = 10  # possibly one of these, with comments or in another form: the lexer must decide
 Q_DOUBT = 11  # about a transaction, but not as any server writes it (`transaction_statements` alone says this)
 
 
 @helper
 def _is_name(data: Any, at: Any, end: Any) -> Any:
-    """Whether the rest of the text is one name, in quotes or not."""
+    """Return True if the rest of the text is one name, quoted or not."""
     if at >= end:
         return False
     quote = data[at]
@@ -98,7 +98,10 @@ def _about_transactions(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def query_kind(data: Any, body: Any, end: Any) -> Any:
-    """What a QUERY event means to transactions. Body: thread(4) time(4) db_len(1) error(2) status_len(2) …"""
+    """Return the meaning of a QUERY event for transactions.
+
+    Body: thread(4) time(4) db_len(1) error(2) status_len(2) …
+    """
     if body + 13 > end:
         return Q_BAD
     at = body + 13 + little_endian(data, body + 11, 2) + np.int64(data[body + 8]) + 1

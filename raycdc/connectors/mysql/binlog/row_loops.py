@@ -1,9 +1,8 @@
 """The compiled loop from row events to column arenas: no Python object per row, no read outside the event.
 
-Called by `decoder` once per table map and batch with the list of row events that `index_loops` made.
-It walks a block of rows (`walk_loops`), then writes it column by column (`values.block_loops`). It stops when the batch
-is full, at a row boundary (an update's two rows stay together), and goes on from the same place after the caller has
-emptied or enlarged the arena.
+Called by `decoder` once per table map and batch with the list of row events from `index_loops`. It walks a block of
+rows (`walk_loops`), then writes it column by column (`values.block_loops`). It stops at a row boundary when the batch
+is full (an update's two rows stay together), and continues there after the caller has emptied or enlarged the arena.
 
 Value formats: MySQL Internals manual, "Rows Event"; decimals: ``decimal2bin`` in strings/decimal.c.
 """

@@ -162,7 +162,7 @@ class RowBatches:
 
 
 def _taken(decoding: Decoding, count: int) -> UnnumberedBatch:
-    """`Decoding.take`; `RowsDamagedError` at the first of the events where the rows cannot be told."""
+    """Do `Decoding.take`. Raises `RowsDamagedError` at the first of the events if the rows cannot be decoded."""
     event = int(decoding.row_event[0])
     try:
         return decoding.take(count)

@@ -1,8 +1,8 @@
-"""The session that ran a logged statement, as the QUERY event of the statement tells it.
+"""The session that ran a logged statement, as described in the statement's QUERY event.
 
-Nothing of a session is taken from the server's globals where its event says it. `VARIABLES`, `OPTIONS` and `MODES`
-list all that servers write, with what becomes of each. What is in none of them is `SessionState.unknown`: the
-statement may mean something else, and what stands behind an unknown variable cannot be read: its length is unknown.
+The event's settings take precedence over the server's global ones. `VARIABLES`, `OPTIONS` and `MODES` list everything
+that servers write, with the use of each. Anything else is `SessionState.unknown`: the statement may mean something
+else, and variables after an unknown one cannot be read, because its length is unknown.
 
 Reference: MySQL source, ``Query_event`` in libs/mysql/binlog/event/statement_events.h; MariaDB's, ``Query_log_event``
 in sql/log_event.cc. MySQL's codes grow from 0; MariaDB's own begin at 128.
@@ -18,23 +18,23 @@ from raycdc.connectors.mysql.values.charsets import charset_of_collation
 
 
 class VariableLayout(Enum):
-    """How the value of a variable that has no fixed size says where it ends."""
+    """The layout of a variable without a fixed size: how its end is found."""
 
     #: A byte with the length, and a text.
     TEXT = auto()
-    #: The same, and a NUL behind it.
+    #: The same, followed by a NUL.
     TEXT_AND_NUL = auto()
     TWO_TEXTS = auto()
     #: A byte with the count, and names that end in NUL; no names where there are `_TOO_MANY_DATABASES`.
     NAMES = auto()
-    #: A byte of flags, and a GTID's number where one of `_GTID_OF_START_ALTER` is set.
+    #: A byte of flags, and a GTID's number if one of `_GTID_OF_START_ALTER` is set.
     GTID_FLAGS = auto()
     #: A byte with the count, and pairs of collations' numbers.
     COLLATION_PAIRS = auto()
 
 
 class Variable(NamedTuple):
-    """A status variable: its name, its size or layout, and what is made of it, or why nothing needs to be."""
+    """A status variable: its name, its size or layout, and its use, or why it has none."""
 
     name: str
     layout: int | VariableLayout
@@ -95,7 +95,7 @@ _REAL_AS_FLOAT, _ANSI_QUOTES, _ORACLE, _MAXDB, _NO_BACKSLASH_ESCAPES = 1, 4, 512
 #: STRICT_TRANS_TABLES and STRICT_ALL_TABLES.
 _STRICT = 1 << 21 | 1 << 22
 _NO_AUTO_VALUE_ON_ZERO, _PAD_CHAR_TO_FULL_LENGTH = 1 << 19, 1 << 31
-#: MariaDB's; in MySQL the bit is another mode.
+#: MariaDB's meaning; in MySQL the bit is another mode.
 _EMPTY_STRING_IS_NULL = 1 << 32
 #: The bits of ``sql_mode``.
 MODES: dict[int, str] = {
@@ -154,7 +154,7 @@ class LogWriter:
 
     @property
     def logs_timestamps(self) -> bool:
-        """Whether `_EXPLICIT_TIMESTAMP` is among the options it writes; before, the server has one setting for all.
+        """Return True if the writer logs `_EXPLICIT_TIMESTAMP`; older ones have one setting for the whole server.
 
         Since 10.5.17, 10.6.9, 10.7.5, 10.8.4 and 10.9.2.
         """
@@ -171,12 +171,11 @@ NO_WRITER = LogWriter()
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """`charset` is the statement's, `connection` the one that its literals are converted to, both empty where not
-    logged; `server_collation` what a database created by it inherits, 0 where not logged.
+    """The settings of a session: `charset` of the statement, `connection` of its literals, both empty if not logged.
 
-    `explicit_timestamps` is None on servers that do not log it; `time_zone` is empty where the statement used none.
-    `databases` are those whose tables the statement changes; None where the server does not say. `unknown` names what
-    of the session this version does not know.
+    `server_collation` is inherited by a database that it creates, 0 if not logged. `explicit_timestamps` is None on
+    servers that do not log it; `time_zone` is empty if the statement used none. `databases` are those whose tables the
+    statement changes; None if not logged. `unknown` names settings that this version does not know.
     """
 
     charset: str = ""
@@ -207,7 +206,7 @@ class SessionState:
 
     @property
     def strict(self) -> bool:
-        """A value that does not fit is an error; of a session nothing is known of, too, as it is by default."""
+        """Return True if a value that does not fit is an error; also for an unknown session, as by default."""
         return bool(self.sql_mode & _STRICT) or self == NO_SESSION
 
     @property
@@ -276,7 +275,7 @@ def _values(status: bytes) -> tuple[dict[int, bytes], str]:
 
 
 def _size(status: bytes, code: int, at: int) -> int | None:
-    """Bytes of the value of `code` that begins at `at`; None for one that is not known."""
+    """Return the size of the value of `code` at `at`; None for an unknown one."""
     variable = VARIABLES.get(code)
     if variable is None:
         return None

@@ -38,9 +38,9 @@ from raycdc.connectors.mysql.values.arena_loops import little_endian
 from raycdc.core.compiled import helper, njit
 
 # Indices into the state of the look ahead.
-L_TX = 0  # one of TX_…
+L_TX = 0  # the transaction state, one of TX_…
 L_CHECKSUM = 1  # bytes of checksum after each event
-L_MEANING = 2  # of the statement at which the walk goes on, one of Q_…; -1: not known
+L_MEANING = 2  # the meaning of the statement at which the walk continues, one of Q_…; -1: not known
 L_EVENTS = 3  # events of the open transaction that are of the log, not of the dump
 L_STOPS = 4  # 1: the walk ends at the first boundary
 L_SIZE = 5
@@ -56,15 +56,15 @@ AHEAD_BOUNDARY = 4  # the first boundary, where L_STOPS asks for it; L_EVENTS is
 
 @helper
 def _is_of_the_log(data: Any, at: Any) -> Any:
-    """Whether the event has a position; those that the server makes for the dump have none."""
+    """Return True if the event has a position; events that the server creates for the dump have none."""
     return little_endian(data, at + 13, 4) != 0
 
 
 @njit
 def scan_ahead(data: Any, at: Any, end: Any, state: Any) -> Any:
-    """Walk complete events from `at`; returns (AHEAD_…, offset, offset behind the last boundary or -1).
+    """Walk complete events from `at`; return (AHEAD_…, offset, offset after the last boundary or -1).
 
-    The offset is behind the last event that counts.
+    The offset is after the last event that counts.
     """
     boundary = np.int64(-1)
     while at < end:
@@ -119,11 +119,10 @@ def first_of_a_transaction(data: Any, at: Any, end: Any) -> Any:
 
 @njit
 def next_savepoint(data: Any, at: Any, end: Any, checksum: Any, in_statement: Any) -> Any:
-    """(offset of the first statement from `at` on that may be a SAVEPOINT, events of the log before it, 1 inside a
-    statement that writes rows).
+    """Find the first statement from `at` on that may be a SAVEPOINT; return (offset, events before it, in_statement).
 
-    `in_statement` is 1 if it is so at `at`. A statement begins with a table map, and ends with rows that have the flag
-    STMT_END_F, or where another one is announced.
+    `in_statement` is 1 inside a statement that writes rows. A statement begins with a table map, and ends with rows
+    that have the flag STMT_END_F, or where another one is announced.
     """
     count = np.int64(0)
     while at < end:
@@ -152,7 +151,10 @@ def next_savepoint(data: Any, at: Any, end: Any, checksum: Any, in_statement: An
 
 @njit
 def some_events(data: Any, at: Any, end: Any, bytes_max: Any, count_max: Any) -> Any:
-    """(offset, events of the log) behind `bytes_max` bytes or `count_max` events of the log, and one event at least."""
+    """Return (offset, count) after `bytes_max` bytes or `count_max` events of the log.
+
+    At least one event is included.
+    """
     first, count = at, np.int64(0)
     while at < end and count < count_max:
         length = event_length(data, at, end)

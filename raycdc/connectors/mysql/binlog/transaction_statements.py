@@ -1,17 +1,17 @@
-"""What a statement of the log means to its transaction, where it is not written as servers write it themselves.
+"""The meaning of a statement for its transaction, if it is not in the form that servers write themselves.
 
-Called where `query_loops.query_kind` says `Q_ASK`: comments of any form may stand before and behind the words. Read by
-the lexer, so in linear time. A statement that begins with a word of transactions and is none of `_FORMS` is `Q_DOUBT`,
-never passed over: what it takes back is not known.
+Called when `query_loops.query_kind` returns `Q_ASK`: comments of any form may come before and after the words. The
+lexer reads it in linear time. A statement that begins with a word of transactions and is none of `_FORMS` is `Q_DOUBT`
+and never skipped, because it is unknown what it rolls back.
 
 Reference: MySQL manual, "START TRANSACTION, COMMIT, and ROLLBACK Statements", "SAVEPOINT, ROLLBACK TO SAVEPOINT, and
 RELEASE SAVEPOINT Statements", "XA Transaction SQL Statements"; MariaDB's are the same.
 
 *Names of savepoints*: servers write them in UTF-8, whatever the character set of the session, and quoted by its
-``sql_mode`` (``append_identifier``). Which of them are the same name depends on the server. ``find_savepoint`` compares
-by utf8mb3_general_ci, where é is e and ß is s; MariaDB from 11.5 on by utf8mb3_general1400_as_ci (``Lex_ident_ci``),
-where they differ. In both, letters of ASCII are compared without case, and one character with one other, so that
-`is_same_name` and `may_be_same_name` hold for all servers.
+``sql_mode`` (``append_identifier``). Their equality depends on the server. ``find_savepoint`` compares by
+utf8mb3_general_ci, in which é equals e and ß equals s; MariaDB from 11.5 on by utf8mb3_general1400_as_ci
+(``Lex_ident_ci``), in which they differ. In both, letters of ASCII are compared without case, and one character with
+one other, so that `is_same_name` and `may_be_same_name` hold for all servers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from raycdc.errors import DataError
 #: No statement about transactions has more tokens, but XA's, whose names are no matter here.
 _TOKENS_MAX = 16
 _NAME = "name"
-#: The statements as wholes, word by word; `_NAME` stands for a name.
+#: The complete statements, word by word; `_NAME` stands for a name.
 _FORMS: dict[tuple[str, ...], int] = {
     ("BEGIN",): Q_BEGIN,
     ("BEGIN", "WORK"): Q_BEGIN,
@@ -63,10 +63,10 @@ _XA_FORMS = {
     "COMMIT": Q_XA_FINISH,
     "ROLLBACK": Q_XA_FINISH,
 }
-#: What MariaDB sends in place of an event that a reader does not know (sql/log_event_server.cc,
-#: ``Query_log_event::dummy_event``): cut, or filled up with spaces, to the length of the event.
+#: MariaDB's replacement for an event that a reader does not know (sql/log_event_server.cc,
+#: ``Query_log_event::dummy_event``): cut, or padded with spaces, to the length of the event.
 _DUMMY = re.compile(r"# Dummy event replacing event type ([0-9]{1,3}) that slave cannot handle\. *\Z")
-#: Those that say nothing of rows or places: ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST.
+#: Replaced events without rows or positions: ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST.
 _REPLACEABLE = frozenset({160, 161, 163})
 
 
@@ -76,19 +76,19 @@ _WORDS = frozenset({"XA", *(form[0] for form in _FORMS)})
 
 @dataclass(frozen=True, slots=True)
 class TransactionStatement:
-    """`meaning` is one of Q_…; `savepoint` the name that SAVEPOINT and ROLLBACK TO have."""
+    """`meaning` is one of Q_…; `savepoint` is the name in SAVEPOINT and ROLLBACK TO."""
 
     meaning: int
     savepoint: str = ""
 
 
 def rules_of(session: SessionState) -> LexRules:
-    """How the session read a statement about a transaction."""
+    """Return the lexer's rules for a statement of this session."""
     return LexRules(ansi_quotes=session.ansi_quotes, backslash_escapes=session.backslash_escapes)
 
 
 def transaction_statement(statement: str, rules: LexRules) -> TransactionStatement:
-    """The meaning to its transaction of `statement`, as `QueryEvent.text`; `Q_OTHER` where it is not about one.
+    """Return the meaning of `statement` (`QueryEvent.text`) for its transaction; `Q_OTHER` if it has none.
 
     Raises `DataError` for a dummy event in place of one that matters.
     """
@@ -132,7 +132,7 @@ def _may_be_same(one: str, other: str) -> bool:
 
 
 def _letter(character: str) -> str:
-    """The capital letter without its accents: no server takes characters for one that differ in it."""
+    """Return the capital letter without its accents: servers may ignore accents and case, but nothing else."""
     return unicodedata.normalize("NFKD", character.upper())[0].upper()[0]
 
 

@@ -1,11 +1,11 @@
-"""Compiled walk over row events: where each value of a block of rows lies. All bounds of row events are checked here.
+"""Compiled walk over row events: finds each value of a block of rows, and checks all bounds.
 
 Rows are read in blocks that fit the processor's cache: this walk notes the first byte and the length of every value,
-then `row_loops` writes column after column. A block spans events, so that transactions of one row are read in
-blocks too; an update's two rows stay together.
+then `row_loops` writes column after column. A block spans events, so that transactions of one row are read in blocks
+too; an update's two rows stay together.
 
 Layout: MySQL Internals manual, "Rows Event": per row a bitmap of NULLs with one bit for each column *that the event
-has*, and the values of those that are not NULL.
+has*, and the values that are not NULL.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS_JSON = 7  # damaged JSON
 ROWS_DATE = 8  # a date no calendar has, where the policy is to fail
 ROWS_BOOLEAN = 9  # a TINYINT(1) read as a boolean is neither 0 nor 1
 ROWS_VALUE = 10  # a value has a length its type does not have
-ROWS_KEY = 12  # a key that Unicode has no text of its own for
+ROWS_KEY = 12  # a key without a distinct text in Unicode
 ROWS_BLOCK = 11  # inside the loops: the block is full
 
 # The cursor, kept between calls.
@@ -40,19 +40,19 @@ C_ROWS = 3  # rows in the arena
 C_TEXT = 4  # bytes of text in the arena
 C_COLUMN = 5  # where a failure was met: column of the table
 C_FAILED = 6  # and number of the event
-C_NEXT = 8  # C_EVENT … C_TEXT behind the block
+C_NEXT = 8  # C_EVENT … C_TEXT after the block
 C_SIZE = 16
 
-#: Wire bytes in a block: what it reads stays in the cache until all columns are written.
+#: The wire size of a block: its input stays in the cache until all columns are written.
 _BLOCK_BYTES = 64 << 10
 
 
 @inlined
 def _event_head(data: Any, event: Any, columns: Any, optional: Any, present: Any) -> Any:
-    """Check an event's head; returns (ROWS_…, offset of the first row) and fills `present`.
+    """Check an event's head; return (ROWS_…, offset of the first row) and fill `present`.
 
     table_id(6) flags(2) [version 2: extra_length(2) extra] columns(packed) present-bitmap [update: a second one].
-    ``present[image, 0]`` is the number of columns in that image, behind it are the columns.
+    ``present[image, 0]`` is the number of columns in that image, followed by the columns.
     """
     at = event[E_AT] + 8
     end = event[E_END]
@@ -95,7 +95,7 @@ def _event_head(data: Any, event: Any, columns: Any, optional: Any, present: Any
 
 @inlined
 def _nulls(data: Any, at: Any, count: Any) -> Any:
-    """Whether any of the first `count` bits is set; unused ones may be anything."""
+    """Return True if any of the first `count` bits is set; unused ones may have any value."""
     whole = count >> 3
     found = np.uint8(0)
     for i in range(whole):

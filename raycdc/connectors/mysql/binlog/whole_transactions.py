@@ -1,45 +1,43 @@
-"""Transactions of the log, looked at to their end before any of their rows is given out.
+"""Reads each transaction of the log to its end before any of its rows is emitted.
 
-A transaction of the log may take back a part of itself, and in the end all of it. Servers write one that they roll back
-where it changed something that cannot be rolled back: a table that is not transactional, a temporary table. What each
-event does, after MySQL's sql/binlog.cc and MariaDB's sql/log.cc:
+A transaction in the log may roll back a part of itself, or all of it. Servers log a transaction that they roll back if
+it changed something that cannot be rolled back: a non-transactional or a temporary table. The effect of each event,
+from MySQL's sql/binlog.cc and MariaDB's sql/log.cc:
 
 | in the log | rows of the transaction | the transaction |
 |---|---|---|
 | GTID; BEGIN; XA START | | begins |
-| row events | count, if nothing takes them back | begins, if none has |
-| SAVEPOINT a | | an older savepoint of this name is no more, if no trigger or function set the new one |
-| ROLLBACK TO a | those since SAVEPOINT a never were | savepoints that are younger than a are no more |
+| row events | count, unless rolled back | begins, if none has |
+| SAVEPOINT a | | an older savepoint of this name is removed, if no trigger or function set the new one |
+| ROLLBACK TO a | those since SAVEPOINT a are void | savepoints younger than a are removed |
 | RELEASE SAVEPOINT a (no server logs it) | | goes on |
 | COMMIT; XID | count | ends |
-| ROLLBACK | none of them ever was | ends, and its GTID counts as executed |
+| ROLLBACK | all are void | ends, and its GTID counts as executed |
 | XA END | | goes on |
 | XA PREPARE | wait for XA COMMIT (`xa_transactions`) | ends |
-| XA COMMIT, XA ROLLBACK of a prepared one | of that one: count, never were | ends |
-| another statement, behind a GTID that announces one | | ends |
+| XA COMMIT, XA ROLLBACK of a prepared one | of that one: count, or are void | ends |
+| another statement, after a GTID that announces one | | ends |
 | another statement inside | | goes on |
-| a file of a server that has started | none of them ever was: the server died while it wrote them | is forgotten |
+| a file of a server that has started | all are void: the server died while it wrote them | is dropped |
 
-Changes of tables that are not transactional are never among the rows that are taken back: servers write their rows as a
-transaction of their own, ahead of the one that was open (``binlog_commit_flush_stmt_cache``). What stays of a
-transaction that was rolled back are its statements, and those are looked at wherever they stand.
+Rows of non-transactional tables are never rolled back here: servers write them as a separate transaction, ahead of the
+open one (``binlog_commit_flush_stmt_cache``). Statements inside a rolled-back transaction stay in effect, and are
+always handled.
 
-*Doubt*: where ROLLBACK TO may mean several savepoints, or none that is known, and where a statement about the
-transaction is not understood, nobody knows which rows were taken back; nor are rows known that MariaDB has cut into
-parts (PARTIAL_ROW_DATA). Several savepoints are meant where only some servers take two names for one
-(`transaction_statements`), or where a trigger or function sets one under the same name. That one has its own level and
-is gone behind the statement that called it; in the log it stands behind a table map, or rows, of a statement that has
-not ended. No row of such a transaction is given, and `WholeEvents.doubt` says why: its tables are parked. What
-no log shows is a savepoint that a function sets before its statement writes anything, under a name that is in use.
+*Doubt*: it is unknown which rows were rolled back if ROLLBACK TO may refer to several savepoints, or to no known one,
+or if a statement about the transaction is not understood; rows that MariaDB has cut into parts (PARTIAL_ROW_DATA) are
+unknown as well. ROLLBACK TO may refer to several savepoints if only some servers treat two names as equal
+(`transaction_statements`), or if a trigger or function sets one under the same name. Such a savepoint has its own level
+and ends with the calling statement; in the log it comes after a table map, or rows, of an unfinished statement. No row
+of such a transaction is emitted, and `WholeEvents.doubt` has the reason: its tables are parked. One case is invisible
+in the log: a function sets a savepoint, under a name in use, before its statement writes anything.
 
-*Bound*: a transaction is held as its events, up to `HELD_BYTES_MAX`. A larger one is looked at to its end and dropped;
-then `reads_again` says so, and its events are to be given once more, from its beginning. Nothing of it touches a disk,
-as values may be in it that are to be hidden.
+*Bound*: the events of a transaction are held in memory, up to `HELD_BYTES_MAX`. A larger one is read to its end and
+dropped; then `reads_again` is set, and its events must be passed in again from its beginning. Nothing of it is written
+to disk, because it may have values that must be masked.
 
-A log that is read from the server, transaction by transaction.
-
-Called by `MySqlLogReader` in the fetcher's thread; `wake_up` by any. It opens the stream again where a transaction is
-too large to be held until its end is known.
+`WholeLog` reads a log from the server transaction by transaction, and opens the stream again if a transaction is too
+large to be held. It is called by `MySqlLogReader` in the fetcher's thread; `wake_up` by any thread.
 """
 
 from __future__ import annotations
@@ -76,8 +74,8 @@ from raycdc.connectors.mysql.binlog.wire.stream import BinlogStream
 from raycdc.connectors.mysql.ddl.parse.statement_text import shown
 from raycdc.errors import DataError
 
-#: The events of a transaction that are held until its end is known: many times what is read at once, so that only bulk
-#: loads are read twice.
+#: The most bytes of a transaction that are held until its end is known: many times the size of one read, so that only
+#: bulk loads are read twice.
 HELD_BYTES_MAX = 64 << 20
 #: Bytes of a transaction that are given out at once at most, where one event is not larger.
 PIECE_BYTES = 4 << 20
@@ -88,9 +86,9 @@ _Events = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class WholeEvents:
-    """Complete events whose transactions are known to their ends. `taken_back`: their rows never were.
+    """Complete events of transactions whose ends are known. `taken_back`: their rows are void.
 
-    `doubt` is why nobody knows which of the rows were; they are `taken_back`, too.
+    `doubt` is why it is unknown which rows are void; then all are `taken_back`.
     """
 
     data: _Events
@@ -100,21 +98,21 @@ class WholeEvents:
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """What is known of a transaction before its end: what was taken back, by numbers of events, and its savepoints.
+    """An unfinished transaction: its savepoints, and the ranges of event numbers that were rolled back.
 
-    Savepoints are looked for where something is rolled back to one, as most never are: `unseen` are the events that
-    were not looked at, behind `seen` others.
+    Savepoints are searched only when something is rolled back to one, which is rare: `unseen` are the events not yet
+    searched, after `seen` others.
     """
 
     #: Savepoints that ROLLBACK TO may still name, each with the number of its event.
     savepoints: list[tuple[str, int]] = field(default_factory=list)
-    #: (first, behind the last), ascending; they do not overlap.
+    #: Ranges (first, after the last), ascending and disjoint.
     taken_back: list[tuple[int, int]] = field(default_factory=list)
-    #: Why nobody knows what was taken back; empty where that is known.
+    #: Why it is unknown what was rolled back; empty if it is known.
     doubt: str = ""
     unseen: list[_Events] = field(default_factory=list)
     seen: int = 0
-    #: At the last event that was looked at: a statement has begun to write rows, and has not ended.
+    #: True if, at the last searched event, a statement has begun to write rows and has not ended.
     in_statement: bool = False
 
     @property
@@ -143,7 +141,7 @@ class OpenTransaction:
         del self.savepoints[indexes[0] + 1 :]
 
     def range_at(self, number: int) -> tuple[bool, int]:
-        """Whether the event of this number was taken back, and the number of the first for which that is otherwise."""
+        """Return True if the event of this number was rolled back, and the next number for which that differs."""
         for first, end in self.taken_back:
             if number < first:
                 return False, first
@@ -152,17 +150,17 @@ class OpenTransaction:
         return False, _ALL
 
     def _take_back(self, first: int, end: int) -> None:
-        # Of two ranges one lies in the other, or behind it: what was taken back has no savepoints any more.
+        # Two ranges are nested or disjoint, because rolled-back events have no savepoints any more.
         self.taken_back = [one for one in self.taken_back if one[0] < first]
         self.taken_back.append((first, end))
 
 
 class BinlogTransactionAssembler:
-    """See the module's docstring. One for each log that is read; it begins between transactions."""
+    """Assembles the transactions of one log; see the module's docstring. It begins between transactions."""
 
     def __init__(self, *, held_bytes_max: int = HELD_BYTES_MAX, piece_bytes: int = PIECE_BYTES) -> None:
-        """`piece_bytes`: of a transaction that was held, at most so many are given out at once."""
-        #: The transaction that is too large has ended: what comes next must be another dump, from its beginning.
+        """`piece_bytes`: the most bytes of a held transaction that are emitted at a time."""
+        #: True once a transaction that is too large has ended: the next input must be another dump from its beginning.
         self.reads_again = False
         self._held_bytes_max = held_bytes_max
         self._piece_bytes = piece_bytes
@@ -173,9 +171,9 @@ class BinlogTransactionAssembler:
         self._held: list[_Events] = []
         self._held_bytes = 0
         self._too_large = False
-        #: Of one that is too large: the last name of a file among what was dropped.
+        #: The last file name among the dropped events of a transaction that is too large.
         self._rotation: _Events | None = None
-        #: Events that were given out of the transaction under way, and of one that is read again, those that are left.
+        #: The number of events emitted of the present transaction, and of one that is read again, the number left.
         self._given = self._left = 0
 
     def __repr__(self) -> str:
@@ -183,11 +181,11 @@ class BinlogTransactionAssembler:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction has begun that has not ended."""
+        """Return True if a transaction has begun and has not ended."""
         return int(self._state[ahead.L_TX]) != TX_NONE
 
     def restart(self) -> None:
-        """What comes next is another dump, from the end of the last transaction that was given."""
+        """Expect another dump next, from the end of the last emitted transaction."""
         self.reads_again = False
 
     def of(self, events: Bytes) -> Iterator[WholeEvents]:
@@ -197,14 +195,14 @@ class BinlogTransactionAssembler:
         """
         data = as_array(events)
         start = at = (yield from self._again(data)) if self._left else 0
-        # Behind the last format, and behind the last statement that takes back: `start` where there is none.
+        # After the last format event, and after the last statement that rolls back: `start` if there is none.
         formatted = seen = start
         while True:
             self._state[ahead.L_STOPS] = int(bool(self._held or self._too_large or not self._open.is_plain))
             code, at, boundary = ahead.scan_ahead(data, at, len(data), self._state)
             boundary = boundary if boundary >= 0 else formatted
             if boundary > start:
-                # Ordinary transactions, one behind the other, and maybe the beginning of the next one.
+                # Ordinary transactions, one after the other, possibly followed by the beginning of the next one.
                 yield WholeEvents(data[start:boundary])
                 start = seen = boundary
                 self._open = OpenTransaction()
@@ -224,7 +222,7 @@ class BinlogTransactionAssembler:
                     at += length
                     formatted = at
                 case ahead.AHEAD_DAMAGE:
-                    # The decoder says what it is.
+                    # The decoder reports the damage.
                     yield from self._as_they_are(data[start:])
                     return
                 case _:
@@ -232,9 +230,9 @@ class BinlogTransactionAssembler:
                     return
 
     def _statement(self, data: _Events, at: int, seen: int) -> int:
-        """Tell the compiled walk what the statement means, and note what it takes back.
+        """Tell the compiled walk what the statement means, and note what it rolls back.
 
-        Up to `seen` nothing is left to look at for savepoints; returns what is so now.
+        Everything before `seen` has been searched for savepoints; returns the new value.
         """
         transaction, number = self._open, int(self._state[ahead.L_EVENTS])
         if data[at + 4] == PARTIAL_ROW_DATA:
@@ -257,7 +255,7 @@ class BinlogTransactionAssembler:
         return at
 
     def _statement_at(self, data: _Events, at: int) -> tuple[TransactionStatement, str]:
-        """(what it means, its text for people)."""
+        """Return the statement's meaning, and its text for people."""
         length = int.from_bytes(data[at + 9 : at + 13].tobytes(), "little")
         event = data[at : at + length - int(self._state[ahead.L_CHECKSUM])].tobytes()
         try:
@@ -270,7 +268,7 @@ class BinlogTransactionAssembler:
             return TransactionStatement(Q_OTHER), ""
 
     def _see(self) -> None:
-        """Look for savepoints where nobody has."""
+        """Search the unsearched events for savepoints."""
         transaction, checksum = self._open, int(self._state[ahead.L_CHECKSUM])
         for piece in transaction.unseen:
             at = 0
@@ -289,7 +287,7 @@ class BinlogTransactionAssembler:
         transaction.unseen = []
 
     def _format(self, event: bytes, before: _Events) -> list[WholeEvents] | None:
-        """A format description, behind events that were not given: what is to be given of them now. None: nothing."""
+        """Handle a format event after events that were held: return those to emit now. None: nothing."""
         description = parse_format_description(event)
         self._state[ahead.L_CHECKSUM] = description.checksum_bytes
         if not self.in_transaction:
@@ -319,7 +317,10 @@ class BinlogTransactionAssembler:
         self._reset()
 
     def _again(self, data: _Events) -> Generator[WholeEvents, None, int]:
-        """The transaction that was too large, of another dump; returns where its last event ends, as far as it came."""
+        """Yield the transaction that was too large, from another dump.
+
+        Return the end of its last event received so far.
+        """
         at = 0
         if self._given == 0:
             at = int(ahead.first_of_a_transaction(data, 0, len(data)))
@@ -351,7 +352,7 @@ class BinlogTransactionAssembler:
         self._reset()
 
     def _hold(self, data: _Events, *, unseen: int) -> None:
-        """Keep the beginning of a transaction, or what goes on with it; the last `unseen` bytes may have savepoints."""
+        """Hold the beginning or a further part of a transaction; its last `unseen` bytes may have savepoints."""
         if not len(data):
             return
         piece = data.copy()
@@ -389,9 +390,9 @@ def _last_rotation(pieces: list[_Events]) -> _Events | None:
 
 
 class WholeLog:
-    """See the module's docstring. `cursor` stands where what was given out ends. Opens the stream at once.
+    """The log of one server; see the module's docstring. `cursor` is at the end of the emitted events.
 
-    `bytes_max`: at most so many are read, and given out of a transaction, at once.
+    Opens the stream immediately. `bytes_max`: the most bytes that are read, or emitted of a transaction, at a time.
     """
 
     def __init__(
@@ -406,7 +407,7 @@ class WholeLog:
         self._cursor = cursor
         self._bytes_max = bytes_max
         self._transactions = BinlogTransactionAssembler(piece_bytes=bytes_max)
-        #: What may be decoded of the events that were read last.
+        #: Decodable parts of the events read last.
         self._known: Iterator[WholeEvents] = iter(())
         #: `wake_up` was called.
         self.is_woken = False
@@ -414,7 +415,7 @@ class WholeLog:
         self.stream = open_stream(start)
 
     def next_known(self) -> WholeEvents | None:
-        """Events of transactions that are known to their ends, of those that were read."""
+        """Return the next events, among those already read, of transactions whose ends are known."""
         with self._cursor.locating_errors():
             whole = next(self._known, None)
         if whole is None and self._transactions.reads_again:
@@ -435,5 +436,5 @@ class WholeLog:
 
     def wake_up(self) -> None:
         """End the reading, whatever it waits for."""
-        self.is_woken = True  # Before the look at the stream, which may be another one in a moment.
+        self.is_woken = True  # Set before the stream is used, which may be replaced in a moment.
         self.stream.close()

@@ -1,1 +1,1 @@
-"""DDL of the log: parsed, applied to the tables being followed, and told as schema change events."""
+"""DDL of the log: parsed, applied to the followed tables, and reported as schema change events."""

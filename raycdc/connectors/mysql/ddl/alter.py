@@ -2,8 +2,8 @@
 
 Columns are put in order exactly as the server does it (``mysql_prepare_alter_table``): first the existing columns in
 their order, without the dropped ones and with changed ones in place; then, in the order written, added columns are put
-in and changed ones that have a position are taken out and put back there. So all actions of a statement mean the
-columns as they were before it, and positions mean the new names.
+in and changed ones that have a position are taken out and put back there. Therefore all actions of a statement refer to
+the columns as they were before it, and positions refer to the new names.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def server_column(definition: ColumnDefinition, dialect: DdlDialect) -> MySqlCol
 
 
 def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[Slot]:
-    """Existing columns that stay, renamed and changed as told, in their old order."""
+    """Return the remaining columns, renamed and changed by the statement, in their old order."""
     names = {column.name.casefold(): column for column in table.columns}
     dropped: set[str] = set()
     changed: dict[str, Slot] = {}
@@ -213,7 +213,7 @@ def _kept(table: MySqlTable, ddl: AlterTable, dialect: DdlDialect) -> list[Slot]
 def _ordered(
     table: MySqlTable, slots: list[Slot], ddl: AlterTable, dialect: DdlDialect
 ) -> tuple[list[Slot], list[Slot]]:
-    """All columns in their new order, and those that a position was given for, in the order they were put there."""
+    """Return all columns in their new order, and those with an explicit position in the order of their placement."""
     ordered = list(slots)
     moved: list[Slot] = []
     # `IF [NOT] EXISTS` asks whether the table has the column before the statement, whatever becomes of it in it.
@@ -258,7 +258,7 @@ def _new_names(ddl: AlterTable) -> list[str]:
 
 
 def _with_default(definition: ColumnDefinition, action: SetDefault) -> ColumnDefinition:
-    """An added column whose default the same statement sets or takes away: rows that exist get what it is then."""
+    """Return an added column whose default the same statement sets or removes: existing rows get the final default."""
     default, computed, spelled = action.default, action.computed, action.spelled
     if spelled is Spelled.HEXADECIMAL:
         default, computed, spelled = None, "a constant written in hexadecimal", Spelled.TEXT
@@ -292,7 +292,7 @@ def _converted(table: MySqlTable, ddl: AlterTable) -> tuple[MySqlTable, SetChars
 
 
 def _convert_defined(slot: Slot, conversion: SetCharset | None, dialect: DdlDialect) -> MySqlColumn:
-    """`_convert`, where the same statement may also define the column anew: TEXT(n) then fits n of the new characters.
+    """Do `_convert` for a column that the same statement may also redefine: TEXT(n) then fits n of the new characters.
 
     A TEXT without a length grows on some servers and stays on others.
     """
@@ -325,7 +325,7 @@ def _convert(column: MySqlColumn, conversion: SetCharset | None) -> MySqlColumn:
         column_type = _LARGER_TEXT[column_type]
     shape = column.shape
     if shape.base == "varchar":
-        # Without strict mode, a VARCHAR that no longer fits becomes a TEXT, as one that is defined too long does.
+        # Without strict mode, a VARCHAR that no longer fits becomes a TEXT, like one that is defined too long.
         fitting = spell(WrittenType("varchar", (shape.length,)), charset=charset, display_width=False)
         column_type = column_type if fitting.startswith("varchar") else fitting
     return replace(column, column_type=column_type, charset=charset, collation=conversion.collation)
@@ -351,7 +351,7 @@ def _primary_key(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable) ->
 
 
 def _row_end(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable) -> str:
-    """`MySqlTable.row_end` afterwards. Rows that are there become current ones, or only those that were stay."""
+    """Return `MySqlTable.row_end` afterwards. Existing rows become current ones, or only current rows remain."""
     named = next((s.column.name for s in ordered if s.definition is not None and s.definition.period == "END"), "")
     renamed = {s.before.name: s.column.name for s in ordered if s.before is not None}
     row_end = renamed.get(table.row_end, table.row_end)
@@ -386,7 +386,7 @@ def _events(
     for slot in moved:
         column, position = final[slot.column.name], slot.position
         if isinstance(position, After):
-            # As the column is called; a statement may write its name in another case.
+            # The column's own spelling; a statement may use another case.
             position = After(spelled[position.column.casefold()])
         if slot.before is None:
             value = None if slot.definition is None else fill_of(column, slot.definition, dialect).value

@@ -1,9 +1,9 @@
-"""DDL of the log: which tables a statement touches, what it says, and what it does to a table.
+"""DDL of the log: the tables that a statement affects, its meaning, and its effect on a table.
 
-The log reader asks `affected_tables` of every statement (cheap), parses only those that touch a captured table
-(`parse_ddl`), and applies each result in order to the table it holds (`apply_ddl`): the new `MySqlTable` decodes the
-rows that follow, the events tell the sink. A statement that cannot be followed truly is a `RefusedStatement` (at
-parsing) or a `SchemaError` (at applying: the statement and our model of the table do not fit), never a guess.
+The log reader calls `affected_tables` for every statement (cheap), parses only those that affect a captured table
+(`parse_ddl`), and applies each result in order to its table (`apply_ddl`): the new `MySqlTable` decodes the rows that
+follow, and the events inform the sink. A statement that cannot be followed exactly is a `RefusedStatement` (when
+parsing) or a `SchemaError` (when applying: the statement and our model of the table contradict), never a guess.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class AffectedTables:
 class AppliedDdl:
     """The effect of a statement on one table.
 
-    `table` is the table afterwards (None: it is gone), `events` lead from the schema before to the one after, in
-    order. `rewrites` says why rows that exist already changed in a way the log does not show (a converted column, a
-    computed default), so that only a new snapshot of the table gives their values; None when nothing of that happened.
+    `table` is the table afterwards (None: it is gone), `events` lead from the old schema to the new one, in order.
+    `rewrites` says why existing rows changed in a way that the log does not show (a converted column, a computed
+    default), so that only a new snapshot gives their values; None if they did not.
     """
 
     table: MySqlTable | None

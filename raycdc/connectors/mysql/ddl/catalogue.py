@@ -1,7 +1,7 @@
-"""Tables and databases as a sequence of statements leaves them, from nothing or from a known beginning.
+"""The tables and databases that result from a sequence of statements, from nothing or from a known beginning.
 
 Used by ``inspect ddl`` and by the tests that compare the parser with real servers. A statement takes effect as a whole
-or not at all: what is refused leaves everything as it was.
+or not at all: a refused one changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CharsetDefault = tuple[str, str]
 
 
 class DdlCatalogue:
-    """See the module's docstring. `server_charset` is what a database gets that names none."""
+    """The catalogue; see the module's docstring. `server_charset` is for a database without one."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class DdlCatalogue:
         self.tables = dict(tables or {})
         self.databases = dict(databases or {})
         self._server_charset = server_charset
-        #: Temporary tables hide tables of the same name, and are nobody else's business.
+        #: Temporary tables hide tables of the same name, and affect nothing else.
         self._temporary: set[TableId] = set()
 
     def run(

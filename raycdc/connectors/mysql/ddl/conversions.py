@@ -1,12 +1,11 @@
-"""Whether a column's values survive a change of its type: always, as long as nothing is cut, or not at all.
+"""Decides whether a column's values survive a change of its type: always, if nothing is cut, or not at all.
 
-A server that converts a column writes nothing of it to its log. `keeps_values` asks whether every value it can have
-converted without complaint is the same value; `may_lose` whether a value could have been cut, rounded or replaced by a
-statement that does not complain (``INSERT IGNORE``, ``ALTER IGNORE``, a session without strict mode). No mode complains
-of spaces that are cut at the end of a text. `recomputed` and `equals_as_before` are about the effects of a
-conversion beside the value that it converts.
+A server that converts a column logs nothing about its values. `keeps_values` is True if every value that was converted
+without an error is unchanged; `may_lose` if a value could have been cut, rounded or replaced by a statement without an
+error (``INSERT IGNORE``, ``ALTER IGNORE``, a session without strict mode). No mode reports trailing spaces that are cut
+from a text. `recomputed` and `equals_as_before` are about side effects of a conversion.
 
-`tests/integration/connectors/mysql/test_mysql_conversions.py` plays pairs of types on real servers.
+`tests/integration/connectors/mysql/test_mysql_conversions.py` tries pairs of types on real servers.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from raycdc.connectors.mysql.values.charsets import bytes_per_character
 from raycdc.connectors.mysql.values.types import CHARACTER_TYPES, GEOMETRIES, MySqlColumn
 from raycdc.model import TypeKind
 
-#: Kinds whose every value is a value of the kinds behind them, with the same meaning.
+#: For each kind, the kinds that contain all of its values, with the same meaning.
 _WIDENS_TO: dict[TypeKind, frozenset[TypeKind]] = {
     TypeKind.INT8: frozenset({TypeKind.INT16, TypeKind.INT32, TypeKind.INT64}),
     TypeKind.INT16: frozenset({TypeKind.INT32, TypeKind.INT64}),
@@ -33,15 +32,15 @@ _UNICODE = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
 _UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
 #: Unicode without the characters beyond U+FFFF.
 _BASIC_UNICODE = frozenset({"utf8mb3", "utf8", "ucs2"})
-#: Sets in which all bytes are characters, so that no text of theirs is damaged.
+#: Character sets in which every byte is a character, so that their texts cannot be damaged.
 _WHOLE = _UNICODE | _UTF8 | _BASIC_UNICODE | {"latin1"}
 _FLOATS = frozenset({"float", "double"})
-#: Characters of values that targets have as text, though the source has them in another form.
+#: The length in characters of values that are text in targets, but not in the source.
 _TEXT_LENGTHS = {"date": 10, "datetime": 19, "timestamp": 19, "uuid": 36, "inet4": 15, "inet6": 45}
 
 
 def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
-    """Whether every value of the old type that was converted without an error is the same value in the new one."""
+    """Return True if every value that was converted without an error is unchanged."""
     old, new = before.logical(), after.logical()
     if old.kind is not new.kind:
         return _widens(before, after) and not _rounds(before, after)
@@ -76,7 +75,7 @@ def keeps_values(before: MySqlColumn, after: MySqlColumn) -> bool:
 
 
 def _widens(before: MySqlColumn, after: MySqlColumn) -> bool:
-    """Whether values of one kind are values of another one, with the same meaning."""
+    """Return True if values of one kind are values of the other one, with the same meaning."""
     old, new = before.logical().kind, after.logical().kind
     if new not in _WIDENS_TO.get(old, frozenset()):
         return False
@@ -97,7 +96,7 @@ def _keeps_text(before: MySqlColumn, after: MySqlColumn) -> bool:
 
 
 def _rounds(before: MySqlColumn, after: MySqlColumn) -> bool:
-    """Whether a FLOAT or DOUBLE becomes one with digits of its own, FLOAT(M,D), to which the server rounds."""
+    """Return True if a FLOAT or DOUBLE becomes FLOAT(M,D), to which the server rounds."""
     if after.shape.base not in _FLOATS or (before.column_type == after.column_type):
         return False
     digits = after.shape.digits
@@ -106,10 +105,10 @@ def _rounds(before: MySqlColumn, after: MySqlColumn) -> bool:
 
 
 def recomputed(columns: Iterable[tuple[MySqlColumn | None, MySqlColumn]], *, row_end: str = "") -> str:
-    """Why generated columns among `columns` (before and after) have other values now, which no statement names; empty
-    where they have not: one is computed from a column that has another type, or compares by another collation.
+    """Return why generated columns among `columns` (before, after) have new values without being named; or empty.
 
-    `row_end` is that of a system-versioned table, whose period is no function of its columns.
+    A generated column changes if it is computed from a column that gets another type or collation. `row_end` is that of
+    a system-versioned table, whose period is no function of its columns.
     """
     pairs = [(before, after) for before, after in columns if before is not None]
     period = ("timestamp(6)",) if row_end else ()
@@ -127,7 +126,7 @@ def _form(column: MySqlColumn) -> tuple[str, str, str]:
 
 
 def equals_as_before(before: MySqlColumn, after: MySqlColumn) -> bool:
-    """Whether all texts that differ in `before` differ in `after`, so that no row is in the way of another one."""
+    """Return True if all texts that differ in `before` differ in `after`, so that rows cannot collide."""
     old, new = before.collation, after.collation
     if old == new or not after.charset:
         return True
@@ -147,8 +146,8 @@ def may_lose(before: MySqlColumn, after: MySqlColumn, *, forgiving: bool) -> str
     A `forgiving` statement does not complain of values that do not fit; every other one still cuts spaces.
     """
     if not forgiving:
-        # The values of CHAR, and the labels of ENUM and SET, have no spaces at their end. A type that stays has room
-        # for the same texts, unless one of them filled it and needs more bytes in another character set.
+        # The values of CHAR, and the labels of ENUM and SET, have no trailing spaces. An unchanged type has room for
+        # the same texts, unless one of them filled it and needs more bytes in another character set.
         spaces = before.charset not in ("", "binary") and before.shape.base not in ("char", "enum", "set")
         shorter = before.shape != after.shape and _longest(before) > _room(after, before)
         return "spaces at the end of texts were cut" if spaces and shorter else ""
@@ -185,7 +184,7 @@ def _longest(column: MySqlColumn) -> int:
         case "char" | "varchar" | "binary" | "varbinary":
             return shape.length
         case "decimal":
-            # Its digits, a zero before the point, the point and a sign.
+            # The digits, a zero before the point, the point and a sign.
             return shape.precision + 3
         case base if base in _TEXT_LENGTHS:
             return _TEXT_LENGTHS[base] + (shape.fsp and 1 + shape.fsp)
@@ -214,7 +213,7 @@ def _blob_bytes(base: str) -> int:
 
 
 def _holds(charset: str, other: str) -> bool:
-    """Whether every character of `other` is one of `charset`."""
+    """Return True if `charset` has every character of `other`."""
     if charset == other or charset in _UNICODE or other == "ascii":
         return True
     return charset in _BASIC_UNICODE and other not in _UNICODE

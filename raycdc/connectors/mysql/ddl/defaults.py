@@ -1,9 +1,9 @@
 """The value of existing rows in an added column: its constant default as the server stores it.
 
 A statement spells a default as people write it (``'1:2'`` for a TIME, ``'b,a'`` for a SET, an instant in the session's
-time zone), the server stores its own form, and rows are filled with that. Each type has the spellings here whose stored
-form is the same on every server; any other is *unsure*, and then the table has to be read again: nothing is guessed.
-Called by `alter`, `shadows`, `resolver` and `messages`.
+time zone); the server stores its own form, and rows are filled with that. For each type this module knows the spellings
+whose stored form is the same on every server; any other is *unsure*, and the table must be read again. Called by
+`alter`, `shadows`, `resolver` and `messages`.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class _UnsureError(Exception):
 
 
 def fill_of(column: MySqlColumn, definition: ColumnDefinition, dialect: DdlDialect) -> Fill:
-    """The value of existing rows in `column`, which a statement read by `dialect` adds as `definition`.
+    """Return the value of existing rows in `column`, which a statement read by `dialect` adds as `definition`.
 
-    Where that is no constant at all the definition's `computed` says so, and this says null.
+    If it is no constant, the definition's `computed` says so, and null is returned.
     """
     if definition.computed:
         return Fill(None)
@@ -73,10 +73,10 @@ def fill_of(column: MySqlColumn, definition: ColumnDefinition, dialect: DdlDiale
 
 
 def catalogue_fill(column: MySqlColumn) -> Fill:
-    """The same for a column that was added and is now as the catalogue describes it.
+    """Do `fill_of` for an added column that the catalogue describes now.
 
-    Where that is an expression the caller knows. Catalogues show bytes in forms of their own, a FLOAT with six digits,
-    and a TIMESTAMP in a zone that they do not say.
+    The caller knows if the default is an expression. Catalogues show bytes in their own forms, a FLOAT with six digits,
+    and a TIMESTAMP in an unstated zone.
     """
     text, base = column.default, column.shape.base
     if text is None:
@@ -324,7 +324,7 @@ def _text(column: MySqlColumn, text: str, spelled: Spelled) -> str:
 
 
 def _beyond(text: str) -> set[str]:
-    """The characters that are not ASCII; what a statement's bytes could not be read as counts as the last one."""
+    """Return the non-ASCII characters; undecodable bytes of a statement count as the last character."""
     return {letter for letter in text if not letter.isascii()} - {"\ufffd"} | (
         {"\U0010ffff"} if "\ufffd" in text else set()
     )

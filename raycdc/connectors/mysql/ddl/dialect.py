@@ -14,7 +14,7 @@ _WITHOUT_WIDTHS = (8, 0, 19)
 
 
 def dialect_of(info: MySqlServerInfo, types: TypeOptions | None = None) -> DdlDialect:
-    """How this server's statements are read where the log says nothing about their session; `types` are the user's."""
+    """Return how this server's statements are read if the log has no session settings; `types` are the user's."""
     mariadb = info.is_mariadb
     implicit = info.variables.get("explicit_defaults_for_timestamp", "ON").upper() in ("OFF", "0")
     return DdlDialect(

@@ -1,17 +1,17 @@
-"""What the log tells otherwise than the table has it, so that no target could be kept equal by it.
+"""Cases in which the log differs from the table's content, so that no target could be kept equal by it.
 
-| what | what the log has |
+| case | content of the log |
 |---|---|
-| a VIRTUAL column that reads a counter (MariaDB) | in an INSERT its value from before the counter gave its number |
+| a VIRTUAL column that reads a counter (MariaDB) | in an INSERT, its value from before the counter got its number |
 | a VIRTUAL column that reads DEFAULT(x) | MariaDB's value without the default; and no server logs that a new default \
 changed it in all rows |
-| a MERGE table | rows of other tables as its own, and what is written to those directly not at all |
-| a table below a MERGE table | not the rows that were written through that one |
+| a MERGE table | rows of other tables as its own, and no rows written directly to those |
+| a table below a MERGE table | no rows written through that one |
 | YEAR(2) in a key | two digits, which several years have |
 
-Such tables are parked by name: before their first row (`raycdc.connectors.mysql.server.checks.unfit`), and at the
-statement of the log that makes them so. What else is logged in another way than SELECT gives it is decoded as SELECT
-gives it; tests/integration/connectors/mysql/test_logged_otherwise.py has the table of what was played.
+Such tables are parked: before their first row (`raycdc.connectors.mysql.server.checks.unfit`), and at the statement
+that makes them so. Other differences between log and SELECT are resolved by decoding;
+tests/integration/connectors/mysql/test_logged_otherwise.py lists the cases tested.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from raycdc.connectors.mysql.ddl.parse.tokens import TokenKind
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable, is_short_year
 from raycdc.model import TableId
 
-#: How the servers call the engine of MERGE tables.
+#: The servers' names of the MERGE engine.
 MERGE_ENGINES = frozenset({"mrg_myisam", "merge"})
-#: Stands among the names that an expression reads for the function DEFAULT().
+#: Stands for the function DEFAULT() among the names that an expression reads.
 DEFAULT_FUNCTION = "default()"
 #: Why the tables that a MERGE table is made of, and that one, cannot be followed.
 MERGED = (
@@ -53,7 +53,7 @@ def names_read(expression: str) -> frozenset[str]:
 
 
 def misleading(columns: Iterable[MySqlColumn], reads: Mapping[str, frozenset[str]]) -> str:
-    """The first VIRTUAL column whose logged values are others than its own; empty if there is none.
+    """Return the first VIRTUAL column whose logged values differ from its own; empty if there is none.
 
     `reads` has the names that the expression of each generated column reads.
     """

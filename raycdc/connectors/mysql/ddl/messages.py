@@ -1,7 +1,7 @@
-"""The schema changes of a statement inside a message (Canal's ``sql``, Maxwell's, Debezium's ``ddl``) by itself.
+"""The schema changes of a statement inside a message (Canal's ``sql``, Maxwell's, Debezium's ``ddl``).
 
-There is no table of ours beside it, as there is in a log: types and names are the statement's. The plug-in names it
-(`raycdc.plugins.Plugin.statements`), and it is handed to sources that read such messages
+Unlike in a log, no table of ours is known: types and names are those of the statement. The plug-in names this function
+(`raycdc.plugins.Plugin.statements`), and it is passed to sources that read such messages
 (`raycdc.source.connector.SourceContext`).
 """
 
@@ -29,9 +29,9 @@ _DIALECT = DdlDialect(version=99_999)
 
 
 def events_of_statement(statement: str, default_db: str) -> tuple[SchemaChangeEvent, ...]:
-    """The elementary changes of `statement`, run with `default_db` as the session's database; empty for one that
-    changes no table. Raises `StatementError` with the reason, and whose rows are concerned, where it is not understood
-    or does more than it says.
+    """Return the elementary changes of `statement`, run with `default_db`; empty if it changes no table.
+
+    Raises `StatementError` with the reason and the affected tables if it is not understood, or has further effects.
     """
     try:
         return _events(statement, default_db)

@@ -1,8 +1,8 @@
-"""Tables that schema change tools make beside a table, and put in its place when they are done.
+"""Tables that schema change tools create as copies of a table, and that finally replace it.
 
-gh-ost and pt-online-schema-change copy a table into a *shadow* of the new shape, keep both equal, and then rename one
-over the other. Only the last step concerns a reader of the log: there the captured table has the shadow's shape, and
-the same rows. So shadows are followed as to their shape; their rows are never read.
+gh-ost and pt-online-schema-change copy a table into a *shadow* with the new schema, keep both equal, and then rename
+the shadow to the table's name. Only the last step concerns a reader of the log: from there on the captured table has
+the shadow's schema, and the same rows. Therefore only the schemas of shadows are followed; their rows are never read.
 
 | table of `orders` | is | of |
 |---|---|---|
@@ -13,8 +13,8 @@ the same rows. So shadows are followed as to their shape; their rows are never r
 | `_orders_old`, `__orders_old` … | the old table, afterwards | pt-online-schema-change |
 
 The names are the tools' own (gh-ost's ``getSafeTableName``; pt-online-schema-change's ``--new-table-name``), shortened
-to 64 characters where they must be. Other names say nothing about the rows in a table, so that what takes the captured
-table's place under another name is refused. `ShadowTables.state` goes into the checkpoint.
+to 64 characters where they must be. With other names nothing is known about the rows of a replacement, so it is
+refused. `ShadowTables.state` goes into the checkpoint.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ from raycdc.model.evolution import (
     SchemaChangeEvent,
 )
 
-#: Longest name of a table; tools shorten what is longer.
+#: The longest name of a table; tools shorten longer ones.
 _NAME_MAX = 64
-#: Shadows kept: one per table being changed, and those that dead runs of tools left behind. Older ones are forgotten.
+#: The number of shadows kept: one per table being changed, and leftovers of failed runs of tools. The oldest are
+#: forgotten.
 SHADOWS_MAX = 256
 
 _SUFFIX = re.compile(r"_(?P<name>.*?)(?:_[0-9]{14})?_(?P<suffix>gho|ghc|ghk|del|rev_del|new|old)", re.DOTALL)
@@ -64,10 +65,10 @@ Role = Literal["shadow", "old", "notes"]
 
 @dataclass(frozen=True, slots=True)
 class Shadow(JsonObject):
-    """A tool's table: its shape (None: not known, then `doubt` says why) and where its columns come from.
+    """A tool's table: its schema (None: unknown, `doubt` says why) and the origins of its columns.
 
-    `doubt` is also why its rows may be others than those of `owner`; empty when they are not. `comment` is what the
-    table's comment was set to since, None if it was not.
+    `doubt` is also why its rows may differ from those of `owner`; empty if they do not. `comment` is the table's
+    changed comment, None if unchanged.
     """
 
     owner: TableId
@@ -91,7 +92,10 @@ class Shadow(JsonObject):
 
 
 def role_of(table: TableId, captured: Collection[TableId]) -> tuple[TableId, Role] | None:
-    """Which of the `captured` tables a tool made `table` for, and what for, going by its name; None if for none."""
+    """Return the table among `captured` for which a tool made `table`, and its role, by its name.
+
+    None if there is none.
+    """
     parts = _SUFFIX.fullmatch(table.table)
     if parts is not None:
         role = _ROLES.get(parts["suffix"], "notes")
@@ -120,18 +124,19 @@ def _role_of_long(table: TableId, captured: Collection[TableId]) -> tuple[TableI
             full = f"_{owner.table}_{suffix}"
             if len(full) > _NAME_MAX and table.table == full[:_NAME_MAX]:
                 roles.add((owner, _ROLES[suffix]))
-    # A shortened _new and _old may be one name; the tool has then given it to the shadow, and another one to the old.
+    # A shortened _new and _old may be the same name; the tool then gave it to the shadow, and another one to the old
+    # table.
     return max(roles, key=lambda each: each[1]) if len({owner for owner, _ in roles}) == 1 else None
 
 
 def tool_tables(tables: Collection[TableId]) -> set[TableId]:
-    """Those of `tables` that a tool made for another one of them."""
+    """Return those `tables` that a tool made for another one of them."""
     names = set(tables)
     return {table for table in names if role_of(table, names - {table}) is not None}
 
 
 class ShadowTables:
-    """The tools' tables of one log, as far as it was read. One thread: the decoder's."""
+    """The tools' tables of one log, at its position. One thread: the decoder's."""
 
     def __init__(self, shadows: Mapping[TableId, Shadow]) -> None:
         self._tables = dict(shadows)
@@ -163,7 +168,7 @@ class ShadowTables:
         return self._tables.pop(table, None)
 
     def holds(self, db: str) -> bool:
-        """Whether any of the tables is in `db`."""
+        """Return True if any of the tables is in `db`."""
         return any(table.db == db for table in self._tables)
 
     def shadow_of(self, owner: TableId) -> TableId | None:
@@ -183,7 +188,7 @@ class ShadowTables:
         dialect: DdlDialect,
         default_charset: tuple[str, str],
     ) -> None:
-        """CREATE TABLE of a tool's table; what it does not say makes the table one we know nothing of."""
+        """Apply CREATE TABLE of a tool's table; without all information the table counts as unknown."""
         shadow_before = self._tables.get(ddl.table)
         if ddl.if_not_exists:
             if shadow_before is None or shadow_before.table is None:

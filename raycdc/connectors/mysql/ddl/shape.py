@@ -1,7 +1,7 @@
-"""Two shapes of a table, and the elementary events that lead from one to the other.
+"""The elementary events that lead from one schema of a table to another.
 
-`alter` has the way told by a statement; `reshape` finds it between a table and the one that takes its place (`shadows`)
-or the one that the server describes (`resolver`).
+`alter` gets them from a statement; `reshape` finds them between a table and its replacement (`shadows`), or the
+server's description (`resolver`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from raycdc.model.evolution import (
     SchemaChangeEvent,
 )
 
-#: Behind the name of a column that exchanges it with another one's, for the moment between the two renames.
+#: The suffix of a column's temporary name while two columns exchange their names.
 EXCHANGED = "\N{NORTH EAST ARROW}"
 
 
 @dataclass(slots=True)
 class Slot:
-    """A column on its way: its former self (None: added), its present one, and the place it was told to go to."""
+    """A column during a change: its former state (None: added), its present one, and its requested position."""
 
     before: MySqlColumn | None
     column: MySqlColumn
@@ -43,11 +43,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class ColumnLineage:
-    """The known facts about a new shape's columns, by their names there.
+    """The known facts about a new schema's columns, by their new names.
 
-    `renamed` is the name a column had in the old shape, where that was another one. `filled` has the value that
-    existing rows got in an added column (None: null); an added column that is missing there has values nobody knows.
-    `computed` says where the values of existing rows in a column come from, if they are no constant.
+    `renamed` has the old name of a renamed column. `filled` has the value of existing rows in an added column (None:
+    null); the values of an added column that is missing there are unknown. `computed` says where the values of existing
+    rows come from, if they are no constant.
     """
 
     renamed: Mapping[str, str]
@@ -81,7 +81,7 @@ def reshape(
 
 
 def renames(table: MySqlTable, placed: Sequence[Slot]) -> list[SchemaChangeEvent]:
-    """Renames in an order in which no name is taken twice; columns that exchange names go by a name of nobody's."""
+    """Return renames in an order in which no name is used twice; exchanged columns use a temporary name."""
     waiting = {s.before.name: s.column.name for s in placed if s.before is not None and s.before.name != s.column.name}
     present = {s.before.name.casefold() for s in placed if s.before is not None}
     events: list[SchemaChangeEvent] = []
@@ -104,7 +104,7 @@ def renames(table: MySqlTable, placed: Sequence[Slot]) -> list[SchemaChangeEvent
 
 
 def type_change(table: MySqlTable, before: MySqlColumn, after: MySqlColumn) -> list[SchemaChangeEvent]:
-    """The event of a column whose type or nullability is another one, under its new name."""
+    """Return the event for a changed type or nullability of a column, under its new name."""
     old, new = before.logical(), after.logical()
     if old != new or before.nullable != after.nullable:
         return [AlterColumnTypeEvent(table.id, after.name, new, after.nullable)]

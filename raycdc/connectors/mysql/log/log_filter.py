@@ -1,4 +1,4 @@
-"""The captured part of a batch of changes or of a schema change: filters, column lists and current rows, in the log.
+"""Filters the log's rows and schema changes to the captured part: filters, column lists, masks, current rows.
 
 | before the change | after it | becomes |
 |---|---|---|
@@ -7,25 +7,21 @@
 | not | captured | an insert |
 | not | not | nothing |
 
-A system-versioned table of MariaDB logs what it does to its history, too: a row that is deleted is updated to one
-that is not current any more, and an update writes another row that never was. Only rows that are current count, as in
-a SELECT.
+A system-versioned table of MariaDB also logs changes of its history: a deleted row is updated to one that is not
+current any more, and an update inserts another row that was never current. Only current rows count, as in a SELECT.
 
-Used by the log's fetcher thread, before the hand-off: a chunk's SELECT has the same filter, so the hand-off sees one
-and the same table in both phases.
+It runs in the log's fetcher thread, before the hand-off: a chunk's SELECT has the same filter, so the hand-off sees the
+same rows in both phases.
 
-Rows of prepared XA transactions, as positions keep them: captured ones alone, and nothing of them in the clear.
+`KeptRows` are the captured rows of prepared XA transactions, in the form for positions: without clear masked values.
+They are made at XA PREPARE, while the schema is in force with which the rows were decoded. Rows are masked like
+segments. If a table's chunk key is masked, its rows are encrypted instead, because the hand-off needs the key at XA
+COMMIT.
 
-The log's fetcher thread calls it at XA PREPARE, while the schema is in force that the rows were decoded with. Rows are
-masked as segments are. Those of a table that is cut into chunks by a masked column are encrypted instead: at XA COMMIT
-the hand-off looks for their chunks.
-
-Schema changes, and the texts that say why a table is not followed, as the state may have them.
-
-Everything that the log's reader is told of a table passes here (`MySqlLogReader`), and so do the schemas that the
-enumerator begins with: no schema has a default of a column that a mask hides, and no text has a statement's values.
-Such defaults in the tables of schema change tools are not kept either: a table that needs one after a restart begins
-again.
+Schema changes, and texts about tables that are not followed, also pass here on their way to the log's reader
+(`MySqlLogReader`), and so do the schemas with which the enumerator begins: no schema has a default of a masked column,
+and no text has a statement's values. Such defaults in tables of schema change tools are not kept either: a table that
+needs one after a restart is resnapshotted.
 """
 
 from __future__ import annotations
@@ -115,7 +111,7 @@ class LogFilter:
         return batch.select([n for n in batch.schema.names if n in listed or n in META_COLUMNS])
 
     def update(self, update: SchemaUpdate) -> SchemaUpdate:
-        """A schema change as the target sees it; one of columns that are not captured changes nothing there."""
+        """Return a schema change as the target sees it; changes of columns that are not captured are removed."""
         capture = self._captures.get(update.table, ALL)
         if capture == ALL or not isinstance(update, AlterTableUpdate | BeginTableUpdate):
             return update
@@ -176,9 +172,9 @@ class LogFilter:
 
 
 def _current_rows(row_end: pa.Array) -> pa.BooleanArray:
-    """Which rows of a system-versioned table are current: those until the last moment its server knows.
+    """Return which rows of a system-versioned table are current: those valid until the server's last time value.
 
-    Servers from 11.5 on know moments up to 2106; no row was replaced in the last microsecond of 2038's end.
+    Servers from 11.5 on have times up to 2106; no row was replaced in the last microsecond of 2038's range.
     """
     ends = pa.array(_ENDS_OF_TIME)  # As text is what source.types.invalid_dates may have, too.
     return pc.is_in(

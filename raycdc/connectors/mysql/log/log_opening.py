@@ -149,10 +149,10 @@ class LogOpening:
             return unlogged(connection, self.connections.server(), [table]).get(table, "")
 
     def _unlogged_tables(self) -> dict[TableId, str]:
-        """The followed tables that the server leaves out of its log, each with the reason.
+        """Return the followed tables that the server does not log, each with the reason.
 
-        A server that was started anew may filter its log since. A run that begins then parks the tables by
-        `MySqlSource.unfollowable`; this is for one that goes on.
+        A restarted server may have new log filters. A starting run parks the tables by `MySqlSource.unfollowable`; this
+        is for a running one.
         """
         followed = [table for table in self.split.state.followed if self.options.config.captures(table)]
         with closing(self._connect()) as connection:
@@ -172,7 +172,7 @@ class LogOpening:
             return was_there(connection, table, ts_ms)
 
     def _cut_by(self, begun: Mapping[TableId, ChunkKey], table: TableId) -> tuple[str, ...]:
-        """The columns that the table is, or may again be, cut by, beside those of its key."""
+        """Return the columns, other than those of its key, that may be the table's chunk key."""
         named = self.options.named_key(table)
         return (*key_names(begun.get(table)), *([named] if named else ()))
 
@@ -183,7 +183,7 @@ def tables_of(split: StreamSplit) -> dict[TableId, MySqlTable]:
 
 
 def snapshots_of(split: StreamSplit) -> dict[TableId, ChunkKey | None]:
-    """The chunk keys of tables whose snapshot is under way; None for one that is a single chunk."""
+    """Return the chunk keys of tables in their snapshot; None for a table that is a single chunk."""
     return {t: s.snapshot.key for t, s in split.state.followed.items() if isinstance(s, InSnapshot | AsOf)}
 
 

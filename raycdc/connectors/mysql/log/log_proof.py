@@ -1,9 +1,9 @@
-"""Is the server's log the one that a position is of, and can it be read from there?
+"""Proves that a position belongs to the server's log, and that the log can be read from there.
 
-Asked before anything is read (`prove`): the log is dumped, as ``mysqlbinlog`` does it, from the event on that the
-position's mark names, and that event is compared. `read_ahead` goes on from there for a moment, so that a log that is
-damaged soon behind the position is told before a run begins. Whatever is found is one error, `LogLostError`, because
-there is one way out: to read the tables anew (``pipeline.on_log_lost``).
+Before anything is read (`prove`), the log is dumped, as by ``mysqlbinlog``, from the event in the position's mark, and
+that event is compared. `read_ahead` continues from there for a moment, so that damage soon after the position is
+reported before a run begins. Every problem is a `LogLostError`, because there is one remedy: to read the tables again
+(``pipeline.on_log_lost``).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from raycdc.errors import CorruptLogError, DataError, LogLostError, SourceUnavai
 
 _log = logging.getLogger(__name__)
 
-#: Read ahead at most: what one epoch holds at most, so that damage that ended a run is met before the next one begins,
-#: and no longer than people wait for a start.
+#: The limits of reading ahead: the size of one epoch, so that damage that ended a run is found before the next one
+#: begins, and no longer than people wait for a start.
 AHEAD_BYTES, AHEAD_S = 256 << 20, 3.0
 _READ_BYTES, _READ_TIMEOUT_S = 1 << 20, 30.0
 #: COM_BINLOG_DUMP names a place of 32 bits.
@@ -43,9 +43,9 @@ Connect = Callable[[], "Connection[Any]"]
 
 
 def prove(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset) -> None:
-    """Raise `LogLostError` unless the log is the one of the position's mark, as far as the server still has it.
+    """Raise `LogLostError` unless the log matches the position's mark, as far as the server still has it.
 
-    A position without a mark, of a state that an earlier version wrote, is believed where an event begins at it.
+    A position without a mark, from a state of an earlier version, is accepted if an event begins at it.
     """
     mark = offset.mark
     if mark is None:
@@ -70,13 +70,13 @@ def prove(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset) -> None
 
 
 def read_ahead(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset) -> None:
-    """Raise `LogLostError` where the log cannot be read on from the position, a proven one, or soon behind it."""
+    """Raise `LogLostError` if the log cannot be read from the proven position, or is damaged soon after it."""
     if not offset.by_gtid and offset.pos <= _POSITION_MAX:
         _read(connect, info, offset, bytes_max=AHEAD_BYTES)
 
 
 def marked(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset) -> BinlogOffset:
-    """`offset`, a place of the log as it is now, with the mark of its file."""
+    """Return `offset`, a position of the present log, with the mark of its file."""
     found, _ = _beginning(connect, info, LogMark(offset.file, 0, 0), 4)
     return replace(offset, mark=found)
 
@@ -144,7 +144,7 @@ def _read(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset, *, byte
     except (CorruptLogError, LogLostError) as cause:
         raise _unreadable(info, offset, cause) from cause
     except DataError:
-        return  # An event that is not followed is judged by whoever reads it.
+        return  # The reader of the log handles an event that is not supported.
 
 
 def _unreadable(info: MySqlServerInfo, offset: BinlogOffset, cause: Exception) -> LogLostError:
@@ -155,14 +155,14 @@ def _unreadable(info: MySqlServerInfo, offset: BinlogOffset, cause: Exception) -
 
 
 def _first_sentence(cause: Exception) -> str:
-    """What happened, without its advice."""
+    """Return the error's first part, without its advice."""
     return str(cause).partition(f" {RESNAPSHOT_HINT}")[0].rstrip(".") + "."
 
 
 def _require_purged(
     connection: Connection[Any], info: MySqlServerInfo, offset: BinlogOffset, mark: LogMark, oldest: str
 ) -> None:
-    """The server has not the file of the mark any more: then all that was read must be among what it purged."""
+    """Raise `LogLostError` if unread transactions were purged with the file of the mark, which is gone."""
     if _number(oldest) > _number(mark.file):
         if info.is_mariadb or not offset.by_gtid:
             return

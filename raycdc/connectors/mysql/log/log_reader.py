@@ -1,23 +1,23 @@
 """The binlog as a stream of `LogUnit`s: connection, compiled decoder and schema changes together.
 
-Runs in the log fetcher's thread. Schema changes are applied here, at their place in the log, before any row after
-them is decoded; the reader's thread meets them as units of their own and ends the epoch there.
+Runs in the log fetcher's thread. Schema changes are applied here, at their position in the log, before any row after
+them is decoded; the reader's thread gets them as separate units and ends the epoch there.
 
 | statement on a captured table | becomes |
 |---|---|
 | ADD, DROP, RENAME COLUMN, a wider type, new labels, a position, a comment | schema update |
 | indexes, options, partitions that keep their rows | nothing |
 | TRUNCATE, DROP TABLE, DROP DATABASE | schema update, and a truncation among the rows |
-| RENAME that puts a schema change tool's table in its place | schema update from the old shape to the new one |
-| CREATE TABLE that the selection matches | the table is followed from here on, without a snapshot; also one that is \
-to be read because it is new to the state |
-| CREATE TABLE under the name of a dropped one, with other columns | the table begins again |
-| one that rewrites rows without logging them, or puts other rows under the name | the table begins again |
-| RENAME to a name outside | the table ends; its target keeps what it has |
-| anything else with effect on columns or rows, what cannot be parsed, rows that do not fit | the table is parked |
+| RENAME that replaces it by a schema change tool's table | schema update from the old schema to the new one |
+| CREATE TABLE that the selection matches | the table is followed from here on, without a snapshot, even if a snapshot \
+was planned because it is new to the state |
+| CREATE TABLE under the name of a dropped one, with other columns | the table is resnapshotted |
+| one that rewrites rows without logging them, or puts other rows under the name | the table is resnapshotted |
+| RENAME to a name outside | the table ends; its target keeps its rows |
+| any other effect on columns or rows, unparsable statements, rows that do not match | the table is parked |
 
-Statements about other tables are passed over without being parsed. A change of rows that is logged as a statement parks
-its table, behind rows of its transaction where that ends: no epoch ends inside one.
+Statements about other tables are skipped without being parsed. A change of rows that is logged as a statement parks its
+table; after rows of the same transaction, only at its end, because no epoch ends inside a transaction.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ READ_TIMEOUT_S = 0.2
 
 
 def unreadable(stream: BinlogStream, offset: BinlogOffset, cause: CorruptLogError) -> LogLostError:
-    """The log is damaged behind `offset`: a start that finds it so (`log_proof`) can read the tables anew."""
+    """Return the error of a log damaged after `offset`.
+
+    A start that finds it (`log_proof`) can read the tables again.
+    """
     return LogLostError(f"{stream.address}: the log cannot be read on from {offset}: {cause}. {RESNAPSHOT_HINT}.")
 
 
@@ -85,7 +88,7 @@ class MySqlLogReader:
         #: The last unit left a transaction open; the reader must hear of its end even where nothing else came with it.
         self._open = False
         self._units: list[LogUnit] = []
-        #: Tables that a statement inside the open transaction parked, behind rows of it.
+        #: Tables parked by a statement inside the open transaction, after rows of it.
         self._parked: list[ParkTableUpdate] = []
         self._log = log
 
@@ -108,7 +111,7 @@ class MySqlLogReader:
 
     @property
     def is_woken(self) -> bool:
-        """Whether `wake_up` or `close` was called: nothing more is read."""
+        """Return True if `wake_up` or `close` was called, so that nothing more is read."""
         return self._log.is_woken
 
     def wake_up(self) -> None:
@@ -180,7 +183,7 @@ class MySqlLogReader:
             self._units.append(LogProgress(log_position))
 
     def _parked_later(self, updates: Sequence[SchemaUpdate], statement: str) -> tuple[SchemaUpdate, ...]:
-        """The updates that need not wait for the end of the transaction: all but those that park a table."""
+        """Return the updates that need not wait for the end of the transaction: all except those that park a table."""
         now: list[SchemaUpdate] = []
         for update in updates:
             if isinstance(update, ParkTableUpdate):

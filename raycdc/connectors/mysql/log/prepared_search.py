@@ -1,11 +1,11 @@
-"""XA transactions that were prepared before the job began: which tables have rows in them?
+"""Finds the tables with rows in XA transactions that were prepared before the job began.
 
-`PreparedSearch` is called by `XaRows` where one of them is committed, in the log fetcher's thread, which waits
-meanwhile. Its rows were never seen, but its XA PREPARE may still be in the log, which is read file by file, the newest
-first, without decoding a row. Nothing of it is kept: after a crash the same XA COMMIT leads to the same search, or to
-`str`, the reason why nobody can tell, where the log was purged since.
+`XaRows` calls `PreparedSearch` when one of them is committed, in the log fetcher's thread, which waits meanwhile. Its
+rows were never seen, but its XA PREPARE may still be in the log, which is read file by file, the newest first, without
+decoding a row. Nothing of it is stored: after a crash the same XA COMMIT causes the same search, or returns a `str`,
+the reason why it is unknown, if the log was purged since.
 
-`check_prepared` is what ``raycdc check`` says about transactions that are prepared now.
+`check_prepared` has the findings of ``raycdc check`` about presently prepared transactions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PreparedSearch:
     def __init__(self, connect: Callable[[], Connection[Any]], info: MySqlServerInfo) -> None:
         self._connect = connect
         self._info = info
-        #: Whether nobody waits for the answer any more. May be replaced.
+        #: Returns True if the answer is not needed any more. May be replaced.
         self.is_stopped: Callable[[], bool] = lambda: False
 
     def __call__(self, xid: str, before: BinlogOffset) -> tuple[TableId, ...] | str:
@@ -85,13 +85,13 @@ class PreparedSearch:
             if search.tables is not None:
                 if has_unread:
                     return "a statement behind its XA PREPARE cannot be read, which may have changed any table"
-                # The server holds locks that prevent it, but may lose them when it starts anew.
+                # The server's locks prevent that, but it may lose them when it restarts.
                 again = [table for table in search.tables if table in changed or table.db in changed]
                 return f"{again[0]}, of which it has rows, was changed since" if again else search.tables
         return f"its XA PREPARE is not in the log any more, which begins with {files[0]}"
 
     def _read(self, search: _FileSearch, deadline: float) -> bool:
-        """Whether the file was read as far as it matters, within the time."""
+        """Return True if the relevant part of the file was read in time."""
         start = BinlogOffset(search.file, 4)
         with closing(BinlogStream(self._connect(), server_id=0, offset=start, connect_again=self._connect)) as stream:
             while not (stream.ended or search.is_over):
@@ -113,11 +113,11 @@ class _FileSearch:
         self.file = file
         #: The tables that it has rows of; None while it was not found.
         self.tables: tuple[TableId, ...] | None = None
-        #: It changed rows by a statement.
+        #: True if it changed rows by a statement.
         self.has_statement = False
-        #: Tables, and databases, that a statement changed behind it.
+        #: Tables and databases that a later statement changed.
         self.changed: set[TableId | str] = set()
-        #: There is a statement behind it whose names cannot be read.
+        #: True if a later statement's names cannot be read.
         self.has_unread = False
         self._xid, self._before = xid, before
         self._dialect = dialect_of(info)
@@ -130,7 +130,7 @@ class _FileSearch:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing that matters follows in the file."""
+        """Return True if nothing relevant follows in the file."""
         cursor = self._decoder.cursor
         return cursor.file != self.file or cursor.event_position >= self._before
 

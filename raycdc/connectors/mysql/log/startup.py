@@ -1,7 +1,7 @@
-"""Where a pipeline without state begins in the log, and what its tables looked like there.
+"""Finds the start position of a pipeline without state, and the tables as they were there.
 
-Called by `enumerator_dialect` for ``source.startup`` modes other than "now". Beginning in the past has two traps, and
-both are answered by reading the log once from there to its end, without decoding a row:
+Called by `enumerator_dialect` for ``source.startup`` modes other than "now". A start in the past raises two questions,
+both answered by reading the log once from there to its end, without decoding a row:
 
 - *Which transactions lie before a place?* MySQL does not tell; the file's PREVIOUS_GTIDS and what follows do. Without
   the exact set a later fail-over, or a check against purged transactions, would be wrong.
@@ -49,7 +49,7 @@ _FORMAT_DESCRIPTION, _PREVIOUS_GTIDS, _GTID_LIST = 15, 35, 163
 
 @dataclass(frozen=True, slots=True)
 class PastStart:
-    """``source.startup`` as far as it names a place in the past; exactly one of the three groups is set."""
+    """``source.startup`` as far as it names a position in the past; exactly one of the three groups is set."""
 
     earliest: bool = False
     file: str = ""
@@ -125,8 +125,10 @@ def past_position(
 
 @dataclass(frozen=True, slots=True)
 class PastTables:
-    """Tables as they were at a place in the past. Of those that were `other` ones there nobody knows how they looked:
-    why. All others of now were not there.
+    """Tables as they were at a position in the past.
+
+    For those that were `other` tables there, the schema is unknown; the values are the reasons. All other present
+    tables did not exist there.
     """
 
     tables: Mapping[TableId, MySqlTable]
@@ -167,13 +169,13 @@ def tables_at(
 
 
 class _Effect(Enum):
-    """What a statement says of a table before it."""
+    """What a statement implies about a table before it."""
 
-    #: It looked as it does behind it.
+    #: The table was the same before; then: there was no table of its name.
     NONE = auto()
     #: There was none by its name.
     MADE = auto()
-    #: It was another one, or looked otherwise.
+    #: It was a different table, or had another schema.
     CHANGED = auto()
 
 
@@ -184,7 +186,7 @@ def _effect(item: DdlItem, table_id: TableId, now: MySqlTable, dialect: DdlDiale
     for ddl in separated(parsed):
         match ddl:
             case RenameTable(old, new) if table_id in (old, new):
-                # What came under the name has rows of before that the log has under another.
+                # The table that got the name has earlier rows, which the log has under another name.
                 return _Effect.CHANGED if old == table_id else _Effect.MADE
             case CreateTable(table=table) if table == table_id:
                 return _Effect.MADE
@@ -196,7 +198,7 @@ def _effect(item: DdlItem, table_id: TableId, now: MySqlTable, dialect: DdlDiale
                 if applied.events or applied.rewrites is not None or applied.table != now:
                     return _Effect.CHANGED
             case _:
-                pass  # One that drops or empties it does not say how it looked, and the log tells what it did.
+                pass  # Dropping or truncating it does not show its schema, and the log has the effect.
     return _Effect.NONE
 
 
@@ -225,7 +227,7 @@ def statements_between(
 
 def _blind_decoder(info: MySqlServerInfo, start: BinlogOffset) -> BinlogDecoder:
     plain = replace(start, skip_events=0, skip_rows=0)
-    # XA transactions that were prepared earlier are no concern here: no row is looked at.
+    # XA transactions that were prepared earlier do not matter here: no row is read.
     log = info.log_kind
     return BinlogDecoder(MapSchemas.from_the_log(), wanted=lambda _: False, start=plain, log=log)
 
@@ -255,7 +257,7 @@ def _exact(
 ) -> BinlogOffset:
     """`position` with the GTID set of everything before it."""
     if info.is_mariadb and position.pos <= POSITION_MAX:
-        # Where an event before it is larger than the server takes from clients, the log is read as everywhere else.
+        # If an earlier event is larger than the server accepts from clients, the log is read instead.
         with suppress(UnreportedGtidsError):
             return replace(position, gtid_set=gtid_at(connection, position.file, position.pos), server=info.identity)
     if not info.gtid_mode:
@@ -306,7 +308,7 @@ def event_bounds(data: bytes) -> Iterable[tuple[int, int, int]]:
 
 
 def _file_at(info: MySqlServerInfo, files: list[str], timestamp_ms: int, open_log: OpenLog) -> str:
-    """The newest file that was begun before the time; the oldest one when all are younger."""
+    """Return the newest file that was begun before the time; the oldest one if all are later."""
     low, high = 0, len(files) - 1
     while low < high:
         middle = (low + high + 1) // 2
@@ -318,7 +320,7 @@ def _file_at(info: MySqlServerInfo, files: list[str], timestamp_ms: int, open_lo
 
 
 def _begun_ms(info: MySqlServerInfo, file: str, open_log: OpenLog) -> int:
-    """When a file was begun: the time of its FORMAT_DESCRIPTION."""
+    """Return when a file was begun: the time of its FORMAT_DESCRIPTION."""
     with closing(open_log(BinlogOffset(file, 4))) as stream:
         for _ in range(5):
             data = bytes(stream.read(bytes_max=1, timeout_s=_READ_TIMEOUT_S))
@@ -331,7 +333,7 @@ def _begun_ms(info: MySqlServerInfo, file: str, open_log: OpenLog) -> int:
 def first_since(
     info: MySqlServerInfo, begin: BinlogOffset, timestamp_ms: int, open_log: OpenLog, *, end: BinlogOffset
 ) -> BinlogOffset:
-    """The end of the last transaction before the first one that was committed at the time or later."""
+    """Return the end of the last transaction before the first one that was committed at or after the time."""
     decoder = _blind_decoder(info, begin)
     previous = MySqlGtidSet()
     position = begin
@@ -361,7 +363,10 @@ def first_since(
 
 
 def _since(event_ms: int, timestamp_ms: int, *, exact: bool) -> bool:
-    """Whether an event counts as at or after the time: one that has whole seconds stands for any moment in them."""
+    """Return True if an event counts as at or after the time.
+
+    One in whole seconds stands for any time within its second.
+    """
     return (event_ms if exact else event_ms + 999) >= timestamp_ms
 
 

@@ -28,9 +28,9 @@ SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
 #: Kinds of tables that have rows of their own: no views and no sequences.
 _WITH_ROWS = ("BASE TABLE", "SYSTEM VERSIONED")
 
-#: The log of a replica has times of another server, and servers have whole seconds.
+#: Allowed clock difference: a replica's log has times of another server, in whole seconds.
 CLOCKS_APART_S = 60.0
-#: How MariaDB prints characters inside quotes.
+#: MariaDB's notation of characters inside quotes.
 _ESCAPES = {"0": "\0", "n": "\n", "r": "\r"}
 _EXPRESSION_DEFAULT = re.compile(r"^(current_timestamp|now|localtime|uuid|nextval)\b|\(", re.IGNORECASE)
 
@@ -58,9 +58,9 @@ class TableSize:
 def discover_tables(
     connection: Connection[Any], selector: TableFilter, *, named: Collection[TableId] = ()
 ) -> list[TableId]:
-    """All base tables outside the system databases that `selector` matches, sorted.
+    """Return all base tables outside the system databases that `selector` matches, sorted.
 
-    Tables that schema change tools make beside one of them are left out, unless they are `named`.
+    Tables of schema change tools are left out, unless they are `named`.
     """
     matching = [table for table in _names(connection) if selector.matches(table)]
     return selected_tables(_base_tables(connection, matching), selector, named=named)
@@ -80,10 +80,10 @@ def all_tables(connection: Connection[Any]) -> list[TableId]:
 
 
 def _names(connection: Connection[Any]) -> list[TableId]:
-    """Tables and all else that has a name as tables have, outside the system databases.
+    """Return the names of tables, views and similar objects outside the system databases.
 
-    Nothing but names is asked for, which waits for no lock: for the kind of one, MariaDB and MySQL 5.7 wait for
-    whoever makes or changes any table of the server.
+    Only names are queried, which waits for no lock: for an object's kind, MariaDB and MySQL 5.7 wait for every session
+    that creates or changes any table of the server.
     """
     rows = query(
         connection,
@@ -95,7 +95,7 @@ def _names(connection: Connection[Any]) -> list[TableId]:
 
 
 def _base_tables(connection: Connection[Any], named: Collection[TableId]) -> list[TableId]:
-    """Those that are tables with rows of their own. This statement waits for no lock, either."""
+    """Return the names that are base tables. This statement waits for no lock, either."""
     tables = set()
     for db in sorted({table.db for table in named}):
         try:
@@ -109,22 +109,22 @@ def _base_tables(connection: Connection[Any], named: Collection[TableId]) -> lis
 
 
 def is_sequence(connection: Connection[Any], table: TableId) -> bool:
-    """Whether `table` is one of MariaDB's sequences, which have columns and a row as tables have."""
+    """Return True if `table` is one of MariaDB's sequences, which have columns and a row like tables."""
     wanted = "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
     return [_text(row[0]) for row in query(connection, wanted, (table.db, table.table))] == ["SEQUENCE"]
 
 
 def is_in_memory(connection: Connection[Any], table: TableId) -> bool:
-    """Whether the server keeps the rows of `table` in memory alone, so that they are gone when it starts."""
+    """Return True if the server keeps the rows of `table` only in memory, so that they are lost when it restarts."""
     wanted = "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
     return [_text(row[0]) for row in query(connection, wanted, (table.db, table.table))] == ["MEMORY"]
 
 
 def was_there(connection: Connection[Any], table: TableId, ts_ms: int) -> bool:
-    """Whether a table of that name was, or may have been, there before `ts_ms`, a time of the log.
+    """Return True if a table of that name existed, or may have existed, before `ts_ms`, a time of the log.
 
-    What changed it since may have made it look newer. One that is gone was not there; one that is hidden from this
-    account, for which the server refuses a SELECT whether it is there or not, may have been.
+    A later change may make it look newer. A missing one did not exist; one that this account may not see, so that the
+    server refuses a SELECT either way, may have.
     """
     wanted = (
         "SELECT UNIX_TIMESTAMP(CREATE_TIME) FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
@@ -144,11 +144,11 @@ def was_there(connection: Connection[Any], table: TableId, ts_ms: int) -> bool:
 
 
 def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[TableId, MySqlTable]:
-    """Columns and primary key of each of `tables`; one that does not exist (or is hidden from us) is left out,
-    and so is a view, which may have taken the name of a table: restored dumps make one for each view, and drop it.
+    """Return columns and primary key of each of `tables`; missing, invisible ones and views are left out.
 
-    The columns, the keys and the table's data are not read at one instant: a reader that starts a log at a position
-    must prove that no DDL lay between (`raycdc.source`).
+    A view may have taken the name of a table: restored dumps make one for each view, and drop it. The columns, the keys
+    and the table's data are not read at one instant: a reader that starts a log at a position must prove that there was
+    no DDL in between (`raycdc.source`).
     """
     wanted = set(tables)
     columns: dict[TableId, list[MySqlColumn]] = defaultdict(list)
@@ -180,7 +180,7 @@ def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[
                 unique_keys[TableId(db, _text(row[0]))] = int(row[1])
         if any(table.db == db for table in row_ends):
             row_ends |= {TableId(db, _text(row[0])): _text(row[1]) for row in _rows(connection, _ROW_ENDS, db, names)}
-    # A server with case-insensitive names answers in its own spelling; only what was asked for is returned.
+    # A server with case-insensitive names returns its own spelling; only requested names are returned.
     return {
         table: MySqlTable(
             table,
@@ -199,19 +199,19 @@ def load_tables(connection: Connection[Any], tables: Iterable[TableId]) -> dict[
 
 
 def _rows(connection: Connection[Any], sql: str, db: str, names: Collection[str]) -> list[tuple[Any, ...]]:
-    """The rows of a question about tables of one of `asked_together`; their names come first.
+    """Return the rows of a query about one list from `asked_together`; names are in the first column.
 
-    The catalog finds others, too, that its collation takes for one of them.
+    The catalog may also return others whose names its collation treats as equal.
     """
     asked = frozenset(names)
     return [row for row in query(connection, sql, (db, names)) if _text(row[0]) in asked]
 
 
 def asked_together(tables: Iterable[TableId]) -> Iterator[tuple[str, list[str]]]:
-    """The names of tables by database, in lists for ``TABLE_NAME IN``: no list has two that the catalog takes for one.
+    """Yield the names of tables by database, in lists for ``TABLE_NAME IN``.
 
-    Of such two (t1 and T1, on a server to which they are two tables) MariaDB finds only one. Its collation knows more
-    that are one than case, so a name with other letters than those of ASCII is asked for alone.
+    No list has two names that the catalog treats as equal. Of two such names (t1 and T1, if the server has both)
+    MariaDB returns only one. Its collation equates more than case, so a name with non-ASCII letters is queried alone.
     """
     lists: dict[tuple[str, int | str], list[str]] = defaultdict(list)
     seen: dict[tuple[str, str], int] = defaultdict(int)
@@ -245,7 +245,7 @@ def below_merged(connection: Connection[Any], tables: Mapping[TableId, MySqlTabl
                 raise
             if not is_of_changed_table(cause.__cause__):
                 found |= _perhaps_below(connection, over, tables, cause)
-            continue  # It was dropped meanwhile, or it has no rows until it is mended.
+            continue  # The table was dropped meanwhile, or its damage hides its rows.
         for below in tables_below(statement, over.db, DdlDialect()):
             found[below] = (
                 f"Table {below} is below the MERGE table {over}: {MERGED}. Drop {over}, or leave {below} out with "
@@ -290,7 +290,7 @@ def collation_numbers(connection: Connection[Any]) -> dict[int, tuple[str, str]]
 
 
 def load_table(connection: Connection[Any], table: TableId) -> MySqlTable:
-    """One table; `SourceError` when it does not exist or may not be read."""
+    """Return one table. Raises `SourceError` if it does not exist or may not be read."""
     described = load_tables(connection, [table]).get(table)
     if described is None:
         raise SourceError(
@@ -327,7 +327,7 @@ _COLLATIONS = (
     "WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s"
 )
 
-# Where the user named it; the server puts it into every unique key, this one among them.
+# If the user named it; the server adds it to every unique key, including this one.
 _ROW_ENDS = (
     "SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s "
     "AND GENERATION_EXPRESSION = 'ROW END'"

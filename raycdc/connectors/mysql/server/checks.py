@@ -1,8 +1,8 @@
-"""Is this server, as this user, fit to be captured? What is missing, and the statement that fixes it.
+"""Checks that this server, with this account, can be captured; each finding has the statement that fixes it.
 
-`check_source` looks and changes nothing; each finding is one `CheckResult`. `require_ok` turns the failed ones that
-are required into one error that fits on a screen. ``raycdc check`` asks everything; a start asks by `require_source`,
-which leaves out whatever refuses nothing: advice, and what parks a table, which is asked where tables are parked.
+`check_source` changes nothing; each finding is one `CheckResult`. `require_ok` turns failed required ones into one
+error that fits on a screen. ``raycdc check`` does all checks; a start uses `require_source`, which leaves out advice,
+and checks for parking, which are done where tables are parked.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from raycdc.model.batch import reserved_column
 
 #: Shorter retention than this risks the log during an outage of the pipeline.
 RETENTION_MIN_S = 86_400.0
-#: So long it is waited for tables that another session has locked, for the first of them and for each later one: what
-#: may be read of them is no reason to hold up all others.
+#: The lock timeouts for the first locked table and for each later one, because information about them must not delay
+#: the others.
 _FIRST_LOCK_WAIT_S, _LATER_LOCK_WAIT_S = 2, PLANNING_WAIT_S
 #: A message names at most this many tables.
 _TABLES_SHOWN = 8
@@ -57,10 +57,9 @@ def check_source(
     server_ids: Iterable[int] = (),
     accept_cascades: bool = False,
 ) -> list[CheckResult]:
-    """Everything that must hold (and some that should) to capture `tables` with one of `server_ids`.
+    """Return all findings, required and advisory, for capturing `tables` with one of `server_ids`.
 
-    Needs no privilege itself: a thing that may not be looked at is a failed check. Raises only when the connection
-    breaks.
+    Needs no privilege itself: a check that is not permitted counts as failed. Raises only when the connection breaks.
     """
     wanted = sorted(set(tables))
     account = _account(connection)
@@ -82,10 +81,10 @@ def check_source(
 def require_source(
     connection: Connection[Any], info: MySqlServerInfo, tables: Iterable[TableId], loaded: dict[TableId, MySqlTable]
 ) -> None:
-    """Raise `SourceError` for whatever `check_source` finds that a run must not begin with. `loaded` are those of
-    `tables` that could be looked at (`load_tables`).
+    """Raise `SourceError` for findings of `check_source` that prevent a run.
 
-    One statement per table, as a start waits for it.
+    `loaded` are the readable ones of `tables` (`load_tables`). Uses one statement per table, because a start waits for
+    it.
     """
     wanted = sorted(set(tables))
     account = _account(connection)
@@ -120,12 +119,12 @@ def require_ok(results: Iterable[CheckResult], info: MySqlServerInfo) -> None:
     raise SourceError(f"{info.address} cannot be captured yet:\n{lines}")
 
 
-#: How long a lease waits until it looks again.
+#: The pause between attempts to get a lease.
 _LEASE_PAUSE_S = 0.2
 
 
 class ServerIdsInUseError(SourceError):
-    """Every server id that this pipeline may use as a replica is used by another one."""
+    """All server ids that this pipeline may use as a replica are in use."""
 
     cure = "End the other readers that have these ids, or give this pipeline a range of its own in `source.server_id`."
 
@@ -133,12 +132,12 @@ class ServerIdsInUseError(SourceError):
 def lease_server_id(
     connection: Connection[Any], info: MySqlServerInfo, candidates: Iterable[int], *, wait_s: float = 0.0
 ) -> int:
-    """The first of `candidates` that nobody uses, ours until `connection` ends; `SourceError` when there is none.
+    """Return the first unused one of `candidates`, reserved until `connection` ends.
 
-    A replica that uses another one's id makes the server end that one's log stream, and the replicas registered with
-    a server are not shown to every account. So jobs of ours also hold a user lock by the id's name, which needs no
-    privilege: `connection` must be the one the log is then read on. When all are taken they are waited for,
-    whichever is free first: the server notices the end of a killed job only at its next heartbeat.
+    Raises `SourceError` if there is none. A replica that uses another one's id makes the server end that one's log
+    stream, and not every account can list the registered replicas. Therefore our jobs also hold a user lock with the
+    id's name, which needs no privilege: `connection` must be the one on which the log is then read. When all are in
+    use, the first to become free is used: the server notices the end of a killed job only at its next heartbeat.
     """
     wanted = list(candidates)
     deadline = time.monotonic() + wait_s
@@ -174,15 +173,16 @@ def used_server_ids(connection: Connection[Any], info: MySqlServerInfo) -> set[i
 
 
 def _dies_of_lost_replicas(info: MySqlServerInfo) -> bool:
-    """Whether the question for registered replicas may end the server with signal 11: older MySQL looks for the UUID of
-    each in the session that it registered with, which is gone if it died before it read (seen with 8.0.15, reported of
-    5.7.21 and 8.0.18, and mended in 8.0.20; https://github.com/percona/percona-server/pull/2589 has the cause).
+    """Return True if listing registered replicas may crash the server with signal 11.
+
+    Older MySQL reads each replica's UUID from its session, which may be gone (seen with 8.0.15, reported for 5.7.21 and
+    8.0.18, fixed in 8.0.20; https://github.com/percona/percona-server/pull/2589 explains the cause).
     """
     return not info.is_mariadb and info.version < (8, 0, 20)
 
 
 def _lock(connection: Connection[Any], server_id: int) -> bool:
-    """Take the lock of `server_id`; True when it is ours. MySQL manual, "Locking Functions"."""
+    """Take the lock of `server_id`; return True if it is ours. MySQL manual, "Locking Functions"."""
     row = query_one(connection, "SELECT GET_LOCK(%s, 0)", (_lock_name(server_id),))
     return row is not None and row[0] == 1
 
@@ -290,7 +290,7 @@ def _grants(connection: Connection[Any], account: str) -> list[str]:
     roles = [g.split("GRANT ", 1)[1].split(" TO ", 1)[0] for g in own if re.match(r"GRANT [`'].*[`']@?.* TO ", g)]
     for role in roles:
         with suppress(SourceError):
-            # MySQL lists what a role gives only when it is named; MariaDB lists it for the role itself.
+            # MySQL lists a role's privileges only when it is named; MariaDB lists them for the role itself.
             own += [str(row[0]) for row in query(connection, f"SHOW GRANTS FOR {account} USING {role}")]
         with suppress(SourceError):
             own += [str(row[0]) for row in query(connection, f"SHOW GRANTS FOR {role}")]
@@ -306,7 +306,7 @@ def _select_privileges(
     *,
     tries_rows: bool,
 ) -> list[CheckResult]:
-    """Whether each table is there, and may be read; `tries_rows`: and whether it can be, which parks it otherwise."""
+    """Check that each table exists and may be read; with `tries_rows`, also that its rows can be, else it is parked."""
     results = []
     refused: list[TableId] = []
     locked: list[TableId] = []
@@ -364,7 +364,7 @@ def _select_privileges(
 
 
 def _may_read(connection: Connection[Any], name: str) -> bool:
-    """Whether the server answers a SELECT of every column of the table `name`."""
+    """Return True if the server accepts a SELECT of every column of the table `name`."""
     try:
         # Not by name: with a privilege on some columns the others are hidden from us, but they are in the log.
         query(connection, f"SELECT * FROM {name} LIMIT 0")
@@ -376,7 +376,7 @@ def _may_read(connection: Connection[Any], name: str) -> bool:
 
 
 def unreadable(connection: Connection[Any], table: TableId) -> str:
-    """Why the server can read no row of a table: its file is damaged or away. Empty where it can, or nobody knows.
+    """Return why the server cannot read a table's rows: its file is damaged or missing; empty if it can, or unknown.
 
     Waits for a lock of the table as long as the session does: see `short_lock_waits`.
     """

@@ -1,7 +1,7 @@
 """Facts about a server: its flavour, its log, and positions in it.
 
-Reads only; needs REPLICATION CLIENT (MariaDB: BINLOG MONITOR) for positions. The probe needs no privilege at all,
-so that `checks` can say what is missing.
+Reads only; needs REPLICATION CLIENT (MariaDB: BINLOG MONITOR) for positions. The probe needs no privilege at all, so
+that `checks` can report what is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raycdc.connectors.mysql.server.mariadb_log import UnreportedGtidsError, ens
 from raycdc.errors import LogLostError, SourceError
 from raycdc.source.log_owner import LogOwner
 
-#: How often `current_position` looks again for a GTID set that belongs exactly to the position, on a busy server.
+#: How often `current_position` retries, on a busy server, to get a GTID set that belongs exactly to the position.
 _GTID_TRIES = 5
 #: … where a MariaDB cannot tell it of the position.
 _GTID_TRIES_MORE = 500
@@ -64,9 +64,7 @@ class MySqlServerInfo:
 
     @property
     def identity(self) -> str:
-        """The identity that tells this server from an unrelated one where GTIDs do not: its UUID, or MariaDB's server
-        id.
-        """
+        """Return the server's identity, for cases without GTIDs: its UUID, or MariaDB's server id."""
         return self.server_uuid or f"{self.flavor}:{self.server_id}"
 
     @property
@@ -76,7 +74,7 @@ class MySqlServerInfo:
 
     @property
     def log_kind(self) -> LogKind:
-        """How its log is decoded. Values are what this server prints, whichever wrote the log's older files."""
+        """Return how its log is decoded. Values follow this server's format, even in files of an older version."""
         return LogKind(mariadb=self.is_mariadb, json_point_zero=self.is_mariadb or self.version >= (8, 0, 0))
 
     @property
@@ -151,10 +149,10 @@ def parse_version(text: str) -> tuple[int, int, int]:
 
 
 def current_end(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
-    """The end of the log now: an upper bound of everything any SELECT answered before this call can have seen.
+    """Return the present end of the log: an upper bound of everything that a SELECT answered so far can have seen.
 
-    MySQL says its GTID set, too, as in `current_position`; on MariaDB it is left out. Raises `SourceError` when the log
-    is off or may not be looked at.
+    MySQL also returns its GTID set, as in `current_position`; for MariaDB it is left out. Raises `SourceError` when the
+    log is off or may not be read.
     """
     status = query_dict(connection, status_statement(info))
     if status is None or not status.get("File"):
@@ -167,11 +165,11 @@ def current_end(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOff
 
 
 def current_position(connection: Connection[Any], info: MySqlServerInfo) -> BinlogOffset:
-    """`current_end` with the transactions up to there.
+    """Return `current_end` with the transactions up to there.
 
-    The GTID set never names a transaction behind the position. It may lack the last few before it while MySQL
-    commits them; `start_position` does not return before it has them. Raises `SourceError` as `current_end` does,
-    and where a busy MariaDB cannot tell.
+    The GTID set never names a transaction after the position. It may lack the last few before it while MySQL commits
+    them; `start_position` waits for them. Raises `SourceError` like `current_end`, and if a busy MariaDB gives no
+    consistent answer.
     """
     if not info.is_mariadb:
         return current_end(connection, info)
@@ -212,7 +210,7 @@ def start_position(connection: Connection[Any], info: MySqlServerInfo) -> Binlog
         if end == offset:
             return end
         offset = end
-    # So busy that its log moved each time we looked: the set is told apart by what is behind the position.
+    # The log moved during each attempt: the set is derived from the transactions after the position.
     wait_for_commits(connection, info)
     return replace(offset, gtid_set=gtids_before(connection, info, offset))
 
@@ -221,7 +219,7 @@ def gtids_before(connection: Connection[Any], info: MySqlServerInfo, offset: Bin
     """MySQL: the exact set of transactions before a position near the log's end, once all of them are visible."""
     row = query_one(connection, "SELECT @@GLOBAL.gtid_executed")
     executed = MySqlGtidSet.parse(str(row[0] or "").replace("\n", "") if row else "")
-    # Every transaction executed by now is in the log by now, so those behind the position are between the two places.
+    # Every transaction executed by now is in the log by now, so those after the position are between the two positions.
     end = current_end(connection, info)
     behind = MySqlGtidSet()
     for file, _ in log_files(connection, info):
@@ -274,10 +272,10 @@ def log_files(connection: Connection[Any], info: MySqlServerInfo) -> list[tuple[
 
 
 def ensure_available(connection: Connection[Any], info: MySqlServerInfo, offset: BinlogOffset) -> None:
-    """Raise `LogLostError` unless the server can serve its log from `offset` on and the log is the one we know.
+    """Raise `LogLostError` unless the server can serve its log from `offset` on and it is the log we know.
 
-    A file and position mean nothing on another server, however much its log resembles: MySQL says by its UUID who it
-    is; MariaDB has none, but its log must hold the same transactions up to the same byte.
+    A file and position mean nothing on another server, however similar its log is: MySQL is identified by its UUID;
+    MariaDB has none, but its log must have the same transactions up to the same byte.
     """
     if not info.is_mariadb and info.owner.is_another(offset.server):
         raise LogLostError(
@@ -288,7 +286,7 @@ def ensure_available(connection: Connection[Any], info: MySqlServerInfo, offset:
     setting = "binlog_expire_logs_seconds" if "binlog_expire_logs_seconds" in info.variables else "expire_logs_days"
     snapshot = RESNAPSHOT_HINT
     if offset.by_gtid and not info.is_mariadb:
-        # The server finds the place by the transactions alone: the file may be gone, if they are not.
+        # The server finds the position by the transactions alone: the file may be gone if they are not.
         _ensure_gtid_history(connection, info, offset, snapshot)
         return
     if offset.by_gtid:
@@ -320,7 +318,7 @@ def ensure_available(connection: Connection[Any], info: MySqlServerInfo, offset:
 def _ensure_gtid_history(
     connection: Connection[Any], info: MySqlServerInfo, offset: BinlogOffset, snapshot: str
 ) -> None:
-    """Executed ⊇ ours and ours ⊇ purged, as sets with holes."""
+    """Check executed ⊇ ours and ours ⊇ purged, as sets with holes."""
     row = query_one(
         connection,
         "SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed), GTID_SUBTRACT(@@GLOBAL.gtid_purged, %s)",
@@ -340,7 +338,7 @@ def _ensure_gtid_history(
 
 
 def status_statement(info: MySqlServerInfo) -> str:
-    """The statement that tells the end of the log, and the databases that it is filtered by."""
+    """Return the statement for the end of the log, and the databases by which it is filtered."""
     # MySQL 8.2 renamed the statement and 8.4 removed the old one; MariaDB keeps it as an alias.
     return "SHOW BINARY LOG STATUS" if not info.is_mariadb and info.version >= (8, 2, 0) else "SHOW MASTER STATUS"
 

@@ -20,18 +20,18 @@ from raycdc.connectors.mysql.server.client import MySqlServerInfo, ensure_availa
 from raycdc.connectors.mysql.server.failover import require_same_server
 from raycdc.errors import SourceUnavailableError
 
-#: Seconds more than a heartbeat until the server has surely noticed that a log connection is gone.
+#: The time after a heartbeat by which the server has certainly noticed that a log connection is gone.
 _HEARTBEAT_MARGIN_S = 10.0
-#: How long a reading beside the log waits until that has its server id; the two are opened together.
+#: How long a catch-up stream waits until the main log has its server id; the two are opened together.
 _ID_WITHIN_S = 5.0
 _PAUSE_S = 0.02
 
 
 class SharedConnection:
-    """One connection for questions that are asked one after another, by one thread; close it at the end.
+    """One connection for consecutive queries of one thread; close it at the end.
 
-    After an error another one is opened, because nobody knows what state a session is in that had one; but a lock that
-    it waited for in vain leaves a session as it was.
+    After an error another one is opened, because the session's state is unknown; a lock timeout leaves a session
+    unchanged.
     """
 
     def __init__(self, connect: Callable[[], Connection[Any]]) -> None:
@@ -80,14 +80,14 @@ class Connections:
         return connection
 
     def server(self) -> MySqlServerInfo:
-        """The server as it was when this process first asked."""
+        """Return the server as it was when this process first queried it."""
         if self._info is None:
             with closing(self.connect()) as connection:
                 self._info = probe(connection)
         return self._info
 
     def open_log(self, start: BinlogOffset) -> BinlogStream:
-        """The log from `start` on, under a server id that nobody else uses. Raises `LogLostError`."""
+        """Open the log from `start` on, under an unused server id. Raises `LogLostError`."""
         return self._stream(start, self._ids())[0]
 
     def follow(self, start: BinlogOffset) -> BinlogStream:
@@ -97,8 +97,9 @@ class Connections:
         return stream
 
     def follow_catch_up(self, start: BinlogOffset) -> BinlogStream:
-        """`follow` beside what is followed: never under the server id of that, nor before that has one. An id that
-        another job has may be given back, so `SourceUnavailableError` where there is no other.
+        """Open a catch-up stream, under another server id than the main log's, once that has one.
+
+        An id that another job has may become free again, so without an unused id it raises `SourceUnavailableError`.
         """
         deadline = time.monotonic() + _ID_WITHIN_S
         while self._leased is None:
@@ -114,11 +115,11 @@ class Connections:
         return range(self._config.server_id.first, self._config.server_id.last + 1)
 
     def _stream(self, start: BinlogOffset, ids: Sequence[int]) -> tuple[BinlogStream, int]:
-        """The log from `start` on, and the one of the server `ids` that it is read under."""
+        """Open the log from `start` on; return it with the server id from `ids` that it uses."""
         heartbeat_s = self._config.heartbeat.total_seconds()
         connection = self.connect()
         try:
-            # Asked on this very connection: behind one address another server may answer the next one.
+            # Checked on this very connection: behind one address, another server may accept the next one.
             info = probe(connection)
             require_same_server(connection, info, start)
             ensure_available(connection, info, start)

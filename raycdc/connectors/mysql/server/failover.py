@@ -1,16 +1,15 @@
-"""Going on at another server than the one whose log was read before.
+"""Continues at another server than the one whose log was read before.
 
-Called before a log is given to a reader (`enumerator_dialect`) and before a run (`source.preflight`). A file and a byte
-mean nothing on another server; both have their transactions in common, by GTID. So the other server must have
-executed all that was read (executed ⊇ ours), and must still have all that was not (ours ⊇ purged).
+Called before a log is assigned to a reader (`enumerator_dialect`) and before a run (`source.preflight`). A file and a
+byte mean nothing on another server; both servers have their transactions in common, by GTID. The other server must have
+executed everything that was read (executed ⊇ ours), and must still have everything that was not (ours ⊇ purged).
 
-The place to go on from is the beginning of the other server's log, `by_gtid`: transactions that were read lie anywhere
-behind it, in whatever order that server committed them, and the server passes over them. Positions of the two servers
-never meet: chunks that were open are read again, and those published need no position any more.
+Reading continues at the beginning of the other server's log, `by_gtid`: transactions that were read may be anywhere
+after it, in that server's own commit order, and the server skips them. Positions of the two servers are never compared:
+open chunks are read again, and published ones need no position any more.
 
-*Limit:* a log is known again by its mark (`log_mark`) at the server that wrote it alone. Where the old server was
-reset, has counted the same GTIDs once more, and only then handed over to one that has these, numbers are all that is
-compared.
+*Limit:* a log is recognised by its mark (`log_mark`) only at the server that wrote it. If the old server was reset,
+used the same GTIDs again, and only then was replaced by one that has these, only the numbers are compared.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ _MARIADB_GTID = re.compile(r"(\d+)-(\d+)-(\d+)")
 def resume_position(
     connection: Connection[Any], info: MySqlServerInfo, offset: BinlogOffset, *, catch_up_s: float = CATCH_UP_S
 ) -> BinlogOffset:
-    """Where a log read up to `offset` goes on at this server: there, or at the same transactions of another one.
+    """Return where a log read up to `offset` goes on at this server: there, or at the same transactions of another one.
 
-    Blocks up to `catch_up_s` for a replica that is behind. Raises `LogLostError` saying which transactions are missing.
+    Blocks up to `catch_up_s` for a replica that is behind. Raises `LogLostError` naming the missing transactions.
     """
     if not is_elsewhere(info, offset):
         ensure_available(connection, info, offset)
@@ -64,7 +63,7 @@ def resume_position(
 
 
 def is_elsewhere(info: MySqlServerInfo, offset: BinlogOffset) -> bool:
-    """Whether `offset` is a place in the log of another server than `info`."""
+    """Return True if `offset` is a position in the log of another server than `info`."""
     return info.owner.is_another(offset.server)
 
 
@@ -93,7 +92,10 @@ def _require_mysql_history(
 def _require_mariadb_history(
     connection: Connection[Any], info: MySqlServerInfo, offset: BinlogOffset, catch_up_s: float
 ) -> None:
-    """MariaDB counts per domain: gtid_binlog_state has all that it logged, and its oldest file says which are gone."""
+    """Check MariaDB's transactions per domain.
+
+    Gtid_binlog_state has all that it logged, and its oldest file shows which are purged.
+    """
     ours = MariaDbGtidSet.parse(offset.gtid_set).last
     deadline = time.monotonic() + catch_up_s
     while True:

@@ -1,8 +1,8 @@
-"""Tables that other sessions have locked: waited for only for a moment, and told with who has them.
+"""Tables that other sessions have locked: our waits are short, and errors name the lock's owner.
 
 A SELECT waits for ``LOCK TABLES t WRITE``, for a statement that changes the table and itself waits for a long
-transaction, and for ``FLUSH TABLES`` that waits for a long SELECT. The server would let it wait for a day (MariaDB) or
-a year (MySQL); a session of ours says how long, and gets error 1205 then.
+transaction, and for ``FLUSH TABLES`` that waits for a long SELECT. By default it waits for a day (MariaDB) or a year
+(MySQL); our sessions set a timeout, and get error 1205 then.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from raycdc.connectors.mysql.ddl.parse.statement_text import shown
 from raycdc.errors import SourceError, SourceUnavailableError, TableLockedError
 from raycdc.model import TableId
 
-#: So long a question about one table waits for its lock: what may be planned of it is no reason to hold up all others.
+#: The lock timeout of a query about one table, whose planning must not delay all others.
 PLANNING_WAIT_S = 1
-#: So long the SELECT of a chunk waits: for most statements that lock a table, and not for a maintenance.
+#: The lock timeout of a chunk's SELECT: long enough for most statements that lock a table, too short for maintenance.
 READING_WAIT_S = 5
-#: So long `locked_by` asks about one table after another.
+#: The time that `locked_by` may use for all tables.
 _ASKING_S = 10.0
 _HOLDERS_SHOWN = 3
-#: Whoever has a lock of the table, or waits for one that lets no SELECT pass. The first is there where
-#: performance_schema is on, the second with MariaDB's plugin metadata_lock_info; each needs a privilege. The last one
-#: is seen by accounts with PROCESS, and knows only statements.
+#: The sessions that have a lock of the table, or wait for one that blocks SELECTs. The first query works with
+#: performance_schema, the second with MariaDB's plugin metadata_lock_info; each needs a privilege. The last one needs
+#: PROCESS, and knows only statements.
 _HOLDERS = (
     """SELECT DISTINCT t.PROCESSLIST_ID, t.PROCESSLIST_USER, t.PROCESSLIST_INFO
     FROM performance_schema.metadata_locks l JOIN performance_schema.threads t ON t.THREAD_ID = l.OWNER_THREAD_ID
@@ -45,24 +45,24 @@ _HOLDERS = (
 
 
 def wait_for_locks(connection: Connection[Any], seconds: int | None = None) -> None:
-    """So long from here on; None: as the server does."""
+    """Set the session's lock timeout; None: the server's default."""
     wait, briefly = ("DEFAULT", "NULL") if seconds is None else (seconds, 1)
     query(connection, f"SET SESSION lock_wait_timeout = {wait}, {WAITS_BRIEFLY} = {briefly}")
 
 
 @contextmanager
 def short_lock_waits(connection: Connection[Any]) -> Iterator[None]:
-    """Inside, nobody is waited for who has a table locked, or only for a moment."""
+    """Use a short lock timeout inside the block."""
     wait_for_locks(connection, PLANNING_WAIT_S)
     try:
         yield
     finally:
-        with suppress(SourceError):  # of a connection that is no good any more: that is told already
+        with suppress(SourceError):  # a broken connection, which is already reported
             wait_for_locks(connection)
 
 
 def connect_briefly(connect: Callable[[], Connection[Any]], *, seconds: int) -> Connection[Any]:
-    """A connection whose statements wait so long for locks."""
+    """Return a connection whose statements have this lock timeout."""
     connection = connect()
     try:
         wait_for_locks(connection, seconds)
@@ -97,21 +97,21 @@ def locked_by(connection: Connection[Any], tables: Sequence[TableId]) -> Mapping
                 "session (KILL)."
             )
         except SourceError:
-            continue  # Whatever is wrong with it is said where it is read.
+            continue  # Any other error is reported when the table is read.
         if time.monotonic() > deadline:
             break
     return answers
 
 
 def _holders(connection: Connection[Any], table: TableId) -> str:
-    """Who has the table locked, in words, as far as the server says it to this account."""
+    """Return who has the table locked, as far as the server shows it to this account."""
     for sql in _HOLDERS:
         try:
             found = query(connection, sql, {"db": table.db, "table": table.table})
         except SourceUnavailableError:
             raise
         except SourceError:
-            continue  # of a server that has not what is asked for, or says it to others only
+            continue  # a server without this table, or an account that may not read it
         if found:
             return ", ".join(_session(*row) for row in found[:_HOLDERS_SHOWN])
     return "another session (SHOW FULL PROCESSLIST lists them)"

@@ -1,8 +1,8 @@
-"""MariaDB's transactions at a place of its log, asked of the server.
+"""MariaDB's transactions at a position of its log, queried from the server.
 
-MariaDB has no UUID: that a file and a byte mean what they meant when they were read, is known by the transactions
-before them. It tells these for a place of up to 32 bits only; behind 4 GiB, where a file ends soon after the one huge
-transaction that made it so large, they follow from what comes after the place.
+MariaDB has no UUID: the transactions before a position show whether its file and byte still mean the same. The server
+reports these only for a 32-bit position; beyond 4 GiB, where a file ends soon after the huge transaction that made it
+so large, they follow from the transactions after the position.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def ensure_same_log(connection: Connection[Any], address: str, offset: BinlogOff
 
 
 def gtid_at(connection: Connection[Any], file: str, position: int) -> str:
-    """MariaDB's GTID position at a place of the log of up to `POSITION_MAX`; the server reads the file up to there.
+    """Return MariaDB's GTID position at a log position of up to `POSITION_MAX`; the server reads the file up to there.
 
-    Raises `UnreportedGtidsError` where the server cannot: it reads no event larger than what it takes from a client.
+    Raises `UnreportedGtidsError` if the server cannot: it reads no event larger than it accepts from a client.
     """
     row = query_one(connection, "SELECT BINLOG_GTID_POS(%s, %s), @@max_allowed_packet", (file, position))
     assert row is not None
@@ -83,7 +83,7 @@ def listed_before(connection: Connection[Any], file: str) -> list[tuple[int, int
 
 
 def _transactions_before(connection: Connection[Any], offset: BinlogOffset) -> dict[int, tuple[int, int]]:
-    """As the server says; none where the place lies in the middle of an event, which is of another log then."""
+    """Return the server's answer; empty if the position is inside an event, and so of another log."""
     try:
         return MariaDbGtidSet.parse(gtid_at(connection, offset.file, offset.pos)).last
     except SourceUnavailableError:
@@ -97,13 +97,14 @@ def _transactions_before(connection: Connection[Any], offset: BinlogOffset) -> d
 def _compared_with_what_follows(
     connection: Connection[Any], offset: BinlogOffset, ours: dict[int, tuple[int, int]]
 ) -> tuple[bool, dict[int, tuple[int, int]]]:
-    """Whether `ours` may be before the place, and what came before the end of its file.
+    """Return True if `ours` may be before the position, and the transactions before the end of its file.
 
-    A domain that goes on behind the place must do so behind ours; one that does not must end with ours.
+    A domain that continues after the position must do so after ours; one that does not must end with ours.
     """
     files = [str(row[0]) for row in query(connection, "SHOW BINARY LOGS")]
     following = files[files.index(offset.file) + 1 :]
-    # The newest file is asked last, because transactions that commit meanwhile go on in it, behind the place.
+    # The newest file is queried last, because transactions that commit meanwhile are appended to it, after the
+    # position.
     last = MariaDbGtidSet.parse(gtid_binlog_pos(connection)).last
     if following:
         last = {domain: (server, sequence) for domain, server, sequence in listed_before(connection, following[0])}

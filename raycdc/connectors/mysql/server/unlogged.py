@@ -1,13 +1,12 @@
-"""What keeps rows out of a server's log, so that tables cannot be followed there.
+"""Cases in which rows are missing in a server's log, so that tables cannot be followed.
 
-`LOG_GAPS` is the list, from the manuals of both servers; ``raycdc check``, a start and the manual's page have each. A
-table of which rows are missing parks, at whatever comes first: the look before its snapshot, the statement that makes
-it or gives it another engine, or a start that finds it. A server whose log lacks the rows of all tables is refused.
+`LOG_GAPS` lists them, from the manuals of both servers; ``raycdc check``, a start and the manual's page use it. A table
+with missing rows is parked at the first of: the probe before its snapshot, the statement that creates it or changes its
+engine, or a start that finds it. A server whose log lacks the rows of all tables is refused.
 
-Foreign keys that change rows by cascade, on servers that do not log that: their tables cannot be followed.
-
-Such a table parks at whatever comes first: the look before its snapshot, the statement that adds the key, or a start
-that finds the key (`unfollowable`; the key may have come by a swap, or while nobody read the log).
+Another case are foreign keys that change rows by cascade, on servers that do not log that. Such a table is parked at
+the first of: the probe before its snapshot, the statement that adds the key, or a start that finds the key
+(`unfollowable`; the key may have come by a swap, or while the log was not read).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from raycdc.source.tables.parking import Refusal
 
 
 class GapEffect(Enum):
-    """What follows from a gap."""
+    """The consequence of a gap."""
 
     REFUSED = "refused, by `raycdc check` and by a start"
     PARKED = "the tables that it concerns are parked"
@@ -98,7 +97,7 @@ _ENGINE_WHY: Mapping[str, str] = {
     "columnstore": "loads rows without logging them",
     "ndbcluster": "logs rows of all servers of its cluster in another form",
 }
-#: Of SHOW REPLICA STATUS.
+#: Columns of SHOW REPLICA STATUS.
 _FILTER_COLUMNS = (
     "Replicate_Do_DB", "Replicate_Ignore_DB", "Replicate_Do_Table", "Replicate_Ignore_Table",
     "Replicate_Wild_Do_Table", "Replicate_Wild_Ignore_Table", "Replicate_Rewrite_DB", "Replicate_Do_Domain_Ids",
@@ -147,7 +146,7 @@ class LoggedTables:
         return ""
 
     def results(self) -> list[CheckResult]:
-        """What concerns the server as a whole."""
+        """Return the findings about the server as a whole."""
         results = [*self._replica_results(), *self._warnings()]
         if results:
             return results
@@ -250,7 +249,7 @@ def unlogged(
 
 
 def check_log(connection: Connection[Any], info: MySqlServerInfo, tables: Collection[TableId]) -> list[CheckResult]:
-    """Of the server, and of each table that parks."""
+    """Return the findings about the server, and about each table that is parked."""
     logged = LoggedTables.asked(connection, info)
     concerned = unlogged(connection, info, tables, logged=logged)
     return [
@@ -262,7 +261,7 @@ def check_log(connection: Connection[Any], info: MySqlServerInfo, tables: Collec
 def unlogged_at_start(
     connection: Connection[Any], info: MySqlServerInfo, stream: StreamState, followed: Iterable[TableId]
 ) -> list[Refusal]:
-    """The `followed` tables of a sealed log state whose rows are not in the log: they are parked where it stands."""
+    """Return the `followed` tables of a sealed log state whose rows are not logged: they are parked at its position."""
     now_ms = time.time_ns() // 1_000_000
     return [
         Refusal(table, stream.followed[table].incarnation, why, stream.position, now_ms)
@@ -271,7 +270,7 @@ def unlogged_at_start(
 
 
 def engines_of(connection: Connection[Any], tables: Iterable[TableId]) -> dict[TableId, str]:
-    """The engine of each table that is there."""
+    """Return the engine of each existing table."""
     asked = "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN %s"
     return {
         TableId(db, str(name)): str(engine or "")
@@ -281,7 +280,7 @@ def engines_of(connection: Connection[Any], tables: Iterable[TableId]) -> dict[T
 
 
 def _sources(connection: Connection[Any], info: MySqlServerInfo) -> tuple[ServerRow, ...] | None:
-    """Whatever the server replicates from; None where that may not be asked."""
+    """Return the servers from which this one replicates; None if the query is not permitted."""
     if info.is_mariadb:
         statement = "SHOW ALL SLAVES STATUS"
     else:
@@ -289,7 +288,7 @@ def _sources(connection: Connection[Any], info: MySqlServerInfo) -> tuple[Server
     if (rows := _allowed(connection, statement)) is not None:
         return tuple(rows)
     if info.is_mariadb:
-        # Of those that may not ask, most ask a server that is no replica.
+        # Most servers that do not permit the query are no replicas.
         running = query(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")
         if running and int(running[0][1]) > 0:
             return ({"Slave_SQL_Running": "Yes"},)
@@ -322,9 +321,9 @@ _CASCADE = re.compile(
 
 
 def logs_cascades(info: MySqlServerInfo) -> bool:
-    """Whether what a foreign key changes by cascade is in the log.
+    """Return True if the log has changes that a foreign key makes by cascade.
 
-    MySQL 9.7 carries foreign keys out above the engine, unless told otherwise.
+    By default, MySQL 9.7 carries out foreign keys above the engine.
     """
     native = info.variables.get("innodb_native_foreign_keys", "").upper() in {"ON", "1"}
     return not info.is_mariadb and info.version >= (9, 7, 0) and not native
@@ -350,7 +349,7 @@ def refusal_of(connection: Connection[Any], info: MySqlServerInfo, table: TableI
 def check_cascades(
     connection: Connection[Any], info: MySqlServerInfo, tables: Iterable[TableId], *, accepted: bool
 ) -> list[CheckResult]:
-    """A result for each table with such a key: it is parked, or the user `accepted` what is lost."""
+    """Return a finding for each table with such a key: it is parked, or the user `accepted` the loss."""
     return [
         CheckResult(f"table {table}", why, error=SchemaError, required=not accepted, parks=not accepted)
         for table in sorted(tables)
@@ -359,7 +358,7 @@ def check_cascades(
 
 
 def unfollowable(connection: Connection[Any], stream: StreamState, followed: Iterable[TableId]) -> list[Refusal]:
-    """The `followed` tables of a sealed log state that have such a key by now: they are parked where it stands."""
+    """Return the `followed` tables of a sealed log state that have such a key now: they are parked at its position."""
     info, now_ms = probe(connection), time.time_ns() // 1_000_000
     return [
         Refusal(table, stream.followed[table].incarnation, why, stream.position, now_ms)

@@ -1,11 +1,8 @@
-"""Reads one chunk of a table: its rows in Arrow, made inserts of the changelog. Blocks.
-
-Holding a chunk reader back, so that a snapshot leaves the source room for its own work.
-
-Reading one chunk so that it fits the log: not before everything up to the opening is visible, with a known end.
+"""Reads one chunk of a table as changelog inserts in Arrow, consistently with the log. Blocks.
 
 The log reader holds a chunk's events from position O (`opened_at`) on. The SELECT must see everything before O, and H
-(`ChunkEnd.high_watermark`) must be behind everything it saw; the held events up to H are folded into its rows.
+(`ChunkEnd.high_watermark`) must be after everything it saw; the held events up to H are folded into its rows.
+`ConnectionRateLimiter` slows a chunk reader down, so that a snapshot leaves the source capacity for its own work.
 
 `ChunkEnd.log_end` (D) is the log's end after the SELECT, on every server: with a snapshot that is older than its
 SELECT, H does not tell which table the SELECT found under the name (`raycdc.source.snapshot.handoff.hand_off`). MariaDB
@@ -16,11 +13,12 @@ that were dropped, exchanged or converted: the rows are those of the new table a
 |---|---|---|
 | MariaDB | until O is visible, then a consistent snapshot (argument in `consistent`) | when it was opened |
 | MySQL with GTIDs | ``WAIT_FOR_EXECUTED_GTID_SET(O)``: executed means visible | after the SELECT |
-| MySQL without, PROCESS granted | until who was committing at O no longer is (argument in `commits`) | the same |
+| MySQL without, PROCESS granted | until sessions that were committing at O have finished (argument in `commits`) | \
+the same |
 | MySQL without, otherwise | nothing: the log reader's ring reaches back `visible_within` before O | the same |
 
-Whether the ring is there is the log reader's to say, with each opening: where it is not and sessions cannot be seen
-(any more), the chunk itself waits for `visible_within`.
+The log reader says with each opening if it has the ring: if not, and if sessions are not (any more) visible, the chunk
+itself waits for `visible_within`.
 
 A server writes a transaction to the log before SELECTs see it, so the end of the log read after the SELECT covers all
 it saw; ``gtid_executed`` would not. No statement here takes a lock on rows or tables of a transactional engine. Other
@@ -66,10 +64,10 @@ from raycdc.transform.masks import Masking
 
 
 class ConnectionRateLimiter:
-    """At most `rows_per_s` on average. `passed` waits; `end` may come from another thread, and ends all waiting.
+    """A limit of `rows_per_s` on average. `passed` waits; `end` may come from another thread, and ends all waiting.
 
-    Unused time is not saved up: after a pause it goes on at the same pace. A batch is waited for after it was
-    read, so the server meanwhile waits for us to take more of the result, and does nothing.
+    Unused time is not saved up: after a pause it goes on at the same rate. The wait comes after a batch was read, so
+    the server meanwhile waits for us to take more of the result, and does nothing.
     """
 
     def __init__(self, rows_per_s: float, *, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -92,8 +90,8 @@ class ConnectionRateLimiter:
         self._ended.set()
 
 
-#: How long a chunk waits until what the log reader has read is visible. Normally it takes milliseconds; a replica
-#: whose commits hang is not worth more.
+#: How long a chunk waits until everything the log reader has read is visible. Normally this takes milliseconds; for a
+#: replica whose commits hang, a longer wait is not worth it.
 VISIBILITY_TIMEOUT_S = 120.0
 
 
@@ -126,7 +124,7 @@ class ChunkSelect:
 
     def sql(self) -> str:
         names = ", ".join(quote_name(column.name) for column in self.selected.columns)
-        # Of all columns: the chunk key need not be one of those that are read.
+        # The condition may use any column: the chunk key need not be among those that are read.
         condition = self.chunk.condition(self.table)
         if self.row_filter:
             condition = f"({condition}) AND ({self.row_filter})"
@@ -136,9 +134,9 @@ class ChunkSelect:
 
 @dataclass(frozen=True, slots=True)
 class ChunkEnd:
-    """Known of a chunk once it was read: no row that the SELECT saw lies behind H, the `high_watermark`.
+    """The limits of a chunk after it was read: no row that the SELECT saw is after H, the `high_watermark`.
 
-    `exact`: the rows are those at H and at no other position. A statement that decided which table the SELECT saw lies
+    `exact`: the rows are those at H and at no other position. A statement that decided which table the SELECT saw is
     before D, the `log_end`.
     """
 
@@ -175,9 +173,9 @@ def read_chunk(
     *,
     commits: CommitWatch | None = None,
 ) -> ChunkRows:
-    """Read a chunk that was opened at `opened_at`. The SELECT is sent when the first batch is asked for.
+    """Read a chunk that was opened at `opened_at`. The SELECT is sent when the first batch is requested.
 
-    `commits` is for MySQL without GTIDs where the log reader remembers nothing. Blocks in the waits and in the socket.
+    `commits` is for MySQL without GTIDs if the log reader remembers nothing. Blocks in the waits and in the socket.
     Raises `SourceUnavailableError` when the connection broke or the table was altered meanwhile, `SourceError` when O
     does not become visible.
     """
@@ -237,7 +235,7 @@ def _between_positions(
 
 
 def _has_snapshots(connection: Connection[Any], table: MySqlTable) -> bool:
-    """Whether the table's engine takes part in consistent snapshots."""
+    """Return True if the table's engine takes part in consistent snapshots."""
     rows = query(
         connection,
         "SELECT e.TRANSACTIONS FROM information_schema.TABLES t JOIN information_schema.ENGINES e "
@@ -248,8 +246,10 @@ def _has_snapshots(connection: Connection[Any], table: MySqlTable) -> bool:
 
 
 def _with_rows(condition: str | None, table: MySqlTable, wanted: ChunkRange, again: BackfillRows) -> str | None:
-    """`with_rows`. `TableChangedError` where the table has not the key any more that the chunk was cut by, or orders it
-    otherwise, or has not the keys that it is to read: its backfill is over, and nothing else.
+    """Do `with_rows`.
+
+    Raises `TableChangedError` if the table lost the chunk key, orders it differently, or lacks the key columns to read
+    by: only the backfill ends.
     """
     try:
         wanted.condition(table)

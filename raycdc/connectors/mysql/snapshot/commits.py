@@ -1,8 +1,8 @@
 """MySQL without GTIDs: waiting until everything that is in the log now is visible to SELECTs.
 
 A server writes a transaction to its log first and makes it visible a moment later (group commit, a slow disk, a
-semi-synchronous replica). With GTIDs there is something to wait for; without them this module finds out by looking at
-who is committing. It needs PROCESS and nothing else; whoever lacks it waits for time to pass (`visible_within`).
+semi-synchronous replica). With GTIDs the server can wait for that; without them this module checks which sessions are
+committing. It needs only the privilege PROCESS; without it, a chunk waits for a fixed time (`visible_within`).
 
 **The argument.** Let everything be in the log at time t that the log reader has passed. Take a transaction T of an
 InnoDB table that is in the log at t and not visible at t.
@@ -22,10 +22,10 @@ So T is visible as soon as, after t,
   or with another number of them than an earlier list made after t: then it was not T that was in the log.
 
 A session that sleeps inside an open transaction, a report that runs for an hour and an UPDATE of a million rows
-therefore hold nobody up. Lists of transactions are made at most every 0.1 s and shared by all who ask
-(MySQL manual, "Persistence and Consistency of InnoDB Transaction and Locking Information"); ours counts only when it
-shows our own transaction with the very statement that asked, so it was made while we asked. It names read-write
-transactions before others like ours, so a list cut short by its memory limit does not count either.
+therefore delay no chunk. Lists of transactions are made at most every 0.1 s and shared by all queries (MySQL manual,
+"Persistence and Consistency of InnoDB Transaction and Locking Information"); a list counts only if it shows our own
+transaction with the present query, so it was made during that query. It names read-write transactions before others
+like ours, so a list cut short by its memory limit does not count either.
 
 Nothing here takes a lock; a wait that is not decided before the timeout was at least that long.
 """
@@ -47,11 +47,11 @@ from raycdc.errors import SourceError, SourceUnavailableError
 #: Begins the statements of chunk readers; they commit nothing, however long they run.
 CHUNK_MARK = "/* raycdc reads a chunk */"
 
-#: As long as this, sessions alone are looked at, which costs the server least.
+#: For this time only sessions are checked, which costs the server least.
 _SESSIONS_FOR_S = 0.06
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.02
-#: The list of transactions is made anew when nobody has asked for 0.1 s; several readers must not ask in step.
+#: The list of transactions is made again after 0.1 s without a query; several readers must not query in step.
 _LIST_PAUSE_S = (0.11, 0.25)
 
 #: Sessions in these do not commit: asleep, or reading the log.
@@ -62,16 +62,16 @@ _chance = secrets.SystemRandom()
 
 @dataclass(frozen=True, slots=True)
 class _Transaction:
-    """One read-write transaction; `session` is 0 when it was prepared and left."""
+    """One read-write transaction; `session` is 0 if it was prepared and left."""
 
     session: int
     rows: int
 
 
 class CommitWatch:
-    """Waits on one connection until what was in the log is visible. `opened_at` positions must be the log reader's.
+    """Waits on one connection until everything in the log is visible. `opened_at` positions must be the log reader's.
 
-    `timeout_s` is what `visible_within` promises: a transaction that is in the log for so long is visible.
+    `timeout_s` is the promise of `visible_within`: a transaction that has been in the log this long is visible.
     """
 
     def __init__(self, connection: Connection[Any], *, timeout_s: float) -> None:
@@ -88,7 +88,7 @@ class CommitWatch:
 
 
 def sees_commits(connection: Connection[Any], info: MySqlServerInfo) -> bool:
-    """Whether this account may look at sessions and transactions of others on this MySQL server."""
+    """Return True if this account may see other sessions and transactions on this MySQL server."""
     if info.is_mariadb:
         return False
     try:
@@ -101,7 +101,7 @@ def sees_commits(connection: Connection[Any], info: MySqlServerInfo) -> bool:
 
 
 def wait_until_visible(connection: Connection[Any], *, timeout_s: float) -> bool:
-    """Wait until what was in the log at the call is visible (True), or for `timeout_s` (False: not known)."""
+    """Wait until the log at the time of the call is visible (True), or for `timeout_s` (False: not known)."""
     deadline = time.monotonic() + timeout_s
     try:
         _require_process(connection)
@@ -109,7 +109,7 @@ def wait_until_visible(connection: Connection[Any], *, timeout_s: float) -> bool
     except SourceUnavailableError:
         raise
     except SourceError:
-        # PROCESS is not granted (any more): only time is left.
+        # Without PROCESS, only waiting is left.
         decided = False
     if not decided:
         time.sleep(max(0.0, deadline - time.monotonic()))
@@ -149,7 +149,7 @@ def _unchanged(first: dict[str, _Transaction], listed: dict[str, _Transaction]) 
 
 
 def _may_commit(pending: list[_Transaction], listed: dict[str, _Transaction], busy: dict[int, int | None]) -> bool:
-    """Whether one of the `pending` transactions can be what a session in `busy` is committing."""
+    """Return True if a session in `busy` may be committing one of the `pending` transactions."""
     if any(transaction.session in busy for transaction in pending):
         return True
     without_own = set(busy) - {transaction.session for transaction in listed.values()}

@@ -1,19 +1,19 @@
-"""MariaDB's consistent snapshots, and what can be known of their place in the log.
+"""MariaDB's consistent snapshots, and their positions in the log.
 
-MariaDB knows the place of each snapshot exactly, but cannot be trusted to say it: ``SHOW STATUS`` of a session copies
-its place to ``binlog_snapshot_file`` and ``binlog_snapshot_position``, which are variables of the whole server, and
-reads it back from there. A ``SHOW STATUS`` of another session in between (another chunk's, a monitoring agent's) leaves
-its own place instead: with three sessions at it, one answer in eighty on MariaDB 10.11. An answer is true of some
-session, perhaps not of ours. Two things hold whoever it is true of:
+MariaDB knows the position of each snapshot exactly, but does not report it reliably: ``SHOW STATUS`` of a session
+copies its position to ``binlog_snapshot_file`` and ``binlog_snapshot_position``, which are variables of the whole
+server, and reads it back from there. A ``SHOW STATUS`` of another session in between (another chunk's, a monitoring
+agent's) stores its own position instead: with three such sessions, in one of eighty answers on MariaDB 10.11. An answer
+belongs to some session, perhaps not to ours. Two facts hold for any session:
 
-* a place that was answered is visible to every snapshot opened from then on;
-* a snapshot shows nothing that the log did not have when it was opened (``SHOW MASTER STATUS`` is the log's own word).
+1. a reported position is visible to every snapshot opened afterwards; // 2. a snapshot shows nothing that the log did
+   not have when it was opened (``SHOW MASTER STATUS`` reads the log itself).
 
-So the answer is asked for before the snapshot is opened, and the end of the log after it. Where the two are one place,
-the snapshot is at exactly that place.
+The position is therefore queried before the snapshot is opened, and the end of the log after it. If the two are equal,
+the snapshot is at exactly that position.
 
-The file and the position are two answers: around a rotation they may be those of two sessions, and then name a place
-beyond the end of the log. Such a pair counts for nothing.
+The file and the position are two values: around a rotation they may be those of two sessions, and name a position after
+the end of the log. Such a pair is ignored.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LONGEST_PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPosition:
-    """Nothing behind `high` is visible in the snapshot; `exact`: and everything before it is."""
+    """No row after `high` is visible in the snapshot; `exact`: and everything before it is."""
 
     high: BinlogOffset
     exact: bool

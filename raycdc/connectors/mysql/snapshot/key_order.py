@@ -59,7 +59,8 @@ class PaddedKey:
         return hash(data)
 
 
-#: Of one column's value. All bounds of a table are of one kind.
+#: The form of one column's value. Bounds of several columns compare as tuples do: a shorter one is less than all it
+#: begins.
 ValueKey = int | PaddedKey
 #: Of a bound; those of several columns compare as tuples do: a shorter one is less than all it begins.
 BoundKey = ValueKey | tuple[ValueKey, ...]
@@ -77,14 +78,14 @@ class MySqlKeyOrder:
         self._tables = dict(tables)
         self._keys: dict[TableId, ChunkKey] = {}
         self._used: Counter[TableId] = Counter()
-        #: How many times `use` was said of a table until it was forgotten; others may look at it meanwhile.
+        #: The number of `use` calls for a table until it was forgotten; read by other threads meanwhile.
         self.over: dict[TableId, int] = {}
         self._connection: Connection[Any] | None = None
 
     def use(self, table: TableId, key: ChunkKey | None, document: SchemaDocument | None = None) -> None:
-        """`key` is the chunk key of `table`, said before any bound or key of it is asked for.
+        """Set the chunk `key` of `table`, before any bound or key of it is compared.
 
-        Said again, with the table's schema then, when the table begins again.
+        Called again, with the table's schema at that time, when the table is resnapshotted.
         """
         self._used[table] += 1
         if document is not None:
@@ -132,7 +133,7 @@ class MySqlKeyOrder:
     def _classify_tuples(
         self, columns: Sequence[MySqlColumn], arrays: Sequence[pa.Array], bounds: Sequence[tuple[ValueKey, ...]]
     ) -> np.ndarray:
-        """Column by column: where bounds and keys are in the order of the columns so far, as small whole numbers."""
+        """Compare column by column: bounds and keys are ranked by the columns so far, as small integers."""
         indexes = np.zeros(len(bounds), np.int64)
         cells = np.zeros(len(arrays[0]), np.int64)
         valid = np.ones(len(cells), np.bool_)

@@ -1,4 +1,4 @@
-"""Values of a chunk key: how one is asked of the server, written into SQL, kept in state and put into Arrow.
+"""Values of a chunk key: their forms in queries, SQL literals, state and Arrow.
 
 This is about one column of it; `key_columns` puts several together. Its values are compared by the server, in SQL, with
 the column's own type and collation; here they are only carried. A value is an int (integers, YEAR, BIT, the number of
@@ -9,13 +9,12 @@ temporals). Every literal is built so that no character of it can end the litera
 the same in both and is looked up in the index by number, so what is less or more is written as a list of numbers.
 
 **Dates that no calendar has** (``0000-00-00``, ``2024-00-10``) become null in Arrow, where the log reader judges them.
-They therefore belong to the chunk of NULL: `null_condition` and `range_condition` say so in SQL.
+They therefore belong to the chunk of NULL: `null_condition` and `range_condition` express this in SQL.
 
-Key values as whole numbers, to compute with: where is the middle of two keys, what lies a step further?
-
-`to_number` and `from_number` are inverse enough to aim with, and keep the order of most keys; nothing is ever decided
-by them. Text is the weakest: its collation's order is guessed from the characters, and `from_number` gives a text to
-look from, not a key (`exact` says which).
+`to_number` and `from_number` convert key values to integers for computing, for example, the middle of two keys. They
+are approximately inverse, and keep the order of most keys; they only give starting points of searches. Text is the
+least exact: its collation's order is guessed from the characters, and `from_number` gives a text to search from, not a
+key (`exact` distinguishes the two).
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from raycdc.errors import ConfigError
 from raycdc.model import LogicalType, TypeKind
 
 KeyValue = int | float | str | bytes
-#: Where a chunk begins or ends: a value of the key's column, or of its first ones. A shorter tuple is less than all it
-#: begins, so it stands before the first row with these values.
+#: The beginning or end of a chunk: a value of the key's column, or of its first ones. A shorter tuple is less than all
+#: it begins, so it comes before the first row with these values.
 Bound = KeyValue | tuple[KeyValue, ...]
 #: A key value in state and messages: bytes and floats are tagged, so that they come back exactly.
 StoredValue = int | str | dict[str, str]
@@ -47,7 +46,7 @@ LABELS_MAX = 1000
 
 
 class KeyKind(Enum):
-    """How values of a chunk key are written; a closed set."""
+    """The notation of a chunk key's values; a closed set."""
 
     INTEGER = "integer"
     FLOAT = "float"
@@ -170,7 +169,7 @@ def null_condition(column: MySqlColumn) -> str:
 
 
 def has_null_chunk(column: MySqlColumn) -> bool:
-    """Whether rows may belong to the chunk of NULL."""
+    """Return True if rows may belong to the chunk of NULL."""
     return column.nullable or key_kind(column) is KeyKind.DATE
 
 
@@ -269,7 +268,7 @@ def _temporal(value: KeyValue) -> str:
     return text
 
 
-#: Bytes and characters looked at; keys that differ only behind them count as equal here.
+#: The number of bytes and characters compared; keys that differ only after them count as equal here.
 _BYTES = 24
 _CHARACTERS = 24
 #: Characters are counted from the space to the tilde; others count as the nearest of these.
@@ -280,7 +279,7 @@ _EPOCH = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
 
 
 def exact(column: MySqlColumn) -> bool:
-    """Whether `from_number` gives values that can be bounds as they are."""
+    """Return True if values of `from_number` can be used as bounds."""
     return key_kind(column) is not KeyKind.TEXT
 
 

@@ -1,14 +1,13 @@
-"""``source.snapshot.filter``: which rows of a table are captured, the same in the snapshot and in the log.
+"""``source.snapshot.filter`` selects the captured rows of a table, identically in the snapshot and in the log.
 
 A condition is a small part of SQL: comparisons of one column with one literal (``= <> != < <= > >=``, ``IN``,
 ``BETWEEN``, ``LIKE`` for text, ``IS [NOT] NULL``), joined by ``AND``, ``OR``, ``NOT`` and parentheses. It is parsed
 here, and both its SQL and its value for a row of the log come from the parsed form: the same literals, compared by the
-column's own type. Where text is compared, the server is asked (its collation decides), once for each text and
-condition; other columns are compared in Arrow.
+column's own type. Text is compared by the server (by its collation), once for each text and condition; other columns
+are compared in Arrow.
 
-A condition that is NULL leaves the row out, as in SQL. Dates that no calendar has count as NULL in both phases. What
-is not understood is a `ConfigError` that says so: a filter that is only almost the same in both phases would lose
-rows.
+A condition that is NULL excludes the row, as in SQL. Invalid dates count as NULL in both phases. Any other syntax is a
+`ConfigError`, because a filter that is only nearly the same in both phases would lose rows.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from raycdc.connectors.mysql.snapshot.keys import KeyKind, KeyValue, key_kind
 from raycdc.connectors.mysql.values.types import MySqlColumn, MySqlTable
 from raycdc.errors import ConfigError
 
-#: Texts the server is asked about in one statement (a select list may have 4096 items).
+#: The number of texts compared in one statement (a select list may have 4096 items).
 _TEXTS_PER_STATEMENT = 500
 #: Answers remembered per comparison; a filter on a column with more values than this asks again.
 _TEXTS_REMEMBERED = 100_000
@@ -90,7 +89,7 @@ class ColumnComparison:
         return keys.literal(self._column, value)
 
     def _asked(self, array: pa.Array, ask: AskServer) -> pa.Array:
-        """One answer per distinct text; the server knows how its collation compares them."""
+        """Return one result per distinct text, compared by the server with its collation."""
         encoded = array.dictionary_encode()
         texts: list[str] = encoded.dictionary.to_pylist()
         if len(self._known) > _TEXTS_REMEMBERED:
@@ -259,7 +258,7 @@ class _Parser:
         return column
 
     def _value(self, column: MySqlColumn) -> KeyValue:
-        """The next literal, as a value of the column that SQL and Arrow mean alike."""
+        """Parse the next literal as a value of the column with the same meaning in SQL and Arrow."""
         kind, word = self._pop("a value")
         try:
             value = _literal_value(column, kind, word)

@@ -1,7 +1,7 @@
 """The rows that a backfill reads again (`raycdc.source.split.BackfillRows`), as a condition of SQL.
 
-A predicate goes to the server as the user wrote it, in parentheses of its own and in a session that may change nothing.
-Before anything begins the server is asked to plan it, so that one that it does not understand ends nothing.
+A predicate is sent to the server as the user wrote it, in parentheses and in a read-only session. Before anything
+begins the server plans it, so that an invalid one does no harm.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from raycdc.source.snapshot.rereading.backfill_keys import keys_of_text
 from raycdc.source.split import BackfillRows
 from raycdc.transform.masks import Masking
 
-#: For the rest of the session.
+#: Applies to the rest of the session.
 READ_ONLY = "SET SESSION TRANSACTION READ ONLY"
-#: A predicate has at most so many characters: it is in the state, and in each of its chunks.
+#: The length limit of a predicate, because it is in the state, and in each of its chunks.
 WHERE_MAX = 16_384
 
-#: Texts and quoted names, in which anything may stand; a comment; and what the structure of a condition is made of.
+#: Texts and quoted names with any content; a comment; and the characters that structure a condition.
 _PARTS = re.compile(
     r"'(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"|`(?:[^`]|``)*`|(?P<comment>--|#|/\*)|(?P<sign>[();'\"`])",
     re.DOTALL,
@@ -39,7 +39,7 @@ _KINDS = (KeyKind.INTEGER, KeyKind.TEXT, KeyKind.BYTES, KeyKind.EXACT, KeyKind.D
 
 
 def with_rows(condition: str | None, table: MySqlTable, again: BackfillRows) -> str | None:
-    """`condition`, and that a row is one of those that are read again."""
+    """Return `condition` combined with the condition for the rows to read again."""
     parts = [condition] if condition else []
     if again.where:
         parts.append(again.where)
@@ -49,15 +49,16 @@ def with_rows(condition: str | None, table: MySqlTable, again: BackfillRows) -> 
 
 
 def is_refusal(cause: RaycdcError) -> bool:
-    """Whether the server refused a statement, and would refuse it again."""
+    """Return True if the server refused a statement, and would refuse it again."""
     return not isinstance(cause, SourceUnavailableError) and isinstance(cause.__cause__, pymysql.Error)
 
 
 def require_rows(
     connect: Callable[[], Connection[Any]], table: MySqlTable, again: BackfillRows, masking: Masking
 ) -> None:
-    """`ConfigError` unless the server can be asked for these rows, and `TableLockedError` where somebody has the table
-    locked. Blocks for a moment: a run may stand meanwhile.
+    """Raise `ConfigError` unless the server can select these rows, and `TableLockedError` if the table is locked.
+
+    Blocks for a moment: a run may be waiting meanwhile.
     """
     if again.where:
         _require_one_condition(again.where)
@@ -118,7 +119,10 @@ def _require_nothing_masked(table: MySqlTable, where: str, masking: Masking) -> 
 
 
 def _of_keys(table: MySqlTable, listed: pa.Table) -> str:
-    """Whether a row has one of the `listed` keys. `ConfigError` for keys of types that have no exact literal."""
+    """Return the condition for rows with one of the `listed` keys.
+
+    Raises `ConfigError` for types without exact literals.
+    """
     columns = [keys.column_named(table, name) for name in listed.column_names]
     texts = [_literals(column, listed.column(column.name)) for column in columns]
     names = ", ".join(quote_name(column.name) for column in columns)

@@ -1,13 +1,13 @@
 """The order of chunk keys outside the server, exactly as the server's ``WHERE key >= …`` has it.
 
-The log reader must decide for each changed row in which chunk its key lies, by the same order the chunk's SELECT used,
-or rows are lost at the seams. Numbers, temporals and binary keys are ordered by their values. Text is ordered by its
-collation, which only the server knows: it is asked for ``WEIGHT_STRING`` of the bounds once and of touched keys in
-batches of hundreds per statement. In PAD SPACE collations ``'a'`` equals ``'a '`` and is more than ``'a'`` and a
-tab: there the shorter key counts as continued by the weight of a space.
+The log reader must decide for each changed row which chunk has its key, by the same order as the chunk's SELECT, or
+rows are lost at the boundaries. Numbers, temporals and binary keys are ordered by their values. Text is ordered by its
+collation, which only the server knows: its ``WEIGHT_STRING`` is queried for the bounds once, and for changed keys in
+batches of hundreds per statement. In PAD SPACE collations ``'a'`` equals ``'a '`` and is more than ``'a'`` and a tab:
+there the shorter key is padded with the weight of a space.
 
 Collations with several levels of weights (other than MySQL's ``0900`` ones) cannot be compared this way;
-`can_be_ordered` finds them by asking, and their tables are read as one chunk.
+`can_be_ordered` finds them with a query, and their tables are read as one chunk.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def ranks(row_keys: SortKeys, values: SortKeys) -> npt.NDArray[np.int64]:
 
 
 def _counted(row_keys: SortKeys, bounds: SortKeys, *, equal: bool) -> npt.NDArray[np.int32]:
-    """How many bounds are below each key, or `equal` to it."""
+    """Return how many bounds are below each key, or `equal` to it."""
     out = np.empty(len(row_keys), np.int32)
     pad = np.frombuffer(row_keys.pad, np.uint8)
     loops.classify_bytes(row_keys.data, row_keys.offsets, bounds.data, bounds.offsets, pad, equal, out)
@@ -140,9 +140,10 @@ def warm_up() -> None:
 
 
 def can_be_ordered(connection: Connection[Any], column: MySqlColumn) -> bool:
-    """Whether `column` alone can be a chunk key, ordered by `sort_keys` as the server does.
+    """Return True if `column` alone can be a chunk key, ordered by `sort_keys` like the server.
 
-    Asks the server about a text key's collation. An ENUM is a key only beside others: it has few values.
+    Queries the server about a text key's collation. An ENUM is only used together with other columns, because it has
+    few values.
     """
     match keys.key_kind(column):
         case None | KeyKind.LABEL:
@@ -176,7 +177,7 @@ def _weights(connection: Connection[Any], column: MySqlColumn, array: pa.Array) 
         position[0] = 7
         stop = min(len(array), done + WEIGHTS_PER_STATEMENT)
         loops.write_items(before, after, text, text_offsets, done, stop, statement, STATEMENT_BYTES, position)
-        # Without the comma behind the last item.
+        # Without the comma after the last item.
         sql = statement[: int(position[0]) - 1].tobytes()
         count = int(position[1]) - done
         offsets, data = query_cells(connection, sql, count)
@@ -208,7 +209,7 @@ def _is_padded(connection: Connection[Any], column: MySqlColumn) -> bool:
 
 
 def _has_one_level(connection: Connection[Any], column: MySqlColumn) -> bool:
-    """Whether the weights of a text are those of its characters, one after the other."""
+    """Return True if the weights of a text are those of its characters, concatenated."""
     whole, first, second = (_text_literal(column, text) for text in ("aB", "a", "B"))
     row = query_one(
         connection,
@@ -234,7 +235,7 @@ def _bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.ui
 
 
 def _frozen(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Read-only, whoever made it: writable and read-only arrays would be two machine codes of each loop."""
+    """Return a read-only array: otherwise each loop would be compiled twice."""
     data = data.view()
     data.flags.writeable = False
     return data

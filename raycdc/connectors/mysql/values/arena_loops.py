@@ -19,15 +19,15 @@ FAILED_ROW = 2
 FAILED_COLUMN = 3
 COUNTERS = 4
 
-#: What a column's loop returns.
+#: The return values of a column's loop.
 COLUMN_DONE = 0
-COLUMN_FULL = 1  # the text column has no room; FULL_SLOT and FULL_NEED say what is missing
+COLUMN_FULL = 1  # the text column is full; FULL_SLOT and FULL_NEED say what is missing
 COLUMN_LABEL = 2  # an ENUM index or SET bit without a label
 COLUMN_JSON = 3  # damaged JSON
 COLUMN_DATE = 4  # a date no calendar has, where the policy is to fail
 COLUMN_BOOLEAN = 5  # a TINYINT(1) that is neither 0 nor 1, where it is read as a boolean
 COLUMN_VALUE = 6  # a value whose length its type does not have
-COLUMN_KEY = 7  # a key that Unicode has no text of its own for
+COLUMN_KEY = 7  # a key without a distinct text in Unicode
 
 #: Returned by `date_days` for a zero, partial or impossible date.
 NO_DATE = -(1 << 62)
@@ -115,7 +115,7 @@ def store_decimal(i64: Any, at: Any, high: Any, low: Any, negative: Any) -> Any:
 
 @inlined
 def has_room(start: Any, need: Any, slot: Any, vcap: Any, counters: Any) -> Any:
-    """Whether text of `need` bytes may begin at `start`; notes slot and need when not."""
+    """Return True if text of `need` bytes fits at `start`; otherwise note slot and need."""
     if start + need > vcap[slot]:
         counters[FULL_SLOT] = slot
         counters[FULL_NEED] = start + need

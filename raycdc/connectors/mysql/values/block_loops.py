@@ -34,8 +34,8 @@ from raycdc.connectors.mysql.values.text_loops import (
 from raycdc.connectors.mysql.values.time_loops import put_date_texts, put_dates, put_instants, put_moments, put_times
 from raycdc.core.compiled import helper
 
-# How a column is written. A line of the plan is (source, wire, a, b, c): the column of the table map, one of these,
-# and its parameters.
+# How a column is written. A line of the plan is (source, wire, a, b, c): the column of the table map, one of these
+# constants, and its parameters.
 WIRE_SMALL = 0  # a: bytes; b: 1 signed; c: bytes of the Arrow integer
 WIRE_HALF = 1  # four bytes as they are
 WIRE_WORD = 2  # eight bytes as they are
@@ -139,7 +139,7 @@ def write_block(data: Any, at: Any, size: Any, count: Any, first: Any, plan: Any
     """Write `count` rows column by column from row `first` on; returns COLUMN_…, the failing column in `counters`."""
     losses = arena.losses[0]
     valid, has_null, counters = arena.valid, arena.has_null, arena.counters
-    # A column that fails without naming its row is one of a row that is there.
+    # A column that fails without naming its row must still name an existing row.
     counters[FAILED_ROW] = 0
     for column in range(len(plan)):
         source, wire = plan[column, P_SOURCE], plan[column, P_WIRE]

@@ -1,9 +1,9 @@
-"""Where the server's character sets differ from Python's codecs of the same name.
+"""Differences between servers' character sets and Python's codecs of the same name.
 
-Found by asking MySQL 5.7, 8.0 and MariaDB 10.11 for every code of every set (``CONVERT(… USING utf32)``); they agree.
-Used by `charsets`. An entry ``B.CODE*COUNT=POINT`` says that COUNT codes from CODE on, of B bytes each, are the code
-points from POINT on; ``=-`` that they are no characters. Codes of three bytes lack their first (0x8F); those of four
-are counted from 81308130 on. All numbers but B and COUNT are hexadecimal.
+They were found by querying MySQL 5.7, 8.0 and MariaDB 10.11 for every code of every set (``CONVERT(… USING utf32)``);
+the servers agree. Used by `charsets`. An entry ``B.CODE*COUNT=POINT`` says that COUNT codes from CODE on, of B bytes
+each, are the code points from POINT on; ``=-`` that they are no characters. Codes of three bytes lack their first
+(0x8F); those of four are counted from 81308130 on. All numbers but B and COUNT are hexadecimal.
 """
 
 CORRECTIONS = {

@@ -27,7 +27,7 @@ from raycdc.core.compiled import copy, helper, inlined, load
 FAMILY_UTF8 = 0  # the bytes are UTF-8 already (checked per batch)
 FAMILY_SINGLE = 1  # 256 code points
 FAMILY_DOUBLE = 2  # 256 code points, LEAD for lead bytes, then 65536 for both bytes
-FAMILY_EUC3 = 3  # the same, and 65536 for the two bytes behind 0x8F
+FAMILY_EUC3 = 3  # the same, and 65536 for the two bytes after 0x8F
 FAMILY_GB18030 = 4  # as DOUBLE, and a row of code points for four bytes
 FAMILY_UTF16 = 5  # most significant byte first, with surrogates (also ucs2)
 FAMILY_UTF16LE = 6
@@ -38,7 +38,7 @@ LEAD = -2
 NO_CHARACTER = -1
 #: A code of several bytes that has a character's form, so that the server stores it, and is none.
 UNASSIGNED = -3
-#: A code whose character has another code, too (`charsets.distinct_points`).
+#: A code whose character also has another code (`charsets.distinct_points`).
 SECOND_CODE = -4
 
 #: Four-byte codes of gb18030 below this are in the table; those from the second number on are U+10000 and up.
@@ -141,7 +141,7 @@ def _point(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any) ->
 def converted(data: Any, a: Any, end: Any, family: Any, points: Any, table: Any, vdata: Any, out: Any) -> Any:
     """Write the characters of ``data[a:end]``; returns (end of the text, bytes that were none)."""
     lost = np.int64(0)
-    # Of all sets with tables only swe7 has another lower half; there these two are letters.
+    # Only swe7 has a table with a different lower half; in it these two are letters.
     ascii_half = family <= FAMILY_GB18030 and points[table + 92] == 92 and points[table + 126] == 126
     while a < end:
         if ascii_half and a + 8 <= end:
@@ -168,16 +168,16 @@ def put_converted(
     data: Any, at: Any, size: Any, count: Any, family: Any, points: Any, table: Any, exact: Any, slot: Any, first: Any,
     column: Any, losses: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """Text of another character set; a value with bytes that are no characters counts once in `losses`.
+    """Write text of another character set; a value with invalid bytes counts once in `losses`.
 
-    `exact`: there may be none, as the column is of a key.
+    `exact`: invalid bytes are not allowed, because the column is in a key.
     """
     total = np.int64(0)
     for i in range(count):
         if at[i] >= 0:
             total += np.int64(size[i])
     start = np.int64(voff[slot, first])
-    # A byte becomes three at most, two bytes of UTF-16 as well; one that is replaced takes three.
+    # A byte becomes three at most, and so do two bytes of UTF-16; a replaced one takes three.
     if not has_room(start, 3 * total, slot, vcap, counters):
         return COLUMN_FULL
     base = vbase[slot]

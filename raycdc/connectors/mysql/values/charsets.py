@@ -1,8 +1,8 @@
 """MySQL character sets: bytes per character, code points for the compiled loops, ids of the binlog's collations.
 
 Used by the layouts (`layouts`), the arenas (`columns`) and TABLE_MAP checks. Bytes of the utf8 sets and of ascii are
-UTF-8 already; ucs2, utf16 and utf32 are computed; every other set becomes a table of code points, made of Python's
-codec and of `charset_corrections`, which is what the servers themselves make of each code.
+UTF-8 already; ucs2, utf16 and utf32 are computed; every other set becomes a table of code points from Python's codec
+and `charset_corrections`, which together match the servers.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ _UNICODE_FAMILIES = {
 
 _Bytes = tuple[tuple[int, int], ...]
 
-#: Which bytes begin and end a code of two, in ranges: what the servers take for a character when they store it, whether
-#: there is one or not (``ismbchar`` of strings/ctype-*.cc). A code of three (0x8F first) has twice the second form.
+#: The ranges of the first and last byte of two-byte codes that servers accept as a character when they store it, even
+#: if it is unassigned (``ismbchar`` of strings/ctype-*.cc). In a three-byte code (0x8F first), the second form applies
+#: twice.
 _FORMS: dict[str, tuple[_Bytes, _Bytes]] = {
     "big5": (((0xA1, 0xF9),), ((0x40, 0x7E), (0xA1, 0xFE))),
     "sjis": (((0x81, 0x9F), (0xE0, 0xFC)), ((0x40, 0x7E), (0x80, 0xFC))),
@@ -103,7 +104,7 @@ def bytes_per_character(charset: str) -> int:
 
 
 def is_known(charset: str) -> bool:
-    """True if bytes of the set can be read; ``""`` stands for no set."""
+    """Return True if bytes of the set can be read; ``""`` stands for no set."""
     return not charset or charset in _CHARSETS
 
 
@@ -113,7 +114,7 @@ def codec_of(charset: str) -> str:
 
 
 def family_of(charset: str) -> int:
-    """How the compiled loops read the set; one that is not known is taken for UTF-8, its invalid bytes replaced."""
+    """Return how the compiled loops read the set; an unknown one is read as UTF-8, with invalid bytes replaced."""
     if charset in _UNICODE_FAMILIES:
         return _UNICODE_FAMILIES[charset]
     if charset in ("", "binary") or charset in UTF8_CHARSETS or charset not in _CHARSETS:
@@ -126,15 +127,15 @@ def family_of(charset: str) -> int:
 
 
 def has_table(family: int) -> bool:
-    """Whether sets of the family need `code_points`."""
+    """Return True if sets of the family need `code_points`."""
     return loops.FAMILY_UTF8 < family <= loops.FAMILY_GB18030
 
 
 @cache
 def code_points(charset: str) -> npt.NDArray[np.int32]:
-    """The set's table as `charset_loops` reads it: all single bytes, then all codes of two bytes, then longer ones.
+    """Return the set's table for `charset_loops`: all single bytes, then all codes of two bytes, then longer ones.
 
-    With `DISTINCT` behind its name, `distinct_points`.
+    With the suffix `DISTINCT`, return `distinct_points`.
     """
     if charset.endswith(DISTINCT):
         return distinct_points(charset.removesuffix(DISTINCT))
@@ -172,16 +173,16 @@ def code_points(charset: str) -> npt.NDArray[np.int32]:
     return table
 
 
-#: Behind the name of a set: its `distinct_points`.
+#: The suffix of a set's name that selects `distinct_points`.
 DISTINCT = ":distinct"
 
 
 @cache
 def distinct_points(charset: str) -> npt.NDArray[np.int32]:
-    """`code_points` in which each character has one code: the one that it is turned into, else the first.
+    """Return `code_points` in which each character has one code: the one for encoding, else the first.
 
     All other codes of it are `SECOND_CODE`. Text with one of those may be equal in Unicode to text that the server
-    tells from it. Of U+FFFD every code is one, because it stands for what is no character.
+    distinguishes from it. Every code of U+FFFD counts as one, because it stands for invalid bytes.
     """
     points = code_points(charset)
     indexes = np.flatnonzero(points >= 0)
@@ -219,7 +220,7 @@ def _index_of(character: str, charset: str) -> int:
 
 
 def _in_ranges(ranges: _Bytes) -> npt.NDArray[np.bool_]:
-    """Of each byte, whether it is in one of the ranges."""
+    """Return for each byte whether it is in one of the ranges."""
     inside = np.zeros(256, np.bool_)
     for first, last in ranges:
         inside[first : last + 1] = True
@@ -238,7 +239,7 @@ def _decoded(length: int, count: int, codec: str) -> npt.NDArray[np.int32]:
     """The character of each code of `length` bytes by Python's codec; NO_CHARACTER where it is not one character."""
     decode = codecs.getdecoder(codec)
     table = np.full(count, loops.NO_CHARACTER, np.int32)
-    # Codes of several bytes begin with one that is not ASCII.
+    # Codes of several bytes begin with a non-ASCII byte.
     for code in range(0x8000 if length in (2, 3) else 0, count):
         match length:
             case 3:
@@ -322,5 +323,5 @@ def charset_of_collation(collation_id: int) -> str:
 
 
 def same_charset(one: str, other: str) -> bool:
-    """Whether two names are of one set: servers call one of them ``utf8`` or ``utf8mb3``."""
+    """Return True if two names mean the same set: servers call one of them ``utf8`` or ``utf8mb3``."""
     return one == other or {one, other} == {"utf8", "utf8mb3"}

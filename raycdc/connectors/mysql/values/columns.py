@@ -1,4 +1,4 @@
-"""Column arenas: the one memory layout that both the binlog loop and the result-set loop decode rows into.
+"""Column arenas: the common memory layout into which the binlog loop and the result-set loop decode rows.
 
 A `TableArena` holds up to `rows_max` rows of one table in reusable buffers, laid out as Arrow wants them. A compiled
 loop gets its `view` (arrays only), writes rows, and `to_record_batch` copies them into one exactly sized, immutable
@@ -112,7 +112,7 @@ class LostValues:
         self._invalid_utf8[column] += count
 
     def take(self) -> int:
-        """How many values were lost since the last call: those of the batch that was just made."""
+        """Return the number of values lost since the last call, in the batch just made."""
         total = int(self._counts.sum()) + sum(self._invalid_utf8)
         lost, self._taken = total - self._taken, total
         return lost
@@ -121,8 +121,8 @@ class LostValues:
 class TableArena:
     """Reusable column buffers of one table version. One thread at a time.
 
-    `rows_max` is chosen so that the fixed-width part of a batch stays under `bytes_max`; a loop that wants to keep
-    the text under it too compares the sum of ``voff[:, r]`` itself.
+    `rows_max` is chosen so that the fixed-width part of a batch stays under `bytes_max`; a loop that must also limit
+    the text compares the sum of ``voff[:, r]`` itself.
     """
 
     def __init__(self, table: MySqlTable, *, rows_max: int = BATCH_ROWS_MAX, bytes_max: int = BATCH_BYTES_MAX) -> None:
@@ -270,7 +270,7 @@ def _is_utf8(array: pa.Array) -> bool:
     used = int(np.frombuffer(array.buffers()[1], np.int32)[len(array)])
     text = np.frombuffer(array.buffers()[2], np.uint8)[:used]
     whole = used & ~7
-    # Most text is ASCII, which is quickly told eight bytes at a time.
+    # Most text is ASCII, which is detected fast, eight bytes at a time.
     high = int(np.bitwise_or.reduce(text[:whole].view(np.uint64), initial=np.uint64(0)))
     if high & 0x8080808080808080 == 0 and not (text[whole:] & 0x80).any():
         return True

@@ -26,7 +26,7 @@ def decimal_bytes(precision: Any, scale: Any) -> Any:
 
 @inlined
 def _group(data: Any, at: Any, width: Any, mask: Any, flip: Any) -> Any:
-    """One group of up to nine digits; `mask` is 0xFF for negative numbers; `flip` removes the sign bit."""
+    """Return one group of up to nine digits; `mask` is 0xFF for negative numbers; `flip` removes the sign bit."""
     value = big_endian(data, at, width)
     if mask != 0:
         value ^= (np.int64(1) << (8 * width)) - 1

@@ -17,9 +17,9 @@ from raycdc.source.tables.resnapshots import TableVersion
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """The captured part of a table: rows that meet `filter`, and of its columns those in `columns` (None: all).
+    """The captured part of a table: rows that meet `filter`, and its columns in `columns` (None: all).
 
-    It belongs to the state as the schema does: the target was begun with it.
+    It is part of the state like the schema, because the target was begun with it.
     """
 
     filter: str | None = None
@@ -40,9 +40,9 @@ ALL = Capture()
 
 
 def document_of(table: MySqlTable, capture: Capture = ALL) -> SchemaDocument:
-    """``columns`` and ``primary_key`` as `TableSchema.to_json`, ``source`` as `MySqlTable.to_json`.
+    """Return ``columns`` and ``primary_key`` as `TableSchema.to_json`, ``source`` as `MySqlTable.to_json`.
 
-    The columns are those that are captured; the source has all, as the log does.
+    The columns are the captured ones; the source has all, like the log.
     """
     body = {**capture.narrowed(table).schema().to_json(), "source": table.to_json()}
     if capture.columns is not None:

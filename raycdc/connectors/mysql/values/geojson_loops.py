@@ -41,7 +41,7 @@ def _put(text: Any, out: Any, to: Any) -> Any:
 
 @helper
 def _point(data: Any, p: Any, end: Any, out: Any, to: Any, limit: Any) -> Any:
-    """``[x, y]``; (offset behind it, end of the text), the latter JSON_… on failure."""
+    """Write ``[x, y]``; return (offset after it, end of the text), the latter JSON_… on failure."""
     if p + 16 > end:
         return p, JSON_CORRUPT
     if to + 2 * DOUBLE_TEXT_MAX + _ROOM > limit:
@@ -177,7 +177,7 @@ def geojson_text(data: Any, at: Any, end: Any, out: Any, to: Any, limit: Any, st
             to += 1
             if depth > 0:
                 stack[depth - 1, 0] -= 1
-        # Close what is complete.
+        # Close the complete arrays.
         while depth > 0 and stack[depth - 1, 0] <= 0:
             if to + _ROOM > limit:
                 return JSON_NO_ROOM

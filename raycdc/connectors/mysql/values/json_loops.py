@@ -258,7 +258,7 @@ def _scalar(source: Any, kind: Any, at: Any, end: Any, out: Any, to: Any, limit:
 
 @inlined
 def _inline(kind: Any, wide: Any) -> Any:
-    """Whether a value of this type lies in its entry instead of at an offset."""
+    """Return True if a value of this type is in its entry instead of at an offset."""
     if kind == _LITERAL or kind == _INT16 or kind == _UINT16:
         return True
     return wide == 4 and (kind == _INT32 or kind == _UINT32)

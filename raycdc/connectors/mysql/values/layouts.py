@@ -1,7 +1,7 @@
-"""How a table's columns lie in an arena: the step between the type mapping (`types`) and the compiled loops.
+"""The layout of a table's columns in an arena: the step between the type mapping (`types`) and the compiled loops.
 
-`layout_of` is asked by the arena (`columns`) and by both plans (`binlog.plan`, `snapshot.resultset`), so that label
-and code-point tables are numbered once. A layout depends on the table alone.
+The arena (`columns`) and both plans (`binlog.plan`, `snapshot.resultset`) use `layout_of`, so that label and code-point
+tables are numbered once. A layout depends only on the table.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ColumnLayout:
 
     `as_text`: dates as the server prints them. `family` and `charset` say how text is converted; `first_label` is the
     number of the first label in the table's labels (an ENUM's is the empty one of index 0); `labels` counts them.
-    `check_utf8`: values are supposed to arrive as UTF-8. `exact`: as it is of a key, different values must be different
-    text.
+    `check_utf8`: values should arrive as UTF-8. `exact`: different values must become different texts, because the
+    column is in a key.
     """
 
     form: ArenaColumnKind
@@ -79,7 +79,7 @@ class ArenaLayout:
     charsets: tuple[str, ...]
 
     def points_of(self, column: int) -> int:
-        """Where the code points of the column's character set begin in the arena's `points`."""
+        """Return where the code points of the column's character set begin in the arena's `points`."""
         charset = self.columns[column].charset
         if charset not in self.charsets:
             return 0
@@ -162,7 +162,7 @@ def _column(column: MySqlColumn, labels: list[bytes]) -> ColumnLayout:
         case ArenaColumnKind.BIT:
             return ColumnLayout(ArenaColumnKind.BIT64 if shape.length > 63 else form, width, arrow)
         case ArenaColumnKind.BYTES:
-            # Where it may be a CHAR, nothing tells whether zeros or spaces were left out.
+            # If it may be a CHAR, it is unknown whether zeros or spaces were left out.
             padded = shape.base == "binary" and column.collation != TEXT_OR_BYTES
             return ColumnLayout(form, 0, arrow, pad=shape.length if padded else 0)
         case _:

@@ -1,8 +1,7 @@
-"""Compiled: one column of numbers from the wire into its arena, for log and result sets alike.
+"""Compiled: one column of numbers from the wire into its arena, for log and result sets.
 
-A walk has found where each value of a block of rows lies: ``at[i]`` is its first byte, below 0 for NULL (the walk has
-marked that). Row ``i`` of the block is row ``first + i`` of the arena. NULL is written as 0, so that equal batches are
-equal bytes.
+A walk has found each value of a block of rows: ``at[i]`` is its first byte, below 0 for NULL (already marked). Row
+``i`` of the block is row ``first + i`` of the arena. NULL is written as 0, so that equal batches have equal bytes.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def put_years(data: Any, at: Any, count: Any, short: Any, i16: Any, start: Any) 
 
 @helper
 def put_booleans(data: Any, at: Any, count: Any, i8: Any, start: Any, counters: Any) -> Any:
-    """TINYINT(1) as 0 or 1; another value is refused rather than changed."""
+    """Write TINYINT(1) as 0 or 1; another value is refused rather than changed."""
     for i in range(count):
         value = np.int64(0)
         if at[i] >= 0:

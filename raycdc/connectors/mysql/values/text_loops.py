@@ -101,7 +101,7 @@ def put_sets(
     data: Any, at: Any, count: Any, width: Any, first_label: Any, labels: Any, loff: Any, ldata: Any, slot: Any,
     first: Any, voff: Any, vdata: Any, vbase: Any, vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """SET by its bits: the labels of those that are set, in definition order, joined by commas."""
+    """Write a SET from its bits: the labels of the set bits, in definition order, joined by commas."""
     total = np.int64(0)
     for i in range(count):
         if at[i] >= 0:

@@ -1,8 +1,8 @@
-"""Compiled: one column of dates and times from the wire into its arena, for log and result sets alike.
+"""Compiled: one column of dates and times from the wire into its arena, for log and result sets.
 
 ``at`` and ``first`` are as in `number_loops`. A zero, partial or impossible date (``0000-00-00``, ``2024-00-10``,
-``2024-02-31``) has no place in a calendar: by the column's policy it becomes null and is counted in `losses`, or the
-batch is refused, or (`put_date_texts`) all values of the column are text as the server prints it.
+``2024-02-31``) is not in any calendar: by the column's policy it becomes null and is counted in `losses`, or the batch
+is refused, or (`put_date_texts`) all values of the column are text as the server prints them.
 
 Value formats: MySQL internals manual, "Date and Time Data Type Representation", and for result sets "Binary Protocol
 Value".
@@ -30,7 +30,7 @@ from raycdc.connectors.mysql.values.arena_loops import (
 )
 from raycdc.core.compiled import helper, inlined, load
 
-# How a date or time lies on the wire.
+# The wire format of a date or time.
 FORM_DATE = 0  # row events: three bytes
 FORM_DATETIME2 = 1  # five bytes and the fraction
 FORM_DATETIME = 2  # before MySQL 5.6: yyyymmddhhmmss as a number
@@ -40,18 +40,18 @@ FORM_SENT = 5  # result sets: parts, trailing zero ones left out
 FORM_OLD_FRACTION = 6  # MariaDB 5.3, with a fraction: one number in units of its last digit, most significant first
 FORM_OLD_TIMESTAMP = 7  # the same of a TIMESTAMP: seconds, then the fraction in units of its last digit
 
-# What to do with a date no calendar has.
+# The policies for an invalid date.
 DATES_NULL = 0
 DATES_ERROR = 1
 
 #: Microseconds per unit of a fraction of 0 to 3 bytes.
 _FRACTION = np.array([0, 10000, 100, 1], dtype=np.int64)
-#: Microseconds per unit of the last of so many digits.
+#: Microseconds per unit of the last digit, by the number of digits.
 _UNIT = np.array([1000000, 100000, 10000, 1000, 100, 10, 1], dtype=np.int64)
 #: Bytes of MariaDB's older TIME and DATETIME by their digits (``Field_time_hires``, ``Field_datetime_hires``).
 OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)
 OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)
-#: The number that stands for no time at all: one second more than the longest time (838:59:59).
+#: The value that stands for no time: one second more than the longest time (838:59:59).
 _OLD_ZERO_S = 3020400
 _TEXT_MAX = 28
 

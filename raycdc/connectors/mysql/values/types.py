@@ -1,12 +1,12 @@
 """MySQL and MariaDB column types: parsed from ``information_schema.COLUMN_TYPE``, mapped once for snapshot and log.
 
-`MySqlColumn.logical` is the only place that decides what a source type becomes; the arenas (`columns`), the binlog
-loop, the result-set loop and the sinks' schemas follow from it. The mapping's table is in `raycdc.model.types`.
+Only `MySqlColumn.logical` decides the logical type of a source type; the arenas (`columns`), the binlog loop, the
+result-set loop and the sinks' schemas follow from it. The mapping's table is in `raycdc.model.types`.
 
-Values that every path treats alike: BINARY(n) is padded with its trailing zeros, CHAR is without trailing spaces,
-JSON is the server's text, ENUM and SET are labels (the error value of an ENUM, index 0, is the empty string), a
+Every path treats these values in the same way: BINARY(n) is padded with its trailing zeros, CHAR is without trailing
+spaces, JSON is the server's text, ENUM and SET are labels (the error value of an ENUM, index 0, is the empty string), a
 geometry is the server's own bytes (SRID in four bytes, least significant first, then WKB), a vector its 32-bit floats,
-a UUID or address its text. Where there is a choice (`TypeOptions`), a column carries it as its `treatment`.
+a UUID or address its text. Configurable behaviour (`TypeOptions`) is stored in a column's `treatment`.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ TEXT_OR_BYTES = "?"
 
 @dataclass(frozen=True, slots=True)
 class TypeShape:
-    """A parsed ``COLUMN_TYPE``: lower-case base type and the parameters that are set.
+    """A parsed ``COLUMN_TYPE``: lower-case base type and its parameters.
 
     `length` is characters (char, varchar), bytes (binary, varbinary) or bits (bit); `labels` belong to enum and set,
-    `digits` (behind the point; None: as many as there are) to FLOAT(M,D) and DOUBLE(M,D).
+    `digits` (after the point; None: any number) to FLOAT(M,D) and DOUBLE(M,D).
     """
 
     base: str
@@ -96,7 +96,7 @@ class TypeShape:
 
 
 def is_short_year(shape: TypeShape) -> bool:
-    """Whether it is MariaDB's YEAR(2), which prints the last two digits of a year, and stores more of it."""
+    """Return True for MariaDB's YEAR(2), which prints the last two digits of a year, but stores all of it."""
     return shape.base == "year" and shape.length == 2
 
 
@@ -117,7 +117,7 @@ class MySqlColumn(JsonObject):
 
     `column_type` is ``information_schema.COLUMNS.COLUMN_TYPE`` (``decimal(12,2) unsigned``, ``enum('a','b')``);
     `charset` and `collation` are empty for types that have none; `default` is the constant default as text or None;
-    `extra` is ``EXTRA`` (``auto_increment``, ``VIRTUAL GENERATED`` …); `treatment` is ours, not the server's.
+    `extra` is ``EXTRA`` (``auto_increment``, ``VIRTUAL GENERATED`` …); `treatment` is raycdc's own.
     """
 
     name: str
@@ -152,7 +152,7 @@ class MySqlColumn(JsonObject):
 
     @property
     def is_generated(self) -> bool:
-        """Whether it is computed from other columns; a default that is an expression is none of that."""
+        """Return True if it is computed from other columns; a default expression does not count."""
         return "GENERATED" in self.extra.upper().replace("DEFAULT_GENERATED", "")
 
     @property
@@ -162,7 +162,7 @@ class MySqlColumn(JsonObject):
     def logical(self) -> LogicalType:
         """The type every consumer sees. Raises `SchemaError` for a type or character set this version cannot carry."""
         if not is_known(self.charset):
-            # Read as another set its bytes would be other characters (`filename`, which servers keep for themselves).
+            # In another set its bytes would be other characters (`filename`, an internal set of servers).
             raise SchemaError(
                 f"Column {self.name!r} has the character set {self.charset!r}, which is not supported. "
                 "Leave its table out with source.exclude."
@@ -180,11 +180,10 @@ class MySqlColumn(JsonObject):
 class MySqlTable(JsonObject):
     """A source table in one version of its schema; `primary_key` holds column names in key order (empty: none).
 
-    `charset` and `collation` are the table's defaults, which columns added later inherit; empty where not known.
-
-    `row_end` is the column that says until when a row is current, where the table keeps those that are not any more
-    (MariaDB's WITH SYSTEM VERSIONING), else empty; no key has it, as current rows differ without it. It is none of
-    `columns` where the statement that made the table did not name it: the log has it, and ROW START, behind the others.
+    `charset` and `collation` are the table's defaults, which columns added later inherit; empty if unknown. `row_end`
+    is the column with the end of a row's validity, if the table keeps outdated rows (MariaDB's WITH SYSTEM VERSIONING),
+    else empty. No key includes it, because current rows differ without it. It is not in `columns` if the statement that
+    created the table did not name it: the log has it, and ROW START, after the others.
     """
 
     id: TableId = field(metadata=SPREAD)

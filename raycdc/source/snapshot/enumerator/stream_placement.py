@@ -3,8 +3,8 @@
 | placement | meaning | next |
 |---|---|---|
 | `NoStream` | the start is not known yet | `LocatedStream` at the start point |
-| `SealedStreamSplit` | its position may be of another server | `LocatingStream`; `OwnedStream` if servers cannot change
-|
+| `SealedStreamSplit` | its position may be of another server | `LocatingStream`; `OwnedStream` if servers cannot \
+change |
 | `LocatingStream` | the present server was asked for the position | `LocatedStream`, there |
 | `LocatedStream` | its position is valid, and it waits for a reader | `OwnedStream` |
 | `OwnedStream` | a reader has it, and may know its end | `SealedStreamSplit` when that reader is lost |

@@ -23,7 +23,7 @@ deleted if the SELECT does not return them.
 |---|---|
 | the table's columns change | the open chunk is void and read again, with the new columns |
 | the table is parked, paused, removed, dropped, or resnapshotted | the backfill is over, and says why |
-| the order of the chunk key changes (another type, or collation) | the backfill is over, because its remaining chunks
+| the order of the chunk key changes (another type, or collation) | the backfill is over, because its remaining chunks \
 now contain other rows |
 | the server refuses the predicate, or a new configuration refuses the backfill | the backfill is over |
 | a process dies | the chunks that are in no manifest are read again |

@@ -17,7 +17,7 @@ restart. This is necessary because the log's reader reads ahead, and has skipped
 | has rows after M, or is at M itself | all tables join; one that is `gone` has ended |
 | is, or the log is, unsettled before its position | it waits until M is after its unit |
 | parks or resnapshots a table | the others go on; both streams are opened again after the next cut |
-| reports that a table has ended | the log probes the name, because it skipped everything about a newer table of that
+| reports that a table has ended | the log probes the name, because it skipped everything about a newer table of that \
 name |
 | fails temporarily, between two transactions | it alone is opened again at its position, and the log goes on |
 | cannot go on | its tables are parked with the reason; the log goes on (`catch_up_stream.py`) |

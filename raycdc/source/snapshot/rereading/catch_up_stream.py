@@ -2,11 +2,11 @@
 
 | the stream | effect |
 |---|---|
-| is lost, or temporarily cannot be opened | it alone is closed, and opened at its position after a pause
+| is lost, or temporarily cannot be opened | it alone is closed, and opened at its position after a pause \
 (`raycdc.core.retry`) |
-| is lost inside a transaction of which the open epoch has a part | the reader starts again from the last cut, as when
+| is lost inside a transaction of which the open epoch has a part | the reader starts again from the last cut, as when \
 the log itself is lost |
-| had no unit for too long because of that, or is refused by the source | its tables are parked, and can be resumed by
+| had no unit for too long because of that, or is refused by the source | its tables are parked, and can be resumed by \
 command |
 | cannot go on from its position, because the log is purged | its tables are resnapshotted automatically, or parked |
 | finds its tables captured in another way, or a log that cannot be read | its tables are parked |

@@ -1,10 +1,10 @@
-"""Changing one place of a value in MySQL's binary JSON, compiled: what a JSON diff of a partial update means.
+"""Changes one place of a value in MySQL's binary JSON, compiled: the effect of a JSON diff of a partial update.
 
-Called by `partial_update_loops`. A diff is an operation, a path and, unless it removes, a new value. The containers on
-the path are written anew, in the large format whatever they had; all else is copied. Readers accept both formats
-anywhere, and `json_text` prints the same for both.
+Called by `partial_update_loops`. A diff is an operation, a path and, except for a removal, a new value. The containers
+on the path are rewritten, always in the large format; the rest is copied. Readers accept both formats anywhere, and
+`json_text` prints the same for both.
 
-*Bounds*: every offset is checked against its container; damage gives `DIFF_CORRUPT`, a full buffer `DIFF_NO_ROOM`.
+*Bounds*: every offset is checked against its container; damage returns `DIFF_CORRUPT`, a full buffer `DIFF_NO_ROOM`.
 Formats: sql-common/json_binary.h; diffs: sql/json_diff.h; paths: sql-common/json_path.cc.
 """
 
@@ -149,7 +149,10 @@ def _element(data: Any, start: Any, stop: Any, kind: Any, count: Any, element: A
 
 @helper
 def _escaped(data: Any, at: Any, end: Any, key: Any, used: Any) -> Any:
-    """One escape sequence of a quoted key, behind its backslash; (offset after it or -1, bytes of the key)."""
+    """Decode one escape sequence of a quoted key, after its backslash.
+
+    Return (offset after it or -1, bytes of the key).
+    """
     if at >= end:
         return np.int64(-1), used
     byte: Any = np.int64(data[at])
@@ -194,7 +197,10 @@ def _escaped(data: Any, at: Any, end: Any, key: Any, used: Any) -> Any:
 
 @helper
 def _member(path: Any, at: Any, end: Any, key: Any) -> Any:
-    """The key of a leg ``.name`` or ``."name"`` behind its dot; (offset after the leg or -1, bytes of the key)."""
+    """Decode the key of a leg ``.name`` or ``."name"`` after its dot.
+
+    Return (offset after the leg or -1, bytes of the key).
+    """
     used = np.int64(0)
     if at < end and path[at] == 34:
         at += 1
@@ -223,7 +229,10 @@ def _member(path: Any, at: Any, end: Any, key: Any) -> Any:
 
 @helper
 def _cell(path: Any, at: Any, end: Any, count: Any) -> Any:
-    """The index of a leg ``[5]``, ``[last]`` or ``[last-2]`` behind its bracket; (offset behind it or -1, index)."""
+    """Decode the index of a leg ``[5]``, ``[last]`` or ``[last-2]`` after its bracket.
+
+    Return (offset after it or -1, index).
+    """
     from_last = False
     index = np.int64(0)
     digits = 0

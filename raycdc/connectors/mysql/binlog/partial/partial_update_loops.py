@@ -39,7 +39,7 @@ def _packed(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _value_bytes(data: Any, at: Any, end: Any, step: Any) -> Any:
-    """Bytes of a value that is not null, its length (of ``-step`` bytes) included; -1 when it ends behind `end`."""
+    """Return the size of a non-null value with its length prefix (of ``-step`` bytes); -1 if it ends after `end`."""
     size = np.int64(step)
     if step < 0:
         if at - step > end:

@@ -1,7 +1,7 @@
-"""Updates that log JSON values as differences (``binlog_row_value_options = PARTIAL_JSON``), made whole.
+"""Completes updates that log JSON values as differences (``binlog_row_value_options = PARTIAL_JSON``).
 
-Called by `BinlogDecoder` where its compiled pass meets one of a wanted table: the events from there on are copied, each
-such update completed from its own before images, and the copy is walked like the log itself.
+Called by `BinlogDecoder` when its compiled pass meets such an update of a wanted table: the following events are
+copied, each such update is completed from its own before-image, and the copy is walked like the log itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raycdc.errors import CorruptLogError, SchemaMismatchError
 #: The copy is handed over when it has this size.
 _PIECE_BYTES = 4 << 20
 _SCRATCH_FIRST = 1 << 16
-#: A value after its diffs is made of what the event holds, and grows by less than this where containers are rewritten.
+#: The result of diffs consists of data in the event, and grows by less than this factor when containers are rewritten.
 _GROWTH_MAX = 16
 
 
@@ -40,12 +40,12 @@ class PartialUpdates:
         self.at = 0
 
     def piece(self, data: npt.NDArray[np.uint8], at: int, ends: EventEnds, *, proven: bool) -> npt.NDArray[np.uint8]:
-        """The events from `at` on without checksums, as far as their table maps are known and the copy is not large.
+        """Return the events from `at` on without checksums, while their table maps are known and the copy is not large.
 
-        Where each must end where it lies, that is looked at here: the copies have other lengths, so that nobody can
-        tell later. At least the first one. Valid until the next call. Raises `CorruptLogError` without position when
-        the first event is damaged, `SchemaMismatchError` when its update cannot be told: bytes of a `proven` one that
-        do not fit are no damage. Later ones end the copy before it.
+        At least the first one is copied. Recorded end positions are checked here, because the copies have other
+        lengths. Valid until the next call. Raises `CorruptLogError` without a position if the first event is damaged,
+        and `SchemaMismatchError` if its update cannot be decoded: if the event is `proven`, bytes that do not fit are
+        no damage. Later such events end the copy before them.
         """
         used, position = 0, ends.position
         numbers: dict[int, int] = {}
@@ -129,7 +129,7 @@ class PartialUpdates:
             self._out = bigger
 
 
-#: Events that may be copied behind the first: GTID, statements, row events and their like; no new file or format.
+#: Events that may be copied after the first: GTID, statements, row events and similar ones; no new file or format.
 _COPIED = frozenset({2, 16, 19, 23, 24, 25, 27, 28, 29, 30, 31, 32, 33, 34, 36, 37, 38, 39, 41, 42})
 
 

@@ -1,7 +1,7 @@
-"""The place where the decoder stands in the log, and among the rows that it has given.
+"""The decoder's position in the log, and the number of rows that it has emitted.
 
-`BinlogCursor` owns the state vector that the compiled pass moves along (`index_loops`), the name of the file, and the
-numbers of rows. Everything that decodes asks it where it stands; a position to restart from is made here alone, and is
+`BinlogCursor` owns the state vector that the compiled pass advances (`index_loops`), the name of the file, and the
+numbers of rows. Every decoding part gets its position here. Only this class makes a position for a restart, which is
 always the end of a transaction.
 """
 
@@ -22,7 +22,10 @@ from raycdc.errors import CorruptLogError, DataError, SchemaError
 
 
 class BinlogCursor:
-    """See the module's docstring. Begins at `start`; `transactions` are those that are prepared there."""
+    """The cursor of one log; see the module's docstring.
+
+    It begins at `start`; `transactions` are those prepared there.
+    """
 
     def __init__(self, start: BinlogOffset, log: LogKind, transactions: XaTransactions) -> None:
         self.state = np.zeros(index.S_SIZE, np.int64)
@@ -33,7 +36,7 @@ class BinlogCursor:
         self.state[index.S_SKIP] = start.skip_events
         self.state[index.S_EXACT] = int(log.whole_file)
         self.state[index.S_MEANING] = -1
-        # A file is shown as it is, with what it takes back.
+        # A file is shown unfiltered, including rolled-back rows.
         self.state[index.S_FORESEEN] = int(log.whole_file)
         self.gtids = ExecutedGtids(start.gtid_set, mariadb=log.mariadb)
         self.file = start.file
@@ -74,18 +77,18 @@ class BinlogCursor:
 
     @property
     def checksum_bytes(self) -> int:
-        """Bytes of checksum behind each event."""
+        """Return the size of the checksum after each event."""
         return int(self.state[index.S_CHECKSUM])
 
     @property
     def proven(self) -> bool:
-        """Whether a checksum has proved that the events being read are those that the server wrote."""
+        """Return True if a checksum has proved that the server wrote the events being read."""
         state = self.state
         return self._were_proven or bool(state[index.S_VERIFY] and state[index.S_CHECKSUM])
 
     @property
     def ends(self) -> EventEnds:
-        """How the events from here on end."""
+        """Return the form of the ends of the following events."""
         state = self.state
         position = int(state[index.S_POS]) & 0xFFFFFFFF if state[index.S_EXACT] else -1
         return EventEnds(int(state[index.S_CHECKSUM]), bool(state[index.S_VERIFY]), position)
@@ -98,7 +101,7 @@ class BinlogCursor:
             self._boundary_file = self.file
 
     def begin_file(self, file: str) -> None:
-        """The log goes on in `file`, of which nothing is known before its format comes."""
+        """Continue the log in `file`, of which nothing is known before its format event."""
         if file != self.file:
             self.marks.begin_file(self.position.mark)
         self.file = file
@@ -123,7 +126,10 @@ class BinlogCursor:
         self._transactions.forget_open()
 
     def end_of(self, event: bytes) -> int:
-        """Where an event ends that follows here: its header has the lower 32 bits. Here, if it lies nowhere."""
+        """Return the end of the event that follows here, from the lower 32 bits in its header.
+
+        For a virtual event, the present position.
+        """
         before, end = int(self.state[index.S_POS]), int.from_bytes(event[13:17], "little")
         return before + (end - before) % (1 << 32) if end else before
 
@@ -140,7 +146,7 @@ class BinlogCursor:
 
     @contextmanager
     def foreseen(self, *, taken_back: bool) -> Iterator[None]:
-        """Whoever feeds the events inside knows what their transactions take back: their rows, or not."""
+        """Within the block, the caller knows whether the rows of transactions are rolled back."""
         state = self.state
         before = int(state[index.S_FORESEEN])
         state[index.S_FORESEEN], state[index.S_TAKEN_BACK] = 1, int(taken_back)
@@ -149,7 +155,7 @@ class BinlogCursor:
 
     @contextmanager
     def ahead(self) -> Iterator[None]:
-        """Rows are decoded inside as if they had not been: afterwards the cursor stands where it stood."""
+        """Decode rows within the block and restore the cursor afterwards."""
         state = self.state
         before, first_seq, skip_rows = state.copy(), self.next_seq, self.skip_rows
         state[index.S_SKIP] = self.skip_rows = 0
@@ -162,7 +168,7 @@ class BinlogCursor:
 
     @contextmanager
     def locating_errors(self) -> Iterator[None]:
-        """Errors of what is inside say where in the log it happened."""
+        """Add the position in the log to errors raised within the block."""
         try:
             yield
         except (CorruptLogError, SchemaError, DataError) as cause:

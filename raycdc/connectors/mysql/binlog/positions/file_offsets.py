@@ -1,12 +1,12 @@
-"""Where an event lies in a log file, when a dump by GTID has passed over what is before it.
+"""Finds the position of an event in a log file after a dump by GTID has skipped earlier ones.
 
-An event's header has the lower 32 bits of its end. As long as events come one behind the other, the rest is known. A
-dump by GTID leaves out the transactions we have, and in a file larger than 4 GiB (one huge transaction is enough) the
-next event may then end at any of several places 4 GiB apart. A wrong one would be compared with the ends of chunks.
+An event's header has only the lower 32 bits of its end. The upper bits are known while events follow each other. A dump
+by GTID skips the transactions we have, and in a file larger than 4 GiB (one huge transaction is enough) the next event
+may then end at one of several positions 4 GiB apart. A wrong one would be compared with the ends of chunks.
 
-The file's size says which places there are. Where more than one is left, it is the server that is asked for the event
-at each of them; it looks at the checksum there, so that bytes in the middle of an event are not taken for one. A
-place that is not found that way is refused.
+The file's size limits the candidates. If several are left, the server is queried for the event at each of them; it
+verifies the checksum there, so bytes in the middle of an event are not mistaken for one. If the position is not found
+that way, the run is refused.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ WRAP = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """An event that does not follow the one before, which ended at `before`; `end` is the nearest place for its own.
+    """An event that does not follow the previous one, which ended at `before`; `end` is the nearest possible end.
 
-    `length` is 0 for one that lies nowhere (`index_loops.has_position`). `gtid` is the event's own.
+    `length` is 0 for a virtual event (`index_loops.has_position`). `gtid` is the event's own.
     """
 
     file: str
@@ -57,7 +57,7 @@ class Jump:
         return self.length > 0
 
     def ends(self, size: int) -> list[int]:
-        """Where it may end in a file of `size` bytes."""
+        """Return the possible ends in a file of `size` bytes."""
         return list(range(self.end, size + 1, WRAP))
 
 
@@ -76,7 +76,10 @@ def jump_of(event: bytes, file: str, before: int, *, checksum_bytes: int) -> Jum
 
 
 def nearest_position(jump: Jump) -> int:
-    """Right in files of up to 4 GiB. An event that tells of a place before ours proves nothing."""
+    """Return the nearest end, which is right in files up to 4 GiB.
+
+    A virtual event with an earlier position proves nothing.
+    """
     if not jump.is_in_file and jump.end - jump.before >= WRAP // 2:
         return jump.before
     return jump.end
@@ -90,7 +93,7 @@ class PositionFinder:
         self._sizes: dict[str, int] = {}
 
     def __call__(self, jump: Jump) -> int:
-        """Where the event ends; where we are already, for one that only tells of a place and may mean several."""
+        """Return where the event ends; the present position for an ambiguous virtual event."""
         size = self._sizes.get(jump.file)
         if size is not None and size <= WRAP:
             return self._only(jump, size)
@@ -132,7 +135,7 @@ class PositionFinder:
 
 
 def _is_at(connection: Connection[Any], jump: Jump, end: int) -> bool:
-    """Whether the server finds the event there. Asked from a position, it verifies the first event's checksum."""
+    """Return True if the server finds the event there. It verifies the checksum of the first event from a position."""
     try:
         rows = query(connection, "SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", (jump.file, end - jump.length))
     except SourceUnavailableError:
@@ -142,7 +145,7 @@ def _is_at(connection: Connection[Any], jump: Jump, end: int) -> bool:
     if not rows:
         return False
     _, start, _, server_id, its_end, text = rows[0][:6]
-    # Tagged GTIDs end in their number; MariaDB's stand behind BEGIN or alone.
+    # Tagged GTIDs end in their number; MariaDB's come after BEGIN or alone.
     same = jump.gtid is None or jump.gtid in str(text).replace("'", " ").split()
     return (
         int(start) == end - jump.length

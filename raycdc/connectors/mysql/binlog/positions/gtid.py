@@ -1,4 +1,7 @@
-"""GTID sets as text and as what the decoder merges into: MySQL's intervals per server, MariaDB's last per domain."""
+"""GTID sets as text, and in the form that the decoder updates.
+
+MySQL's intervals per server, MariaDB's last per domain.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ class MySqlGtidSet:
         )
 
     def contains(self, other: MySqlGtidSet) -> bool:
-        """Whether every transaction of `other` is in here."""
+        """Return True if this set has every transaction of `other`."""
         return all(
             any(low <= first and last <= high for low, high in self.intervals.get(server, ()))
             for server, ranges in other.intervals.items()
@@ -114,7 +117,7 @@ class MySqlGtidSet:
         return gtids
 
     def encode(self) -> bytes:
-        """As COM_BINLOG_DUMP_GTID wants it (sql/rpl_gtid_set.cc, ``Gtid_set::encode``); with tags it is another format.
+        """Encode the set for COM_BINLOG_DUMP_GTID (sql/rpl_gtid_set.cc, ``Gtid_set::encode``); tags use another format.
 
         sources(8), then per source: uuid(16) [tag: twice its length (1), text] intervals(8) (first(8) after_last(8))*.
         """
@@ -184,7 +187,7 @@ class ExecutedGtids:
         self.runs = np.zeros((1024, 3), np.int64)
 
     def merge(self, state: npt.NDArray[np.int64]) -> None:
-        """Move what the compiled pass collected into the set."""
+        """Add the transactions collected by the compiled pass to the set."""
         for slot, first, last in self.runs[: int(state[S_RUNS])].tolist():
             self._add(slot, first, last)
         state[S_RUNS] = 0

@@ -1,18 +1,16 @@
 """Positions in a MySQL or MariaDB binlog.
 
 Positions of one server are ordered by (number of the file, byte position); positions of different servers are never
-compared. The GTID set travels along for visibility waits and fail-over, as text in the server's own syntax
-(MySQL: ``uuid:1-5,…``; MariaDB: ``domain-server-sequence,…``; empty where the server has none).
+compared. The GTID set is included for visibility waits and fail-over, as text in the server's own syntax (MySQL:
+``uuid:1-5,…``; MariaDB: ``domain-server-sequence,…``; empty if the server has none).
 
-What a log has before a place, by which it is known again.
+A file's name and a byte offset do not identify its content: after RESET MASTER, or on a server created again by the
+same scripts, the same names, offsets and GTIDs mean other transactions. A position therefore carries a mark: the time
+and server of the file's beginning, from the FORMAT_DESCRIPTION that each dump repeats, and the length and checksum of
+the event that ends at the position. `log_proof` compares it before anything is read from there.
 
-A file's name and a byte say nothing of what is in the file: after RESET MASTER, and on a server that the same scripts
-made anew, the same names and bytes mean other transactions, and so do the same GTIDs. So a position carries a mark:
-when the file was begun and by which server, as its FORMAT_DESCRIPTION says in each dump of it, and the length and
-checksum of the event that ends at the position. `log_proof` compares it before anything is read from there.
-
-*Limit:* where nothing was read yet, the mark is the file's beginning alone, to the second: a log that is reset in the
-very second in which its file was begun, behind a start that fell between the two, is not told apart.
+*Limit:* if nothing was read yet, the mark has only the file's beginning, in seconds: a log that is reset within the
+second in which its file was begun, with a start in between, is not detected.
 """
 
 from __future__ import annotations
@@ -29,8 +27,10 @@ EVENT_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogMark(JsonObject):
-    """See the module's docstring. The event of `file` from byte `at` on has the CRC32 `crc` without its checksum; `at`
-    is 0 where none is known. `begun` is in seconds, as the server that wrote the file counts them.
+    """The mark of a position; see the module's docstring.
+
+    The event of `file` from byte `at` on has the CRC32 `crc` without its checksum; `at` is 0 if none is known. `begun`
+    is in seconds by the clock of the server that wrote the file.
     """
 
     file: str
@@ -41,31 +41,32 @@ class LogMark(JsonObject):
 
     @classmethod
     def of_format(cls, file: str, event: bytes) -> LogMark:
-        """The mark of a file's beginning, from its FORMAT_DESCRIPTION.
+        """Return the mark of a file's beginning, from its FORMAT_DESCRIPTION.
 
-        Its header stays as it was written; whatever else in it says when the server began is zeroed in some dumps.
+        Only its header is used, because some dumps zero other fields about the server's start.
         """
         return cls(file, int.from_bytes(event[:4], "little"), int.from_bytes(event[5:9], "little"))
 
     def is_of_same_file(self, other: LogMark) -> bool:
-        """Whether both are of one file."""
+        """Return True if both marks are of the same file."""
         return (self.file, self.begun, self.server_id) == (other.file, other.begun, other.server_id)
 
 
 class Marks:
-    """By which the log is known again at the places that are met. `start` is the (file, byte) where reading begins, and
-    `mark` what is known of it.
+    """The marks of positions during reading.
+
+    `start` is the (file, byte) where reading begins, and `mark` its known mark.
     """
 
     def __init__(self, start: tuple[str, int], mark: LogMark | None) -> None:
         self._start = start
         self._of_start = mark
-        #: Of an earlier file; and of the one that is read, once its format has come.
+        #: The mark of an earlier file; and of the present one, once its format event has come.
         self._before = mark
         self._begun: LogMark | None = None
 
     def begin_file(self, last: LogMark | None) -> None:
-        """The log goes on in another file, of which nothing is known before its format comes; `last` is behind."""
+        """Continue in another file, of which nothing is known before its format event; `last` is the mark so far."""
         self._before, self._begun = last, None
 
     def formatted(self, file: str, event: bytes) -> None:
@@ -94,12 +95,12 @@ RESNAPSHOT_HINT = (
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class BinlogOffset(JsonObject):
-    """The byte after an event: everything before it has been seen. Equality and order look at file and byte alone.
+    """The byte after an event: everything before it has been seen. Equality and order use only file and byte.
 
-    `server` names the server whose file this is (empty: not known). `by_gtid`: transactions behind this place that are
-    in the GTID set have been seen too, so that reading on must ask for those that it lacks. `prepared` holds the rows
-    of prepared XA transactions (`xa_transactions`). The next `skip_events` events and `skip_rows` rows are left out.
-    By `mark` the log is known again; a state that an earlier version wrote has none.
+    `server` names the server of the file (empty: not known). `by_gtid`: later transactions in the GTID set have been
+    seen too, so that a further dump must request only those that it lacks. `prepared` holds the rows of prepared XA
+    transactions (`xa_transactions`). The next `skip_events` events and `skip_rows` rows are left out. `mark` identifies
+    the log; a state that an earlier version wrote has none.
     """
 
     file: str

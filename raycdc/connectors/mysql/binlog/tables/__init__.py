@@ -1,1 +1,1 @@
-"""Table maps: what they say of columns, and the plans by which rows are decoded."""
+"""Table maps: their columns, and the plans by which rows are decoded."""

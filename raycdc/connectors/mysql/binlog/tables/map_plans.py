@@ -1,29 +1,28 @@
-"""The treatment of a table map's rows: decoded by a plan, passed over, or reported as unbelievable.
+"""Decides how a table map's rows are treated: decoded by a plan, skipped, or reported as a schema mismatch.
 
-`MapPlans` is asked at each TABLE_MAP that was not seen before. Whether a table's rows are wanted is asked first: of
-other tables nothing but the name is looked at, so that none of them can end a run.
+`MapPlans` is called for each new TABLE_MAP. It first checks if the table's rows are wanted: of other tables only the
+name is read, so that they cannot end a run. `SchemaMismatchReports` reports tables whose rows the log does not have, or
+not according to their schema.
 
-Reports of tables whose rows the log does not give, or not as their schema says.
+`contradiction` compares a table map with the schema that we know, to detect a misread or missed schema change. It is
+called once for each new map, after `plan` has found that its bytes can be decoded: a decoded value may still be another
+text, label or key than the server's. The content of a map depends on the server: nullability is always there, signs and
+character sets with ``binlog_row_metadata = MINIMAL`` of MySQL and MariaDB, names, labels and the primary key with
+``FULL``.
 
-What a table map says of a followed table otherwise than we believe it: a misread or unseen schema change.
-
-Asked once for each new table map, after `plan` has found that its bytes can be read: a value that can be read may still
-be another text, label or key than the server's. How much a map says depends on the server: whether columns may be NULL
-always does, signs and character sets with ``binlog_row_metadata = MINIMAL`` of MySQL and MariaDB, names, labels and the
-primary key with ``FULL``.
-
-| of a map | compared |
+| part of a map | compared |
 |---|---|
 | number of columns, types, lengths, digits, signs, names | by `plan.wire_plan` |
-| NULL allowed in all columns | not: the statement may have had the table in an outer join, for which all servers but the newest write that |
+| NULL allowed in all columns | not: the statement may have had the table in an outer join, for which all servers but \
+the newest write that |
 | NULL allowed, character sets, labels, kinds of geometries, primary key | here |
 | visibility of columns | not: rows and our SELECTs have invisible columns, too |
 | default values, collations of one set | not in it, or of no effect on values |
 
-The schema of the rows behind a TABLE_MAP: the one followed, one given, or one made from the map itself.
-
-The table maps seen so far, in arrays that the compiled pass searches: by table id, and by content.
-"""  # noqa: E501
+`MapSchemas` finds the schema of the rows after a TABLE_MAP: the followed one, a given one, or one inferred from the
+map. `TableMapRegistry` has the table maps seen so far in arrays that the compiled pass searches, by table id and by
+content.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ from raycdc.connectors.mysql.values.types import (
 from raycdc.errors import CorruptLogError, DataError, SchemaError, SchemaMismatchError
 from raycdc.model import TableId
 
-#: Told of a table, why its rows cannot be decoded, and where the transaction before them ended.
+#: Called with a table, the reason why its rows cannot be decoded, and the end of the previous transaction.
 SchemaMismatchListener = Callable[[TableId, DataError, BinlogOffset], None]
 
 
@@ -71,7 +70,7 @@ class SchemaMismatchReports:
 
     def __init__(self, cursor: BinlogCursor) -> None:
         self._cursor = cursor
-        #: Told of each table that does not fit; the table's rows are passed over from there.
+        #: Called for each table with a mismatch; the table's later rows are skipped.
         self.listener: SchemaMismatchListener | None = None
 
     @property
@@ -80,9 +79,9 @@ class SchemaMismatchReports:
         return self.listener is not None
 
     def report(self, table: TableId, error: DataError, before: BinlogOffset | None = None) -> None:
-        """Rows of the table cannot be given. Raises `error` where nobody listens.
+        """Report that rows of the table cannot be delivered. Raises `error` if there is no listener.
 
-        `before` is where the transaction before them ended: the last one before the cursor, unless said otherwise.
+        `before` is the end of the previous transaction: by default the last one before the cursor.
         """
         if self.listener is None:
             raise error
@@ -95,7 +94,7 @@ _LABELLED = frozenset({"enum", "set"})
 
 def contradiction(table_map: TableMap, table: MySqlTable) -> str | None:
     """The first thing that the map says otherwise, as the log has it; None where the two agree."""
-    # MariaDB lists no set for its types of addresses, which look like text in a map: then nobody knows whose each is.
+    # MariaDB lists no character set for address types, which look like text in a map: the sets cannot be assigned then.
     sets_are_clear = not any(column.shape.base in ADDRESS_TYPES for column in table.columns)
     # The server writes NULL as allowed in each column of the inner table of an outer join (``Field::maybe_null``).
     nulls_are_clear = not all(column.nullable for column in table_map.columns)
@@ -106,7 +105,7 @@ def contradiction(table_map: TableMap, table: MySqlTable) -> str | None:
             return f"column {known.name!r} {other} there"
     named = any(column.name for column in table_map.columns)
     if named and table.primary_key:
-        # Without a primary key of its own, the server may log another unique one. The end of a period is in every key.
+        # Without a primary key, the server may log another unique one. The end of a period is in every key.
         keys = [table_map.columns[index].name.casefold() for index in table_map.primary_key]
         logged = [key for key in keys if key != table.row_end.casefold()]
         if logged != [key.casefold() for key in table.primary_key]:
@@ -135,7 +134,10 @@ def _geometry(base: str) -> str:
 
 
 def _differ(logged: tuple[str, ...], known: tuple[str, ...], charset: str) -> bool:
-    """Whether labels differ; those of a set that Python reads otherwise than servers do are compared where ASCII."""
+    """Return True if labels differ.
+
+    With a set that Python decodes differently than servers, only ASCII labels are compared.
+    """
     if len(logged) != len(known):
         return True
     exact = charset != "binary" and charset not in CORRECTIONS
@@ -247,7 +249,7 @@ class TableMapRegistry:
         return int(find_map(copied, 0, len(copied), self.maps, self.content, self.map_keys, self.map_values))
 
     def number_of_id(self, table_id: int) -> int:
-        """Number of the map that a table id stands for now, -1 if it was not announced."""
+        """Return the number of the map that a table id stands for now, -1 if it was not announced."""
         mask = len(self.id_keys) - 1
         slot = (table_id * 0x9E3779B1) & mask
         while self.id_keys[slot] != -1:
@@ -326,11 +328,10 @@ class MapPlans:
         self._passed_over: dict[TableId, list[int]] = {}
 
     def add(self, content: npt.NDArray[np.uint8], *, index: str, proven: bool) -> None:
-        """A table map not seen before, at `index` in the log. One that does not fit its table is reported, and its rows
-        are passed over; where nobody listens, that is an error.
+        """Add a new table map, at `index` in the log. A mismatch is reported, and the rows are skipped.
 
-        `proven`: a checksum shows that it is as the server wrote it, so that one which cannot be read concerns its
-        table alone. Without that it is damage.
+        Without a listener, a mismatch is an error. `proven`: a checksum shows that the map is as the server wrote it,
+        so an unreadable map concerns only its table. Otherwise it is damage.
         """
         body = content.tobytes()
         table, ready = table_named(body), None
@@ -352,7 +353,7 @@ class MapPlans:
             self._passed_over.setdefault(table, []).append(number)
 
     def plan_of(self, number: int) -> WirePlan | None:
-        """How rows of a registered table map lie in the log; None where they are not wanted."""
+        """Return the layout of a registered table map's rows; None if they are not wanted."""
         ready = self.ready.get(number)
         return None if ready is None else ready.plan
 
@@ -362,12 +363,12 @@ class MapPlans:
         self._forget(table.id)
 
     def remove(self, table: TableId) -> None:
-        """The table is gone; its rows would be refused as unknown."""
+        """Forget a dropped table; later rows of it would be refused as unknown."""
         self.schemas.remove(table)
         self._forget(table)
 
     def pass_over(self, table: TableId) -> None:
-        """Rows of the table are of no use before it has another schema."""
+        """Skip the table's rows until it gets another schema."""
         numbers = self._take_ready(table)
         for number in numbers:
             self.registry.wanted[number] = False

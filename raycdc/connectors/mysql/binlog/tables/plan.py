@@ -1,13 +1,13 @@
-"""How the columns of a table map are written into a table's arena, and whether the two fit at all.
+"""Plans how the columns of a table map are written into a table's arena, and checks that the two match.
 
 Called by `decoder` once per distinct table map. `wire_plan` refuses, with both shapes in the message, a map that
 does not fit the table's schema: types, lengths, signs and names are compared as far as the log has them.
 
-A map may have columns that the table has not:
+A map may have columns that the table does not have:
 
-* MySQL has the hidden columns of functional indexes in it, behind the columns that were there when the index was made,
-  and leaves them out of the rows. They are known by their names, which the log has with full metadata only. Without
-  names they are known at the map's end, because the loop refuses an event that has such a column in its rows.
+* MySQL includes the hidden columns of functional indexes, after the columns that existed when the index was created,
+  and leaves them out of the rows. They are recognised by their names, which the log has only with full metadata.
+  Without names they are recognised at the map's end, because the loop refuses an event with such a column in its rows.
 * MariaDB has at the map's end a hash for each unique key that no index holds as it is (over TEXT or BLOB, USING HASH,
   or too long), and the rows have its eight bytes. Without names there are at most as many as the table has unique keys.
 """
@@ -71,7 +71,7 @@ class Scratch:
 
 _BEYOND_BMP = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
 _BEYOND = re.compile("[\U00010000-\U0010ffff]")
-#: Names MySQL gives to the columns behind functional indexes: a hash at first, then ``!hidden!INDEX!0!0``.
+#: The names that MySQL gives to the columns of functional indexes: a hash in older versions, now ``!hidden!INDEX!0!0``.
 _SERVER_COLUMN = re.compile(r"[0-9a-f]{32}|!hidden!.*", re.DOTALL)
 #: MariaDB's name of the hash of a unique key.
 _HASHED = re.compile(r"DB_ROW_HASH_[0-9]+")
@@ -82,13 +82,16 @@ _Planned = tuple[int, int, int, int, int]
 
 
 def wire_plan(table_map: TableMap, table: MySqlTable, log: LogKind) -> WirePlan:
-    """How each column lies in the row events of `table_map`. Raises `SchemaError` when the shapes do not fit."""
+    """Return the layout of each column in the row events of `table_map`.
+
+    Raises `SchemaError` if the schemas do not match.
+    """
     logged, known = table_map.columns, table.columns
     indexes = _column_indexes(logged, table, log)
     if indexes is None:
         raise mismatch(table_map, table, f"{len(logged)} columns instead of {len(known)}")
     layout = layout_of(table)
-    # What only the log has: the bytes of MariaDB's hashes, and columns that MySQL leaves out of the rows.
+    # Columns that only the log has: the bytes of MariaDB's hashes, and columns that MySQL leaves out of the rows.
     steps = [_HASH_BYTES if log.mariadb else 0] * len(logged)
     optional = [int(not log.mariadb)] * len(logged)
     targets, rows = [-1] * len(logged), []
@@ -117,7 +120,7 @@ def wire_plan(table_map: TableMap, table: MySqlTable, log: LogKind) -> WirePlan:
 
 
 def _column_indexes(logged: Sequence[MapColumn], table: MySqlTable, log: LogKind) -> Sequence[int] | None:
-    """Where in the map each of the table's columns is; None where the others are none of the server's own."""
+    """Return the index in the map of each of the table's columns; None if the others are not the server's own."""
     count = len(table.columns)
     if log.mariadb or len(logged) <= count or not all(column.name for column in logged):
         fits = len(logged) >= count and _are_server_columns(logged[count:], table, log)
@@ -132,7 +135,7 @@ def _column_indexes(logged: Sequence[MapColumn], table: MySqlTable, log: LogKind
 
 
 def _are_server_columns(extra: Sequence[MapColumn], table: MySqlTable, log: LogKind) -> bool:
-    """Whether the columns that only the log has are the server's own."""
+    """Return True if the columns that only the log has are the server's own."""
     if not log.mariadb:
         return all(not column.name for column in extra)
     if not all(column.type == maps.LONGLONG for column in extra):
@@ -143,7 +146,7 @@ def _are_server_columns(extra: Sequence[MapColumn], table: MySqlTable, log: LogK
 
 
 def shown_part(table_map: TableMap, table: MySqlTable, log: LogKind) -> TableMap:
-    """The map without the columns that only the log has; the map itself where nobody knows whose those are."""
+    """Return the map without the columns that only the log has; unchanged if their origin is unknown."""
     indexes = _column_indexes(table_map.columns, table, log)
     if indexes is None or len(indexes) == len(table_map.columns):
         return table_map
@@ -154,10 +157,10 @@ def shown_part(table_map: TableMap, table: MySqlTable, log: LogKind) -> TableMap
 
 
 def with_logged_labels(table_map: TableMap, table: MySqlTable) -> MySqlTable:
-    """`table` with the labels of the log where ``information_schema`` cannot print them.
+    """Return `table` with the labels of the log if ``information_schema`` cannot print them.
 
-    It prints a ``?`` for each character beyond U+FFFF, so a label with one may be another. Raises `SchemaError` where
-    the log has no labels either.
+    It prints a ``?`` for each character beyond U+FFFF, so a label with one may be a different one. Raises `SchemaError`
+    if the log has no labels either.
     """
     columns = list(table.columns)
     for index, (logged, known) in enumerate(zip(table_map.columns, table.columns, strict=False)):
@@ -176,7 +179,7 @@ def with_logged_labels(table_map: TableMap, table: MySqlTable) -> MySqlTable:
 
 
 def mismatch(table_map: TableMap, table: MySqlTable, what: str) -> SchemaError:
-    """The error of a map that says otherwise than we know: `what` is there."""
+    """Return the error of a map that contradicts our schema in `what`."""
     known = ", ".join(f"{c.name} {c.column_type}" for c in table.columns)
     logged = ", ".join(c.describe() for c in table_map.columns)
     return SchemaError(
@@ -230,7 +233,7 @@ def _integer(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout) -> _Pl
 def _temporal(logged: MapColumn, known: MySqlColumn, layout: ColumnLayout, log: LogKind) -> _Planned | None:
     base, has_fsp = maps.TEMPORALS[logged.type]
     fsp = logged.meta if has_fsp else 0
-    # Of MariaDB's form with a fraction that is older than MySQL's (5.3), the log does not tell the digits.
+    # MariaDB's old form with a fraction (5.3) does not have the number of digits in the log.
     is_old = log.mariadb and logged.type in (maps.TIME, maps.DATETIME, maps.TIMESTAMP)
     if known.shape.base == base and is_old and known.shape.fsp:
         return _old_fraction(base, known.shape.fsp, layout)

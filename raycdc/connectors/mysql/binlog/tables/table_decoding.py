@@ -19,7 +19,7 @@ from raycdc.errors import CorruptLogError, DataError, PartialRowsError, SchemaMi
 from raycdc.model import META_FIELDS, TableId
 from raycdc.model.batch import BATCH_BYTES_MAX, BATCH_ROWS_MAX
 
-#: Errors of rows that park their table; the others end the run, as nothing of the log is to be believed any more.
+#: Errors of rows that park their table; others end the run, because the log cannot be trusted any more.
 CONCERNS_ONE_TABLE = (PartialRowsError, SchemaMismatchError)
 _UNSEEN = (
     "A schema change was probably not seen, such as one by a session with sql_log_bin = 0; take a new snapshot of the "
@@ -31,7 +31,7 @@ _ROWS_FIRST = 1024
 
 @dataclass(frozen=True, slots=True)
 class BatchForm:
-    """How many rows and bytes a batch may have, and whether its column `_pos` is filled."""
+    """The most rows and bytes of a batch, and whether its column `_pos` is filled."""
 
     rows_max: int = BATCH_ROWS_MAX
     bytes_max: int = BATCH_BYTES_MAX
@@ -40,7 +40,7 @@ class BatchForm:
 
 @dataclass(slots=True)
 class Decoding:
-    """A table version being decoded: its arena and the per-row arrays beside it."""
+    """A table version being decoded: its arena and the per-row arrays."""
 
     table: MySqlTable
     arena: TableArena
@@ -88,7 +88,7 @@ class Decodings:
         self._zero_dates = self._replaced = 0
 
     def of(self, table: MySqlTable) -> Decoding:
-        """Where rows of this version of the table are decoded into."""
+        """Return the arena for rows of this version of the table."""
         decoding = self._decodings.get(table.id)
         if decoding is None or decoding.table != table:
             self.forget(table.id)
@@ -102,7 +102,7 @@ class Decodings:
         return self._scratch[columns]
 
     def enlarge(self, decoding: Decoding) -> None:
-        """Its arena is full, and its rows were taken."""
+        """Enlarge a full arena whose rows were taken."""
         full = decoding.arena
         decoding.enlarge(self._form)
         if decoding.arena is not full:
@@ -181,10 +181,10 @@ def rows_damage(
     file: str,
     proven: bool,
 ) -> RowsDamagedError:
-    """The named error for a loop's return code: one of `CONCERNS_ONE_TABLE`, or damage of the log.
+    """Return the error for a loop's return code: one of `CONCERNS_ONE_TABLE`, or damage of the log.
 
-    `proven` says that a checksum has shown the event to be the server's. Then bytes that do not fit are no damage: it
-    is our schema of that table that does not fit.
+    `proven` says that a checksum has shown the event to be the server's. Bytes that do not fit are then no damage: our
+    schema of that table is wrong.
     """
     event = int(cursor[rows.C_FAILED])
     table = table_map.decoding.table
@@ -217,7 +217,7 @@ def rows_damage(
 
 
 def _unfit(code: int, column: str) -> str | None:
-    """Why rows whose bytes can be read are not told; None: they cannot be read."""
+    """Return why rows with readable bytes are not delivered; None if the bytes cannot be read."""
     match code:
         case rows.ROWS_KEY:
             return ONE_TEXT.format(column=column)

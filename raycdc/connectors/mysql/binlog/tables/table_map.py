@@ -1,7 +1,7 @@
-"""TABLE_MAP events: what a row event's columns are, as far as the log says.
+"""TABLE_MAP events: the columns of row events, as far as the log describes them.
 
-Called by `decoder` once per distinct table map; `plan` then compares it with the table we know.
-`infer_table` makes a table from the map's own metadata for commands that have no schema (`inspect binlog`).
+Called by `decoder` once per distinct table map; `plan` then compares it with the table we know. `infer_table` makes a
+table from the map's own metadata for commands without a schema (`inspect binlog`).
 
 Layout: MySQL source, ``Table_map_log_event`` in libs/mysql/binlog/event/rows_event.h; the optional metadata
 (``binlog_row_metadata``) is a list of (type, length, value) after the null bitmap.
@@ -72,13 +72,13 @@ BLOBS = {
     4: ("longtext", "longblob"),
 }
 
-#: Digits behind the point of a DECIMAL: MariaDB has up to 38, MySQL 30.
+#: The most digits after the point of a DECIMAL: MariaDB has up to 38, MySQL 30.
 _SCALE_MAX = 38
 
 
 @dataclass(frozen=True, slots=True)
 class MapColumn:
-    """A column as a table map tells it; from `name` to `labels`, and `geometry`, only where the server logs metadata.
+    """A column of a table map; `name` to `labels`, and `geometry`, only if the server logs metadata.
 
     `meta` depends on `type`: length in bytes (varchar, string), bytes of the length (blob, json), precision and scale
     as ``precision << 8 | scale``, bits, fractional digits, or bytes of an enum's or set's number.
@@ -100,7 +100,7 @@ class MapColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """One TABLE_MAP event; `primary_key` holds column numbers where the metadata has them."""
+    """One TABLE_MAP event; `primary_key` holds column numbers if the metadata has them."""
 
     table: TableId
     columns: tuple[MapColumn, ...]
@@ -222,7 +222,7 @@ def _possible(column: MapColumn) -> bool:
             return 1 <= column.meta <= 64
         case 247 | 248:  # ENUM, SET
             return 1 <= column.meta <= 8
-        case 245 | 249 | 250 | 251 | 252 | 255 | 242:  # a length of so many bytes
+        case 245 | 249 | 250 | 251 | 252 | 255 | 242:  # the size of the length field
             return 1 <= column.meta <= 4
         case _:
             return True
@@ -325,7 +325,7 @@ def _charsets(columns: list[int], default: bytes | None, each: bytes | None) -> 
 
 
 def type_text(column: MapColumn) -> str:  # noqa: PLR0911  one line per type
-    """The column type a map column stands for, as far as the map says."""
+    """Return the column type of a map column, as far as the map has it."""
     suffix = " unsigned" if column.unsigned else ""
     binary = column.charset in ("", "binary")
     width = max(bytes_per_character(column.charset), 1)
@@ -370,10 +370,10 @@ AS_LOGGED = TypeOptions(invalid_dates="text")
 
 
 def infer_table(table_map: TableMap) -> MySqlTable:
-    """A table from the map alone: names where logged, else ``@1``….
+    """Return a table made from the map alone: with logged names, else ``@1``….
 
-    Without metadata integers count as signed, and character and binary columns cannot be told apart: they are read as
-    bytes and marked `TEXT_OR_BYTES`. ENUM and SET without labels become their number. Dates are `AS_LOGGED`.
+    Without metadata integers count as signed, and character and binary columns cannot be distinguished: they are read
+    as bytes and marked `TEXT_OR_BYTES`. ENUM and SET without labels become their number. Dates are `AS_LOGGED`.
     """
     columns = []
     logged = list(table_map.columns)

@@ -11,7 +11,7 @@ from raycdc.core.compiled import helper, load, njit
 
 @helper
 def same_bytes(data: Any, at: Any, other: Any, start: Any, length: Any) -> Any:
-    """Whether `length` bytes are the same in both."""
+    """Return True if `length` bytes are equal in both."""
     different = np.int64(0)
     whole = length & ~7
     for i in range(0, whole, 8):

@@ -1,14 +1,14 @@
-"""Compressed events of the log, expanded into a buffer that the decoder walks like the log itself.
+"""Expands compressed events of the log into a buffer that the decoder walks like the log itself.
 
-Called by `BinlogDecoder` where its compiled pass meets a compressed event; all events from there to the buffer's end
-(or the next file's beginning) are copied, so that many small compressed transactions are still decoded together.
-Events inside a compressed event take that event's end position, because the log knows no place within.
+Called by `BinlogDecoder` when its compiled pass meets a compressed event; all events from there to the buffer's end (or
+the next file's beginning) are copied, so that many small compressed transactions are still decoded together. Events
+inside a compressed event get that event's end position, because the log has no position within.
 
 MySQL (``binlog_transaction_compression``): TRANSACTION_PAYLOAD holds a whole transaction, compressed with zstd or not
 at all; libs/mysql/binlog/event/codecs/binary.cpp. MariaDB (``log_bin_compress``): statements and row events, each with
 its own zlib stream; sql/log_event.cc, ``query_event_uncompress`` and ``row_log_event_uncompress``.
 
-*Bound*: a piece is at most `PIECE_BYTES` and one event; sizes that the log claims are never allocated unseen.
+*Bound*: a piece is at most `PIECE_BYTES` and one event; memory is never allocated for a size that the log only claims.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIRST_BYTES = 1 << 16
 #: A payload that claims less is expanded in one step.
 _WHOLE_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20
-#: Nothing compresses better with zlib (zlib.net, "Maximum compression factor").
+#: The greatest compression factor of zlib (zlib.net, "Maximum compression factor").
 _ZLIB_FACTOR = 1100
 #: An event is one packet of the server: 1 GiB at most (max_allowed_packet).
 _EVENT_MAX = (1 << 30) + (1 << 16)
@@ -56,9 +56,9 @@ class Expander:
         self.at = 0
 
     def pieces(self, data: npt.NDArray[np.uint8], at: int, ends: EventEnds) -> Iterator[npt.NDArray[np.uint8]]:
-        """Events from `at` on without checksums, expanded; each piece is valid until the next is asked for.
+        """Yield the events from `at` on without checksums, expanded; each piece is valid until the next is requested.
 
-        Raises `CorruptLogError` without position (`at` is the event's offset), after the pieces before the damage.
+        Raises `CorruptLogError` without a position (`at` is the event's offset), after the pieces before the damage.
         """
         self._used = 0
         self.at = at
@@ -97,7 +97,7 @@ class Expander:
         return piece
 
     def _room(self, count: int) -> None:
-        """Make room for `count` more bytes; what is there stays."""
+        """Make room for `count` more bytes; existing content stays."""
         need = self._used + count
         if need > len(self._out):
             bigger = np.empty(max(need, min(2 * len(self._out), 2 * PIECE_BYTES)), np.uint8)
@@ -227,14 +227,14 @@ def mariadb_plain_event(head: bytes, body: bytes) -> bytes:
 
 
 def _query_text(body: bytes) -> int:
-    """Where a QUERY event's text begins: behind the fixed part, status variables and database."""
+    """Return where a QUERY event's text begins: after the fixed part, status variables and database."""
     if len(body) < 13:
         raise CorruptLogError("a compressed QUERY event is too short")
     return 13 + int.from_bytes(body[11:13], "little") + body[8] + 1
 
 
 def _row_images(kind: int, body: bytes) -> int:
-    """Where a row event's images begin: behind table id, flags, extra data, column count and bitmaps."""
+    """Return where a row event's images begin: after table id, flags, extra data, column count and bitmaps."""
     version2 = kind >= COMPRESSED_FIRST + 4
     try:
         at = 8 + (int.from_bytes(body[8:10], "little") if version2 else 0)

@@ -1,6 +1,6 @@
-"""Copying events into a buffer where the content of compressed ones goes between them, compiled.
+"""Copies events into a buffer with the content of compressed ones in their place, compiled.
 
-Called by `expand`. Events in the copy have no checksum: what was inside a compressed event never had one.
+Called by `expand`. Events in the copy have no checksum: events inside a compressed event never had one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COPY_COMPRESSED = 2  # a compressed event, checked, not copied
 COPY_FORMAT = 3  # a new file or format: the events after it are not for this copy
 COPY_CHECKSUM = 4  # the checksum of the event does not match
 COPY_LENGTH = 5  # its length is impossible
-COPY_POSITION = 6  # it does not end where it lies
+COPY_POSITION = 6  # the event does not end at its recorded position
 
 
 @njit
@@ -79,9 +79,9 @@ def find_compressed(data: Any, at: Any, end: Any) -> Any:
 
 @njit
 def set_end_positions(out: Any, at: Any, end: Any, position: Any) -> Any:
-    """Give the complete events of ``out[at:end]`` the end position `position`; returns the offset after the last one.
+    """Give the complete events of ``out[at:end]`` the end position `position`; return the offset after the last one.
 
-    -1: what lies there cannot be an event, or is one that is never inside another.
+    Returns -1 if there is no valid event, or one that is never inside another.
     """
     while at < end:
         length = event_length(out, at, end)

@@ -14,7 +14,7 @@ from raycdc.connectors.mysql.binlog.index_loops import FORMAT_DESCRIPTION, HEADE
 from raycdc.errors import ConfigError, CorruptLogError
 
 MAGIC = b"\xfebin"
-#: A piece is decoded at once; one larger event makes a piece of its own.
+#: A piece is decoded in one go; one larger event makes a separate piece.
 PIECE_BYTES = 8 << 20
 
 
@@ -48,7 +48,7 @@ class BinlogFile:
 
     @property
     def is_mariadb(self) -> bool:
-        """Whether MariaDB wrote the file."""
+        """Return True if MariaDB wrote the file."""
         return "MariaDB" in self.format.server_version
 
     @property

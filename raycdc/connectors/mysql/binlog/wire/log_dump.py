@@ -1,9 +1,8 @@
-"""The request for a log from a position on, and the errors that a server answers it with.
+"""The request for a log from a position on, and the server's errors.
 
 Files may be larger than the 32 bits of the dump command's position (one huge transaction is enough). MySQL with GTIDs
-has another command, whose position is 64 bits wide. Everywhere else the file is sent from its beginning, and
-`FileBeginning` drops what lies before the position, event by event: that reads 4 GiB and more once at each start in
-such a file.
+has another command with a 64-bit position. Everywhere else the file is sent from its beginning, and `FileBeginning`
+drops the events before the position: that reads 4 GiB and more once at each start in such a file.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _COM_BINLOG_DUMP = 0x12
 _COM_REGISTER_SLAVE = 0x15
 _COM_BINLOG_DUMP_GTID = 0x1E
 _BINLOG_THROUGH_GTID = 4
-#: Of both servers: end at the log's end.
+#: The flag of both servers to end at the log's end.
 _NON_BLOCK = 1
 #: COM_BINLOG_DUMP has a 32-bit position.
 _POSITION_MAX = (1 << 32) - 1
@@ -73,7 +72,8 @@ class TornLogError(CorruptLogError):
 class LogDump:
     """A dump of the log from `offset` on, to the replica `server_id`, over a fresh connection.
 
-    With `server_id` 0 it is nobody's, as that of ``mysqlbinlog``: it ends where the log does, in no replica's way.
+    With `server_id` 0 it is no replica's dump, like that of ``mysqlbinlog``: it ends at the log's end, and disturbs no
+    replica.
     """
 
     def __init__(self, connection: Connection[Any], *, server_id: int, offset: BinlogOffset) -> None:
@@ -86,7 +86,7 @@ class LogDump:
     def start(self, *, heartbeat_s: float) -> bool:
         """Register as a replica and begin the dump; the server sends a heartbeat every `heartbeat_s` while it is idle.
 
-        Returns whether the file is sent from its beginning, though the position lies behind it. Raises `SourceError`.
+        Returns True if the file is sent from its beginning, although the position is later. Raises `SourceError`.
         """
         connection, offset = self._connection, self.offset
         self.heartbeat_s, nanoseconds = heartbeat_s, int(heartbeat_s * 1e9)
@@ -181,7 +181,7 @@ class LogDump:
         return self.lost("the server ended the stream")
 
     def is_over(self, payload: bytes) -> bool:
-        """Whether the server says by this packet that it sent its whole log, to a dump that is nobody's."""
+        """Return True if this packet ends the dump of a whole log without a replica id."""
         return not self.server_id and payload[:1] == b"\xfe"
 
     def _dump_gtid(self, file: str, pos: int) -> None:
@@ -201,7 +201,7 @@ class LogDump:
 
 
 def file_after(connection: Connection[Any], file: str) -> str | None:
-    """The log's file behind `file`."""
+    """Return the log's file after `file`."""
     files = [str(row[0]) for row in query(connection, "SHOW BINARY LOGS")]
     return files[files.index(file) + 1] if file in files[:-1] else None
 
@@ -212,16 +212,16 @@ class FileBeginning:
     def __init__(self, offset: BinlogOffset, address: str) -> None:
         self._offset = offset
         self._address = address
-        #: Where the last event that came ended.
+        #: The end of the last event received.
         self._end = 4
 
     @property
     def is_over(self) -> bool:
-        """The next event is one that was asked for."""
+        """Return True if the next event is the first one requested."""
         return self._end == self._offset.pos
 
     def rest_of(self, events: bytes) -> bytes:
-        """Of the next events: the format, and those behind `offset`. Raises `LogLostError`."""
+        """Return, of the next events, the format and those after `offset`. Raises `LogLostError`."""
         at, kept = 0, []
         while at < len(events) and not self.is_over:
             length = int.from_bytes(events[at + 9 : at + 13], "little")

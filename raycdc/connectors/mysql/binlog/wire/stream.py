@@ -1,21 +1,18 @@
 """The log connection: hands out complete events from a position on.
 
-`BinlogStream` is the only part of the log path that does I/O. Its one reading thread calls `read` in a loop and feeds
-the result to a `BinlogDecoder`; another thread may call `close` at any time. It never retries and never sleeps: a
-lost connection is a `SourceUnavailableError`, after which the caller opens a new stream at the decoder's position.
+`BinlogStream` is the only part of the log path that does I/O. One thread calls `read` in a loop and passes the result
+to a `BinlogDecoder`; another thread may call `close` at any time. It never retries and never sleeps: a lost connection
+is a `SourceUnavailableError`, after which the caller opens a new stream at the decoder's position.
 
 Back-pressure: a caller that stops reading leaves the server blocked in a write; ``net_write_timeout`` of the session
 is raised (by `connection.connect`, and again by `LogDump`) so that it waits instead of dropping us.
 
-Bytes of a replication stream in, complete events out: the memory between the socket and the decoder.
+`EventBuffer` is the memory between the socket and the decoder: the socket receives into `free`; `received` strips the
+packets' headers (`packet_loops`), so that events are contiguous; `take` returns the complete ones. One thread.
 
-The socket receives into `free`; `received` strips the packets' headers (`packet_loops`), so that events lie one after
-the other; `take` hands out those that are complete. One thread.
-
-Files of a log that end in the middle of an event, as the server died while it wrote it, and what comes behind them.
-
-MariaDB leaves such a file as it is, and refuses to send it to its end; MySQL cuts it when it starts. What is behind it
-in the log is all that replicas have, too. `TornFiles` is asked by `BinlogStream` alone.
+`TornFiles` handles files that end in the middle of an event, because the server died while it wrote it. MariaDB leaves
+such a file unchanged, and refuses to send it to its end; MySQL cuts it when it starts. Replicas also have only the
+following files of the log.
 """
 
 from __future__ import annotations
@@ -107,22 +104,25 @@ _log = logging.getLogger(__name__)
 
 
 class TornFiles:
-    """See the module's docstring. `connect_again` makes another connection to the same server; None: nobody can.
+    """The torn files of one stream; see the module's docstring.
 
-    `is_positioned`: the place that was asked for is known to be one between events.
+    `connect_again` makes another connection to the same server; None: not possible. `is_positioned`: the requested
+    position is known to be between events.
     """
 
     def __init__(self, connect_again: Callable[[], Connection[Any]] | None, *, is_positioned: bool) -> None:
         self._connect_again = connect_again
         self._is_positioned = is_positioned
-        #: Behind such a file: why it was left, until the next one says that a server has started.
+        #: Why the last torn file was left, until the next file shows that a server has started.
         self._torn: TornLogError | None = None
 
     def leave(self, torn: TornLogError, position: BinlogOffset) -> tuple[Connection[Any], BinlogOffset]:
-        """A connection, and where a dump over it goes on: the next file, or this one's beginning, up to `position`.
+        """Return a new connection, and where a dump over it continues.
 
-        Where nothing of the file has come, its beginning is read first: a place inside an event looks the same. Raises
-        `torn` where there is no next file.
+        The next file, or this one's beginning up to `position`.
+
+        If nothing of the file was received, its beginning is read first, because a position inside an event causes the
+        same error. Raises `torn` if there is no next file.
         """
         if self._connect_again is None or (not self._is_positioned and torn.file != position.file):
             raise torn
@@ -138,7 +138,7 @@ class TornFiles:
         return connection, BinlogOffset(file, 4)
 
     def inspect(self, events: memoryview, address: str) -> None:
-        """Note what the first events of a dump say of the place that they come from. Raises `TornLogError`."""
+        """Note what the first events of a dump show about its position. Raises `TornLogError`."""
         at = 0
         while at < len(events) and not (self._is_positioned and self._torn is None):
             length = int.from_bytes(events[at + 9 : at + 13], "little")
@@ -156,11 +156,11 @@ class TornFiles:
             at += length
 
 
-#: The server says at least this often that an idle log has nothing else, so that people see how far behind they are.
+#: The server reports an idle log at least this often, so that people see how far behind they are.
 _SAYS_EVERY_S = 1.0
-#: Received at a time at least, however few bytes are asked for: a call to the system costs as much as so many.
+#: The least number of bytes per receive, even if fewer are requested: a system call costs as much as receiving these.
 _RECEIVE_BYTES_MIN = 4 << 10
-#: Silence of this many heartbeats means that the peer is gone.
+#: After this many heartbeat intervals of silence, the peer counts as gone.
 _SILENT_HEARTBEATS = 3
 
 
@@ -184,10 +184,10 @@ class _Silence:
 class BinlogStream:
     """A replication connection from `offset` on, reading as the replica `server_id`.
 
-    With `server_id` 0 it ends at the log's end, and concerns no other replica.
-    `connection` is a fresh connection (see `connection.connect`); the stream owns it from now on. `connect_again` makes
-    another one to the same server, where a file that it died in is left (`torn_files`). The server sends a
-    heartbeat every `heartbeat_s` when the log is idle. Raises `SourceError` and its kinds as `read` does.
+    With `server_id` 0 it ends at the log's end, and affects no other replica. `connection` is a fresh connection (see
+    `connection.connect`), owned by the stream from now on. `connect_again` makes another one to the same server, to
+    leave a torn file (`torn_files`). The server sends a heartbeat every `heartbeat_s` when the log is idle. Raises
+    `SourceError` and its subclasses, like `read`.
     """
 
     def __init__(
@@ -238,21 +238,21 @@ class BinlogStream:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Return True if `close` was called."""
         return self._closed
 
     @property
     def is_silent(self) -> bool:
-        """Whether the server says nothing, although it should have said that there is nothing else."""
+        """Return True if the server is silent although it should have reported an idle log."""
         return self._silence.seconds > 2 * _SAYS_EVERY_S
 
     def read(self, *, bytes_max: int, timeout_s: float) -> memoryview:
-        """Complete events received, at least one unless nothing came within `timeout_s`; empty after `close`.
+        """Return complete events, at least one unless none came within `timeout_s`; empty after `close`.
 
-        What lies before our position in a file that is sent from its beginning does not count.
-        About `bytes_max` at most, except that one event may be larger. The memory is valid until the next call.
-        Raises `SourceUnavailableError` when the connection is lost, `LogLostError` when the server no longer has the
-        position, `CorruptLogError` when it cannot read its own log, `SourceError` when it refuses us.
+        If a file is sent from its beginning, events before our position are dropped. At most about `bytes_max`, except
+        that one event may be larger. The memory is valid until the next call. Raises `SourceUnavailableError` when the
+        connection is lost, `LogLostError` when the server no longer has the position, `CorruptLogError` when it cannot
+        read its own log, `SourceError` when it refuses us.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -271,7 +271,7 @@ class BinlogStream:
                 return memoryview(rest)
 
     def _read_on(self, torn: TornLogError) -> None:
-        """Go on behind a file that the server died in, or from its beginning. Raises `torn`."""
+        """Continue after a torn file, or read it from its beginning. Raises `torn`."""
         before, position = self._dump, self._dump.offset
         if self._beginning is not None:
             raise torn

@@ -1,16 +1,15 @@
-"""Rows of XA transactions: decoded where they are prepared, and handed out where they are committed.
+"""Rows of XA transactions: decoded at XA PREPARE, and emitted at XA COMMIT.
 
-Called by `BinlogDecoder`. The rows take the position and time of XA COMMIT. They are decoded at XA PREPARE already, so
-that no value waits in a position otherwise than as it goes into segments (`RowKeeper` hides what is to be hidden). The
-server holds the tables' metadata locks meanwhile, so the schema at XA COMMIT is the one they were decoded with. A
-server may lose these locks when it starts anew: so a table's shape is compared at XA COMMIT, and one that is another
-is treated as one whose table map does not fit.
+Called by `BinlogDecoder`. The rows get the position and time of XA COMMIT. They are decoded at XA PREPARE already, so
+that a position has values only in the form of segments (`RowKeeper` applies masks). The server holds the tables'
+metadata locks meanwhile, so the schema at XA COMMIT is the one they were decoded with. A restarted server may lose
+these locks, so a table's schema is compared at XA COMMIT, and a different one is treated like a table map that does not
+match.
 
-Nobody can decode the rows of a table that is parked at XA PREPARE, and if it begins again before XA COMMIT, its new
-snapshot has not seen them. They are kept as the events they came in, where that shows nothing that is to be hidden;
-otherwise the table is parked once more at XA COMMIT. So is one that was not selected at XA PREPARE and is by now; and
-so are the tables of a transaction that was prepared before the job began: those that `find_prepared` knows of, and all
-where it cannot tell.
+Rows of a table that is parked at XA PREPARE cannot be decoded, and if the table is resnapshotted before XA COMMIT, its
+new snapshot lacks them. They are kept as raw events if these have no masked values; otherwise the table is parked again
+at XA COMMIT. The same applies to a table that was selected only after XA PREPARE, and to the tables of a transaction
+that was prepared before the job began: those that `find_prepared` returns, or all if it does not know.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class RowKeeper(Protocol):
     """Rows as a position keeps them."""
 
     def keep(self, item: BinlogRowsItem) -> bytes | None:
-        """The rows as bytes, without values that nobody may see; None where there are none that matter."""
+        """Return the rows as bytes, without values that must be masked; None if no row matters."""
 
     def batch(self, kept: bytes) -> pa.RecordBatch:
         """The batch that `keep` made bytes of."""
@@ -100,21 +99,21 @@ class XaRows:
         #: No schema is known for sure, so that rows wait as events.
         self._raw = maps.schemas.inferred
         self._begun = self._raw
-        #: The tables whose rows are kept, maybe more than are wanted: theirs may be wanted later. May be replaced
-        #: before the first event, as may the keeper.
+        #: Decides which tables' rows are kept, maybe more than are wanted: they may be wanted later. It and the keeper
+        #: may be replaced before the first event.
         self.keeps: Callable[[TableId], bool] = maps.wanted
         self.keeper: RowKeeper = PlainKeeper()
-        #: The tables of a transaction that is unknown where its XA COMMIT begins, or why nobody can tell. May be
-        #: replaced before the first event.
+        #: Returns the tables of an unknown transaction whose XA COMMIT begins, or why they are unknown. May be replaced
+        #: before the first event.
         self.find_prepared: Callable[[str, BinlogOffset], tuple[TableId, ...] | str] = _nobody_knows
-        #: Tables of the transaction under way of which nobody knows which rows it brings.
+        #: Tables of the present transaction whose rows are uncertain.
         self.doubtful: set[TableId] = set()
-        #: Told of each XA PREPARE, whose end the cursor has not reached. May be replaced before the first event.
+        #: Called for each XA PREPARE, before the cursor reaches its end. May be replaced before the first event.
         self.on_prepare: Callable[[Preparing], None] | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction has begun that may be prepared."""
+        """Return True if a transaction has begun that may be prepared."""
         return self._transactions.is_open
 
     def begin(self) -> None:
@@ -128,7 +127,7 @@ class XaRows:
             self._transactions.keep(*((step.xid, self._prepared(step, **location)) for step in waiting))
 
     def items(self, event: bytes) -> Iterator[LogItem]:
-        """The rows that `event`, one of an XA transaction without its checksum, gives out."""
+        """Yield the rows that `event`, of an XA transaction and without its checksum, makes final."""
         state = self._cursor.state
         with self._cursor.locating_errors():
             step = self._transactions.on_event(event, wanted=self.keeps, from_the_start=self._raw)
@@ -169,7 +168,7 @@ class XaRows:
     # -- XA PREPARE ---------------------------------------------------------------------------------------------------
 
     def _prepared(self, step: Preparing, *, seconds: bytes, end: bytes) -> PreparedTransaction:
-        """The rows decoded, as if they had not been: the cursor stands where it stood."""
+        """Decode the rows without moving the cursor."""
         cursor, parts = self._cursor, []
         first_seq = cursor.next_seq
         with cursor.ahead():

@@ -1,12 +1,12 @@
 """XA transactions of the log, from XA START to XA COMMIT or XA ROLLBACK.
 
-Called by `XaRows`. XA PREPARE writes a transaction's rows to the log, under a GTID of its own; XA COMMIT or
-XA ROLLBACK follows at any distance, or never. Until then a `PreparedTransaction` transaction is part of every position
-(`stored`), so that it survives a restart, on whatever node.
+Called by `XaRows`. XA PREPARE writes a transaction's rows to the log, under a GTID of its own; XA COMMIT or XA ROLLBACK
+follows at any distance, or never. Until then a `PreparedTransaction` is part of every position (`stored`), so that it
+survives a restart, on whatever node.
 
-Every prepared transaction is remembered, with or without rows of captured tables: an unknown one that is committed
-was prepared before the job began, and its rows are missing (`Unseen`). Of tables that nobody selects the names are
-remembered: who selects one before XA COMMIT takes a snapshot that lacks these rows.
+Every prepared transaction is remembered, with or without rows of captured tables: if an unknown one is committed, it
+was prepared before the job began, and its rows are missing (`Unseen`). Of unselected tables only the names are
+remembered: if such a table is selected before XA COMMIT, its snapshot lacks these rows.
 """
 
 from __future__ import annotations
@@ -72,11 +72,10 @@ def _read_tables(written: Iterable[tuple[str, str]]) -> tuple[TableId, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction(JsonObject):
-    """One prepared transaction: `count` rows.
+    """One prepared transaction of `count` rows.
 
-    `unknown` are tables that were parked or not selected at XA PREPARE, and whose rows were not kept. `events` are what
-    a transaction has instead where rows are not decoded ahead: in states of version 1, and where no schema is known for
-    sure.
+    `unknown` are tables that were parked or not selected at XA PREPARE, and whose rows were not kept. `events` replace
+    the rows if they are not decoded ahead: in states of version 1, and if no schema is certain.
     """
 
     rows: tuple[PreparedRows, ...] = field(default=(), metadata=stored(write=_written_rows, read=_read_rows))
@@ -124,13 +123,13 @@ XaStep = Preparing | Counting | Committing | Unseen
 
 
 class XaTransactions:
-    """One per decoder. `stored` is the text of an earlier one."""
+    """The XA transactions of one decoder. `stored` is the text of an earlier one."""
 
     def __init__(self, stored: str = "") -> None:
         self._prepared = _read(stored) if stored else {}
         #: All prepared transactions as text; empty when there are none.
         self.stored = stored
-        #: A transaction has begun that may be prepared: its table maps and row events come here.
+        #: True if a transaction has begun that may be prepared; then its table maps and row events.
         self.is_open = False
         self._open: list[bytes] = []
         self._open_bytes = 0
@@ -151,9 +150,10 @@ class XaTransactions:
         self._store()
 
     def on_event(self, event: bytes, *, wanted: Callable[[TableId], bool], from_the_start: bool) -> XaStep | None:
-        """Take an event of an XA transaction, without checksum; returns what is to be done with rows here.
+        """Take an event of an XA transaction, without checksum; return what to do with rows here.
 
-        `from_the_start`: an unknown transaction is no matter. Raises `DataError` and `CorruptLogError` without place.
+        `from_the_start`: an unknown transaction does not matter. Raises `DataError` and `CorruptLogError` without a
+        position.
         """
         body = event[HEADER_BYTES:]
         match event[4]:
@@ -241,7 +241,7 @@ def _written(prepared: dict[str, PreparedTransaction]) -> str:
 
 
 def _read(stored: str) -> dict[str, PreparedTransaction]:
-    """Raises `StateError` for what another version wrote."""
+    """Decode stored transactions. Raises `StateError` for another version's format."""
     version, found, text = stored.rpartition(":")
     if found and version + found != _VERSION:
         raise StateError(
@@ -275,7 +275,7 @@ def finished_xid(statement: str, rules: LexRules) -> tuple[str, bool] | None:
     """
     tokens = tokenize(statement, rules)
     try:
-        # The rest of a statement that does not begin so is never read.
+        # The rest of a statement with another beginning is not read.
         words = [token.text.upper() for token in islice(tokens, 2)]
     except LexError:
         return None
@@ -283,12 +283,12 @@ def finished_xid(statement: str, rules: LexRules) -> tuple[str, bool] | None:
         return None
     try:
         return _finished_name(list(tokens)), words[1] == _COMMIT_WORD
-    except (ValueError, IndexError) as cause:  # Of them is `LexError`.
+    except (ValueError, IndexError) as cause:  # `LexError` is one of them.
         raise DataError(f"the XA transaction that a statement ends cannot be read: {shown(statement)}") from cause
 
 
 def _finished_name(tokens: Iterable[Token]) -> str:
-    """The name that the `tokens` behind the first two words have, of up to three parts."""
+    """Return the transaction's name from the `tokens` after the first two words; it has up to three parts."""
     parts = [token for token in tokens if token.text not in ("", ",", ";")]
     end = next((at for at, token in enumerate(parts) if token.text.upper() == "ONE"), len(parts))
     gtrid, *others = parts[: min(end, 3)]
@@ -324,5 +324,5 @@ def events_by_table(events: tuple[bytes, ...]) -> dict[TableId, list[bytes]]:
 
 
 def relocated(events: tuple[bytes, ...], *, seconds: bytes, end: bytes) -> bytes:
-    """The events as if they stood at another place: with its time and end position, of four bytes each."""
+    """Return the events with another time and end position, of four bytes each."""
     return b"".join(seconds + event[4:9] + len(event).to_bytes(4, "little") + end + event[17:] for event in events)

@@ -11,8 +11,9 @@ CharsetDefault = tuple[str, str]
 
 
 class DatabaseDefaults:
-    """`begun` is how the databases were where the log is read from, as a checkpoint says it; where it says nothing,
-    they are taken as they are `now`. `server` is for a database that names none.
+    """`begun` are the databases at the log's start from a checkpoint; without it, the present ones (`now`) are used.
+
+    `server` is the default of a database without its own.
     """
 
     def __init__(
@@ -30,14 +31,14 @@ class DatabaseDefaults:
         return self._databases.get(db, self._server)
 
     def set(self, ddl: CreateOrAlterDatabase, of_session: CharsetDefault | None) -> None:
-        """CREATE or ALTER DATABASE; `of_session` is what the session gives one that says none, None if not known."""
+        """Apply CREATE or ALTER DATABASE; `of_session` is the session's default, None if not known."""
         if ddl.if_not_exists and ddl.db in self._databases:
             return
         inherited = (of_session or self._server) if ddl.created or ddl.of_session else self.of(ddl.db)
         if ddl.charset:
             inherited = ddl.charset, ddl.collation
         elif ddl.collation:
-            # One of MariaDB's collations that fit several sets.
+            # One of MariaDB's collations that apply to several sets.
             inherited = inherited[0], f"{inherited[0]}_{ddl.collation}"
         self._databases[ddl.db] = inherited
         self.changed = True

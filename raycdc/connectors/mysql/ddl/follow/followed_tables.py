@@ -1,40 +1,31 @@
-"""The captured tables by which the log is decoded, each with the schema in force, and what the log says of them.
+"""The captured tables by which the log is decoded, each with its schema, and further facts from the log.
 
-Captured tables that were dropped, and of which a table of the same name may be made anew.
+`DroppedTables` are captured tables that were dropped, and may be created again. Their targets are emptied and keep
+their columns. A new table with the same columns and key goes on there with the log; a different one is resnapshotted
+(`raycdc.source.tables.parking`), which gives targets its columns. So is a table whose predecessor was dropped during
+its snapshot, because its chunks may still be requested. `all` goes into the checkpoint.
 
-Their targets are emptied and keep their columns. A new table with those very columns and that key goes on there with
-the log; one with others begins again (`raycdc.source.tables.parking`), by which targets get its columns, and so does
-one whose predecessor went in the middle of its snapshot: chunks of that may still be asked for. `all` goes into the
-checkpoint.
+Tables in memory are emptied when the server starts, which it logs when it first opens them (MySQL manual, "Replication
+and MEMORY Tables"). Newer servers write a TRUNCATE TABLE, older ones a statement that deletes all rows, in a separate
+transaction; for a table in memory it is treated as the same. A session that logs statements may have written it, too,
+with the same effect.
 
-Tables in memory, which a server empties by itself: their rows are gone when it starts, and it says so when it first
-opens them (MySQL manual, "Replication and MEMORY Tables").
+`note_made` handles parked tables that were never followed, and the statements that create them: the log has all of
+their rows. They are new to the state (`raycdc.source.selection`), and are probed like all tables to be resnapshotted;
+cases that need no probe are decided here, before the statement is followed.
 
-Newer servers write a TRUNCATE TABLE, older ones a statement that deletes all rows, in a transaction of its own; it is
-taken for the same, of a table in memory alone. A session that logs statements may have written it, too, which changes
-nothing: all rows of the table are gone behind it.
+`SchemaMismatches` are captured tables whose rows stopped to match in a transaction that is being decoded. Rows of a
+table whose table map does not match, or that are incomplete, are dropped from the start of that transaction on, and the
+table is reported as parked between two transactions (`SchemaMismatches.take`).
 
-Parked tables that nobody followed yet, and the statements that make them: the log tells all of their rows.
+`Sequences` are MariaDB's sequences: the log has their values as rows of a table of their name, which is never followed.
+Their names come from CREATE SEQUENCE in the log; otherwise the server is queried when such rows are met. A name is
+forgotten when a statement changes it.
 
-They are new to the state (`raycdc.source.selection`), and are looked at as all tables that begin again. What a look is
-not needed for is decided here, before the statement is followed.
-
-Captured tables whose rows stopped to fit in a transaction that is being decoded; `history` decides which.
-
-Rows of a table whose table map does not fit, or that are not whole, are not believed from the start of that transaction
-on. Between two transactions the table is said to be parked (`SchemaMismatches.take`).
-
-MariaDB's sequences: the log has their values as rows of a table of their name, which no pipeline follows.
-
-Which names these are, the log says where it has their CREATE SEQUENCE; else the server is asked where such rows are
-met. It is forgotten where a statement is about the name.
-
-The chunk keys of tables in their snapshot, which no statement may change, because chunks are ranges of them.
-
-The log's fetcher thread asks, ahead of the reader's, which knows when a snapshot is over and says so by counting: the
-first, second … snapshot of a table since it has the log. It goes on counting when the log is opened anew, for tables
-that join it. Where a snapshot ends while it is asked, the table is taken for one that is still in it, and begins again
-without need.
+`SnapshotChunkKeys` are the chunk keys of tables in their snapshot, which no statement may change, because chunks are
+ranges of them. The log's fetcher thread reads them ahead of the reader's thread, which knows when a snapshot is over
+and reports that by counting the snapshots of a table. It keeps counting when the log is opened again, for tables that
+join it. If a snapshot ends during the check, the table counts as still in it, and is resnapshotted unnecessarily.
 """
 
 from __future__ import annotations
@@ -96,7 +87,7 @@ class FollowedTables(Mapping[TableId, MySqlTable]):
         return self._decoder
 
     def attach(self, decoder: SchemaSetter) -> None:
-        """`decoder` is told of every new schema."""
+        """Set the `decoder` that gets every new schema."""
         self._decoder = decoder
 
     def put(self, table: MySqlTable) -> None:
@@ -105,12 +96,15 @@ class FollowedTables(Mapping[TableId, MySqlTable]):
         self.decoder.set_table(table)
 
     def remove(self, table: TableId) -> None:
-        """The table is not followed any more: its rows are not decoded."""
+        """Stop following the table: its rows are not decoded any more."""
         self._tables.pop(table, None)
         self.decoder.remove_table(table)
 
     def doubt(self, table: TableId) -> MySqlTable | None:
-        """Rows of the table do not fit its schema, which it had so far; the decoder passes over them already."""
+        """Stop following a table whose rows do not match its schema, and return it.
+
+        The decoder skips its rows already.
+        """
         return self._tables.pop(table, None)
 
     def report(self, change: TableChange) -> None:
@@ -134,7 +128,7 @@ class FollowedTables(Mapping[TableId, MySqlTable]):
         return taken
 
 
-#: Tables remembered. Of an older one a new table is taken for the first of its name.
+#: The number of tables remembered. A new table of an older name counts as the first of that name.
 DROPPED_MAX = 4096
 
 
@@ -158,23 +152,25 @@ class DroppedTables:
         self.changed = True
 
     def differs(self, table: MySqlTable) -> bool:
-        """Whether `table`, which was made, is another one than that which was dropped under its name. The same one goes
-        on there, and nothing is remembered.
+        """Return True if the created `table` differs from the dropped one of its name.
+
+        An equal one goes on there, and is forgotten here.
         """
         if self._dropped.get(table.id) == document_of(table).fingerprint:
             self.forget(table.id)
         return table.id in self._dropped
 
     def refused(self, table: TableId) -> None:
-        """The table that was made is not followed: as long as it has not begun again, its target is the dropped one's,
-        and no other one goes on there, either.
+        """Note that the created table is not followed: until it is resnapshotted, its target is the dropped one's.
+
+        No other table goes on there either.
         """
         if self._dropped.get(table):
             self._dropped[table] = ""
             self.changed = True
 
     def forget(self, table: TableId) -> None:
-        """The table has begun again, whatever it was."""
+        """Forget a table that was resnapshotted."""
         self.changed = self._dropped.pop(table, None) is not None or self.changed
 
 
@@ -184,7 +180,7 @@ _EMPTIES = re.compile(rf"DELETE FROM {_NAME}\.{_NAME}(?: /\* generated by server
 
 
 def emptied_by_server(statement: str) -> TableId | None:
-    """The table of a statement as servers write it for one that they emptied; None for all others."""
+    """Return the table of a statement with which servers log that they emptied it; None for all others."""
     parts = _EMPTIES.fullmatch(statement)
     return None if parts is None else TableId(*(name.replace("``", "`") for name in parts.groups()))
 
@@ -192,8 +188,10 @@ def emptied_by_server(statement: str) -> TableId | None:
 def as_truncation(
     item: DdlItem, followed: Container[TableId], is_in_memory: Callable[[TableId], bool]
 ) -> DdlItem | None:
-    """The statement as the TRUNCATE TABLE that newer servers write; None where it is none, or of a table that is not
-    followed, or not in memory. Behind rows of its transaction it is not the server's.
+    """Return the statement as the TRUNCATE TABLE that newer servers write; None if it is not such a statement.
+
+    Also None if the table is not followed or not in memory, or if rows precede the statement in its transaction,
+    because then it is not the server's.
     """
     table = emptied_by_server(item.statement)
     if table is None or table not in followed or item.after_rows or not is_in_memory(table):
@@ -209,9 +207,9 @@ def note_made(
     dialect: DdlDialect,
     was_there: Callable[[DdlItem, CreateTable], bool],
 ) -> None:
-    """The tables that the statement makes are not parked any more, and as good as unknown.
+    """Mark the tables that the statement creates as not parked any more.
 
-    `was_there` of those that the state takes for new, as nobody showed them to it.
+    `was_there` are those that the state considers new only because they were not visible before.
     """
     waiting = [table for table in affected.tables if parked.awaits(table, certain=True)]
     if not waiting or not begins_with("CREATE", item.statement):
@@ -237,18 +235,18 @@ class SchemaMismatch:
 
 
 class SchemaMismatches:
-    """See the module's docstring. One thread: the decoder's."""
+    """The mismatching tables; see the module's docstring. One thread: the decoder's."""
 
     def __init__(self) -> None:
         self._tables: dict[TableId, SchemaMismatch] = {}
-        #: Tables that have ended, by what the log said, and of which rows came all the same.
+        #: Tables that have ended, according to the log, but of which rows came.
         self.alive: set[TableId] = set()
 
     def __contains__(self, table: object) -> bool:
         return table in self._tables
 
     def add(self, mismatch: SchemaMismatch) -> None:
-        """Its table is parked from the end of the transaction before."""
+        """Park the table of `mismatch` from the end of the previous transaction on."""
         self._tables[mismatch.update.table] = mismatch
 
     def schema(self, table: TableId) -> MySqlTable | None:
@@ -277,7 +275,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sequences:
-    """`ask` the server whether a name is a sequence's; None: nobody can be asked."""
+    """The known sequences. `ask` queries the server if a name is a sequence; None: not possible."""
 
     def __init__(self, ask: Callable[[TableId], bool] | None = None) -> None:
         self._ask = ask
@@ -288,7 +286,7 @@ class Sequences:
         return table in self._known
 
     def met(self, table: TableId) -> bool:
-        """Whether rows of a `table` of which no schema is known are a sequence's; says so once."""
+        """Return True if rows of an unknown `table` are a sequence's. Logs that once."""
         if self._ask is None or not self._ask(table):
             return False
         self._known.add(table)
@@ -298,7 +296,7 @@ class Sequences:
         return True
 
     def note_statement(self, affected: AffectedTables) -> None:
-        """A statement names these: one may be a table from here on, and one that is created is none."""
+        """Forget names that a statement changed, and note the sequences that it created."""
         self._known.difference_update(affected.tables, affected.dropped_sequences)
         self._known.update(affected.made_sequences)
 
@@ -322,11 +320,11 @@ class SnapshotChunkKeys:
         self._begun[table] += 1
 
     def under_way(self, table: TableId) -> bool:
-        """Whether the table is in its snapshot, as far as is known."""
+        """Return True if the table is known to be in its snapshot."""
         return table in self._keys and self._over.get(table, 0) < self._begun[table]
 
     def changed(self, before: MySqlTable, after: MySqlTable) -> str | None:
-        """The column by which a table in its snapshot phase is cut, and which is another one afterwards; None: none."""
+        """Return the chunk-key column of a table in its snapshot that the statement changes; None: none."""
         key = self._keys.get(before.id)
         if key is None or not self.under_way(before.id):
             return None

@@ -1,24 +1,25 @@
-"""The schemas in force while the log is decoded: each DDL applied at its place, or refused by name.
+"""The schemas in force while the log is decoded: each DDL is applied at its position, or refused.
 
-Called by the decoder at each statement of the log, before any row after it is decoded; the log reader fetches what
-came of it. A statement is judged by rules (`raycdc.source.tables.verdicts`), and this carries their verdicts out:
+Called by the decoder at each statement of the log, before any row after it is decoded; the log reader then takes the
+results. Rules judge a statement (`raycdc.source.tables.verdicts`), and this class carries out their verdicts:
 
 | subject | rules | of |
 |---|---|---|
 | a parked table that the statement names | `PARKED_RULES` | `statement_rules` |
-| a table that a change of rows may concern, which was logged instead of the rows | `ROWS_RULES` | `statement_rules` |
+| a table whose rows may be changed by a statement that was logged instead of the rows | `ROWS_RULES` | \
+`statement_rules` |
 | any other statement as a whole | `STATEMENT_RULES` | `statement_rules` |
 | each of its parts, if none of these has a verdict | `PART_RULES`, and of a table `TABLE_RULES` | `part_rules` |
 | the names that it gives to other tables, at its end | `NAME_RULES` | `name_rules` |
 | each effect of what is followed | `EFFECT_RULES` | `effect_rules` |
 
-A statement that cannot be followed parks the captured tables it is about (`raycdc.source.tables.parking`): one whose
-rows a statement rewrites without logging them begins again, and so does one that gets another table's rows; others wait
-for somebody to decide. Statements about parked tables are noted, not followed, but for the one that makes a table which
-nobody followed yet: from there on the log tells all its rows.
+A statement that cannot be followed parks the captured tables it is about (`raycdc.source.tables.parking`). A table is
+resnapshotted if a statement rewrites its rows without logging them, or gives it another table's rows; others wait for a
+decision. Statements about parked tables are noted, not followed, except for the creation of a table that was never
+followed: from there on the log has all its rows.
 
-Tables of schema change tools are followed beside the captured ones (`tool_tables`). `take_state` is what of this a
-restart must know.
+Tables of schema change tools are followed in addition to the captured ones (`tool_tables`). `take_state` returns the
+part of this that a restart needs.
 """
 
 from __future__ import annotations
@@ -96,11 +97,11 @@ class RefusedStatementError(SchemaError):
 
 
 class DdlHistory:
-    """See the module's docstring. One thread: the decoder's.
+    """The schema history of one log; see the module's docstring. One thread: the decoder's.
 
-    `state` is that of `begin_state`, or the one that `take_state` gave last before the place in the log where this
-    begins. `terms` say how tables are parked; where none may be, a statement that cannot be followed is an error.
-    `snapshots` are those under way.
+    `state` is that of `begin_state`, or the last one from `take_state` before the start position. `terms` say how
+    tables are parked; if none may be parked, a statement that cannot be followed is an error. `snapshots` are those in
+    progress.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class DdlHistory:
         )
 
     def attach(self, decoder: SchemaSetter) -> None:
-        """`decoder` is told of every new schema."""
+        """Set the `decoder` that gets every new schema."""
         self._facts.tables.attach(decoder)
 
     def table(self, table: TableId) -> MySqlTable | None:
@@ -145,9 +146,7 @@ class DdlHistory:
         return self._facts.tables.take()
 
     def take_state(self) -> HistoryState | None:
-        """The facts beside the tables that a restart after the last statement must know, once; None if they are as
-        before.
-        """
+        """Return the facts other than tables that a restart after the last statement needs, once; None if unchanged."""
         notes = (
             self._facts.tools.shadows,
             self._facts.defaults,
@@ -169,7 +168,7 @@ class DdlHistory:
         )
 
     def captures(self, table: TableId, *, has_rows: bool = False) -> bool:
-        """Whether rows of `table` are captured as far as the log was decoded: tools' tables are not, unless by name.
+        """Return True if rows of `table` are captured at the decoded position. Tools' tables are not, unless named.
 
         `has_rows`: there are some.
         """
@@ -178,7 +177,7 @@ class DdlHistory:
         return self._facts.captures(table)
 
     def selects(self, table: TableId) -> bool:
-        """Whether `table` is, or may again be, captured."""
+        """Return True if `table` is, or may be again, captured."""
         return self._facts.selects(table)
 
     # Statements -----------------------------------------------------------------------------------------------------
@@ -231,7 +230,7 @@ class DdlHistory:
                 return
 
     def _carry_out(self, statement: LoggedStatement, verdict: MySqlVerdict) -> bool:
-        """Whether what was judged is followed; its tables are parked where it is not."""
+        """Carry out a verdict; return True if the statement is followed, False if its tables were parked."""
         match verdict:
             case Ignore():
                 return True
@@ -244,7 +243,7 @@ class DdlHistory:
                 assert_never(verdict)
 
     def _follow(self, statement: LoggedStatement, effect: TableEffect[MySqlTable]) -> bool:
-        """Whether the effect is followed: it is taken for true where no rule has anything against it."""
+        """Return True if the effect is followed: no rule objects to it."""
         before = self._facts.tables.get(effect.table)
         verdict = judge(EFFECT_RULES, StatementEffect(statement, effect, before), self._facts)
         if isinstance(verdict, Follow):
@@ -308,7 +307,7 @@ class DdlHistory:
             return
         described = self._facts.tables.doubt(table)
         if unknown:
-            # No schema of it is known: one look at it tells more than anybody.
+            # No schema of it is known: a probe of it says most.
             update = self._facts.parked.met(table, str(error), parse_location(before, 0))
         else:
             again = isinstance(error, PartialRowsError) and self._facts.parked.rules.lost_rows_again
@@ -316,8 +315,11 @@ class DdlHistory:
         self.mismatches.add(SchemaMismatch(update, described, ordinal_of(before)))
 
     def park_unlogged(self, tables: Mapping[TableId, str], position: BinlogOffset) -> None:
-        """The server leaves rows of these tables out of its log, for which the reasons are given, somewhere behind
-        `position`, where the log is read from. Raises `SourceError` where nothing may be parked.
+        """Park tables whose rows the server does not log, from some point after `position` on.
+
+        The values are the reasons.
+
+        Raises `SourceError` if nothing may be parked.
         """
         if tables and not self._facts.parked.parks:
             raise SourceError("\n".join(tables.values()))
@@ -328,10 +330,10 @@ class DdlHistory:
                 self._facts.tables.report(TableChange(self._facts.parked.park(table, why, parse_location(position, 0))))
 
     def take_mismatches(self, position: BinlogOffset, ts_ms: int) -> tuple[ParkTableUpdate, ...]:
-        """Between two transactions: the tables that are parked as their rows did not fit, once.
+        """Return the updates that park tables with mismatching rows; called once between two transactions.
 
-        A table that was renamed away and still has rows was another one: MariaDB does not say that a RENAME TABLE was
-        of a temporary table, and logs it also where it logs nothing else of that table.
+        A table that was renamed away and still has rows was another one: MariaDB does not say that a RENAME TABLE
+        concerned a temporary table, and logs it even if it logs nothing else about that table.
         """
         updates = self.mismatches.take(ts_ms)
         for table in self.mismatches.take_alive():

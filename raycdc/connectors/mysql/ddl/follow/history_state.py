@@ -1,22 +1,21 @@
-"""The facts beside the tables that a restart of the log must know, and their form in checkpoints.
+"""The facts other than tables that a restart of the log needs, and their form in checkpoints.
 
-The names that temporary tables hide from the sessions that made them.
+`TemporaryTables` are the names that temporary tables hide in the sessions that created them. A statement of such a
+session affects its temporary table, and no captured table. Servers log CREATE and DROP TEMPORARY TABLE of sessions that
+log statements, a DROP of the remaining ones when the session ends, and nothing when the server starts, which ends all
+sessions. Each statement's event has a flag if a temporary table was used: by the statement, or before it in the same
+procedure.
 
-A statement of such a session means its temporary table, and no table that is captured. Servers log CREATE and DROP
-TEMPORARY TABLE of sessions that do not log rows alone, a DROP of all that are left where the session ends, and nothing
-where the server starts, which ends all sessions. Each statement's event says whether a temporary table was used: by the
-statement, or before it in the same procedure.
-
-| statement about a name | the event says so, and the name is hidden | says so only | hidden only | neither |
+| statement about a name | flag set, and the name is hidden | flag only | hidden only | neither |
 |---|---|---|---|---|
 | ALTER, TRUNCATE, CREATE INDEX, DROP INDEX | the temporary table's | see below | doubtful | the table's |
-| RENAME TABLE of MariaDB, whose event never says so | – | – | the temporary table's | the table's |
-| CREATE TABLE, DROP TABLE, RENAME TABLE of MySQL | the table's: the statement would say TEMPORARY otherwise | | | |
+| RENAME TABLE of MariaDB, which never has the flag | – | – | the temporary table's | the table's |
+| CREATE TABLE, DROP TABLE, RENAME TABLE of MySQL | the table's: otherwise the statement has the word TEMPORARY | | | |
 | a change of rows | the temporary table's | the table's | the table's | the table's |
 
-Where the event alone says so, the statement is the table's if this log has the session from its beginning, as then each
-temporary table of it is known that statements are logged about; else it is doubtful. Hidden only: the session dropped
-its table without a log. Of what is doubtful the captured table is read again, which is right in both cases.
+With the flag only, the statement is the table's if this log has the session from its beginning, because then every
+temporary table with logged statements is known; otherwise it is doubtful. Hidden only: the session dropped its table
+without logging it. If a statement is doubtful, the captured table is read again, which is right in both cases.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from raycdc.core.typed_codec import LEFT_OUT, JsonObject
 from raycdc.model import TableId
 from raycdc.model.json_value import Json
 
-#: Sessions with hidden names that are kept. They are few: a session that logs rows logs no temporary tables. The oldest
-#: is forgotten, and no session is known from its beginning any more.
+#: The number of sessions with hidden names that are kept. They are few: a session that logs rows logs no temporary
+#: tables. If the oldest is forgotten, no session counts as known from its beginning any more.
 SESSIONS_MAX = 1000
 #: All sessions are known from their beginning: the server started in this log.
 ALL_KNOWN = LoggedThread(0, 0)
@@ -70,7 +69,7 @@ class TemporaryTables:
         self.changed = False
 
     def shadows(self, thread: LoggedThread, table: TableId) -> bool:
-        """Whether the session has a temporary table of that name."""
+        """Return True if the session has a temporary table of that name."""
         return table in self._sessions.get(thread, ())
 
     def follow(self, item: DdlItem, affected: AffectedTables) -> bool:
@@ -97,7 +96,10 @@ class TemporaryTables:
         return True
 
     def doubt(self, item: DdlItem, affected: AffectedTables) -> str | None:
-        """Why nobody knows whether a statement means a table, or a temporary one of its session."""
+        """Return why it is unknown whether a statement concerns a table or a temporary one of its session.
+
+        None if known.
+        """
         if affected.verb not in _SAYS_SO or not affected.tables:
             return None
         temporary = self.shadows(item.thread, affected.tables[0])
@@ -120,15 +122,15 @@ class TemporaryTables:
         self._set(thread, self._of(thread) - frozenset(tables), file)
 
     def rename(self, thread: LoggedThread, table: TableId, to: TableId, *, file: str) -> None:
-        """The session gave its temporary table another name."""
+        """Note that the session renamed its temporary table."""
         self.drop(thread, [table], file=file)
         self.create(thread, [to], file=file)
 
     def begin_file(self, file: str, started: bool, followed: bool) -> bool:
-        """A file of the log begins, or is gone on with; returns whether a restart must know of it.
+        """Note that a file of the log begins, or is continued; return True if a restart must know of it.
 
-        `started`: the server started then. Unless it is `followed`, a start may have been missed: nothing is hidden for
-        sure in another file than the last one.
+        `started`: the server started then. Unless it is `followed`, a start may have been missed: no name is certainly
+        hidden in another file than the last one.
         """
         before = self.all()
         if started:
@@ -147,7 +149,7 @@ class TemporaryTables:
         return TemporaryNames(self._file if self._sessions else "", dict(self._sessions), self._since)
 
     def _knows(self, thread: LoggedThread) -> bool:
-        """Whether the log has the session from its beginning."""
+        """Return True if the log has the session from its beginning."""
         since = self._since
         if since is None or since == ALL_KNOWN:
             return since is not None
@@ -172,10 +174,11 @@ class TemporaryTables:
 
 @dataclass(frozen=True, slots=True)
 class HistoryState:
-    """As of the last statement: tools' tables, captured tables whose name nobody has, character sets of databases,
-    names that hidden rows had, fingerprints of dropped tables, and names that temporary tables hide.
+    """The facts as of the last statement.
 
-    `databases` is None where nobody could be asked when the log began.
+    They are tools' tables, captured tables whose name is unused, character sets of databases, earlier names of masked
+    columns, fingerprints of dropped tables, and names hidden by temporary tables. `databases` is None if no server
+    could be queried when the log began.
     """
 
     shadows: Mapping[TableId, Shadow] = field(default_factory=dict)

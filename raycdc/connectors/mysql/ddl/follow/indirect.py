@@ -1,9 +1,8 @@
-"""Tables that a statement may change beside those it names: by triggers, views and stored functions.
+"""Finds tables that a statement may change besides those it names: by triggers, views and stored functions.
 
-Asked by `history` where such a statement is in the log instead of the rows it changed. A name counts wherever it stands
-in a text, as what it could be: too many found is a table read again, too few would be rows lost in silence. LOAD is
-another matter: it names one table, and what else can change rows are that table's triggers and the functions it calls
-(`loaded`).
+Used by `history` for a statement that is in the log instead of the rows it changed. A name in a text counts wherever it
+occurs, with every possible meaning: an unnecessary match causes a resnapshot, a missed one would lose rows silently.
+LOAD names one table; only that table's triggers, and the functions it calls, can change other rows (`loaded`).
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from raycdc.connectors.mysql.ddl.parse.statement_text import begins_with, mentio
 from raycdc.connectors.mysql.ddl.parse.tokens import LexError, LexRules, Token, TokenKind, tokenize
 from raycdc.model import TableId
 
-#: Database and name by which a statement gets there, the text that runs then, and the database that names in it are of.
-#: An account sees only what it has a privilege on.
+#: The objects through which a statement can change tables: database, name, text that runs, and the database of
+#: unqualified names in it. An account sees only those on which it has a privilege.
 _OBJECTS = (
     (
         "trigger",
@@ -38,13 +37,13 @@ _OBJECTS = (
         "SELECT ROUTINE_SCHEMA, ROUTINE_NAME, ROUTINE_DEFINITION FROM information_schema.ROUTINES",
     ),
 )
-#: What shows the text of each to an account that sees its name.
+#: The grants that show each object's text to an account that sees its name.
 _GRANTS = {
     "view": "GRANT SHOW VIEW ON {name}",
     "routine": "GRANT SHOW_ROUTINE ON *.* (MySQL 8.0.20 and newer), or GRANT SELECT ON mysql.proc",
     "trigger": "GRANT TRIGGER ON {name}",
 }
-#: What shows that there are such objects.
+#: The grants that show that such objects exist.
 _GRANTS_FOR_NAMES = "GRANT TRIGGER, SHOW VIEW, EXECUTE ON *.*"
 _CHANGES_ROWS = re.compile(
     r"\s*(?:/\*.*?\*/\s*)*(INSERT|UPDATE|DELETE|REPLACE|LOAD|CALL|WITH|SELECT|DO)\b", re.IGNORECASE | re.DOTALL
@@ -53,7 +52,7 @@ _CHANGES_ROWS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """A statement or body, and the database that names in it are of which none is said."""
+    """A statement or body, and the database of its unqualified names."""
 
     db: str
     text: str
@@ -70,16 +69,16 @@ class StoredObject:
 
     @property
     def unseen(self) -> str:
-        """Why nobody knows where it leads, and what would tell."""
+        """Return why the object's effect is unknown, and the grant that would show it."""
         grant = _GRANTS[self.kind].format(name=quote_name(self.db, self.name))
         return f"{self.kind} {self.db}.{self.name} leads anywhere, as this account may not see its text: {grant}"
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Where a statement leads: the texts that run, and the objects whose text is not seen.
+    """The effect of a statement: the texts that run, and the objects whose text is not visible.
 
-    Of each of the latter, the databases that it may change tables of; None: of any.
+    For each of the latter, the databases whose tables it may change; None: any.
     """
 
     texts: tuple[SqlText, ...] = ()
@@ -170,7 +169,7 @@ class IndirectChanges:
         self._connect = connect
 
     def __call__(self, statement: SqlText) -> Ways:
-        """Where the statement leads, as the server has it now."""
+        """Return the statement's effect by the server's present objects."""
         with closing(self._connect()) as connection:
             objects = [
                 StoredObject(kind, _text(db), _text(name), _text(body))
@@ -185,9 +184,9 @@ class IndirectChanges:
 def reached(
     statement: SqlText, objects: Sequence[StoredObject]
 ) -> tuple[tuple[SqlText, ...], tuple[StoredObject, ...]]:
-    """The texts of the `objects` that a statement names, and of those that these name; and those that have none."""
+    """Return the texts of `objects` that a statement reaches directly or indirectly, and the objects without a text."""
     left, texts, unseen = list(objects), [statement], list[StoredObject]()
-    for text in texts:  # It grows meanwhile.
+    for text in texts:  # The list grows during the loop.
         met = [each for each in left if mentions(text.text, TableId(each.db, each.name), db=text.db)]
         left = [each for each in left if each not in met]
         texts += [SqlText(each.db, each.text) for each in met if each.text]
@@ -196,7 +195,10 @@ def reached(
 
 
 def _databases_of(connection: Connection[Any], unseen: StoredObject) -> frozenset[str] | None:
-    """The databases of the tables behind a view's columns, which MariaDB says: other columns cannot be changed."""
+    """Return the databases of the tables of a view's columns, which MariaDB reports.
+
+    Other columns cannot be changed.
+    """
     if unseen.kind != "view" or "mariadb" not in connection.get_server_info().lower():
         return None
     try:
@@ -210,7 +212,7 @@ def _databases_of(connection: Connection[Any], unseen: StoredObject) -> frozense
 
 
 def _is_of(text: SqlText, db: str) -> bool:
-    """Whether the text has, or may have, names of the database."""
+    """Return True if the text has, or may have, names of the database."""
     named = re.search(rf"(?<!\w){re.escape(db)}(?!\w)", text.text, re.IGNORECASE)
     return text.db.casefold() == db.casefold() or named is not None
 

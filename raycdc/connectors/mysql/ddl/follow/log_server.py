@@ -1,4 +1,4 @@
-"""The server whose log it is: how it reads statements, and what it can be asked about them."""
+"""The server of the log: how it reads statements, and which queries about them are possible."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Resolver = Callable[[TableId, BinlogOffset], Resolved | str]
 
 @dataclass(frozen=True, slots=True)
 class LogServer:
-    """Everything that statements of a log mean by their server.
+    """The server-dependent meaning of a log's statements.
 
-    `databases` are the defaults of databases as they are now, `collations` the server's by their numbers, with their
-    sets. Each of the last seven may be missing: without `resolve` a statement that does not say its columns is refused,
-    `led_to` tells what a change of rows that was logged as a statement makes run (`indirect`), `is_sequence` whether a
-    name is a sequence's, `unlogged` why rows of a table are not in the log, `is_in_memory` whether they are gone when
-    the server starts, `was_there` whether a table may have been there before a time of the log, and `repairs` whether
-    REPAIR TABLE does anything to a table. Where it does not log `cascades`, a table that gets a foreign key with one is
-    not followed.
+    `databases` are the present defaults of databases, `collations` the server's by number, with their sets. The
+    following functions may be missing: `resolve` describes a table (without it, a statement that does not name its
+    columns is refused); `led_to` finds indirect effects of a change of rows that was logged as a statement
+    (`indirect`); `is_sequence` says if a name is a sequence; `unlogged` why a table's rows are not in the log;
+    `is_in_memory` if they are lost when the server starts; `was_there` if a table may have existed before a time of the
+    log; and `repairs` if REPAIR TABLE changes anything. If the server does not log `cascades`, a table that gets a
+    foreign key with a cascade is not followed.
     """
 
     dialect: DdlDialect
@@ -50,18 +50,18 @@ class LogServer:
     repairs: Callable[[TableId], bool] = lambda _: True
 
     def default_of(self, session: SessionState) -> CharsetDefault | None:
-        """What a database gets that the session creates without a word of it; None where the log does not say.
+        """Return the default of a database that the session creates without one; None if the log does not have it.
 
-        The set is empty where the number of the session's collation is not known.
+        The set is empty if the session's collation is unknown.
         """
         number = session.server_collation
         return self.collations.get(number, (charset_of_collation(number), "")) if number else None
 
     def looked_up(self, table: TableId, after: BinlogOffset, reason: str) -> Resolved | str:
-        """The table as the server describes it, where that is as it was right `after` a statement.
+        """Return the table from the server if it is still as it was right `after` a statement.
 
-        Else why the statement cannot be followed: the `reason` to ask, and why nobody knows; or a column of the table
-        that cannot be read.
+        Otherwise return why the statement cannot be followed: the `reason` for the query and why it failed, or a column
+        of the table that cannot be read.
         """
         if self.resolve is None:
             return reason
@@ -76,21 +76,20 @@ class LogServer:
         return replace(resolved, table=treated)
 
     def first_unlogged(self, statement: str, tables: Iterable[TableId]) -> tuple[TableId, str] | None:
-        """The first of the `tables` that the statement makes, or gives another engine, and of which rows are not in the
-        log, and why they are not.
-        """
+        """Return the first created or re-engined table of `tables` whose rows are not logged, and the reason."""
         if self.unlogged is None or not may_end_logging(statement):
             return None
         return next(((table, why) for table in tables if (why := self.unlogged(table))), None)
 
     def was_there_before(self, item: DdlItem, ddl: CreateTable) -> bool:
-        """Whether CREATE TABLE IF NOT EXISTS, which MySQL logs in any case, may have made no table: the log then has
-        not all of its rows.
+        """Return True if CREATE TABLE IF NOT EXISTS, which MySQL always logs, may have created no table.
+
+        The log then lacks some of its rows.
         """
         return ddl.if_not_exists and self.was_there(ddl.table, item.ts_ms)
 
     def successor(self, before: MySqlTable, after: BinlogOffset, reason: str) -> Shadow | str:
-        """The table that took the place of `before`, of which nothing else is known; or why nobody can tell."""
+        """Return the table that replaced `before`, of which only its name is known; or why it is unknown."""
         resolved = self.looked_up(before.id, after, reason)
         if isinstance(resolved, str):
             return resolved

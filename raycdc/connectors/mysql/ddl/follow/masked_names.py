@@ -1,11 +1,11 @@
-"""The names that a table's rows and columns had, as far as ``[[mask]]`` hides something of them there.
+"""The earlier names of a table's rows and columns, as far as ``[[mask]]`` masked something under them.
 
-A mask is for names. Rows that get another one, by a RENAME, by EXCHANGE PARTITION, or that are to be copied into a
-table made LIKE theirs, would be shown where no mask is for that name: such a table is parked, unless what was hidden is
-hidden there in the same way. It stays so until it is made anew: what began as a rename over an uncaptured name, and
-ends days later, is the same. So does a table whose hidden column was renamed, until that is renamed back or gone: a
-new snapshot would show what the old name hid. Rows that a statement copies into a table that is followed (INSERT …
-SELECT) are that table's own. Called by `history` at each statement, `former` goes into the checkpoint.
+A mask is for names. If rows get another name by a RENAME or EXCHANGE PARTITION, or are to be copied into a table made
+LIKE theirs, masked values would be shown if no mask is for that name: such a table is parked, unless the same values
+are masked there in the same way. It stays parked until it is created again, because a rename over an uncaptured name
+may take days to finish. A table whose masked column was renamed is also parked, until the column is renamed back or
+dropped, because a new snapshot would show its values. Rows that a statement copies into a followed table (INSERT …
+SELECT) are that table's own. Called by `history` at each statement; `former` goes into the checkpoint.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 from raycdc.model import TableId
 from raycdc.model.rules.mask import Mask, Masks
 
-#: Names kept. Each is of a table that exists, or of one that a statement was not understood about.
+#: The number of names kept, for existing tables and for those in statements that were not understood. Other statements
+#: leave rows and columns under their names.
 NAMES_MAX = 4096
 #: Statements of other words leave rows and columns under the names that they had.
 _MOVES = re.compile(r"\b(RENAME|CHANGE|LIKE|EXCHANGE|DROP|CREATE)\b", re.IGNORECASE)
 
-#: By a column's name, case-folded, those that it had.
+#: For each column's name, case-folded, its earlier names.
 Columns = Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class FormerNames:
-    """By a table's name those that its rows had, its own left out, and those that its columns had."""
+    """For each table, the earlier names of its rows (without its own) and of its columns."""
 
     tables: Mapping[TableId, frozenset[TableId]] = field(default_factory=dict)
     columns: Mapping[TableId, Columns] = field(default_factory=dict)
 
 
 class MaskedNames:
-    """See the module's docstring. One thread: the decoder's."""
+    """The masked names of one log; see the module's docstring. One thread: the decoder's."""
 
     def __init__(self, masks: Masks, former: FormerNames) -> None:
         self._masks = masks
@@ -98,7 +99,7 @@ class MaskedNames:
         self.changed = self.changed or (self._earlier, self._columns) != before
 
     def shown_by(self, table: MySqlTable) -> str:
-        """Why the table's rows would show what is hidden under an earlier name of theirs; empty where they do not."""
+        """Return why the table's rows would show values masked under an earlier name; empty if they would not."""
         columns = self._columns.get(table.id, {})
         for earlier in sorted({table.id, *self._earlier.get(table.id, ())}):
             for column in table.columns:

@@ -1,9 +1,9 @@
-"""How a table looks after a statement that does not say it, or that we do not understand: asked of the server.
+"""Gets a table's schema from the server after a statement that does not contain it, or that we do not understand.
 
-The server only knows how the table looks *now*. That is how it looked after the statement if no other one has touched
-it since, which the log proves: while a metadata lock on the table (as any SELECT has) keeps statements from running,
-its shape is read and the end of the log; then the log from the statement to there is searched. Called by `DdlHistory`
-in the log reader's thread, whose connection waits meanwhile; so the way to search is limited.
+The server only knows the table's *present* schema. That is the schema after the statement if no other one has changed
+the table since, which the log proves: under a metadata lock on the table (as any SELECT has), which blocks such
+statements, the schema and the end of the log are read; then the log from the statement to there is searched. Called by
+`DdlHistory` in the log reader's thread, whose connection waits meanwhile, so the search is limited.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Resolved:
     computed: Mapping[str, str]
 
     def lineage(self, before: MySqlTable) -> ColumnLineage | str:
-        """Where its columns come from, going by their names alone; or why these do not tell."""
+        """Return the origins of the columns by their names alone, or why names are not sufficient."""
         old, new = ({c.name.casefold(): c for c in table.columns} for table in (before, self.table))
         added = [column for name, column in new.items() if name not in old]
         dropped = [column.name for name, column in old.items() if name not in new]
@@ -90,7 +90,7 @@ class ServerResolver:
         return found
 
     def _now(self, connection: Connection[Any], table: TableId) -> tuple[Resolved, BinlogOffset]:
-        """The table as it is, and a place in the log that has everything that made it so."""
+        """Return the table's present schema, and a position after everything that led to it."""
         wait_for_locks(connection, _LOCK_WAIT_S)
         connection.begin()
         query(connection, f"SELECT 1 FROM {quote_name(table.db, table.table)} LIMIT 0")

@@ -1,7 +1,7 @@
-"""Statements about tables of schema change tools, as changes of the captured tables that these stand beside.
+"""Interprets statements about tables of schema change tools as changes of the captured tables.
 
-A statement about a tool's table changes its shadow (`shadows`). The rename that puts one of them in a captured table's
-place is the change of that table, at that place (`name_rules`).
+A statement about a tool's table changes its shadow (`shadows`). The rename that puts the shadow in the captured table's
+place is the change of that table, at that position (`name_rules`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raycdc.model import TableId
 
 @dataclass(frozen=True, slots=True)
 class NewNames:
-    """The effect of all renames of a statement: for each name the one that its table had before; None: no table has it.
+    """The effect of all renames of a statement: for each name, its table's earlier name; None: no table has it.
 
     `shapes` are the captured tables, and `shadows` the tools', that had any of these names.
     """
@@ -37,7 +37,7 @@ class NewNames:
     shadows: Mapping[TableId, Shadow]
 
     def new_name_of(self, table: TableId) -> TableId | None:
-        """The name that the table has now which had this one; None: another database's, or none that is known."""
+        """Return the present name of the table that had this one; None: in another database, or unknown."""
         return next((new for new, before in self.previous_names.items() if before == table), None)
 
 
@@ -53,7 +53,7 @@ class ToolTables:
     ) -> None:
         self._tables = tables
         self.shadows = ShadowTables(shadows)
-        #: Captured tables whose name nobody has, between the two renames of a tool that does them one by one.
+        #: Captured tables whose name is unused, between the two renames of a tool that makes them separately.
         self._absent = set(absent)
 
     def __contains__(self, table: object) -> bool:
@@ -63,7 +63,7 @@ class ToolTables:
 
     @property
     def absent(self) -> frozenset[TableId]:
-        """Captured tables whose name nobody has, as of now."""
+        """Return the captured tables whose name is unused now."""
         return frozenset(self._absent)
 
     def shape(self, table: TableId) -> MySqlTable | None:
@@ -71,7 +71,7 @@ class ToolTables:
         return self._tables.get(table) or self.shadows.shape(table)
 
     def forget(self, owner: TableId) -> None:
-        """The captured table is not followed any more, so that no table that is to take its place is of interest."""
+        """Forget a captured table that is no longer followed, and so its possible replacement."""
         self._absent.discard(owner)
 
     def role(self, table: TableId) -> tuple[TableId, Role] | None:
@@ -79,7 +79,10 @@ class ToolTables:
         return role_of(table, self._tables)
 
     def doubt(self, tables: Iterable[TableId], why: str) -> None:
-        """A statement about these is not understood: nobody knows the columns of those that are shadows."""
+        """Note that a statement about these tables is not understood.
+
+        The columns of shadows among them are then unknown.
+        """
         for table in tables:
             self.shadows.forget(table, why)
 
@@ -89,9 +92,9 @@ class ToolTables:
         dialect: DdlDialect,
         default_charset: CharsetDefault,
     ) -> TableId | None:
-        """A statement about a table that is not captured: of interest when it is a tool's.
+        """Apply a statement about a table that is not captured, if the table is a tool's.
 
-        Returns the captured table that nobody will take the place of any more, if it was renamed away for that.
+        Returns the captured table that will not be replaced any more, if it was renamed away for that.
         """
         role = self.role(ddl.table)
         match ddl:
@@ -122,8 +125,9 @@ class ToolTables:
         return NewNames(previous_names, shapes, shadows)
 
     def leaves(self, table: TableId, to: TableId | None) -> bool:
-        """Whether a tool renames the table away `to` give its name to another one with its next statement, as those do
-        that do not rename both at once; nobody has the name until then.
+        """Return True if a tool renames the table to `to` and will give its name to another one by the next statement.
+
+        Tools that do not rename both in one statement do so; the name is unused until then.
         """
         role = None if to is None else self.role(to)
         if role is None or role[0] != table or not self.shadows.shadow_of(table):
@@ -132,7 +136,7 @@ class ToolTables:
         return True
 
     def keep_shadows(self, names: NewNames, captures: Callable[[TableId], bool]) -> None:
-        """Tools' tables have these names from here on; those that `captures` says are captured are none."""
+        """Rename tools' tables according to `names`, except those that `captures` says are captured."""
         for name, before in names.previous_names.items():
             role = self.role(name)
             if before is None or role is None or captures(name):

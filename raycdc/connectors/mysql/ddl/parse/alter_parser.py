@@ -102,7 +102,7 @@ class AlterParser(ColumnParser):
 
     #: Those of the period of application time that was read last.
     period_columns: tuple[str, ...] = ()
-    #: Unique keys that the statement has named beside its columns.
+    #: The number of unique keys that the statement names outside of its columns.
     unique_keys = 0
 
     def skip_rest(self) -> None:
@@ -138,8 +138,10 @@ class AlterParser(ColumnParser):
         return None
 
     def _period(self) -> None:
-        """``PERIOD FOR SYSTEM_TIME (s, e)``, whose columns say themselves what they are, or ``PERIOD FOR name (s, e)``
-        of an application's time, whose columns take no NULL. Rows of either are logged as any others.
+        """Parse ``PERIOD FOR SYSTEM_TIME (s, e)``, or ``PERIOD FOR name (s, e)``.
+
+        The columns of the first are described elsewhere; those of the second, an application's time, are NOT NULL. Rows
+        of either are logged like any others.
         """
         self.accept("PERIOD", "FOR")
         if self.accept("SYSTEM_TIME"):
@@ -211,7 +213,7 @@ class AlterParser(ColumnParser):
                 raise Unparsable(f"ALTER TABLE … {self.here()} is not understood")
 
     def _tables_of_the_rest(self) -> tuple[TableId, ...]:
-        """Tables that rows come from or go to, as the rest of the statement names them."""
+        """Return the tables from or to which rows move, as named in the rest of the statement."""
         others = []
         while not self.at_end() and not self.at_symbol(";"):
             if self.accept("WITH", "TABLE") or self.accept("TO", "TABLE") or self.accept("CONVERT", "TABLE"):
@@ -221,7 +223,10 @@ class AlterParser(ColumnParser):
         return tuple(others)
 
     def _skip_harmless(self, word: str) -> None:
-        """Options may follow one another without commas; ORDER BY and partitions run to the statement's end."""
+        """Skip an option without effect.
+
+        Options may follow one another without commas; ORDER BY and partitions extend to the statement's end.
+        """
         if word in ("PARTITION", "ORDER") or self.peek(1).text.upper() == "PARTITION":
             self.skip_rest()
             return

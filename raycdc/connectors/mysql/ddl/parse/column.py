@@ -14,10 +14,10 @@ from raycdc.connectors.mysql.values.types import MySqlTable
 
 _NUMERIC = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double", "serial"})
 
-#: Words of "now" that may stand as a default without being a constant.
+#: Words for "now" that may be a default without being a constant.
 _NOW = frozenset({"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "CURDATE"})
 
-#: Functions that MariaDB lets stand as a default without parentheses.
+#: Functions that MariaDB allows as a default without parentheses.
 _SESSION_VALUES = frozenset(
     {"CURRENT_USER", "CURRENT_ROLE", "SESSION_USER", "SYSTEM_USER", "UTC_DATE", "UTC_TIMESTAMP"}
 )
@@ -58,7 +58,7 @@ class _Attributes:
     charset: str = ""
     collation: str = ""
     binary_collation: bool = False
-    #: None while nothing was said.
+    #: None while nothing is stated.
     nullable: bool | None = None
     default: str | None = None
     computed: str = ""
@@ -75,13 +75,13 @@ class ColumnParser(DdlCursor):
 
     #: Whether a column said WITH SYSTEM VERSIONING itself, which makes a new table system-versioned.
     versioned_columns = False
-    #: How the last constant was written.
+    #: The notation of the last constant.
     _spelled = Spelled.TEXT
     #: Names that the last column's expression reads, if it is a generated one.
     _reads: frozenset[str] = frozenset()
 
     def column_definition(self) -> ColumnDefinition:
-        """``name type attributes…`` up to the comma, parenthesis, FIRST or AFTER behind it."""
+        """Parse ``name type attributes…`` up to the comma, parenthesis, FIRST or AFTER that follows."""
         name = self.column_name()
         attributes, self._reads = _Attributes(), frozenset()
         written = self._type(attributes)
@@ -135,7 +135,7 @@ class ColumnParser(DdlCursor):
         return None
 
     def option_begins(self) -> bool:
-        """Whether a table option that matters comes next (they may follow one another without commas)."""
+        """Return True if a relevant table option comes next (options may follow one another without commas)."""
         return self.word() in _OPTION_WORDS or self.peek_words("CHARACTER", "SET")
 
     def default_value(self) -> tuple[str | None, str]:
@@ -217,7 +217,7 @@ class ColumnParser(DdlCursor):
                 elif not self.accept_symbol(","):
                     raise Unparsable(f"the type {base} has {self.here()} in its parentheses")
         if self.dialect.oracle and not numbers:
-            # Whatever the schema in front says.
+            # Independent of a schema before the name.
             base = "double" if is_number else "longblob" if base == "blob" else base
         unsigned = zerofill = False
         while base in _NUMERIC:
@@ -362,7 +362,7 @@ class ColumnParser(DdlCursor):
             attributes.spelled = self._spelled
             attributes.computed = attributes.computed or computed
         elif self.accept("AUTO_INCREMENT"):
-            # It is NOT NULL, unless NULL comes behind it (sql_yacc.yy: AUTO_INC sets both flags).
+            # It is NOT NULL, unless NULL follows (sql_yacc.yy: AUTO_INC sets both flags).
             attributes.nullable, attributes.extra, attributes.computed = False, "auto_increment", "a counter"
         elif self.accept("GENERATED", "ALWAYS", "AS") or self.accept("AS"):
             if self.accept("ROW"):

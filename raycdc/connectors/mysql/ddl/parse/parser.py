@@ -168,7 +168,7 @@ class StatementParser(AlterParser):
             self.accept("DEFAULT")
             found = self.charset_option()
             if found is not None:
-                # A set that follows a collation brings its own default, on some servers.
+                # On some servers, a set that follows a collation brings its own default collation.
                 charset, collation = found[0] or charset, found[1]
             elif self.accept("COMMENT"):
                 self.accept_symbol("=")

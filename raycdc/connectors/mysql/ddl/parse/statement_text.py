@@ -11,14 +11,15 @@ _SHOWN_MAX = 500
 #: Longest database name, with quotes and room for spaces.
 _QUALIFIER_MAX = 200
 _FIRST_WORD = re.compile(r"\s*(?:/\*.*?\*/\s*)*(\w+)", re.DOTALL)
-#: Words of statements that may bring or remove rows; where one of them is not understood, no shape tells what it did.
+#: Words of statements that may add or remove rows; if such a statement is not understood, a table's schema does not
+#: show its effect.
 _MOVES_ROWS = re.compile(r"\b(PARTITION|TABLESPACE|VERSIONING|PERIOD|IGNORE|TRUNCATE|REPLACE)\b", re.IGNORECASE)
 _ENGINE = re.compile(r"\bENGINE\b", re.IGNORECASE)
 _COMMENT = re.compile(r"/\*(?!M?!).*?\*/", re.DOTALL)
 _CASCADES = re.compile(
     r"\bREFERENCES\b.*?\bON\s+(?:DELETE|UPDATE)\s+(?:CASCADE|SET\s+(?:NULL|DEFAULT))\b", re.IGNORECASE | re.DOTALL
 )
-#: Why a table with such a key is not followed where the server does not log what it does.
+#: Why a table with such a key is not followed if the server does not log the cascade.
 CASCADES = (
     "a foreign key changes rows of this table by cascade, which the server does not write to the log: the target would "
     "keep rows that are gone. Drop the key (let the application or a trigger change these rows) and take a new "
@@ -32,14 +33,14 @@ def shown(statement: str) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
-#: What stands before a name that says its database.
+#: The qualifier before a name, which states its database.
 _QUALIFIER = re.compile(r"(?:`([^`]+)`|\"([^\"]+)\"|([\w$]+))(\s*)\.\s*[`\"]?\Z", re.DOTALL)
 
 
 def mentions(text: str, table: TableId, *, db: str) -> bool:
-    """Whether the table is named in a text whose names are of `db` where they do not say theirs.
+    """Return True if the text, whose unqualified names are of `db`, names the table.
 
-    A word in a literal or comment counts as well, and so does one of which it is not clear whose it is.
+    A word in a literal or comment counts as well, and so does an ambiguous one.
     """
     for found in re.finditer(rf"(?<![\w$]){re.escape(table.table)}(?![\w$])", text, re.IGNORECASE):
         before = text[max(0, found.start() - _QUALIFIER_MAX) : found.start()]
@@ -55,21 +56,21 @@ def mentions(text: str, table: TableId, *, db: str) -> bool:
 
 
 def begins_with(word: str, statement: str) -> bool:
-    """Whether `word`, in capitals, is the statement's first one."""
+    """Return True if `word`, in capitals, is the statement's first one."""
     first = _FIRST_WORD.match(statement)
     return first is not None and first[1].upper() == word
 
 
 def may_move_rows(statement: str) -> bool:
-    """Whether an ALTER that is not understood may do more than change columns."""
+    """Return True if an ALTER that is not understood may do more than change columns."""
     return _MOVES_ROWS.search(statement) is not None
 
 
 def adds_cascade(statement: str) -> bool:
-    """Whether the statement's table gets a foreign key that changes its rows where others change."""
+    """Return True if the statement's table gets a foreign key that changes its rows when others change."""
     return _CASCADES.search(_COMMENT.sub(" ", statement)) is not None
 
 
 def may_end_logging(statement: str) -> bool:
-    """Whether the statement makes a table or may give one another engine: not every one has its rows in the log."""
+    """Return True if the statement may create a table or change its engine: some engines' rows are not logged."""
     return begins_with("CREATE", statement) or _ENGINE.search(statement) is not None

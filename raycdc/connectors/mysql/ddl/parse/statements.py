@@ -1,6 +1,6 @@
-"""DDL statements as values, without regard to any table: the DDL parser makes them and `ddl` applies them.
+"""DDL statements as values, independent of any table: the parser makes them and `ddl` applies them.
 
-A statement's parts as what they come to: renames as names afterwards, defaults as what they stand for.
+Their parts are resolved: renames have the final names, defaults their values.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from raycdc.model.evolution import After, First
 
 @dataclass(frozen=True, slots=True)
 class DdlDialect:
-    """How the server (and the session that ran the statement) reads DDL.
+    """How the server, and the session that ran the statement, reads DDL.
 
     `display_width`: types are printed with widths (MariaDB, and MySQL before 8.0.19). `ansi_quotes`,
     `backslash_escapes`, `real_as_float`, `oracle` (types of MariaDB's Oracle mode) and `maxdb` (a TIMESTAMP is a
-    DATETIME) follow from the statement's ``sql_mode``. `connection` is the character set that its literals were
-    converted to from that of the `client`, empty where they were not. `lower_case_names` is
-    ``lower_case_table_names = 1``. `explicit_timestamps`: a TIMESTAMP is nullable unless it says otherwise
-    (``explicit_defaults_for_timestamp``). `geomcollection`: GEOMETRYCOLLECTION is printed so (MySQL 8, where
-    TEXT(0) is TINYTEXT, too). `version` (80015) decides about version comments; None where all left in the text
-    were executed, as in a log, whose server blanks the others. `strict`: a value that does not fit is an error
-    (``sql_mode``). `mariadb_comments`: ``/*M! … */`` is executed. `time_zone` is the session's, empty where it is
-    not known; `empty_is_null`: ``''`` means NULL (MariaDB's ``EMPTY_STRING_IS_NULL``). `zero_is_value`: a new
-    counter leaves zeros as they are; `pads_char`: a CHAR is read with spaces at its end. `types` are the user's
-    choices, which new columns get.
+    DATETIME) follow from the statement's ``sql_mode``. `connection` is the character set to which its literals were
+    converted from that of the `client`, empty if they were not. `lower_case_names` is ``lower_case_table_names = 1``.
+    `explicit_timestamps`: a TIMESTAMP is nullable by default (``explicit_defaults_for_timestamp``). `geomcollection`:
+    GEOMETRYCOLLECTION is printed so (MySQL 8, in which TEXT(0) is TINYTEXT, too). `version` (80015) decides about
+    version comments; None if all remaining ones were executed, as in a log, whose server blanks the others. `strict`: a
+    value that does not fit is an error (``sql_mode``). `mariadb_comments`: ``/*M! … */`` is executed. `time_zone` is
+    the session's, empty if unknown; `empty_is_null`: ``''`` means NULL (MariaDB's ``EMPTY_STRING_IS_NULL``).
+    `zero_is_value`: a new counter leaves zeros unchanged; `pads_char`: a CHAR is read with trailing spaces. `types` are
+    the user's settings, which apply to new columns.
     """
 
     mariadb: bool = False
@@ -56,7 +55,7 @@ class DdlDialect:
 
 
 class Spelled(Enum):
-    """How a constant stands in a statement, which decides what a server makes of it."""
+    """The notation of a constant in a statement, which decides how a server interprets it."""
 
     TEXT = auto()
     NUMBER = auto()
@@ -64,7 +63,7 @@ class Spelled(Enum):
     TEMPORAL = auto()
     #: ``0x41`` or ``b'101'``, also where the column is none of numbers.
     HEXADECIMAL = auto()
-    #: In a way whose meaning is not known for sure, such as bytes of another character set.
+    #: A notation of uncertain meaning, such as bytes of another character set.
     OTHERWISE = auto()
 
 
@@ -160,7 +159,7 @@ class SetPrimaryKey:
 
 @dataclass(frozen=True, slots=True)
 class UniqueKey:
-    """A unique key is added; whoever copies rows and does not complain leaves out those that violate it."""
+    """A unique key is added; a copy without error messages drops rows that violate it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +177,7 @@ class SetCharset:
 
 @dataclass(frozen=True, slots=True)
 class SetVersioning:
-    """ADD SYSTEM VERSIONING (`on`), or DROP: the rows that are not current any more go, the others stay."""
+    """ADD SYSTEM VERSIONING (`on`), or DROP: rows that are not current are removed, the others stay."""
 
     on: bool
 
@@ -254,7 +253,7 @@ class AlterTable:
 
 @dataclass(frozen=True, slots=True)
 class RenameTable:
-    """One pair of RENAME TABLE; several pairs are several values, in order."""
+    """One pair of RENAME TABLE; several pairs become several values, in order."""
 
     table: TableId
     new_table: TableId
@@ -321,9 +320,9 @@ TableDdl = (
 
 @dataclass(frozen=True, slots=True)
 class RefusedStatement:
-    """A statement we may not guess about: it is not understood, or changes rows in a way the log does not show.
+    """A statement that is not understood, or changes rows in a way the log does not show.
 
-    One that is `filled` makes a table with rows that the log does not have.
+    If it is `filled`, it creates a table with rows that the log does not have.
     """
 
     statement: str
@@ -332,7 +331,7 @@ class RefusedStatement:
 
 
 def separated(statement: Iterable[TableDdl]) -> Iterator[TableDdl]:
-    """The parts of a statement, with a RENAME TO inside an ALTER TABLE as a rename of its own behind it."""
+    """Yield the parts of a statement; a RENAME TO inside an ALTER TABLE becomes a separate rename after it."""
     for ddl in statement:
         actions = ddl.actions if isinstance(ddl, AlterTable) else ()
         names = [action.table for action in actions if isinstance(action, RenameTo)]
@@ -357,8 +356,10 @@ def with_defaults(ddl: TableDdl, charset_of: Callable[[str], tuple[str, str]]) -
 
 
 def happened(pairs: Iterable[RenameTable], known: Callable[[TableId], bool]) -> list[RenameTable]:
-    """The `pairs` that renamed a table. MariaDB's IF EXISTS passes over one whose first name nobody has, which also may
-    be hidden from us; where a table that is `known` has the second name, and keeps it, there was none.
+    """Return the `pairs` that renamed a table.
+
+    MariaDB's IF EXISTS skips a pair whose first name is unused; that may also be invisible to us. If a `known` table
+    has the second name and keeps it, the pair was skipped.
     """
     moved: dict[TableId, bool] = {}
     done: list[RenameTable] = []
@@ -372,7 +373,7 @@ def happened(pairs: Iterable[RenameTable], known: Callable[[TableId], bool]) -> 
 
 
 def previous_names_of(pairs: Sequence[RenameTable]) -> dict[TableId, TableId | None]:
-    """For each name in `pairs` the name that its table had before all of them; None where no table has it any more."""
+    """Return for each name in `pairs` its table's earlier name; None if no table has the name any more."""
     previous_names: dict[TableId, TableId | None] = {}
     for pair in pairs:
         before = previous_names.get(pair.table, pair.table)

@@ -16,11 +16,11 @@ class Unparsable(Exception):  # noqa: N818 - not an error of the program: `parse
 
 
 class FilledByQuery(Unparsable):
-    """The statement makes a table with the rows of a query, and was logged as it is: the log has none of them."""
+    """The statement creates a table with the rows of a query, and was logged as a statement: the log has no rows."""
 
 
 class TokenCursor:
-    """Reads tokens one by one; every step that does not find what it needs raises `Unparsable`."""
+    """Reads tokens one by one; a step that does not find an expected token raises `Unparsable`."""
 
     def __init__(self, statement: str, dialect: DdlDialect) -> None:
         rules = LexRules(

@@ -56,7 +56,7 @@ _TOKEN = re.compile(
 _BLANKED = re.compile(r"/\*M? [0-9]{5,6}")
 _COMMENT_MARK = re.compile(r"/\*|\*/")
 
-# Escapes of the MySQL manual, "String Literals"; a backslash before anything else stands for that character.
+# Escapes of the MySQL manual, "String Literals"; a backslash before any other character stands for that character.
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 
@@ -75,7 +75,7 @@ class LexRules:
     mariadb_comments: bool = True
 
     def executes(self, kind: str, number: str | None) -> bool:
-        """Whether the inside of ``/*!number`` or ``/*M!number`` is part of the statement."""
+        """Return True if the content of ``/*!number`` or ``/*M!number`` is executed."""
         if kind == "M!" and not self.mariadb_comments:
             return False
         if self.version is None or number is None:
@@ -118,7 +118,7 @@ def tokenize(statement: str, rules: LexRules) -> Iterator[Token]:
 
 
 def _comment_end(statement: str, at: int, *, nested: bool) -> int:
-    """The index behind the comment that begins at `at`; one that is not executed may hold comments of its own."""
+    """Return the index after the comment that begins at `at`; a comment that is not executed may contain others."""
     depth = 1
     for mark in _COMMENT_MARK.finditer(statement, at + 2):
         if mark[0] == "*/":
@@ -131,7 +131,10 @@ def _comment_end(statement: str, at: int, *, nested: bool) -> int:
 
 
 def _quoted(statement: str, at: int, quote: str, *, backslash_escapes: bool) -> tuple[str, int]:
-    """The text between quotes that begin at `at`, and the index after them. A doubled quote stands for itself."""
+    """Return the text between quotes that begin at `at`, and the index after them.
+
+    A doubled quote stands for itself.
+    """
     parts: list[str] = []
     stops = re.compile(r"[\\" + quote + "]") if backslash_escapes else re.compile(quote)
     start = at + 1
@@ -176,7 +179,7 @@ _PIECE = re.compile(
 
 
 def _statement_ends(script: str) -> Iterator[tuple[int, int]]:
-    """Where each statement ends, and where the next one begins."""
+    """Yield the end of each statement, and the beginning of the next one."""
     for matched in _PIECE.finditer(script):
         if matched["end"]:
             yield matched.start(), matched.end()

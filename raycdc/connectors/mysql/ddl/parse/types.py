@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from raycdc.errors import SchemaError
 
-#: Type words that end up as another type; ``(words) → base``. Longest first where one begins another.
+#: Type words that mean another type; ``(words) → base``. Longest first if one begins another.
 ALIASES: dict[tuple[str, ...], str] = {
     ("NATIONAL", "CHARACTER", "VARYING"): "nvarchar",
     ("NATIONAL", "CHAR", "VARYING"): "nvarchar",
@@ -68,7 +68,7 @@ _TO_BINARY = {
     "longtext": "longblob",
 }
 _SIZED = (("tiny", 1 << 8), ("", 1 << 16), ("medium", 1 << 24), ("long", 1 << 32))
-#: Every word that may stand where a type is expected; any other is refused.
+#: Every allowed word at the position of a type; any other is refused.
 TYPE_WORDS = frozenset(
     {
         *(
@@ -96,7 +96,7 @@ CHARACTER_BASES = frozenset({*_TO_BINARY, "nchar", "nvarchar", "enum", "set"})
 
 @dataclass(frozen=True, slots=True)
 class WrittenType:
-    """A type as parsed: base word (aliases resolved), what stood in parentheses, and the numeric attributes.
+    """A parsed type: base word (aliases resolved), numbers in parentheses, and the numeric attributes.
 
     Labels that are bytes were written in hexadecimal, and are in the column's character set.
     """

@@ -1,6 +1,6 @@
-"""The rules by which each effect is judged that a statement has on a captured table, before it is taken for true.
+"""The rules that judge each effect of a statement on a captured table before it is applied.
 
-What a statement says may be clear, and yet be nothing that targets can follow, or may show.
+A statement may be understood, and yet have an effect that targets cannot follow, or must not show.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raycdc.source.tables.verdicts import Follow, Rule, TableEffect
 
 @dataclass(frozen=True, slots=True)
 class StatementEffect:
-    """An effect of a statement, on the table as it was `before`; None: it was not followed."""
+    """An effect of a statement, and the table `before` it; None: it was not followed."""
 
     statement: LoggedStatement
     effect: TableEffect[MySqlTable]
@@ -46,14 +46,14 @@ def is_logged_otherwise(judged: StatementEffect, facts: HistoryFacts) -> MySqlVe
 
 
 def shows_what_is_masked(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
-    """A new table has rows or columns that are masked under an earlier name of theirs."""
+    """Park a new table whose rows or columns were masked under an earlier name."""
     if judged.made is None or not (why := facts.masked.shown_by(judged.made)):
         return None
     return judged.statement.refused(facts, why)
 
 
 def differs_from_the_dropped(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
-    """A new table has other columns than the one that was dropped under its name, of which targets have the columns."""
+    """Resnapshot a new table whose columns differ from the dropped one of its name, which targets still have."""
     if judged.made is None or not facts.dropped.differs(judged.made) or not facts.parked.parks:
         return None
     why = f"{judged.made.id} was dropped, and is another table now, which is read from its beginning"
@@ -69,7 +69,7 @@ def has_a_reserved_column(judged: StatementEffect, facts: HistoryFacts) -> MySql
 
 
 def changes_the_chunk_key(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
-    """The column that chunks are ranges of is another one, in the middle of the table's snapshot."""
+    """Resnapshot a table whose chunk column changes during its snapshot."""
     before, after = judged.before, judged.effect.after
     if before is None or after is None or (column := facts.snapshots.changed(before, after)) is None:
         return None
@@ -78,7 +78,7 @@ def changes_the_chunk_key(judged: StatementEffect, facts: HistoryFacts) -> MySql
 
 
 def is_not_for_targets(judged: StatementEffect, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Targets cannot follow it, by what the configuration says of them."""
+    """Park a table that targets cannot follow according to the configuration."""
     before, after = judged.before, judged.effect.after
     table = before or after
     if table is None:
@@ -90,7 +90,7 @@ def is_not_for_targets(judged: StatementEffect, facts: HistoryFacts) -> MySqlVer
 
 
 def changes_nothing(judged: StatementEffect, _: HistoryFacts) -> MySqlVerdict | None:
-    """Indexes, options, partitions that keep their rows, DROP TABLE of what is not there."""
+    """Ignore indexes, options, partitions that keep their rows, and DROP TABLE of a missing table."""
     effect = judged.effect
     same = effect.after == judged.before
     has_effect = effect.after is not None and (effect.events or effect.replaces)
@@ -98,13 +98,13 @@ def changes_nothing(judged: StatementEffect, _: HistoryFacts) -> MySqlVerdict | 
 
 
 def is_followed(judged: StatementEffect, _: HistoryFacts) -> MySqlVerdict:
-    """Nothing is against it."""
+    """Follow the effect, because no rule objects."""
     return Follow((judged.effect,))
 
 
 #: Asked in this order of every effect.
 EFFECT_RULES: tuple[Rule[StatementEffect, HistoryFacts, MySqlTable], ...] = (
-    # Before those that read the table anew: somebody is to decide whether targets get the new key.
+    # Before the rules that resnapshot the table: a user must decide if targets get the new key.
     has_another_key_or_name,
     # Before the rules about names, which a user may change: the log never has the rows of such a table.
     is_logged_otherwise,
@@ -114,7 +114,7 @@ EFFECT_RULES: tuple[Rule[StatementEffect, HistoryFacts, MySqlTable], ...] = (
     differs_from_the_dropped,
     # Before the next one, whose new snapshot would have the column, too.
     has_a_reserved_column,
-    # Before the targets are asked: the chunks that were read are wrong whatever these say.
+    # Before the targets are considered: the chunks read so far are wrong in any case.
     changes_the_chunk_key,
     # Before the next one: the statement may find the table as targets cannot have it.
     is_not_for_targets,

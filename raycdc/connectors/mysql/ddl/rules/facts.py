@@ -1,8 +1,8 @@
-"""The facts by which statements of the log are judged: what is known of tables, and what a statement says by itself.
+"""The facts by which statements of the log are judged: known tables, and the statement itself.
 
-`DdlHistory` keeps them up to date, statement by statement, in the decoder's thread. The rules look at them
-(`statement_rules`, `part_rules`, `name_rules`, `effect_rules`), and change none but those of no captured table: of
-schema change tools' tables, of temporary ones, and of databases' defaults.
+`DdlHistory` keeps them up to date, statement by statement, in the decoder's thread. The rules read them
+(`statement_rules`, `part_rules`, `name_rules`, `effect_rules`), and change only facts about tables that are not
+captured: schema change tools' tables, temporary ones, and databases' defaults.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MySqlVerdict = Verdict[MySqlTable]
 
 @dataclass(frozen=True, slots=True)
 class HistoryFacts:
-    """The facts of tables where the log stands. One thread: the decoder's."""
+    """The facts about tables at the log's position. One thread: the decoder's."""
 
     server: LogServer
     selector: TableSelector
@@ -63,13 +63,13 @@ class HistoryFacts:
     snapshots: SnapshotChunkKeys
 
     def captures(self, table: TableId) -> bool:
-        """Whether rows of `table` are captured as far as the log was decoded: tools' tables are not, unless by name."""
+        """Return True if rows of `table` are captured at the decoded position. Tools' tables are not, unless named."""
         if table in self.tables:
             return True
         return table not in self.parked and table not in self.sequences and self.selects(table)
 
     def selects(self, table: TableId) -> bool:
-        """Whether `table` is, or may again be, captured."""
+        """Return True if `table` is, or may be again, captured."""
         if table in self.tables or table in self.parked:
             return True
         return self.selector.matches(table) and (table in self.selector.plain_names or table not in self.tools)
@@ -79,9 +79,9 @@ class HistoryFacts:
 class LoggedStatement:
     """A statement of the log, as its session meant it, and the tables that it names.
 
-    `of_temporary`: it is about temporary tables alone. `mentioned` are the followed tables in its text, where its names
-    cannot be read. The tables of `affected` are `captured`, or of a schema change tool (`tools`), or of no interest.
-    `parked` are those that it names and that are parked.
+    `of_temporary`: it only concerns temporary tables. `mentioned` are the followed tables in its text if its names
+    cannot be read. The tables of `affected` are `captured`, or of a schema change tool (`tools`), or irrelevant.
+    `parked` are named tables that are parked.
     """
 
     item: DdlItem
@@ -99,7 +99,7 @@ class LoggedStatement:
 
     @cached_property
     def parsed(self) -> tuple[TableDdl, ...] | RefusedStatement:
-        """Its parts, or why it is not understood."""
+        """Return its parts, or why it is not understood."""
         return parse_ddl(self.item.statement, self.item.db, dialect=self.dialect)
 
     def refusal(self, reason: str) -> str:
@@ -116,10 +116,10 @@ class LoggedStatement:
         phase: ParkedPhase = ParkedPhase.PARKED,
         tables: Sequence[TableId] = (),
     ) -> Park | Resnapshot:
-        """The verdict that none of the captured tables that the statement names can be followed, nor `tables`.
+        """Return the verdict that the captured tables named by the statement, and `tables`, cannot be followed.
 
-        They are read anew where `again` says so, where the statement makes them, and where they are several: it does
-        not say which of them it concerns.
+        They are resnapshotted if `again` is set, if the statement creates them, and if there are several, because it is
+        unknown which of them it concerns.
         """
         text = self.refusal(reason)
         concerned = tuple(dict.fromkeys((*tables, *(t for t in self.affected.tables if facts.captures(t)))))
@@ -130,7 +130,7 @@ class LoggedStatement:
 
 
 def note_statement(item: DdlItem, facts: HistoryFacts) -> LoggedStatement:
-    """The statement with the tables that it names; what it says of names is noted, whatever the verdict on them."""
+    """Return the statement with the tables that it names; facts about names are noted, whatever the verdict."""
     dialect = dialect_of_session(facts.server.dialect, item.session)
     affected = affected_tables(item.statement, item.db, dialect=dialect)
     if facts.temporary.follow(item, affected):

@@ -23,7 +23,7 @@ from raycdc.source.tables.verdicts import Follow, Ignore, Park, Resnapshot, Rule
 
 @dataclass(frozen=True, slots=True)
 class GivenName:
-    """A name behind all renames of a statement, and the one that its table had `before`; None: no table has it."""
+    """A name after all renames of a statement, and its table's name `before`; None: no table has it."""
 
     statement: LoggedStatement
     name: TableId
@@ -37,7 +37,7 @@ class GivenName:
 def judge_names(
     statement: LoggedStatement, pairs: Sequence[RenameTable], facts: HistoryFacts
 ) -> tuple[MySqlVerdict, ...]:
-    """The verdicts on the captured names that the renames of a statement give and take, each on one of them."""
+    """Return the verdicts on the captured names that the renames of a statement give and take, one each."""
     if statement.dialect.mariadb:
         pairs = [pair for pair in pairs if not facts.temporary.renames(statement.item, pair)]
     names = facts.tools.take_names(pairs)
@@ -47,7 +47,7 @@ def judge_names(
     concerned = [verdict for verdict in verdicts if not isinstance(verdict, Ignore)]
     if len(concerned) < 2:
         return tuple(concerned)
-    # The statement does not say which of several tables it concerns: each one is read anew.
+    # It is unknown which of several tables the statement concerns, so each one is resnapshotted.
     return tuple(Resnapshot(each.reason, each.tables) if isinstance(each, Park) else each for each in concerned)
 
 
@@ -57,12 +57,12 @@ def keeps_its_name(given: GivenName, _: HistoryFacts) -> MySqlVerdict | None:
 
 
 def is_another_name(given: GivenName, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Nobody captures what has the name."""
+    """Ignore a name that is not captured."""
     return None if facts.captures(given.name) else proofs.OF_ANOTHER_NAME
 
 
 def leaves_the_name(given: GivenName, facts: HistoryFacts) -> MySqlVerdict | None:
-    """No table has the name any more: it has ended, but where a tool exchanges its tables one by one."""
+    """End a table whose name is unused now, unless a tool exchanges its tables one by one."""
     if given.before is not None:
         return None
     if given.name not in facts.tables:
@@ -92,7 +92,7 @@ def was_not_captured_before(given: GivenName, facts: HistoryFacts) -> MySqlVerdi
 
 
 def may_have_other_rows(given: GivenName, facts: HistoryFacts) -> MySqlVerdict | None:
-    """A tool's table, but of another one, or the old one that is put back by hand."""
+    """Resnapshot a table replaced by a tool's table of another one, or by the old table that was put back by hand."""
     assert given.before is not None
     shadow, role = given.names.shadows.get(given.before), facts.tools.role(given.before)
     old = role is not None and role[1] == "old" and "/* gh-ost */" not in given.statement.text
@@ -103,7 +103,7 @@ def may_have_other_rows(given: GivenName, facts: HistoryFacts) -> MySqlVerdict |
 
 
 def takes_over_name(given: GivenName, facts: HistoryFacts) -> MySqlVerdict:
-    """A tool's table takes the place of the one that it was made for, with the rows of that."""
+    """Follow the replacement of a table by a tool's copy of it."""
     name, before, captured = given.name, given.before, facts.tables[given.name]
     assert before is not None
     shadow = given.names.shadows.get(before)
@@ -124,7 +124,7 @@ def takes_over_name(given: GivenName, facts: HistoryFacts) -> MySqlVerdict:
     if shadow.comment is not None:
         events = (*events, AlterTableCommentEvent(name, shadow.comment))
     facts.tools.forget(name)
-    # Another table, even where the columns are the same: chunks being read may see the new one half filled.
+    # A different table, even if the columns are equal: chunks being read may see the new one half filled.
     return Follow((TableEffect(name, after, events, replaces=True),))
 
 
@@ -132,11 +132,11 @@ def takes_over_name(given: GivenName, facts: HistoryFacts) -> MySqlVerdict:
 NAME_RULES: tuple[Rule[GivenName, HistoryFacts, MySqlTable], ...] = (
     # Before the rules about a table that comes or goes: none did.
     keeps_its_name,
-    # Before those, too: what happened to it concerns nobody.
+    # Before the rules about a name's present table, which requires that there is one.
     is_another_name,
     # Before the rules about the table that has the name now, because there is one for them.
     leaves_the_name,
-    # Before the one that takes every table without a tool's for one that was not captured.
+    # Before the rule that treats every table without a tool as not captured.
     was_captured_before,
     # Before the rules about tools' tables, which this one knows from all others.
     was_not_captured_before,

@@ -1,7 +1,7 @@
-"""The rules by which each part of a statement is judged that is understood: what it makes of a database, or of a table.
+"""The rules that judge each part of an understood statement: its effect on a database, or on a table.
 
-Parts are judged in order, each when the one before has had its effect. Renames are judged behind the others and all at
-once (`name_rules`), because who had which name before the statement decides.
+Parts are judged in order, each after the effect of the previous one. Renames are judged last and all together
+(`name_rules`), because the names before the statement decide.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raycdc.source.tables.verdicts import Follow, Rule, TableEffect, judge
 
 @dataclass(frozen=True, slots=True)
 class StatementPart:
-    """A part of a statement, with what a database's defaults stand for in the place of the word DEFAULT."""
+    """A part of a statement, with the word DEFAULT replaced by the database's defaults."""
 
     statement: LoggedStatement
     ddl: TableDdl
@@ -69,7 +69,7 @@ def is_of_table(part: StatementPart, facts: HistoryFacts) -> MySqlVerdict:
 
 #: Asked of every part but renames.
 PART_RULES: tuple[Rule[StatementPart, HistoryFacts, MySqlTable], ...] = (
-    # The kinds of parts exclude each other; the last one has rules of its own.
+    # The kinds of parts exclude each other; the last one has its own rules.
     is_of_temporary_table,
     is_of_database,
     is_of_table,
@@ -97,7 +97,7 @@ def is_like_a_temporary_table(part: TablePart, facts: HistoryFacts) -> MySqlVerd
 
 
 def is_not_captured(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None:
-    """The table is a tool's, or of no interest; a tool may give up the table whose name nobody has by that."""
+    """Ignore a table of a tool or without relevance; a tool may give up a table that it had renamed away."""
     ddl = part.ddl
     if facts.captures(ddl.table):
         return None
@@ -115,7 +115,7 @@ def drops_what_nobody_followed(part: TablePart, facts: HistoryFacts) -> MySqlVer
 
 
 def may_have_been_there(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None:
-    """CREATE TABLE IF NOT EXISTS of a table that may have been there before, though nobody knew it here."""
+    """Resnapshot a table of CREATE TABLE IF NOT EXISTS that may have existed before."""
     ddl = part.ddl
     if not isinstance(ddl, CreateTable) or ddl.table in facts.tables or facts.parked.is_made(ddl.table):
         return None
@@ -146,7 +146,7 @@ def changes_the_table(part: TablePart, facts: HistoryFacts) -> MySqlVerdict:
 
 #: Asked in this order of every part that is about a table.
 TABLE_RULES: tuple[Rule[TablePart, HistoryFacts, MySqlTable], ...] = (
-    # Before the next one, because it is asked of tools' tables, too.
+    # Before the next one, which also applies to tools' tables.
     is_like_a_temporary_table,
     # Before all that know the table, or would take it for a new one.
     is_not_captured,

@@ -1,7 +1,6 @@
 """Every reason why a statement of the log, or a part of it, changes no captured table.
 
-A rule that ignores something gives one of these. A statement for which none of them holds is followed, or parks its
-tables.
+A rule that ignores something returns one of these. A statement without such a reason is followed, or parks its tables.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The rules by which a statement of the log is judged as a whole, before its parts are.
+"""The rules that judge a statement of the log as a whole, before its parts.
 
 | subject | rules | last one |
 |---|---|---|
 | a parked table that a statement names | `PARKED_RULES` | it stays parked |
-| a table that a change of rows may concern, which was logged as a statement | `ROWS_RULES` | it is parked |
-| any other statement | `STATEMENT_RULES` | none has a verdict: its parts are judged, by `part_rules` and `name_rules` |
+| a table whose rows may be changed by a logged statement | `ROWS_RULES` | it is parked |
+| any other statement | `STATEMENT_RULES` | without a verdict, its parts are judged by `part_rules` and `name_rules` |
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NamedParked:
 
 
 def name_is_taken_again(named: NamedParked, facts: HistoryFacts) -> MySqlVerdict | None:
-    """A table that has ended may be another one from here on."""
+    """Probe an ended table whose name may belong to another table from here on."""
     if facts.parked[named.table] is not ParkedKind.ENDED:
         return None
     item = named.statement.item
@@ -47,7 +47,7 @@ def name_is_taken_again(named: NamedParked, facts: HistoryFacts) -> MySqlVerdict
 
 
 def leaves_nothing_to_decide(named: NamedParked, facts: HistoryFacts) -> MySqlVerdict | None:
-    """A table that nobody could follow yet is dropped or renamed: nobody has to decide about it any more."""
+    """Remove a table that was never followed and is now dropped or renamed: no decision is needed."""
     item = named.statement.item
     leaves = begins_with("DROP", item.statement) or begins_with("RENAME", item.statement)
     if not leaves or not facts.parked.is_over(named.table):
@@ -61,7 +61,7 @@ def stays_parked(_: NamedParked, __: HistoryFacts) -> MySqlVerdict:
 
 
 PARKED_RULES: tuple[Rule[NamedParked, HistoryFacts, MySqlTable], ...] = (
-    # These two exclude each other: nobody is to decide about a table that has ended.
+    # These two exclude each other: an ended table needs no decision.
     name_is_taken_again,
     leaves_nothing_to_decide,
     stays_parked,
@@ -70,7 +70,7 @@ PARKED_RULES: tuple[Rule[NamedParked, HistoryFacts, MySqlTable], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ReachedTable:
-    """A table that a change of rows may concern; where it does not name it, `unseen` says why nobody knows."""
+    """A table that a change of rows may concern; if it is not named, `unseen` says why that is unknown."""
 
     item: DdlItem
     table: TableId
@@ -118,12 +118,12 @@ ROWS_RULES: tuple[Rule[ReachedTable, HistoryFacts, MySqlTable], ...] = (
 
 
 def is_of_temporary_tables(statement: LoggedStatement, _: HistoryFacts) -> MySqlVerdict | None:
-    """CREATE and DROP TEMPORARY TABLE, and what else is said of a table that its session alone sees."""
+    """Ignore CREATE and DROP TEMPORARY TABLE, and other statements about a temporary table."""
     return proofs.OF_TEMPORARY if statement.of_temporary else None
 
 
 def has_unreadable_names(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
-    """It may be about any followed table that its text mentions."""
+    """Resnapshot every followed table that an unreadable statement mentions."""
     if not statement.mentioned:
         return None
     reason = f"its names cannot be read: {statement.affected.unread}"
@@ -131,7 +131,7 @@ def has_unreadable_names(statement: LoggedStatement, facts: HistoryFacts) -> MyS
 
 
 def merges_tables(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
-    """A MERGE table is made, or gets other tables below it, of which one of the two is captured."""
+    """Park captured tables if a MERGE table over them is created or changed."""
     below = tables_below(statement.text, statement.item.db, statement.dialect)
     merged = [table for table in (*statement.affected.tables, *below) if facts.captures(table)] if below else []
     return statement.refused(facts, MERGED, again=True, tables=merged) if merged else None
@@ -146,7 +146,7 @@ def names_nothing_captured(statement: LoggedStatement, facts: HistoryFacts) -> M
 
 
 def repairs(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Rows of a damaged table that cannot be saved are gone, and nothing logs them."""
+    """Resnapshot repaired tables, because rows that could not be saved are gone, and nothing logs them."""
     if statement.affected.verb != "REPAIR":
         return None
     repaired = tuple(table for table in statement.captured if facts.server.repairs(table))
@@ -157,7 +157,7 @@ def repairs(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | N
 
 
 def may_mean_a_temporary_table(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Nobody knows whether it means the table or a temporary one of its name; a new snapshot is right in both cases."""
+    """Resnapshot a table if the statement may concern a temporary one of its name, which is right in both cases."""
     doubt = facts.temporary.doubt(statement.item, statement.affected)
     if doubt is None:
         return None
@@ -179,7 +179,7 @@ def makes_an_unlogged_table(statement: LoggedStatement, facts: HistoryFacts) -> 
 
 
 def has_an_unknown_session(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Its event has something of the session that this version does not know, by which the text may mean otherwise."""
+    """Park the tables of a statement whose event has an unknown session setting, which may change its meaning."""
     unknown = statement.item.session.unknown
     if not unknown or not (statement.captured or statement.tools):
         return None
@@ -189,7 +189,7 @@ def has_an_unknown_session(statement: LoggedStatement, facts: HistoryFacts) -> M
 
 
 def is_not_understood(statement: LoggedStatement, facts: HistoryFacts) -> MySqlVerdict | None:
-    """The parser knows no such statement, or one that brings rows which the log does not have."""
+    """Park the tables of a statement that is not understood, or that adds rows which the log does not have."""
     parsed = statement.parsed
     if not isinstance(parsed, RefusedStatement):
         return None
@@ -213,15 +213,15 @@ STATEMENT_RULES: tuple[StatementRule, ...] = (
     names_nothing_captured,
     # Before it is parsed, because the parser knows no REPAIR; the next one has nothing to say of it.
     repairs,
-    # Before the rules about what it does to a table: it may be another table.
+    # Before the rules about its effect on a table, because it may concern another table.
     may_mean_a_temporary_table,
     # Before the next one, which asks the server.
     adds_an_unlogged_cascade,
-    # Before those that may follow it: columns are of no use where the log will not have the rows.
+    # Before rules that may follow it: columns are useless if the log will not have the rows.
     makes_an_unlogged_table,
-    # Before it is parsed: nobody knows how its session reads the text.
+    # Before parsing, because the session's reading of the text is unknown.
     has_an_unknown_session,
-    # The last one of the whole statement: behind it, its parts are judged one by one.
+    # The last rule for the whole statement; afterwards its parts are judged one by one.
     is_not_understood,
 )
 

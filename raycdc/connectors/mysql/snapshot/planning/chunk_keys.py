@@ -1,9 +1,8 @@
-"""Which column or columns a table is cut by, and which index leads there.
+"""Chooses the column or columns by which a table is cut, and the index that begins with them.
 
-The chunk key of a table as SQL: one column, or the first columns of its primary key.
-
-Several columns are compared one after the other, as an index over them is ordered. The server's row comparison
-(``(a, b) >= (1, 2)``) means the same, but no server looks it up in an index; written out with AND and OR, all do.
+`KeyColumns` is a table's chunk key as SQL: one column, or the first columns of its primary key. Several columns are
+compared one after the other, in the order of an index over them. The server's row comparison (``(a, b) >= (1, 2)``) is
+equivalent, but no server uses an index for it; written with AND and OR, all do.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from raycdc.source.snapshot.key_intervals import ChunkKey, key_names
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """The columns of a chunk key, in order. Of several none can be NULL: they belong to a primary key."""
+    """The columns of a chunk key, in order. Several columns belong to a primary key, so none of them can be NULL."""
 
     columns: tuple[MySqlColumn, ...]
 
@@ -46,12 +45,12 @@ class KeyColumns:
 
     @property
     def has_null_chunk(self) -> bool:
-        """Whether rows may belong to the chunk of NULL."""
+        """Return True if rows may belong to the chunk of NULL."""
         return any(keys.has_null_chunk(column) for column in self.columns)
 
     @property
     def ordering(self) -> str:
-        """How the server orders the columns' values, as a text that is another one where it orders them otherwise."""
+        """Return a text that changes when the server's order of the columns' values changes."""
         return json.dumps([_ordering(column) for column in self.columns])
 
     def select_list(self) -> str:
@@ -59,7 +58,7 @@ class KeyColumns:
         return ", ".join(keys.select_expression(column) for column in self.columns)
 
     def bound_of(self, cells: Sequence[Any]) -> Bound | None:
-        """The bound in a row selected with `select_list`; cells behind it do not matter."""
+        """Return the bound in a row selected with `select_list`; later cells are ignored."""
         values = [keys.from_server(column, cell) for column, cell in zip(self.columns, cells, strict=False)]
         bound = tuple(value for value in values if value is not None)
         if len(bound) != len(values):
@@ -195,13 +194,13 @@ def chunk_key(table: MySqlTable, named: str | None) -> MySqlColumn | None:
 def best_key(
     connection: Connection[Any], table: MySqlTable, named: str | None, *, chunk_rows: int, several: bool = True
 ) -> ChunkKey | None:
-    """The chunk key's columns, or None for one chunk. The columns that the user `named` win; see `chunk_key` for
-    its errors.
+    """Return the chunk key's columns, or None for one chunk. Columns that the user `named` take precedence.
 
-    Otherwise the first column of the primary key, where an index has it whole. But a value of it may have more rows
-    than a chunk should (tenants, shards, types): on average, then another column of the primary key that an index
-    begins with is taken; or, if there is none, or values differ much in how many rows they have, as many of the first
-    columns as leave few rows to each (where `several` may be).
+    See `chunk_key` for its errors. By default the key is the first column of the primary key, if an index has it
+    completely. But one value of it may have more rows than a chunk should (tenants, shards, types). If that is so on
+    average, another column of the primary key is used that an index begins with. If there is none, or the numbers of
+    rows per value differ much, the first columns are used together, as many as leave few rows per value (if `several`
+    is allowed).
     """
     first = chunk_key(table, named)
     alone = None if first is None else first.name
@@ -243,7 +242,7 @@ def prefix_note(connection: Connection[Any], table: MySqlTable, named: str | Non
 
 
 def _other_key(table: MySqlTable, parts: Sequence[_Part]) -> str | None:
-    """Another column of the primary key by which an index leads to its rows; None: the table is read in one piece."""
+    """Return another column of the primary key with an index; None: the table is read in one piece."""
     leading = {part.column for part in parts if part.number == 1 and part.whole}
     return next(
         (name for name in table.primary_key if name in leading and can_stand_alone(keys.column_named(table, name))),
@@ -252,7 +251,7 @@ def _other_key(table: MySqlTable, parts: Sequence[_Part]) -> str | None:
 
 
 def can_stand_alone(column: MySqlColumn) -> bool:
-    """Whether chunks may follow this column alone; an ENUM has too few values."""
+    """Return True if chunks may follow this column alone; an ENUM has too few values."""
     return keys.key_kind(column) not in (None, KeyKind.LABEL)
 
 

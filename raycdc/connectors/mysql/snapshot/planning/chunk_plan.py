@@ -1,11 +1,10 @@
-"""How far the cutting of one table into chunks is, as a value: planning goes on from it after a restart.
+"""The state of cutting one table into chunks, as a value from which planning continues after a restart.
 
-`raycdc.connectors.mysql.snapshot.planning.chunks` decides where chunks end; here is written down what was decided. The
-state has a plan as JSON of constant size (`ChunkPlan.to_json`), however large the table.
+`raycdc.connectors.mysql.snapshot.planning.chunks` decides where chunks end; this module stores the decisions. The state
+has a plan as JSON of constant size (`ChunkPlan.to_json`), however large the table.
 
-One chunk of a table as the rows that it has: a half-open range of the chunk key.
-
-The planner makes ranges, state and messages have them as splits, and the chunk's reader makes SQL of them.
+A `ChunkRange` is the rows of one chunk: a half-open range of the chunk key. The planner makes ranges, state and
+messages have them as splits, and the chunk's reader turns them into SQL.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _MAX = stored("max", write=keys.bound_to_json, read=keys.bound_from_json)
 
 @dataclass(frozen=True, slots=True)
 class ChunkRange(JsonObject):
-    """Rows whose key lies in [lower, upper); None is unbounded.
+    """Rows whose key is in [lower, upper); None is unbounded.
 
     `includes_null` adds the rows of NULL key: (None, None, includes_null=True) is the whole table. `only_null` is the
-    chunk of NULL alone. `key` names the chunk key's columns, None when the table is one chunk because it has no usable
+    chunk of NULL alone. `key` names the chunk key's columns, None if the table is one chunk because it has no usable
     key.
     """
 
@@ -86,7 +85,7 @@ STATE_VERSION = 1
 
 
 class ChunkPlanPhase(StrEnum):
-    """Whether the cutting has begun, how the inside is cut, and whether it is over."""
+    """The phase of the planning: begun, how the inside is cut, or done."""
 
     START = "start"
     EVEN = "even"
@@ -103,8 +102,9 @@ def _key_to_json(key: KeyColumns | None) -> ChunkKey | None:
 class ChunkPlan(JsonObject):
     """The `queue` holds chunks that were cut and not returned yet; `planned` were returned.
 
-    Of the inside [`next`, `last`) is not cut yet, into chunks of about `rows` rows. `step` is how far a chunk reaches
-    in keys, and `factor` how many estimated rows a row is (0: unknown). `estimate` is how many chunks there may be.
+    Of the inside, [`next`, `last`) is not cut yet, into chunks of about `rows` rows. `step` is the length of a chunk in
+    keys, and `factor` the number of estimated rows per real row (0: unknown). `estimate` is the expected number of
+    chunks.
     """
 
     key: KeyColumns | None = field(metadata=stored(write=_key_to_json, read=lambda _: None))
@@ -124,7 +124,7 @@ class ChunkPlan(JsonObject):
 
     @property
     def done(self) -> bool:
-        """Whether every chunk was returned."""
+        """Return True if every chunk was returned."""
         return self.phase is ChunkPlanPhase.DONE and not self.queue
 
     @property
@@ -134,7 +134,7 @@ class ChunkPlan(JsonObject):
 
     @property
     def inside(self) -> tuple[Bound, Bound]:
-        """Where the part that is not cut yet begins and ends."""
+        """Return the beginning and end of the part that is not cut yet."""
         assert self.next is not None
         assert self.last is not None
         return self.next, self.last
@@ -158,7 +158,7 @@ class ChunkPlan(JsonObject):
         return replace(self, queue=(*self.queue, whole), estimate=1).finished()
 
     def finished(self) -> ChunkPlan:
-        """Nothing of the inside is left."""
+        """Return the plan with nothing of the inside left."""
         return replace(self, phase=ChunkPlanPhase.DONE, next=None, last=None)
 
     def returned(self, count: int) -> tuple[list[ChunkRange], ChunkPlan]:

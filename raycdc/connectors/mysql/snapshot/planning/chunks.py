@@ -1,7 +1,7 @@
 """Planning the chunks of a table: key ranges that cover it exactly once, found by the server.
 
-`ChunkPlanner` plans a table of 100,000 chunks while its first chunks are read, and a restart goes on where planning
-stopped (`chunk_plan`).
+`ChunkPlanner` plans a table of 100,000 chunks while its first chunks are read, and continues after a restart
+(`chunk_plan`).
 
 Chunks are half-open ranges of a key: of one column, or of the first ones of the primary key, compared one after the
 other (`key_columns`). Their bounds may name fewer columns than the key has. The first ones are the chunk of NULL (when
@@ -10,26 +10,21 @@ outside later belongs to them, so every other chunk is bounded on both sides. Th
 strategies:
 
 * ``even``: arithmetic steps over an integer key; no query per chunk, but sparse or skewed keys make uneven chunks.
-* ``uneven``: the server walks its index and says where each chunk of `chunk_rows` rows ends: exact sizes, and by the
-  end it has read the whole index once, chunk by chunk.
-* ``sampled``: the optimizer's estimates say where (`range_estimates`); some probes per chunk, however large the table.
+* ``uneven``: the server walks its index to find the end of each chunk of `chunk_rows` rows: exact sizes, but the whole
+  index is read once, chunk by chunk. // * ``sampled``: the optimizer's estimates find it (`range_estimates`); some
+  probes per chunk, however large the table.
 * ``auto``: one chunk for a small table, ``even`` for a dense integer primary key, ``sampled`` for a large table, else
   ``uneven``.
 
-An index must begin with the key, or every chunk would scan the table. Bounds are compared and ordered by the server
-alone. A planner that is asked twice from the same state may give other bounds (the table changed); chunks count from
-the moment they are in the enumerator's state.
+An index must begin with the key, or every chunk would scan the table. Only the server compares and orders bounds.
+Planning twice from the same state may give other bounds (the table changed); chunks are final once they are in the
+enumerator's state.
 
-Finding the end of a chunk without reading it: the optimizer is asked how many rows a range of keys has.
-
-``EXPLAIN`` of a range over an index makes InnoDB look at a few pages at both ends of it ("index dive"), so its cost
-does not grow with the table. The answer is near the truth up to a constant of the server (InnoDB doubles what it
-extrapolates), which is found by counting the rows of one chunk once.
-
-A bound is aimed at with `key_space`, estimated, and aimed at again: a step as long as the last chunk's is usually
-right at once. An estimate decides how large a chunk is, and nothing else.
-
-Keys of a table as the server finds them by an index: its ends, and where a number of rows ends.
+``sampled`` finds the end of a chunk without reading it, by the optimizer's estimate of the rows in a key range.
+``EXPLAIN`` of a range over an index makes InnoDB read a few pages at both ends of it ("index dive"), so its cost does
+not grow with the table. The estimate is accurate up to a constant factor of the server (InnoDB doubles its
+extrapolation), which is found by counting the rows of one chunk once. A bound is guessed with `key_space`, estimated,
+and guessed again: the step of the last chunk usually fits immediately. An estimate only decides how large a chunk is.
 """
 
 from __future__ import annotations
@@ -58,7 +53,7 @@ TRIES_MAX = 24
 TOLERANCE = 1.4
 #: Rows of one chunk are counted, up to this many times as many as it should have, to learn what estimates are worth.
 _COUNTED_FACTOR = 6
-#: The step grows or shrinks at most so much from one estimate to the next.
+#: The greatest factor by which the step grows or shrinks between two estimates.
 _STEP_FACTOR_MAX = 16
 
 
@@ -66,8 +61,8 @@ _STEP_FACTOR_MAX = 16
 class IndexedKey:
     """A chunk key with the table and the index that begins with it, as SQL names.
 
-    `prefix` are values of the first columns: then only the keys that begin with them are meant, and bounds are values
-    of the column behind.
+    `prefix` are values of the first columns: then only the keys that begin with them are included, and bounds are
+    values of the next column.
     """
 
     table: str
@@ -95,7 +90,7 @@ def estimate(connection: Connection[Any], key: IndexedKey, lower: Bound, upper: 
 
 
 def count(connection: Connection[Any], key: IndexedKey, lower: Bound, upper: Bound, *, most: int) -> int:
-    """How many rows have keys in [lower, upper), counted up to `most`."""
+    """Return the number of rows with keys in [lower, upper), counted up to `most`."""
     condition = key.columns.range_condition(lower, upper)
     rows = query(
         connection, f"SELECT COUNT(*) FROM (SELECT 1 FROM {key.source} WHERE {condition} LIMIT {most}) counted"
@@ -106,7 +101,10 @@ def count(connection: Connection[Any], key: IndexedKey, lower: Bound, upper: Bou
 def factor_of(
     connection: Connection[Any], key: IndexedKey, lower: Bound, last: Bound, *, rows: int, step: int
 ) -> float:
-    """How many estimated rows a row is, from one chunk of `rows` rows behind `lower`; see `next_bound`."""
+    """Return the number of estimated rows per real row, from one chunk of `rows` rows after `lower`.
+
+    See `next_bound`.
+    """
     chunk = next_bound(connection, key, lower, last, wanted=rows, step=step)
     if chunk is None:
         return 1.0
@@ -118,7 +116,7 @@ def factor_of(
 
 
 def even_step(key: KeyColumns, lower: Bound, last: Bound, *, chunk_rows: int, rows: int) -> int:
-    """How far a chunk reaches in the first column, if the keys of the `rows` rows are spread evenly."""
+    """Return the length of a chunk in the first column, if the keys of the `rows` rows are spread evenly."""
     ends = (end[0] if isinstance(end, tuple) else end for end in (lower, last))
     low, high = (key_space.to_number(key.columns[0], end) for end in ends)
     return 1 if low is None or high is None else max(1, (high - low) * chunk_rows // rows)
@@ -127,10 +125,10 @@ def even_step(key: KeyColumns, lower: Bound, last: Bound, *, chunk_rows: int, ro
 def next_bound(
     connection: Connection[Any], key: IndexedKey, lower: Bound, last: Bound, *, wanted: int, step: int
 ) -> tuple[Bound, int] | None:
-    """A bound between `lower` and `last` with about `wanted` (estimated) rows from `lower` to it, and the step taken.
+    """Return a bound with about `wanted` (estimated) rows from `lower` to it, and the step taken.
 
-    Of a key of several columns the first that has such a bound counts: behind one value of it, or, where that value has
-    too many rows, among them. None when the index must be walked.
+    With a key of several columns, the first column that has such a bound is used: after one value of it, or, if that
+    value has too many rows, among them. None if the index must be walked.
     """
     if not isinstance(lower, tuple):
         assert not isinstance(last, tuple)
@@ -145,7 +143,7 @@ def next_bound(
             left = estimate(connection, key, lower, end)
             if left <= wanted * TOLERANCE:
                 return end, step
-            # Not beyond `last`, whatever was inserted behind it.
+            # Not after `last`, even if rows were inserted there.
             top = last[depth] if last[:depth] == lower[:depth] else _first_value(connection, group, "DESC")
             low, high = (key_space.to_number(group.column, value) for value in (lower[depth], top))
             aimed = 1 if low is None or high is None else max(1, (high - low) * wanted // left)
@@ -166,7 +164,7 @@ def next_bound(
 def _behind(
     connection: Connection[Any], key: IndexedKey, values: tuple[KeyValue, ...], last: tuple[KeyValue, ...]
 ) -> tuple[KeyValue, ...]:
-    """Where the keys that begin with `values` end: in front of the next ones, or at `last`."""
+    """Return the end of the keys that begin with `values`: the next keys, or `last`."""
     rows = query(
         connection,
         f"SELECT {key.columns.select_list()} FROM {key.source} WHERE {key.columns.behind(values)} "
@@ -177,7 +175,7 @@ def _behind(
 
 
 def _first_value(connection: Connection[Any], key: IndexedKey, direction: Literal["ASC", "DESC"]) -> KeyValue:
-    """The least or the greatest value of the column behind the prefix, of which there are rows."""
+    """Return the least or the greatest existing value of the column after the prefix."""
     rows = query(
         connection,
         f"SELECT {keys.select_expression(key.column)} FROM {key.source} WHERE {key.columns.within(key.prefix)} "
@@ -219,7 +217,7 @@ def find_bound(
             aim = low + max(1, min((high - low) // 2, int((at - origin) * wanted / rows)))
             continue
         if rows <= 1 and (first := _next_key(connection, key, bound, last)) is not None:
-            # Nothing up to here: steps count from where keys go on.
+            # There are no keys up to here, so steps count from the next key.
             origin = max(origin, first)
         low = max(low, at, origin)
         grown = min(_STEP_FACTOR_MAX, max(1.5, wanted / max(rows, 1)))
@@ -231,7 +229,7 @@ def find_bound(
 def _bound_at(
     connection: Connection[Any], key: IndexedKey, at: int, lower: KeyValue, last: KeyValue
 ) -> tuple[KeyValue, int] | None:
-    """A bound at or behind `at`, strictly between `lower` and `last`, and where it is."""
+    """Return a bound at or after `at`, strictly between `lower` and `last`, and its number."""
     value = key_space.from_number(key.column, at)
     if value is None:
         return None
@@ -258,7 +256,7 @@ def _bound_at(
 
 
 def _next_key(connection: Connection[Any], key: IndexedKey, bound: KeyValue, last: KeyValue) -> int | None:
-    """Where the first key at or behind `bound` is."""
+    """Return the number of the first key at or after `bound`."""
     rows = query(
         connection,
         f"SELECT {keys.select_expression(key.column)} FROM {key.source} "
@@ -280,7 +278,7 @@ def end_key(connection: Connection[Any], source: str, key: KeyColumns, order: Li
 
 
 def has_more_than(connection: Connection[Any], source: str, key: KeyColumns, *, rows: int) -> bool:
-    """Whether the table `source` has more than so many rows. The server reads that many of its index."""
+    """Return True if the table `source` has more than `rows` rows. The server reads that many index entries."""
     return bool(query(connection, f"SELECT 1 FROM {source} ORDER BY {key.order()} LIMIT 1 OFFSET {rows}"))
 
 
@@ -344,9 +342,9 @@ class NoIndexError(ConfigError):
 
 
 class ChunkPlanner:
-    """Plans one table's chunks, by queries that `next_chunks` makes on what `connect` gives it. Not thread-safe.
+    """Plans one table's chunks, with queries in `next_chunks` on connections from `connect`. Not thread-safe.
 
-    `plan`, after a call of `next_chunks`, is the planning behind the chunks that were returned.
+    `plan`, after a call of `next_chunks`, is the state of planning after the returned chunks.
     """
 
     def __init__(
@@ -383,7 +381,7 @@ class ChunkPlanner:
         return chunks
 
     def leave_whole(self) -> None:
-        """Make one chunk of what is left: the server cannot be asked where to cut it."""
+        """Make one chunk of the rest, because the server cannot say where to cut it."""
         self.plan = self.plan.with_rest_as_one()
 
     def _begun(self, connection: Connection[Any], plan: ChunkPlan) -> ChunkPlan:
@@ -410,13 +408,13 @@ class ChunkPlanner:
         return plan.finished() if lowest == highest else plan
 
     def _is_small(self, connection: Connection[Any], key: KeyColumns, size: TableSize, chunk_rows: int) -> bool:
-        """Whether one chunk holds the table; the server's estimate may be off by half, so it is asked again."""
+        """Return True if one chunk holds the table; the server's estimate may be off by half, so it is verified."""
         return size.rows <= 4 * chunk_rows and not has_more_than(connection, self._source, key, rows=chunk_rows)
 
     def _chosen(self, plan: ChunkPlan, key: KeyColumns, size: TableSize) -> ChunkPlan:
         """The plan with the strategy that cuts the inside, and with an estimate of how many chunks it makes."""
         strategy = self._settings.strategy
-        # Not YEAR: the server reads a year below 100 as one of this century or the last.
+        # Not for YEAR: the server treats a year below 100 as one of this century or the last.
         years = any(column.shape.base == "year" for column in key.columns)
         lowest, highest = plan.inside
         whole_numbers = isinstance(lowest, int) and isinstance(highest, int) and not years
@@ -479,13 +477,13 @@ def _cut_evenly(plan: ChunkPlan, count: int) -> ChunkPlan:
 
 
 def _cut_by_index(connection: Connection[Any], plan: ChunkPlan, key: IndexedKey) -> ChunkPlan:
-    """One chunk of `rows` rows."""
+    """Cut one chunk of `rows` rows."""
     bound = bound_behind(connection, key, *plan.inside, rows=plan.rows)
     return plan.with_rest_as_one() if bound is None else plan.cut(bound)
 
 
 def _cut_by_estimates(connection: Connection[Any], plan: ChunkPlan, key: IndexedKey) -> ChunkPlan:
-    """One chunk that the optimizer takes for one of `rows` rows; by the index where it has no idea."""
+    """Cut one chunk of estimated `rows` rows; by the index if there is no estimate."""
     lower, last = plan.inside
     factor = plan.factor or factor_of(connection, key, lower, last, rows=plan.rows, step=plan.step)
     plan = replace(plan, factor=factor)

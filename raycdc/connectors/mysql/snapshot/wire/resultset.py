@@ -1,19 +1,17 @@
 """Result sets to Arrow over the binary protocol of prepared statements, on the raw socket of a pymysql connection.
 
-The statement is prepared and executed once; from then on bytes are received in bulk into one buffer, a compiled scan
-finds the packet boundaries, and a compiled loop decodes whole stretches of packets into a column arena
-(`columns.TableArena`, the one the log uses: equal values give equal bytes; text comes in the columns' own character
-sets, so that it is converted by the same code too). The binary protocol was chosen by
-measurement: the server sends about twice the rows per second of the text protocol and floats arrive exactly.
+The statement is prepared and executed once. Then bytes are received in bulk into one buffer, a compiled scan finds the
+packet boundaries, and a compiled loop decodes many packets at a time into a column arena (`columns.TableArena`, which
+the log uses, too: equal values give equal bytes; text comes in the columns' own character sets, so that the same code
+converts it). The binary protocol was chosen by measurement: the server sends about twice the rows per second of the
+text protocol and floats arrive exactly.
 
 Theory of operation: ``recv → scan (packets complete?) → decode (arena full?) → batch``. A payload of 16 MB or more
-comes in several packets and is joined in the buffer first. The connection is usable again after the last batch or
-after an error the *server* reported; when the caller leaves in between, or the network breaks, it is closed.
+comes in several packets and is joined in the buffer first. The connection can be used again after the last batch, or
+after an error that the *server* reported. If the caller stops in between, or the network breaks, it is closed.
 
-Packets of the client/server protocol, received in bulk from the raw socket of a pymysql connection.
-
-pymysql sends commands and knows how to log in; answers of volume are received here: large reads into one
-buffer, packet boundaries found by a compiled scan. Used by `resultset`; one thread at a time.
+`PacketReceiver` receives packets of the client/server protocol from the raw socket of a pymysql connection, which
+handles commands and login. One thread at a time.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ from raycdc.core.activity import note_statement
 from raycdc.errors import DataError, SchemaMismatchError, SourceUnavailableError, TableChangedError
 from raycdc.model import TableId
 
-#: First size of the buffer, and so the most that is asked of the socket at once.
+#: The initial size of the buffer, and the most requested from the socket in one call.
 RECEIVE_BYTES = 1 << 20
 #: A row may be as long as the largest ``max_allowed_packet`` a server takes.
 ROW_BYTES_MAX = 1 << 30
@@ -91,9 +89,9 @@ class PacketReceiver:
         return reason
 
     def join_long(self) -> int:
-        """Join a payload that spans packets at `start` behind one header; returns its end. The rest moves behind it.
+        """Join a payload that spans packets at `start` behind one header; return its end.
 
-        Blocks until the payload is complete.
+        The following bytes are moved. Blocks until the payload is complete.
         """
         pieces, at = [], 0
         while True:
@@ -217,8 +215,8 @@ def stream_query(
     """Run `sql`, whose columns are those of `table` in order, and yield its rows in batches.
 
     Batches hold at most ``rows_max`` rows and about ``bytes_max`` bytes of `arena` (one row may exceed it). Blocks in
-    the socket with the GIL released. `sql` goes out as it is: no parameters. Raises `SourceError` for what the server
-    reports, `SourceUnavailableError` when the connection breaks, `TableChangedError` when the columns do not fit.
+    the socket with the GIL released. `sql` is sent unchanged, without parameters. Raises `SourceError` for the server's
+    errors, `SourceUnavailableError` when the connection breaks, `TableChangedError` when the columns do not match.
     """
     arena = arena or arena_for(table)
     receiver = PacketReceiver(connection)
@@ -233,7 +231,7 @@ def stream_query(
         yield from _batches(receiver, plan_columns(fields, arena, str(table.id)), arena)
         finished = True
     except pymysql.Error as cause:
-        # An error packet ends the command; the session goes on.
+        # An error packet ends the command; the session continues.
         finished = not isinstance(cause, pymysql.err.InterfaceError) and connection.open
         raise query_error(connection, sql, cause) from cause
     except OSError as cause:
@@ -288,7 +286,7 @@ def warm_up() -> None:
 
 
 def plan_columns(fields: list[WireField], arena: TableArena, name: str) -> SentPlan:
-    """How each column of the result set is read and written. Raises `TableChangedError` where they do not fit."""
+    """Return how each column of the result set is read and written. Raises `TableChangedError` if they do not match."""
     if len(fields) != len(arena.table.columns):
         raise TableChangedError(f"{name}: the query has {len(fields)} columns instead of {len(arena.table.columns)}")
     steps, rows = [], []
@@ -381,7 +379,7 @@ def _execute(connection: Connection[Any], receiver: PacketReceiver, statement: i
         begin, stop = receiver.next_packet()
         if stop - begin < _DEFINITION_BYTES_MIN:
             raise ValueError("a definition of a column is cut short")
-        # The definition ends in type (1), flags (2), decimals (1), filler (2), behind names of any length.
+        # The definition ends in type (1), flags (2), decimals (1), filler (2), after names of any length.
         type_code = int(receiver.data[stop - 6])
         flags = int.from_bytes(receiver.data[stop - 5 : stop - 3].tobytes(), "little")
         fields.append(WireField(type_code, bool(flags & FLAG.UNSIGNED)))
@@ -431,7 +429,7 @@ _Planned = tuple[int, int, int, int, int]
 
 
 def _planned(wire: WireField, arena: TableArena, index: int) -> _Planned | None:  # noqa: PLR0911  one per form
-    """How `wire` comes into column `index` of the arena, or None when it cannot."""
+    """Return how `wire` is converted to column `index` of the arena, or None if it cannot be."""
     layout, column, code = arena.layout.columns[index], arena.table.columns[index], wire.type_code
     match layout.form:
         case ArenaColumnKind.FLOAT32 if code == FIELD_TYPE.FLOAT:

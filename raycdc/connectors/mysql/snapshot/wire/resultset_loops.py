@@ -26,14 +26,14 @@ MALFORMED = 5
 COLUMN_FAILED = 6  # a column cannot hold a value
 BLOCK_FULL = 7  # inside the loops: the block is full
 
-# What `scan_packets` saw last.
+# The results of `scan_packets`.
 SCAN_MORE = 0
 SCAN_END = 1
 SCAN_LONG = 2
 
 #: Payload length that says "the payload continues in the next packet".
 PACKET_MAX = 0xFFFFFF
-#: Bytes that must be readable behind the last packet: fixed-width reads are checked once per value, not per byte.
+#: Bytes that must be readable after the last packet: fixed-width reads are checked once per value, not per byte.
 SLACK = 64
 #: Bytes of packets in a block, which stay in the cache until all columns are written.
 _BLOCK_BYTES = 64 << 10
@@ -43,8 +43,8 @@ _BLOCK_BYTES = 64 << 10
 def scan_packets(data: Any, start: Any, end: int, position: Any) -> int:
     """Walk over complete packets; `position[0]` becomes the end of the last one.
 
-    Returns `SCAN_END` behind an EOF or error packet (then `position[1]` is its start), `SCAN_LONG` at a packet that
-    is only the first part of a payload, `SCAN_MORE` when the bytes ran out.
+    Returns `SCAN_END` after an EOF or error packet (then `position[1]` is its start), `SCAN_LONG` at the first packet
+    of a longer payload, `SCAN_MORE` when more bytes are needed.
     """
     at = start
     while at + 4 <= end:
@@ -109,7 +109,7 @@ def _walk_row(
         length = np.int64(data[p])
         p += 1
         if length >= 251:
-            # Bytes behind the packet are there to be read (SLACK), but make no row.
+            # Bytes after the packet can be read (SLACK), but belong to no row.
             length, width = _length_at(data, p - 1)
             p += width - 1
         if length < 0 or length > stop - p:
@@ -126,7 +126,7 @@ def _walk_packets(
     data: Any, start: Any, end: Any, steps: Any, at: Any, size: Any, valid: Any, has_null: Any, limits: Any,
     position: Any, after: Any,
 ) -> Any:  # fmt: skip
-    """Walk over packets to the end of a block; returns (reason, rows). `after` is `position` behind the block."""
+    """Walk over packets to the end of a block; return (reason, rows). `after` is `position` after the block."""
     rows_max, row_bytes, bytes_max = limits[0], limits[1], limits[2]
     block_rows = at.shape[1]
     packet = start
@@ -168,12 +168,12 @@ def decode_rows(
     data: Any, start: Any, end: Any, steps: Any, plan: Any, at: Any, size: Any, arena: Any, limits: Any, position: Any,
     after: Any,
 ) -> Any:  # fmt: skip
-    """Decode packets from `start` into the arena, until something needs the caller.
+    """Decode packets from `start` into the arena, until the caller must act.
 
     `position` is (start of the first packet not consumed, next row, text bytes of the batch) and is updated; `limits`
-    is (rows, bytes of one row without its text, bytes of the batch). The row that passes a limit is still taken.
-    `at`, `size` and `after` are scratch memory. Returns one of the reasons above; after COLUMN_FAILED the arena's
-    counters say which column failed and why.
+    is (rows, bytes of one row without its text, bytes of the batch). The row that exceeds a limit is included. `at`,
+    `size` and `after` are scratch memory. Returns one of the reasons above; after COLUMN_FAILED the arena's counters
+    say which column failed and why.
     """
     losses, counters = arena.losses, arena.counters
     while True:

@@ -1,4 +1,4 @@
-"""What Arrow's arrays lack: which of their values cannot be turned, and Python values of those that Python lacks."""
+"""Additions to Arrow's arrays: finding values that cannot be converted, and Python values that Python's types lack."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def with_lost_values(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
 
 
 def is_masked(batch: pa.RecordBatch) -> bool:
-    """Whether masks were applied to the batch; applying them a second time would change the values again."""
+    """Return True if masks were applied to the batch; applying them a second time would change the values again."""
     return _MASKED in (batch.schema.metadata or ())
 
 

@@ -1,4 +1,4 @@
-"""Who reads and who writes: the driver's own process, Ray's actors, or Spark's tasks."""
+"""The engines that read and write: the driver's own process, Ray's actors, or Spark's tasks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ _WRITERS = {EngineName.SPARK: "Spark", EngineName.DRIVER: "this process"}
 
 @dataclass(frozen=True, slots=True)
 class EngineRows:
-    """Rows of epochs in the sink: those that a run `read`, by who did, and the `written` ones of all targets.
+    """Rows of epochs in the sink.
 
-    The two sums differ where rows go to several targets or to none, and where an earlier run had read them.
+    The rows that a run `read`, by engine, and the `written` ones of all targets, by engine.
+
+    The two sums differ if rows go to several targets or to none, and if an earlier run had read them.
     """
 
     read: RowsBy = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""Words for rows and values where people read them: errors, reasons why a table is parked, warnings, events, logs.
+"""Removes values of rows from texts for people: errors, reasons for parked tables, warnings, events, logs.
 
-Such texts go to terminals, logs, tickets and chats, so none has a value of a row, of its key neither, whether masks
-hide something or not. A text names the table, the column, the *names* of the key's columns and the place in the log;
-whole rows are in the dead letters (``pipeline.on_bad_record``), in files that only their owner reads. A text of a
-library or a server, which may quote what it refuses, passes `without_quotations`, or is left out. Pure.
+Such texts go to terminals, logs, tickets and chats, so none has a value of a row or of its key, with or without masks.
+A text names the table, the column, the *names* of the key's columns and the position in the log; whole rows are in the
+dead letters (``pipeline.on_bad_record``), in files that only their owner can read. A text of a library or a server,
+which may quote the refused value, passes through `without_quotations`, or is left out. Pure.
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ def key_named(names: Iterable[str]) -> str:
 
 
 def without_quotations(text: str) -> str:
-    """`text` of a server or library that refuses a value, without what stands in quotes, and without numbers."""
+    """Return the `text` of a server or library that refuses a value, without its quoted parts and numbers."""
     return _NUMBER.sub(_INSTEAD, _QUOTED.sub(_INSTEAD, text))

@@ -10,8 +10,9 @@ _STANDALONE = re.compile(r"spark://\[?([^,\]]+?)\]?:(\d+)")
 
 
 def own_address(master: str, conf: Mapping[str, str]) -> str:
-    """``spark.driver.host`` where somebody has set it, else the address of the interface that leads to a standalone
-    master; empty where neither is known.
+    """Return ``spark.driver.host`` if it is set, otherwise the address of the interface towards a standalone master.
+
+    Empty if neither is known.
     """
     if given := conf.get("spark.driver.host", ""):
         return given

@@ -1,12 +1,12 @@
-"""Fetches Java artifacts by coordinates through the Ivy inside Spark, so that no build tool of Java's is needed.
+"""Fetches Java artifacts by coordinates through the Ivy inside Spark, so no Java build tool is needed.
 
-``python -m raycdc.spark.artifacts FOLDER GROUP:NAME:VERSION…`` puts the named artifacts and what they need into
-FOLDER, leaving out libraries that Spark itself ships (the newer of two on one class path is a matter of luck). A mirror
-of one's own goes into an Ivy settings file named by ``RAYCDC_IVY_SETTINGS``.
+``python -m raycdc.spark.artifacts FOLDER GROUP:NAME:VERSION…`` puts the named artifacts and their dependencies into
+FOLDER, without libraries that Spark itself ships (of two versions on one class path either may be used). An own mirror
+can be given in an Ivy settings file named by ``RAYCDC_IVY_SETTINGS``.
 
-Each jar must have the SHA-256 that ``artifacts.lock`` beside this module has for it, whatever the mirror sent. After a
-version was raised, ``python -m raycdc.spark.artifacts --pin GROUP:NAME:VERSION…`` fetches the artifacts and adds their
-hashes to that file; lines of versions that nobody fetches any more are taken out by hand.
+Each jar must have the SHA-256 of ``artifacts.lock`` next to this module, whichever mirror sent it. After a version was
+raised, ``python -m raycdc.spark.artifacts --pin GROUP:NAME:VERSION…`` fetches the artifacts and adds their hashes to
+that file; unused lines are removed by hand.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 
 from raycdc.errors import ExitCode, RaycdcError
 
-#: Asks Spark's resolver, in a JVM that only copies jars into a folder: by Spark's settings (``spark.jars.packages``)
-#: it would have them on its class path before anybody has compared them. Runs in a process of its own.
+#: Calls Spark's resolver, in a JVM that only copies jars into a folder: with Spark's settings (``spark.jars.packages``)
+#: the jars would be on the class path before they are checked. Runs in its own process.
 _RESOLVE = """
 import sys
 from pyspark import SparkConf
@@ -50,7 +50,7 @@ _LOG_LINES = 25
 
 
 class ArtifactError(RaycdcError):
-    """A Java artifact could not be had, or is another one than it should be."""
+    """A Java artifact is unavailable, or differs from its hash."""
 
     exit_code = ExitCode.CONFIG
     cure = (
@@ -81,11 +81,11 @@ def java_command() -> str:
 def fetch(
     into: Path, coordinates: Sequence[str], *, only: str = "*.jar", exclude: Sequence[str] = (), complete: bool = False
 ) -> list[Path]:
-    """Put the jars of `coordinates` and of what they depend on into `into`; returns those that match `only`.
+    """Put the jars of `coordinates` and their dependencies into `into`; return those that match `only`.
 
-    Downloads; blocks up to minutes. `exclude` names dependencies (``group:name``) to do without. Jars of libraries
-    that Spark ships are left out, unless `complete`: for a program with a class path of its own. `ArtifactError` when
-    one cannot be had, or has not the hash of `LOCK`; `into` then gets none.
+    Downloads; may block for minutes. `exclude` names dependencies (``group:name``) to leave out. Jars of libraries that
+    Spark ships are left out, unless `complete`: for a program with its own class path. Raises `ArtifactError` if one is
+    unavailable, or differs from the hash in `LOCK`; `into` then gets none.
     """
     with _resolved(coordinates, exclude) as jars:
         shipped = set() if complete else _shipped_with_spark()
@@ -133,7 +133,7 @@ def _digest(jar: Path) -> str:
 
 @contextmanager
 def _resolved(coordinates: Sequence[str], exclude: Sequence[str]) -> Iterator[list[Path]]:
-    """The jars of `coordinates` and of what they depend on, until the block ends."""
+    """Yield the jars of `coordinates` and their dependencies, which exist until the block ends."""
     java_command()
     with tempfile.TemporaryDirectory(prefix="raycdc-ivy-") as scratch:
         words = [",".join(coordinates), ",".join(exclude), scratch, os.environ.get("RAYCDC_IVY_SETTINGS", "")]
@@ -166,8 +166,9 @@ def _shipped_with_spark() -> set[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``FOLDER COORDINATES…`` or ``--pin COORDINATES…``: fetch, print what was fetched; one that begins with a minus
-    (``-GROUP:NAME``) is a dependency to do without.
+    """Run ``FOLDER COORDINATES…`` or ``--pin COORDINATES…``: fetch the artifacts and print them.
+
+    One that begins with a minus (``-GROUP:NAME``) is a dependency to leave out.
     """
     folder, *words = arguments
     coordinates = [word for word in words if not word.startswith("-")]

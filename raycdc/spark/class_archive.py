@@ -1,7 +1,7 @@
 """An archive of the classes that Spark loads, so that its JVM maps them instead of reading and checking them again.
 
-Made once per machine (`make_class_archive`; `make setup` does) and used by every session that finds one. Measured:
-starting a session costs 4.7 instead of 9.2 CPU-seconds. The JVM ignores an archive that does not fit its class path, so
+It is made once per machine (`make_class_archive`; `make setup` calls it) and used by every later session. Measured:
+starting a session takes 4.7 instead of 9.2 CPU-seconds. The JVM ignores an archive that does not fit its class path, so
 a wrong one costs time, never correctness; the name holds what it depends on all the same. One that another user could
 have written is not used, because its code would run.
 
@@ -24,7 +24,7 @@ def use(java: str, jars: Sequence[Path]) -> tuple[str, ...]:
 
 
 def archive_path(java: str, jars: Sequence[Path]) -> Path:
-    """Where the archive for this Java, Spark and these `jars` is, or will be."""
+    """Return the path of the archive for this Java, Spark and these `jars`, which may not exist yet."""
     import pyspark
 
     root = user_cache() / "spark-classes"

@@ -1,7 +1,7 @@
-"""Spark's Python daemon without its slowest line; named by ``spark.python.daemon.module``.
+"""Spark's Python daemon without its slowest line; used through ``spark.python.daemon.module``.
 
-Each task of pyspark 4.1 calls `importlib.invalidate_caches`, which reads the directories of all zip files on
-`sys.path` again: about 100 ms per task. Nothing on that path changes while a pipeline runs.
+Each task of pyspark 4.1 calls `importlib.invalidate_caches`, which reads the directories of all zip files on `sys.path`
+again: about 100 ms per task. That path does not change while a pipeline runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Segments whose rows were gone through: filtered, with the columns that Spark computes beside the table's own.
+"""Derived segments: filtered rows, with columns that Spark computes in addition to the table's own.
 
 For each segment of a transformed table one *derived* segment, written by the task that read it: Python reads the
 columns that expressions use and hands them to the JVM, which computes, row for row and in order, and hands back only
@@ -59,14 +59,15 @@ from raycdc.transform import ResolvedTransform
 from raycdc.transform.resolved import COMPUTED, META_LOGICAL
 
 _KEEP = "_raycdc_keep"
-#: Number of the first expression that failed on a row, in a job that goes on then; -1 where none did.
+#: The column with the number of the first expression that failed on a row, in a job that continues then; -1 if none
+#: did.
 _FAILED = "_raycdc_failed"
 #: By which a failed job says that no value was to blame: its memory, a worker that died, a segment, or our own code.
 _NO_VALUES = ("OutOfMemoryError", "ExecutorLostFailure", "Python worker exited unexpectedly", "raycdc/spark/")
 #: An error's name in a text of Spark, and the line with which the traceback of a user's function ends.
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]")
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))(?::|$)")
-#: What reading from a JVM raises that ends meanwhile.
+#: The errors of reading from a JVM that ends meanwhile.
 _CUT_OFF = (ConnectionError, EOFError, pa.ArrowInvalid)
 _STORED_META = tuple(field.name for field in META_FIELDS)
 
@@ -75,14 +76,14 @@ IN_PROCESS_BYTES_MAX = 4 << 20
 
 
 class Deriver(MadeSegments):
-    """Makes derived segments in `folder`, on the Spark session that `session` gives. Callable from any thread.
+    """Makes derived segments in `folder`, on the Spark session that `session` returns. Callable from any thread.
 
-    Where Spark's tasks run elsewhere, this process reads the columns that expressions use and writes the segments,
-    which are served from here (`raycdc.runtime.spools`): nobody would find what a task wrote wherever Spark put it.
+    If Spark's tasks run on other machines, this process reads the columns that expressions use and writes the segments,
+    and serves them (`raycdc.runtime.spools`): files that a task wrote there could not be found.
 
-    `upsert`: the sink keeps the last row of each key, so an update's rows need not say what it became. An expression
-    that fails on a value ends its job; the rows are then gone through by expressions that tell where they failed, and
-    `records` says what becomes of such rows.
+    `upsert`: the sink keeps the last row of each key, so the after-image of an update is enough. An expression that
+    fails on a value ends its job; the rows are then processed again by expressions that report the failing rows, and
+    `records` decides what happens to these.
     """
 
     def __init__(
@@ -99,15 +100,15 @@ class Deriver(MadeSegments):
         self._access = access
         self._upsert = upsert
         self._records = records or BadRecords(upsert=upsert)
-        #: The session in which failures are caught, and the one that it was made of.
+        #: The session in which failures are caught, and the session from which it was made.
         self._second: tuple[Any, Any] = (None, None)
         self._local = str(session().sparkContext.master).startswith("local")
 
     def __call__(self, segments: Sequence[Segment], resolved: ResolvedTransform, epoch: int) -> list[FilteredSegment]:
-        """The derived segment of each, with its view if it had one; None for one of which the filter leaves nothing.
+        """Return the derived segment of each, with its view if it had one; None if the filter leaves no row.
 
-        `SegmentUnavailableError` when one cannot be read now, `DataError` when an expression fails on a value and
-        `BadRecords` want no more, `SparkLostError` where Spark's JVM ended.
+        Raises `SegmentUnavailableError` if one cannot be read now, `DataError` if an expression fails on a value and
+        `BadRecords` allows no more, and `SparkLostError` if Spark's JVM ended.
         """
         if not verify_segments(segments, access=self._access):
             raise SegmentUnavailableError(f"A segment of {resolved.table} is not there now.")
@@ -166,7 +167,7 @@ class Deriver(MadeSegments):
             raise cause
 
     def _delete_files_of(self, task: _Task) -> None:
-        """Files of parts of `task` that succeeded before another one failed."""
+        """Delete the files of those parts of `task` that succeeded before another one failed."""
         for path in self._folder.glob(f"*derived-{task.run}-*"):
             path.unlink(missing_ok=True)
 
@@ -195,7 +196,10 @@ class Deriver(MadeSegments):
         return [made for segment in segments for made in self._here([segment], task, spark)]
 
     def _here(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[FilteredSegment]:
-        """In this process, but for what the JVM computes: a way through Python workers costs more than so few rows."""
+        """Process the segments in this process, except for the expressions in the JVM.
+
+        Python workers cost more for few rows.
+        """
         from pyspark.sql.types import StructType
 
         arrow = pa.schema([(name, kind.arrow()) for name, kind in task.types().items()])
@@ -207,7 +211,7 @@ class Deriver(MadeSegments):
 
 
 def _computed(frame: Any, task: _Task, spark: Any) -> Any:
-    """The expressions of `task`; of one that is forgiving each as a list of its value, or null where it fails."""
+    """Return the expressions of `task`; for a forgiving task each as a list of its value, or null if it fails."""
     if not task.forgiving:
         return frame.selectExpr(*task.select()).toDF(*task.computed())
     from pyspark.sql import functions
@@ -267,7 +271,7 @@ class _Task:
         return [column.name for column in self.resolved.source.columns if column.name in wanted]
 
     def key(self) -> list[str]:
-        """Derived columns of the key, where it is another one than the table's and updates must say so."""
+        """Return the derived key columns, if the key differs from the table's and updates must show it."""
         if self.upsert or not self.resolved.has_new_key:
             return []
         outputs = {output.name: output for output in self.resolved.projection().outputs}
@@ -312,7 +316,10 @@ class _Task:
     def _passed(
         self, batch: pa.RecordBatch, dead_letters: DeadLetterFile | None, records: BadRecords
     ) -> tuple[pa.RecordBatch, int, str]:
-        """The rows that the filter lets pass, and what they are; how many are bad, and what the first of them has."""
+        """Return the rows that pass the filter, with their kinds.
+
+        The number of bad rows, and the problem of the first.
+        """
         ops, numbers = batch.column("_op").to_numpy(), batch.column("_seq").to_numpy()
         emptied = ops == RowKind.TRUNCATE
         wanted, bad = np.ones(len(ops), np.bool_), np.zeros(len(ops), np.bool_)
@@ -338,9 +345,9 @@ class _Task:
     def _write_dead_letters(
         self, batch: pa.RecordBatch, bad: Any, dead_letters: DeadLetterFile | None
     ) -> tuple[int, str]:
-        """Keep the bad rows that came, where they are kept; their number, and what the first has."""
+        """Store the bad rows, if dead letters are kept; return their number, and the problem of the first."""
         ops, failed = batch.column("_op").to_numpy(), batch.column(_FAILED).to_numpy()
-        # Without a row that came a deletion is what fails, and nobody has to be told but who wants none at all.
+        # A deletion only fails because an earlier row was bad; it is reported only if no bad row is allowed at all.
         reported = np.flatnonzero(counted(ops, bad) if self.records.leaves_out else bad)
         if dead_letters is not None and len(reported):
             reasons = [self._reason(int(failed[index])) for index in reported]
@@ -359,7 +366,7 @@ class _Task:
         return f"column {column.name!r} ({column.sql}) cannot be computed"
 
     def _moved(self, batch: pa.RecordBatch) -> Any:
-        """Of each row whether the next one has another key."""
+        """Return for each row whether the next one has another key."""
         moved = np.zeros(batch.num_rows, np.bool_)
         for name in self.key():
             column = batch.column(name)
@@ -420,7 +427,10 @@ class _Write:
 
 
 def _is_a_values(error: Exception) -> bool:
-    """Whether an expression or a user's function failed on a value; else it is Spark's trouble, the disk's or ours."""
+    """Return True if an expression or a user's function failed on a value.
+
+    False for other failures of Spark or raycdc.
+    """
     from py4j.protocol import Py4JError, Py4JJavaError
 
     lost_jvm = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)

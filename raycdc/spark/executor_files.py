@@ -1,4 +1,4 @@
-"""The files that Spark's executors on other machines need of raycdc: an archive that Spark unpacks beside each of them.
+"""Makes the archive with raycdc's files that Spark unpacks next to each executor on other machines.
 
 It has raycdc and the packages that tasks of the sink import, as they are installed here; no Ray or Spark, and numba for
 Iceberg and MongoDB alone. It is made once per version of them, in the user's cache, and is of use to executors with the
@@ -22,7 +22,7 @@ from pathlib import Path
 from raycdc.core.trusted_files import is_own, make_own_folder, user_cache
 from raycdc.errors import ConfigError
 
-#: The folder's name beside an executor, which is on the path of its Python.
+#: The folder's name next to an executor, which is on the path of its Python.
 NAME = "raycdc_tasks"
 #: By their names on PyPI, for every task; users' functions may want pandas.
 _ALWAYS = (
@@ -52,14 +52,14 @@ _OF_SINKS = {
     "kafka": ("confluent-kafka",),
     "mongodb": ("cffi", "cryptography", "dnspython", "pymongo", "pymongoarrow", *_COMPILED),
 }
-#: An archive that no run began with for so long is removed when another is made.
+#: An archive that no run has used for this long is removed when another is made.
 _UNUSED_S = 90 * 86_400
-#: What no task needs of them; of raycdc the rooms that no module of a user's function imports either.
+#: Files that no task needs; of raycdc, the packages that user functions do not import either.
 _LEFT_OUT = (
     "/tests/", "/include/", "/__pycache__/", "/numpy/_core/_simd.", "/raycdc/testing/", "/raycdc/cli/",
     "/raycdc/bench/runs/", "/raycdc/bench/splits/", "/raycdc/verify/", "/numpy/f2py/",
 )  # fmt: skip
-#: The libraries that pyarrow has under three names; the one in the middle is asked for.
+#: The libraries that pyarrow ships under three names; programs load the middle one.
 _TWICE = re.compile(r"/pyarrow/libarrow_python\w*\.(so|dylib)(\.\d+\.\d+\.\d+)?$")
 _SUFFIXES_LEFT_OUT = (".pyc", ".pyx", ".pxd", ".pxi", ".h", ".hpp", ".cc", ".c", ".lib", ".a")
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -73,7 +73,8 @@ def archive(sink: str) -> Path:
     digest = hashlib.sha256()
     for name, path in files:
         status = path.stat()
-        # Packages are known by the times of their files, and raycdc by what it says: it may be somebody's working copy.
+        # Packages are identified by the times of their files, and raycdc by its content, because it may be a working
+        # copy.
         own = path.is_relative_to(_PACKAGE)
         known = hashlib.sha256(path.read_bytes()).hexdigest() if own else f"{status.st_size} {status.st_mtime_ns}"
         digest.update(f"{name}\0{known}\n".encode())
@@ -113,7 +114,7 @@ def _make(made: Path, files: Sequence[tuple[str, Path]]) -> None:
         Path(name).unlink(missing_ok=True)
         raise
     for older in made.parent.glob(f"{NAME}-*.tar.gz"):
-        # Another run may be sending it: Spark reads it whenever an executor comes.
+        # Another run may be sending it: Spark reads the archive whenever a new executor starts.
         if older.stat().st_mtime < time.time() - _UNUSED_S:
             older.unlink(missing_ok=True)
 

@@ -1,7 +1,7 @@
-"""Executors of Spark on other machines: what they are given to run raycdc's tasks, and whether they can read rows.
+"""Executors of Spark on other machines: their settings for raycdc's tasks, and a test that they can read rows.
 
-An executor finds raycdc in an archive that Spark unpacks beside it (`raycdc.spark.executor_files`), and rows at the
-Arrow Flight servers of the nodes that have them. Both are tried by one task before anything of the source is read.
+An executor finds raycdc in an archive that Spark unpacks next to it (`raycdc.spark.executor_files`), and rows at the
+Arrow Flight servers of the nodes that have them. One task tests both before any data of the source is read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ROWS = 3
 
 
 def executors_python(conf: Mapping[str, str]) -> str:
-    """The Python that runs tasks on other machines: of the same minor version as ours, because functions are sent."""
+    """Return the Python that runs tasks on other machines: of the same minor version, because functions are pickled."""
     return conf.get(_PYTHON) or f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -64,9 +64,9 @@ class ReadProbe(StageTask[int]):
 
 
 def probe(spark: Any, spool: Path, access: SegmentAccess) -> None:
-    """Have one executor read a segment of `spool`, which is the state's; `access` is the driver's.
+    """Let one executor read a segment of `spool`, which is the state's; `access` is the driver's.
 
-    Blocks until an executor is there. `ConfigError` where it cannot, with what stands in the way.
+    Blocks until an executor is there. Raises `ConfigError` with the obstacle if it cannot read.
     """
     from py4j.protocol import Py4JError
 
@@ -74,7 +74,7 @@ def probe(spark: Any, spool: Path, access: SegmentAccess) -> None:
     segment = _written(spool)
     try:
         (located,) = access.located([segment])
-        # By its name alone, so that a file which is there under the same path does not do.
+        # Only by its name, so that a file that exists there under the same path is not used.
         task = ReadProbe(replace(located, path=segment.name), replace(access, node=ANYWHERE, flights={}))
         answers = context.parallelize([[pickle.dumps(task)]], 1).flatMap(run_pickled).collect()
     except Py4JError as cause:

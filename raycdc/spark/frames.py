@@ -1,7 +1,7 @@
-"""One table's rows of an epoch as a typed DataFrame, for everything Spark SQL is to do with them (*catalyst* plan).
+"""One table's rows of an epoch as a typed DataFrame, for the work of Spark SQL (*catalyst* plan).
 
-Segments are read by Python tasks and handed over as Arrow, so a column keeps exactly the type of the model; the schema
-may differ from epoch to epoch at no cost. Reading is repeatable, so Spark may retry and recompute at will.
+Python tasks read the segments and hand them over as Arrow, so a column keeps exactly the type of the model; the schema
+may differ from epoch to epoch at no cost. Reading is repeatable, so Spark may retry and recompute freely.
 """
 
 from __future__ import annotations

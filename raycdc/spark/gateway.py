@@ -1,8 +1,8 @@
-"""The JVM of a session, started with its settings in a file that only this user can read.
+"""Starts the JVM of a session, with its settings in a file that only this user can read.
 
-pyspark would put every setting on the command line, which each user of the machine can list, and settings hold the
-credentials of object stores and catalogs. Java's own options (``spark.driver.extraJavaOptions``) still stand
-there, so that a secret does not belong into them. The file is read while the JVM starts, and is gone afterwards.
+pyspark would put every setting on the command line, which each user of the machine can list, and settings contain the
+credentials of object stores and catalogs. Java's own options (``spark.driver.extraJavaOptions``) are still on the
+command line, so secrets must not be in them. The file is read while the JVM starts, and is deleted afterwards.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 
 from raycdc.spark.jvm_start import JvmStart
 
-#: Where pyspark looks for further arguments of spark-submit.
+#: The variable from which pyspark reads further arguments of spark-submit.
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES_FILE = "--properties-file"
-#: Where pyspark remembers the JVM of a process, and what is in it.
+#: The attributes in which pyspark remembers the JVM of a process and its objects.
 _OF_CONTEXT = ("_gateway", "_jvm", "_active_spark_context")
 _OF_SESSION = ("_instantiatedSession", "_activeSession")
 _ESCAPES = str.maketrans(
@@ -43,7 +43,7 @@ def start_jvm(settings: Mapping[str, str], scratch: Path, log: Any, jvm: JvmStar
         on_loopback(settings),
         _announced(jvm),
     ):
-        # The JVM writes warnings of its own to both before any logging is set up; they are for the log.
+        # The JVM writes its own warnings to both streams before logging is set up; they belong in the log.
         return java_gateway.launch_gateway(popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
 
 
@@ -55,7 +55,7 @@ def on_loopback(settings: Mapping[str, str]) -> AbstractContextManager[None]:
 
 
 def forget_lost_jvm() -> None:
-    """Let a session begin with a new JVM where the one of this process has ended: pyspark would go on with that."""
+    """Remove a JVM that has ended from pyspark, which would use it again; the next session starts a new one."""
     process: Popen[Any] | None = getattr(SparkContext._gateway, "proc", None)
     if process is None or process.poll() is None:
         return
@@ -66,7 +66,7 @@ def forget_lost_jvm() -> None:
 
 @contextmanager
 def _announced(jvm: JvmStart) -> Iterator[None]:
-    """`jvm` hears of the process that pyspark starts inside the block; pyspark itself tells it when it is up."""
+    """Pass the process that pyspark starts in the block to `jvm`; pyspark itself returns it only when it is up."""
     module: Any = java_gateway
     starts = module.Popen
 
@@ -84,10 +84,10 @@ def _announced(jvm: JvmStart) -> Iterator[None]:
 
 @contextmanager
 def _properties(settings: Mapping[str, str], path: Path) -> Iterator[str]:
-    """Write the settings; yields the arguments of spark-submit that name them, beside those that the user has given."""
+    """Write the settings to a file; yield the arguments of spark-submit with this file and the user's own arguments."""
     words = shlex.split(os.environ.get(_ARGUMENTS, "pyspark-shell"))
     text = "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
-    if _PROPERTIES_FILE in words[:-1]:  # spark-submit takes one: ours begins with the user's
+    if _PROPERTIES_FILE in words[:-1]:  # spark-submit takes one file: this one begins with the content of the user's.
         at = words.index(_PROPERTIES_FILE)
         text = Path(words[at + 1]).read_text(encoding="utf-8") + "\n" + text
         del words[at : at + 2]

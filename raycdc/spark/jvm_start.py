@@ -13,7 +13,7 @@ _BY_SIGNAL = 128
 
 
 class JvmStart:
-    """The start of a JVM, which another thread may break off."""
+    """The start of a JVM, which another thread may cancel."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -23,14 +23,17 @@ class JvmStart:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """The block starts the process and waits until it is up. `RuntimeError` where nobody wants it any more."""
+        """The block starts the process and waits until it is up.
+
+        Raises `RuntimeError` if the start was already cancelled.
+        """
         with self._starts:
             if self._broken_off:
                 raise RuntimeError("the start of Spark was broken off")
             yield
 
     def started(self, process: Popen[Any]) -> None:
-        """The process is there."""
+        """Set the started process."""
         with self._lock:
             self._process = process
             if self._broken_off:

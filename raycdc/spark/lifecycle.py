@@ -1,4 +1,4 @@
-"""Spark's part of a run: what runs tasks, its start beside other things, its end. Without Spark there are threads."""
+"""Spark's part of a run: the runner of tasks, its start in the background, its end. Without Spark, threads are used."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from raycdc.segments.tasks import ResultT, StageTask, TaskLog
 from raycdc.sinks import jvm_end
 from raycdc.spark.jvm_start import JvmStart
 
-#: So many ends for want of memory within so long are no accident: the next JVM would end in the same way.
+#: This many ends because of memory within this time are no accident: the next JVM would end in the same way.
 MEMORY_ENDS_MAX, MEMORY_ENDS_S = 3, 3600.0
-#: A Spark that came later and was lost is started anew after so long, then after twice as long, up to the second.
+#: A lost Spark that was started in the background is started again after the first time, then after twice as long each
+#: time, up to the second.
 AGAIN_S, AGAIN_MAX_S = 15.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRules:
-    """Where tasks run once Spark is up: those of less than `from_bytes` of input together in this process all the same.
+    """Rules for tasks once Spark is up: tasks of less than `from_bytes` of input together still run in this process.
 
-    `private` is the folder of texts that tasks of a Spark elsewhere are sent; `log` is told who ran tasks.
+    `private` is the folder of secret texts for tasks of a Spark on other machines; `log` is called with the engine that
+    ran tasks.
     """
 
     from_bytes: int = FROM_BYTES
@@ -48,10 +50,10 @@ class TaskRules:
 def task_runner(
     spark: SparkThread | None, rules: TaskRules, warn: Callable[[str], None] = lambda _: None
 ) -> tuple[TaskRunner, int]:
-    """The runner of a sink's tasks, and how many run at once: Spark, or threads where there is none, or none yet.
+    """Return the runner of a sink's tasks, and its parallelism: Spark, or threads while there is no Spark.
 
-    `warn` hears that a Spark that came later was lost. One that is there from the beginning is started anew by whoever
-    has tasks next.
+    `warn` is called if a Spark that was started in the background was lost. One that was there from the beginning is
+    started again by the next tasks.
     """
     if spark is None or spark.now is None:
         threads = os.cpu_count() or 1
@@ -63,8 +65,9 @@ def task_runner(
 
 
 class RestartingTaskRunner:
-    """A `TaskRunner` on the session that `spark` has, or has anew; callable from any thread. `SparkLostError` where its
-    JVM ends meanwhile: the same tasks may be run again.
+    """A `TaskRunner` on the present session of `spark`, or a new one; callable from any thread.
+
+    Raises `SparkLostError` if its JVM ends meanwhile: the same tasks may be run again.
     """
 
     def __init__(self, spark: SparkThread, rules: TaskRules) -> None:
@@ -94,7 +97,7 @@ class DeferredTaskRunner:
         self._clock = clock
         #: The session that had tasks last.
         self._had: Any = None
-        #: When a lost one is started anew, and how long after the next loss.
+        #: The time of the next start of a lost Spark, and the delay after the next loss.
         self._again_at_s: float | None = None
         self._again_s = AGAIN_S
 
@@ -118,7 +121,7 @@ class DeferredTaskRunner:
             self._warn(f"{jvm_end.words(jvm_end.exit_code(had))} {HERE}")
         elif self._again_at_s is not None and now_s >= self._again_at_s:
             self._again_at_s = now_s + self._again_s
-            # Nobody needs it, and the run may be ending.
+            # It is not needed now, and the run may be ending.
             with suppress(RuntimeError, SinkError):
                 self._spark.begin()
         results = self._in_process(tasks)
@@ -126,7 +129,7 @@ class DeferredTaskRunner:
         return results
 
 
-#: Ends the warning of a run that goes on without Spark.
+#: The end of the warning about a run that continues without Spark.
 HERE = "Tasks of the sink run in the driver's process until it is up again."
 
 
@@ -147,8 +150,9 @@ def activity(spark: SparkThread | None) -> str:
 
 
 def new_session(options: SparkOptions, state: Path, sink: str, jvm: JvmStart) -> Any:
-    """A Spark session as the configuration has it, with its own files beside the state, for tasks of a sink of the type
-    `sink`. Its start may be broken off at `jvm`.
+    """Return a Spark session with the configured options and its own files next to the state, for tasks of a `sink`.
+
+    `sink` is its type. The start may be cancelled at `jvm`.
     """
     from raycdc.spark.session import spark_session
 
@@ -156,11 +160,11 @@ def new_session(options: SparkOptions, state: Path, sink: str, jvm: JvmStart) ->
 
 
 class SparkThread:
-    """Spark's life beside the rest of a run: start, warm-up and end, one after the other on a thread of its own.
+    """Spark's life in the background of a run: start, warm-up and end, one after the other on its own thread.
 
-    Made and ended by the thread that runs the pipeline; the rest is for any thread. `make` returns the session, whose
-    start may be broken off; it is called `at_once`, or when somebody begins it or wants the session. `warn` hears that
-    one is started anew because work waits for it.
+    Created and ended by the thread that runs the pipeline; the other methods are for any thread. `make` returns the
+    session, and its start may be cancelled; it is called immediately (`at_once`), or at the first `begin` or `session`.
+    `warn` is called if Spark is started again because work waits for it.
     """
 
     def __init__(
@@ -168,7 +172,7 @@ class SparkThread:
     ) -> None:
         self._make = make
         self._warn = warn
-        #: The session whose end was told last.
+        #: The session whose end was reported last.
         self._reported: Any = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="spark")
         self._lock = Lock()
@@ -180,8 +184,9 @@ class SparkThread:
             self.begin()
 
     def begin(self) -> Future[Any]:
-        """Start Spark, if nobody has yet, or it did not start or is lost. `RuntimeError` at the end of the run, when
-        nobody would end it any more; `SinkError` where it has ended for want of memory again and again.
+        """Start Spark, unless it was started and is not lost. Raises `RuntimeError` at the end of the run.
+
+        Raises `SinkError` if it has repeatedly run out of memory.
         """
         with self._lock:
             if self._session is None or (self._session.done() and self._session_up is None):
@@ -196,13 +201,11 @@ class SparkThread:
         return self._make(self._starting)
 
     def session(self) -> Any:
-        """The session, when it is there; the error of its start."""
+        """Wait for the session and return it, or raise the error of its start."""
         return self.begin().result()
 
     def again(self) -> Any:
-        """The session, when it is there; for work that is done again: `SparkLostError` where Spark does not come up
-        now.
-        """
+        """Return the session for repeated work. Raises `SparkLostError` if Spark does not start now."""
         made = _made(self._session)
         if made is not None and made is not self._reported and (code := jvm_end.exit_code(made)) is not None:
             self._reported = made
@@ -231,14 +234,14 @@ class SparkThread:
     def warm_up(self) -> None:
         """Start Spark's Python workers while readers start and read. Waits for the session.
 
-        A failure is not lost: the first stage job meets the same one, and tells it in its own words.
+        A failure is not lost: the first stage job meets the same one, and reports it.
         """
         from raycdc.spark.stage import SparkTaskRunner
 
         self._thread.submit(SparkTaskRunner(self.session()).warm_up)
 
     def begin_end(self) -> None:
-        """Let Spark end while other things do. One that is not up yet is broken off."""
+        """Begin to end Spark in the background. A start that is not complete is cancelled."""
         with self._lock:
             if self._end is not None:
                 return
@@ -249,8 +252,9 @@ class SparkThread:
             background_tasks.leave(self._end)
 
     def end(self) -> None:
-        """Returns when Spark has ended, whoever else failed while it was being started; or at once where it was broken
-        off, which ends by itself.
+        """Wait until Spark has ended, even after other failures.
+
+        A cancelled start is not waited for, because it ends by itself.
         """
         self.begin_end()
         self._thread.shutdown(wait=False)
@@ -259,7 +263,7 @@ class SparkThread:
             self._end.result()
 
     def _stop(self) -> None:
-        """A failure of the start was told where it was waited for. One that is lost has nothing left to stop."""
+        """Failures of the start were reported to the waiters. A lost session needs no stop."""
         if (session := self._session_up) is None:
             return
         from py4j.protocol import Py4JError
@@ -280,7 +284,7 @@ class MemoryEnds:
         self._at_s: list[float] = []
 
     def require_few(self, lost: Any) -> None:
-        """`SinkError` where too many ended so lately; `lost` is the session before, if there was one that came up."""
+        """Raise `SinkError` if too many JVMs ended lately; `lost` is the previous session, if it was started."""
         now_s = self._clock()
         if lost is not None and lost is not self._last and jvm_end.of_memory(jvm_end.exit_code(lost)):
             self._last = lost

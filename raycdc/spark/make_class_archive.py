@@ -16,7 +16,7 @@ _DUMP_TIMEOUT_S = 300.0
 
 
 def build() -> Path:
-    """Make the archive unless it is there: run a session that does what pipelines do, and let its JVM write it."""
+    """Make the archive unless it exists: run a session with a pipeline's typical work, and let its JVM write it."""
     java = check_java()
     path = archive_path(java, delta_jars())
     if is_own(path):

@@ -1,7 +1,7 @@
-"""The Spark session of a pipeline, with the settings that were found out the hard way.
+"""Starts the Spark session of a pipeline, with settings that were found by measurement.
 
-Called once by the driver. Everything Spark leaves on disk goes into one folder of ours, its log too, and the Delta
-jars come from a local folder, so that a start needs no network.
+Called once by the driver. All of Spark's files go into one folder of raycdc, including its log, and the Delta jars come
+from a local folder, so that a start needs no network.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ JAVA_MIN = 17
 #: Attempts per task; ``local[N]`` alone never tries a task twice.
 TASK_ATTEMPTS = 4
 
-#: The folder that holds the package: workers import it from there, and `make setup` puts jars beside it.
+#: The folder that contains the package: workers import it from there, and `make setup` puts jars next to it.
 _PROJECT = Path(__file__).resolve().parents[2]
 
-#: The JVM's thorough compiler waits ten times as long as usual before it takes up a method: at start it would compile
-#: for most of what Spark's own start costs (measured 14 instead of 9 CPU-seconds), for code that runs once.
+#: The JVM's optimizing compiler waits ten times as long as usual before it compiles a method: otherwise it would
+#: compile most of the code of Spark's own start (measured 14 instead of 9 CPU-seconds), which runs once.
 PATIENT_COMPILER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
@@ -48,10 +48,10 @@ _QUICK = "emulated-client, "
 
 #: Options of Java that do nothing but to be right or wrong: agents, logs and recordings are not started to be tried.
 _TRIED = re.compile(r"-X(mx|ms|mn|ss)\S+|-XX:([+-]\w+|\w+=[\w%.]+)")
-#: Where Spark's settings become options of the JVM that it starts.
+#: Spark's settings that become options of the JVM that it starts.
 _JAVA_OPTIONS = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 
-#: Settings by which somebody says where Spark's jars come from.
+#: Settings that give the source of Spark's jars.
 _JARS_GIVEN = {"spark.jars", "spark.jars.packages"}
 
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)\])?$")
@@ -67,9 +67,9 @@ def spark_session(
 ) -> Any:
     """Start Spark (4–5 s) and return its session. `scratch` gets warehouse, temporary files and ``spark.log``.
 
-    Executors on other machines get what tasks of `sink` (its type) import. `conf` overrides ours. The start may be
-    broken off at `jvm`. `ConfigError` when Java or a fitting pyspark is missing, or Spark refuses the settings;
-    `EngineNotStartedError` where its JVM was killed, or jars could not be fetched.
+    Executors on other machines get what tasks of `sink` (its type) import. `conf` overrides the default settings. The
+    start may be cancelled at `jvm`. Raises `ConfigError` if Java or a suitable pyspark is missing, or Spark refuses the
+    settings, and `EngineNotStartedError` if its JVM was killed, or jars could not be fetched.
     """
     java = check_java()
     check_pyspark()
@@ -88,7 +88,7 @@ def spark_session(
         os.environ["PYSPARK_PYTHON"] = executors_python(conf or {})
         settings |= executor_settings(master, conf or {}, sink)
     scratch.mkdir(parents=True, exist_ok=True)
-    # A process has one JVM: pyspark would go on with the first, and leave another one unused beside it.
+    # A process has one JVM: pyspark would keep the first, and leave a second one unused.
     forget_lost_jvm()
     gateway, jvm = SparkContext._gateway, jvm or JvmStart()
     if gateway is None:
@@ -110,7 +110,7 @@ def spark_session(
 
 
 def _not_started(master: str, reason: str, log: Path, *, refused: bool) -> ConfigError:
-    """Whether Spark `refused` its settings, or did not come to that."""
+    """Return the error for a failed start: whether Spark `refused` its settings, or did not reach that step."""
     text = (
         f"Spark did not start at spark.master = {master!r}: {reason} Correct spark.master or spark.conf; {log} has the "
         "rest."
@@ -119,9 +119,10 @@ def _not_started(master: str, reason: str, log: Path, *, refused: bool) -> Confi
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
-    """`ConfigError` for memory or options with which no JVM starts.
+    """Raise `ConfigError` for memory or options with which no JVM starts.
 
-    All else that `conf` may say is known to Spark alone, and told when it starts. Values may hold credentials.
+    Only Spark can check the other settings of `conf`, and reports their errors when it starts. Values may contain
+    credentials.
     """
     given = [key for key in _JAVA_OPTIONS if conf.get(key)]
     if not given:
@@ -134,13 +135,13 @@ def check_settings(conf: Mapping[str, str]) -> None:
     options = [option for option in every if _TRIED.fullmatch(option)]
     answer = _ask_java([*([f"-Xmx{memory}"] if memory else []), *options, "-version"])
     if answer.returncode != 0:
-        # Java's first line says what it does not take.
+        # Java's first line names the refused option.
         why = next((line for line in (answer.stdout + answer.stderr).splitlines() if "Picked up" not in line), "")
         raise ConfigError(f"spark.conf: Java does not start with {', '.join(given)}: {why.strip()} Correct it.")
 
 
 def parallelism(spark: Any) -> int:
-    """How many tasks run at once."""
+    """Return the number of tasks that run at the same time."""
     return int(spark.sparkContext.defaultParallelism)
 
 
@@ -197,7 +198,7 @@ def _without_jars(cause: Exception) -> str:
 
 
 def _print_line(line: str) -> None:
-    """A line for whoever waits on a terminal or reads the log; standard output may be JSON."""
+    """Print a line for a user at a terminal, or in the log; standard output may be JSON."""
     print(f"raycdc: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -215,7 +216,7 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
         "spark.driver.memory": "2g",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
-        # Delta replays its log in a shuffle of 50 partitions unless told otherwise: seconds for every small table.
+        # Delta replays its log in a shuffle of 50 partitions by default, which costs seconds for every small table.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
@@ -224,7 +225,7 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
                 f"-Dderby.system.home={scratch}",
                 f"-Djava.io.tmpdir={scratch}",
                 PATIENT_COMPILER,
-                # Without memory it is in no state to go on, and is started anew (`raycdc.sinks.jvm_end`).
+                # Without memory the JVM cannot continue, and is started again (`raycdc.sinks.jvm_end`).
                 "-XX:+ExitOnOutOfMemoryError",
                 *class_archive.use(java, delta_jars()),
             ]
@@ -250,7 +251,7 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
 
 
 def check_pyspark() -> None:
-    """`ConfigError` when the pyspark that is installed is not the one that the Delta jars work with."""
+    """Raise `ConfigError` if the installed pyspark does not fit the Delta jars."""
     version = package_version("pyspark")
     if not version.startswith(f"{PYSPARK_SERIES}."):
         raise ConfigError(f"pyspark {version} is installed, but Delta needs {PYSPARK_SERIES}. Run make setup again.")
@@ -284,7 +285,7 @@ def _java() -> str | None:
 
 
 def _ask_java(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    # With variables of its own: those of the process may be moved by another thread, which sets some, in the middle.
+    # With a copy of the variables: those of the process may be moved in memory by another thread that sets some.
     environment = dict(os.environ)
     command = [_java() or "java", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

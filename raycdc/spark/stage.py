@@ -1,10 +1,10 @@
-"""Running stage tasks as one Spark job, whatever number of tables they are for (the *fused* plan).
+"""Runs stage tasks as one Spark job, for any number of tables (the *fused* plan).
 
-One job per table costs seconds when there are many; one job for all of them costs what its slowest task does. Small
-tasks share a task of Spark's: each of those costs about 60 ms of a worker, whatever it does. A task
-travels pickled by the name of its class, and its result comes back: no rows pass through the driver and nothing is
-captured from it. An RDD and not a DataFrame, because there is nothing here to plan or to optimise: measured, the first
-job of a session costs the JVM 1.7 instead of 7.5 CPU-seconds, and every later one half.
+One job per table costs seconds if there are many; one job for all of them costs as much as its slowest task. Small
+tasks share a Spark task, because each of those costs about 60 ms of a worker in any case. A task is pickled by the name
+of its class, and its result comes back: no rows pass through the driver and no variables are captured from it. It is an
+RDD and not a DataFrame, because there is no query to plan or to optimize: measured, the first job of a session costs
+the JVM 1.7 instead of 7.5 CPU-seconds, and every later one half.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IN_PROCESS_THREADS = 4
 #: The cost of a task besides reading its input, in bytes of input: a file is made and synced.
 TASK_COST_BYTES = 1 << 20
 
-#: Tasks that share one of Spark's are not larger than this together: a retry repeats them all.
+#: Tasks that share a Spark task are together not larger than this: a retry repeats them all.
 SHARED_BYTES_MAX = 64 << 20
 #: Lines of a traceback of Python's: its last one, and a place.
 _CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit))(?::|$)")
@@ -50,16 +50,17 @@ class TaskResult:
 class SparkTaskRunner:
     """A `TaskRunner` on a Spark session; callable from any thread.
 
-    A task that fails with an error of ours fails for good (the error is about the data or the sink); any other failure
-    is Spark's to retry. `SparkLostError` where its JVM is gone.
+    A task that fails with an error of raycdc fails permanently (the error is about the data or the sink); Spark retries
+    any other failure. Raises `SparkLostError` if its JVM is gone.
     """
 
     def __init__(
         self, spark: Any, *, from_bytes: int = FROM_BYTES, private: Path | None = None, log: TaskLog | None = None
     ) -> None:
-        """Tasks of less than `from_bytes` of input together run in this process, and so do those that read nothing.
-        `private` is the folder of texts that tasks on other machines are sent (`raycdc.core.task_secrets`); `log` is
-        told who ran tasks.
+        """Run tasks of less than `from_bytes` of input together in this process, and also those without input.
+
+        `private` is the folder of secret texts for tasks on other machines (`raycdc.core.task_secrets`); `log` is
+        called with the engine that ran tasks.
         """
         self._spark = spark
         self._context = spark.sparkContext
@@ -100,7 +101,7 @@ class SparkTaskRunner:
         return [by_number[number] for number in range(len(tasks))]
 
     def _run(self, groups: Sequence[Sequence[bytes]]) -> list[TaskResult]:
-        """One task of Spark's for each group; the answers of all, group by group."""
+        """Run one Spark task for each group; return the results of all, group by group."""
         run = run_pickled if self._private is None else partial(run_elsewhere, all_private(self._private))
         answers: list[TaskResult] = self._context.parallelize(groups, len(groups)).flatMap(run).collect()
         return answers

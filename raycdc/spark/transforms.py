@@ -1,7 +1,7 @@
 """A transform's expressions resolved by Spark's analyzer, on the driver; nothing is read and no job is started.
 
 Each item of a projection is analyzed by itself on an empty DataFrame with the table's columns, so that a message can
-say where it is. It must be a value of one row, of a type that sinks have, and the same whenever it is computed,
+give its position. It must be a value of one row, of a type that sinks support, and the same whenever it is computed,
 because a before-image is computed again in another epoch than the after-image that it must equal.
 """
 
@@ -25,7 +25,8 @@ from raycdc.sinks import jvm_end
 from raycdc.transform import PlainResolver, ResolvedColumn, ResolvedTransform, Uses, finished
 from raycdc.transform.resolved import META_LOGICAL, is_plain, plain_column, star_columns
 
-#: Expressions that Spark calls deterministic because one query sees one value of them; the next query sees another.
+#: Expressions that Spark calls deterministic because they have one value within one query; it differs in the next
+#: query.
 _OF_THE_MOMENT = frozenset(
     {"CurrentTimestamp", "Now", "CurrentDate", "LocalTimestamp", "CurrentTime", "CurrentUser", "CurrentDatabase",
      "CurrentCatalog", "CurrentTimeZone", "CurDateExpressionBuilder", "CurrentBatchTimestamp"}
@@ -47,7 +48,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class _Analyzed:
-    """One expression as the analyzer has it: columns used, its name, and type; `column` when it is nothing but one."""
+    """One expression as analyzed: the columns used, its name, and type; `column` if it is only a column."""
 
     name: str
     type: str
@@ -57,9 +58,9 @@ class _Analyzed:
 
 
 class TransformSession:
-    """The session of now, which knows the functions that transforms name; callable from any thread.
+    """Returns the present session, with the functions that transforms name; callable from any thread.
 
-    `session` gives another one where the JVM of the one before ended, and may block then.
+    `session` returns another one if the JVM of the previous one ended, and may block then.
     """
 
     def __init__(self, session: Callable[[], Any], transforms: Transforms) -> None:
@@ -87,7 +88,10 @@ class SparkResolver:
         self._plain = PlainResolver()
 
     def resolve(self, table: TableId, transform: Transform, schema: TableSchema, key_path: str) -> ResolvedTransform:
-        """See `Resolver`. `SparkLostError` where the session's JVM is gone: ask again."""
+        """Resolve the transform as in `Resolver`.
+
+        Raises `SparkLostError` if the session's JVM is gone: call it again.
+        """
         if is_plain(transform):
             return self._plain.resolve(table, transform, schema, key_path)
         session = self._session()
@@ -129,7 +133,7 @@ class SparkResolver:
 
 @contextmanager
 def _asking(session: Any) -> Iterator[None]:
-    """`SparkLostError` where the block, which asks `session`, fails because its JVM is gone."""
+    """Raise `SparkLostError` if the block, which uses `session`, fails because its JVM is gone."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -191,7 +195,7 @@ def load_function(path: str, key_path: str) -> Any:
 
 @contextmanager
 def _working_folder_last() -> Iterator[None]:
-    """Functions may lie beside the configuration, where the command was started; installed packages come first."""
+    """Let functions be imported from the folder in which the command was started; installed packages come first."""
     here = os.getcwd()  # noqa: PTH109 - a text, as in sys.path
     sys.path.append(here)
     try:
@@ -213,7 +217,7 @@ def _column(analyzed: _Analyzed, sql: str, at: str, schema: TableSchema) -> Reso
 
 
 def _has_name(sql: str, name: str) -> bool:
-    """Whether `name` was said, and not made of the expression by Spark."""
+    """Return True if `name` was given by the user, and not made from the expression by Spark."""
     return sql.rstrip("`").casefold().endswith(name.replace("`", "``").casefold()) and sql.casefold() != name.casefold()
 
 
@@ -275,10 +279,10 @@ def _plan(empty: Any, sql: str, at: str, offset: int) -> Any:
 
 @contextmanager
 def quiet_errors() -> Iterator[None]:
-    """Pyspark logs each error of an expression with a Java traceback; here they are told in our own words."""
+    """Suppress pyspark's log of expression errors with Java tracebacks; they are reported by raycdc."""
     from pyspark.logger import PySparkLogger
 
-    # By its class, which takes what pyspark says: made first by `logging.getLogger` it would be one that does not.
+    # It is created by pyspark's own class: a logger made first by `logging.getLogger` would not accept its messages.
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     disabled, logger.disabled = logger.disabled, True
     try:
@@ -288,7 +292,7 @@ def quiet_errors() -> Iterator[None]:
 
 
 def _sql_offset(error: Any, sql: str) -> int:
-    """Where in `sql` the error is, from 0."""
+    """Return the position of the error in `sql`, from 0."""
     contexts = error.getQueryContext() or []
     for context in contexts:
         if context.fragment():
@@ -300,7 +304,7 @@ def _sql_offset(error: Any, sql: str) -> int:
 
 
 def _message(error: Any) -> str:
-    """The first sentence or two: what is wrong, without Spark's plan and codes."""
+    """Return the first sentence or two: the problem, without Spark's plan and codes."""
     parameters = error.getMessageParameters() or {}
     if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
         near = parameters.get("proposal", "").replace("`", "")
@@ -320,7 +324,7 @@ def _kinds(expression: Any) -> Iterator[str]:
 
 
 def _holds_star(sql: str) -> bool:
-    """Whether ``*`` stands for columns in it, and not between factors."""
+    """Return True if ``*`` stands for columns in it, and is not a multiplication."""
     texts = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`"
     bare = re.sub(texts, "x", sql)
     return re.search(r"[(,.]\s*\*", bare) is not None

@@ -1,4 +1,4 @@
-"""What becomes of a target when its source's table changes: behaviour by change by kind of target, as one table. Pure.
+"""The effect of schema changes on targets: one table, by change, behavior and kind of target. Pure.
 
 `raycdc docs changes` is made of it (`raycdc.cli.pages.changes`), and `tests/epochs/test_epoch_behaviors.py` plays
 every cell into every sink. Who changes what a sink does changes this first.
@@ -25,18 +25,18 @@ class SchemaChangeBehavior(StrEnum):
 
     @property
     def in_place(self) -> bool:
-        """Whether columns of a target are renamed, moved and dropped as those of the source."""
+        """Return True if columns of a target are renamed, moved and dropped like those of the source."""
         return self in (SchemaChangeBehavior.EVOLVE, SchemaChangeBehavior.TRY_EVOLVE)
 
 
 class ChangeEffect(StrEnum):
-    """What a change does to a target."""
+    """The effect of a change on a target."""
 
     #: The target changes as the table did, and so do the rows that exist.
     FOLLOWS = "follows"
-    #: The target stays as it is. Later rows have null in a column that went, and none in one that came.
+    #: The target stays unchanged. Later rows have null in a dropped column, and lack an added one.
     STAYS = "stays"
-    #: The target keeps what it has and gets what is new.
+    #: The target keeps its columns and gets the new ones.
     BOTH = "keeps both"
     #: The table is parked before a row of the new shape is written (under ``fail`` the run ends).
     REFUSED = "refused"
@@ -52,7 +52,7 @@ TARGETS = (*LAKES, *DATABASES, *FILES, *TOPICS)
 FOLDING = ("delta", "iceberg", "mysql")
 #: Those whose columns have places, which `evolve` keeps those of the source.
 PLACED = LAKES
-#: Those that have the columns of their rows, whatever rows before had.
+#: Targets whose files or messages have the columns of their own rows only.
 LOOSE = (*FILES, *TOPICS)
 
 Effects = tuple[ChangeEffect, ChangeEffect, ChangeEffect]
@@ -60,9 +60,12 @@ Effects = tuple[ChangeEffect, ChangeEffect, ChangeEffect]
 
 @dataclass(frozen=True, slots=True)
 class ChangeKind:
-    """A kind of change, in words for people: what happened at the source, and what the rows get that exist in an upsert
-    target, under `evolve` and under `lenient`. `effects` are those under `evolve` (and ``try_evolve``), `lenient` and
-    `ignore`; `where` has the targets with others.
+    """A kind of change, described for people.
+
+    The change at the source, and the effect on existing rows of an upsert target.
+
+    The rows' descriptions are for `evolve` and `lenient`. `effects` are those under `evolve` (and ``try_evolve``),
+    `lenient` and `ignore`; `where` has the targets with others.
     """
 
     statement: str
@@ -76,7 +79,7 @@ _FOLLOWS, _STAYS, _BOTH, _REFUSED = ChangeEffect.FOLLOWS, ChangeEffect.STAYS, Ch
 _ALWAYS: Effects = (_FOLLOWS, _FOLLOWS, _FOLLOWS)
 _UNCHANGED: Effects = (_STAYS, _STAYS, _STAYS)
 _NEVER: Effects = (_REFUSED, _REFUSED, _REFUSED)
-#: Of rows that a format has no message for. Where it has one, the rows are said to go.
+#: The effect for formats without a message for a truncation. Formats with one report that the rows are deleted.
 _EMPTIED: Mapping[str, Effects] = {"kafka": _NEVER}
 _LOOSE: Mapping[str, Effects] = dict.fromkeys(LOOSE, _ALWAYS)
 
@@ -130,7 +133,7 @@ CHANGES: Mapping[str, ChangeKind] = {
 
 
 def effect(target: str, behavior: SchemaChangeBehavior, change: str) -> ChangeEffect:
-    """What the change does to a target of this kind (`TARGETS`)."""
+    """Return the effect of the change on a target of this kind (`TARGETS`)."""
     reported = CHANGES[change]
     evolve, lenient, ignore = reported.where.get(target, reported.effects)
     match behavior:

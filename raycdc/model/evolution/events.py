@@ -35,7 +35,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """After all columns; where ADD COLUMN puts a column when nothing else is said."""
+    """After all columns: the position of ADD COLUMN by default."""
 
 
 ColumnPosition = First | After | Last
@@ -75,7 +75,7 @@ def _table_from_json(value: Any) -> TableId:
 
 @lru_cache(maxsize=1024)
 def _schema_to_json(schema: TableSchema) -> Mapping[str, Json]:
-    """One object for all events of a schema, which nobody changes: an epoch may begin 100,000 tables of few schemas."""
+    """Return the schema as one shared object for all its events: an epoch may begin 100,000 tables of few schemas."""
     return schema.to_json()
 
 
@@ -92,7 +92,7 @@ class _Change(JsonObject):
 class CreateTableEvent(_Change):
     """The table exists from now on with `schema`; also sent before the first row of a table found by discovery.
 
-    `comment` is None where nobody looked for one.
+    `comment` is None if it is unknown.
     """
 
     type: ClassVar[str] = "create_table"
@@ -103,11 +103,11 @@ class CreateTableEvent(_Change):
 
 @dataclass(frozen=True, slots=True)
 class AddColumnEvent(_Change):
-    """A column was added; rows that existed before hold ``column.default`` (None: null) in it.
+    """A column was added; existing rows have ``column.default`` (None: null) in it.
 
-    `hidden`: a mask is about the column, and the default is masked already. No state has such a default unmasked.
-    `values_of` is another column, whose values the rows have that existed before: of a target of several tables, one of
-    which renamed it. No source says so.
+    `hidden`: a mask applies to the column, and the default is masked already. No state has such a default unmasked.
+    `values_of` is another column, whose values existing rows get: in a target of several tables, one of which renamed
+    it. Sources never set it.
     """
 
     type: ClassVar[str] = "add_column"
@@ -122,7 +122,7 @@ class AddColumnEvent(_Change):
 
 @dataclass(frozen=True, slots=True)
 class DropColumnEvent(_Change):
-    """A column and its values are gone."""
+    """A column was dropped with its values."""
 
     type: ClassVar[str] = "drop_column"
     table: TableId = field(metadata=SPREAD)
@@ -189,7 +189,7 @@ class RenameTableEvent(_Change):
 
 @dataclass(frozen=True, slots=True)
 class TruncateTableEvent(_Change):
-    """All rows are gone, the table remains."""
+    """All rows were deleted; the table remains."""
 
     type: ClassVar[str] = "truncate_table"
     table: TableId = field(metadata=SPREAD)
@@ -197,7 +197,7 @@ class TruncateTableEvent(_Change):
 
 @dataclass(frozen=True, slots=True)
 class DropTableEvent(_Change):
-    """The table and its rows are gone."""
+    """The table was dropped with its rows."""
 
     type: ClassVar[str] = "drop_table"
     table: TableId = field(metadata=SPREAD)
@@ -224,7 +224,7 @@ EVENT_TYPES: tuple[str, ...] = tuple(_BY_TYPE)
 
 
 def named_change(event: SchemaChangeEvent) -> str:
-    """The change with the names that it is about, and nothing of what stands in columns or comments."""
+    """Return the change with the names that it is about, without defaults or comments."""
     match event:
         case AddColumnEvent(column=column):
             return f"{event.type} {column.name}"

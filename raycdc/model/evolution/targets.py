@@ -56,10 +56,10 @@ Tables = Mapping[TableId, tuple[TableSchema, Sequence[SchemaChangeEvent]]]
 class TargetSchema:
     """A target table as it is after some epoch.
 
-    `sources` went into it so far. `schema` has its columns, each with the default it was added with, if any; None is
-    for a table of a state that knew no routes. `dropped` are the columns (in lower case) that a source, by its name,
-    does not have any more while the target keeps their values. `named` are columns (in lower case) that began with the
-    values of another one, which some source called so from then on.
+    `sources` are the tables that went into it so far. `schema` has its columns, each with the default with which it was
+    added, if any; it is None for a table of a state without routes. `dropped` are the columns (in lower case) that a
+    source, by its name, does not have any more while the target keeps their values. `named` are columns (in lower case)
+    that began with the values of another one, because a source renamed it.
     """
 
     sources: tuple[TableId, ...]
@@ -68,8 +68,10 @@ class TargetSchema:
     named: Mapping[str, str] = field(default_factory=dict)
 
     def seen(self, source: TableId, own: TableSchema) -> tuple[TableSchema, TableSchema, Mapping[str, str]]:
-        """How rows of `source`, which have the columns `own`, become the target's: the columns that they have, with
-        other names of some; the target's, with the defaults that are for these rows; and the column of each other name.
+        """Return the conversion of `source`'s rows with the columns `own` to the target's.
+
+        It consists of their columns, some under other names; the target's columns, with the defaults for these rows;
+        and the original column of each other name.
         """
         assert self.schema is not None
         dropped = set(self.dropped_by(source))
@@ -86,9 +88,9 @@ class TargetSchema:
 
 @dataclass(frozen=True, slots=True)
 class TargetEpoch:
-    """One target's share of an epoch: the tables it comes from, the schema in force, and what leads to that.
+    """One target's share of an epoch: its source tables, the schema in force, and the changes that lead to it.
 
-    `beginning` are those of the tables that had nothing in the target before.
+    `beginning` are those of the tables that had no rows in the target before.
     """
 
     name: TableId
@@ -107,10 +109,11 @@ def target_of(
     upsert: bool,
     had: Collection[str] = (),
 ) -> tuple[TargetEpoch, TargetSchema]:
-    """The share of the target `name` in an epoch in which `sources` of its `tables` go there, and the target after
-    the epoch. Raises `RulesRefusedError` for what a merged target cannot follow; `upsert` ones cannot follow all.
+    """Return the share of the target `name` in an epoch with changes of `sources`, and the target after the epoch.
 
-    `had` are the columns that it may have so far, whatever it was `before` (None: it begins), for tables that begin.
+    `sources` are those of its `tables` that go there. Raises `RulesRefusedError` for changes that a merged target
+    cannot follow; `upsert` ones cannot follow all. `had` are the columns that it may have so far, whatever it was
+    `before` (None: it begins), for tables that begin.
     """
     every = tuple(dict.fromkeys([*(before.sources if before else ()), *sources]))
     if len(every) == 1:
@@ -127,7 +130,7 @@ def targets_of(
 
 
 def routed_to(tables: Iterable[TableId], router: Router) -> dict[TableId, list[TableId]]:
-    """The targets of `tables`, each with those that go there."""
+    """Return the targets of `tables`, each with the tables that go there."""
     found: dict[TableId, list[TableId]] = {}
     for source in tables:
         for name in router.targets(source):
@@ -136,7 +139,7 @@ def routed_to(tables: Iterable[TableId], router: Router) -> dict[TableId, list[T
 
 
 def emptied(target_epoch: TargetEpoch) -> TargetEpoch:
-    """`target_epoch`, and nothing of what is in its target already."""
+    """Return `target_epoch` with a truncation of the target first."""
     first = TruncateTableEvent(target_epoch.name), CreateTableEvent(target_epoch.name, target_epoch.schema)
     begins = CreateTableEvent, TruncateTableEvent, DropTableEvent
     return replace(
@@ -145,9 +148,9 @@ def emptied(target_epoch: TargetEpoch) -> TargetEpoch:
 
 
 def changed_routes(known: Mapping[TableId, Collection[TableId]], router: Router) -> list[str]:
-    """Sentences on source tables that went elsewhere than `router` says; `known` has the sources of each target.
+    """Return sentences about source tables whose rows went to other targets before; `known` has each target's sources.
 
-    A target that a table's rows go to only from now on would lack all earlier ones.
+    A target that gets a table's rows only from now on would lack all earlier ones.
     """
     before: dict[TableId, set[TableId]] = {}
     for target, sources in known.items():
@@ -248,7 +251,7 @@ class _Merger:
                 case TruncateTableEvent() | DropTableEvent() if self.upsert:
                     raise self._emptied(source)
                 case AlterPrimaryKeyEvent() | RenameTableEvent():
-                    # No sink follows these, and each says so in its own words.
+                    # No sink supports these, and each refuses them with its own message.
                     self.passed_on += (replace(event, table=self.name),)
                 case AddColumnEvent(_, column, _):
                     self._check_added(source, column)
@@ -310,7 +313,10 @@ class _Merger:
         self.dropped = {**self.dropped, str(source): known | {column.casefold()}}
 
     def _check_added(self, source: TableId, column: Column) -> None:
-        """An added column that is there: rows of `source` must have in the target what they have at the source now."""
+        """Check an added column that exists in the target.
+
+        Rows of `source` must have the same values there as at the source.
+        """
         index = None if self.schema is None else find_column(self.schema, column.name)
         if not self.upsert or self.schema is None or index is None:
             return
@@ -333,7 +339,7 @@ class _Merger:
 
 
 def _with_names(schema: TableSchema, named: Mapping[str, str]) -> tuple[TableSchema, Mapping[str, str]]:
-    """`schema` with the columns that `named` has as another name of one of its own, and the own one of each."""
+    """Return `schema` with the columns that `named` has as another name of one of its own, and the own one of each."""
     own = {column.name.casefold(): column for column in schema.columns}
     there = dict(own)
     for _ in named:
@@ -344,7 +350,7 @@ def _with_names(schema: TableSchema, named: Mapping[str, str]) -> tuple[TableSch
 
 
 def _first_name(name: str, named: Mapping[str, str], before: TableSchema) -> Column | None:
-    """The column of a target as it was `before` whose values one called `name` begins with."""
+    """Return the column of a target as it was `before` with whose values the column `name` begins."""
     for _ in named:
         name = named.get(name, name)
         if (index := find_column(before, name)) is not None:

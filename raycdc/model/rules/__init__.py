@@ -1,3 +1,1 @@
-"""What the configuration says of tables, as values: selection, routes, transforms, masks, names and layouts of
-targets.
-"""
+"""Rules of the configuration about tables, as values: selection, routes, transforms, masks, names and layouts."""

@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 Kind = Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
 
-#: How kinds other than identity are called in SQL; each of time is known in its singular too.
+#: The SQL names of kinds other than identity; those of time are also accepted in the singular.
 _SQL_NAMES: dict[str, str] = {
     "year": "years", "month": "months", "day": "days", "hour": "hours", "bucket": "bucket", "truncate": "truncate",
 }  # fmt: skip
@@ -26,7 +26,10 @@ _CALL = re.compile(rf"(?P<kind>\w+)\s*\(\s*(?:(?P<width>\d{{1,9}})\s*,\s*)?(?P<c
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """One partition: a column's values, or what `kind` makes of them (`width` is that of ``bucket``, ``truncate``)."""
+    """One partition.
+
+    A column's values, or the result of `kind` for them (`width` is that of ``bucket``, ``truncate``).
+    """
 
     column: str
     kind: Kind = "identity"
@@ -59,7 +62,7 @@ class TableLayout:
         return tuple(field.column for field in self.partitions)
 
 
-#: The layout where nobody asks for one.
+#: The layout if none is configured.
 ANY_LAYOUT = TableLayout()
 
 
@@ -83,7 +86,7 @@ def partition_field(text: str) -> PartitionField:
 
 
 def partition_fields(texts: Sequence[str]) -> tuple[PartitionField, ...]:
-    """All of them. ValueError where one is none, or is there twice."""
+    """Return all partitions. Raises ValueError if one is invalid or occurs twice."""
     fields = tuple(map(partition_field, texts))
     seen = {(field.column.casefold(), field.kind) for field in fields}
     if len(seen) < len(fields):

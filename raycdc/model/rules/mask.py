@@ -2,7 +2,7 @@
 
 | method | a value becomes | type |
 |---|---|---|
-| ``drop`` | nothing: the column is not read on | none |
+| ``drop`` | nothing: the column is left out | none |
 | ``hash`` | HMAC-SHA-256 of its text with the mask's key, in hexadecimal digits; equal values stay equal | STRING |
 | ``truncate`` | its first `length` characters (bytes of a binary) | text stays STRING, BINARY BINARY |
 | ``mask`` | `length` asterisks, whatever it is | STRING |
@@ -56,7 +56,7 @@ class Mask:
         return hashlib.sha256(repr((self.columns, self.method, self.length, keyed)).encode()).hexdigest()[:16]
 
     def takes(self, arrow: pa.DataType) -> bool:
-        """Whether the mask can hide values of this type."""
+        """Return True if the mask can hide values of this type."""
         return self.method != "truncate" or pa.types.is_string(arrow) or pa.types.is_binary(arrow)
 
     def type(self, have: LogicalType) -> LogicalType | None:
@@ -82,14 +82,14 @@ class Masks:
         self._patterns = [mask.pattern() for mask in self.all]
 
     def __bool__(self) -> bool:
-        """Whether there is any at all."""
+        """Return True if there is any mask."""
         return bool(self.all)
 
     def __repr__(self) -> str:
         return f"Masks({list(self.all)!r})"
 
     def of(self, table: TableId, column: str) -> Mask | None:
-        """The mask of `column`, whose name may be written in another case; None where it is shown."""
+        """Return the mask of `column`, whose name may be written in another case; None if it is not masked."""
         name = f"{table.dotted}.{column}"
         for mask, pattern in zip(self.all, self._patterns, strict=True):
             plain = mask.plain
@@ -101,7 +101,7 @@ class Masks:
         return None
 
     def check_key(self, table: TableId, key: Sequence[str]) -> None:
-        """`ConfigError` when a column of the table's `key` is masked: rows are told apart by it before that."""
+        """Raise `ConfigError` if a column of the table's `key` is masked: the key must identify rows."""
         for column in key:
             if self.of(table, column) is not None:
                 raise ConfigError(

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from raycdc.model.table import TableId
 
-#: Digits of a hash that stand for the end of a name that was too long.
+#: The digits of the hash that replaces the end of a too long name.
 _DIGITS = 8
 #: Begins the names by which a state knows the known rows of its tables (`raycdc.delivery.record_keeper`).
 ROW_STORE_OF = "known rows of "
@@ -79,7 +79,10 @@ class NameRules:
     parts: bool = False
 
     def no_column(self, name: str, *, is_key: bool = False) -> str:
-        """Why no column can have this name; empty where one can. `is_key`: it alone tells rows apart."""
+        """Return the reason why no column can have this name, or an empty text.
+
+        `is_key`: the column alone is the key.
+        """
         if self.own_key and name == self.own_key and not is_key:
             return "is that of a row's own key, and the column is not the table's only key column"
         if bad := sorted(set(name) & set(self.characters)):
@@ -152,8 +155,9 @@ class NameRules:
         return ""
 
     def claim(self, target: TableId) -> tuple[str, str] | None:
-        """A place that `target` needs and whose it is then; a target of another's cannot have it, too. None where the
-        name alone tells targets apart.
+        """Return a location that only one target can use, and its name for messages.
+
+        None if the name alone is enough.
         """
         if "{table}" in self.topic:
             return f"topic {topic_name(self.topic, target)}", str(target)
@@ -200,7 +204,7 @@ class NameRules:
 
 
 def misread(path: str) -> str:
-    """What stands in a folder's path that Delta's library takes for another one's; empty where nothing does."""
+    """Return the part of a folder's path that Delta's library misreads; empty if there is none."""
     rules = NAMES["delta"]
     escape = _ESCAPE.search(path)
     return escape[0] if escape else next((one for one in path if one in rules.database), "")
@@ -212,8 +216,9 @@ def topic_name(template: str, table: TableId) -> str:
 
 
 def claimed(rules: NameRules, targets: Iterable[TableId], held: Iterable[TableId] = ()) -> dict[TableId, str]:
-    """Those of `targets` whose place is that of one before them, or of one that is `held` by now, and why they cannot
-    have it: they would be mixed, or the server would refuse them.
+    """Return the `targets` whose location belongs to an earlier one or to a `held` one, each with the reason.
+
+    Otherwise they would be mixed, or the server would refuse them.
     """
     owners: dict[str, tuple[str, TableId]] = {}
     for target in held:
@@ -251,10 +256,10 @@ _MYSQL = NameRules(
     table="\0",
 )
 
-#: The rules of each kind of target. A third party's sink may have rules of its own; without them it holds any name.
+#: The rules of each kind of target. A third party's sink may have its own rules; without rules it holds any name.
 NAMES: Mapping[str, NameRules] = {
-    # Delta's DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES, without column mapping.
-    # Of folders: what delta-rs takes for the path of another one, or for none.
+    # Delta's DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES, without column mapping. Of folders: texts that delta-rs misreads
+    # in a path.
     "delta": NameRules(
         "a Delta table",
         characters=" ,;{}()\n\t=",
@@ -297,7 +302,7 @@ NAMES: Mapping[str, NameRules] = {
         both_bytes_max=255,
         # Every driver refuses such a collection (pymongo, `Collection`).
         parts=True,
-        # Its server's error 13297, DatabaseDifferCase.
+        # The server's error 13297, DatabaseDifferCase.
         one_case=True,
     ),
 }
@@ -309,18 +314,21 @@ ANY_NAMES = NameRules("the target", named=False)
 class TargetLimits:
     """The limits of one kind of target; 0 is no limit.
 
-    `description` are those that no column's type tells of, for people.
+    `description` lists the limits of single values, for people.
     """
 
     store: str
     columns_max: int = 0
     key_columns_max: int = 0
-    #: Of the declared columns of a key together, in bytes.
+    #: The limit of the declared columns of a key together, in bytes.
     key_bytes_max: int = 0
     description: str = ""
 
     def exceeded(self, columns: int, key_columns: int, key_bytes: int = 0) -> str:
-        """What is too much, as the end of a sentence that begins with the table's name; empty where all fits."""
+        """Return the exceeded limit, as the end of a sentence that begins with the table's name.
+
+        Empty if none is exceeded.
+        """
         for what, count, most in (
             ("columns", columns, self.columns_max),
             ("columns in its key", key_columns, self.key_columns_max),

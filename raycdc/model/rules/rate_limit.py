@@ -1,21 +1,22 @@
-"""How fast a source may be read: a value, which configurations make and readers keep to."""
+"""The rate limit of a source: a value that configurations make and readers obey."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: One fetch brings about what may be read within so many seconds, so that nobody waits long for what one cost.
+#: One fetch reads about as much as the limit allows in this many seconds, so that readers never wait long afterwards.
 FETCH_S = 0.5
 #: The least bytes of one fetch: fewer would be calls without rows.
 FETCH_BYTES_MIN = 4 << 10
-#: The bytes that a row is taken for where nobody knows.
+#: The assumed size of a row if it is unknown.
 ROW_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """At most so many rows, and so many bytes, a second in the whole job; None: any number. False where it limits
-    nothing.
+    """The most rows, and the most bytes, per second in the whole job; None: no limit.
+
+    False if there is no limit at all.
     """
 
     rows_per_s: int | None = None
@@ -30,11 +31,11 @@ class RateLimit:
         return " and ".join([*rows, *size]) + " a second"
 
     def seconds_of_rows(self, rows: int) -> float:
-        """How long the whole budget takes for so many rows."""
+        """Return how long the whole budget takes for this many rows."""
         return 0.0 if self.rows_per_s is None else rows / self.rows_per_s
 
     def seconds_of_bytes(self, size: int) -> float:
-        """How long the whole budget takes for so many bytes."""
+        """Return how long the whole budget takes for this many bytes."""
         return 0.0 if self.bytes_per_s is None else size / self.bytes_per_s
 
     def rows_at_once(self, most: int) -> int:

@@ -41,7 +41,7 @@ _NEVER_IN_NAMES = ("/", "\0")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One ``[[route]]``. Raises ValueError for a pattern that can match no table or a target that can be none."""
+    """One ``[[route]]``. Raises ValueError for a pattern that can match no table, or an impossible target."""
 
     table: str
     to: str
@@ -57,7 +57,7 @@ class Route:
         return plain_table(self.table)
 
     def pattern(self) -> NamePattern:
-        """Its tables."""
+        """Return the pattern of its tables."""
         return NamePattern.of(self.table)
 
 
@@ -71,14 +71,17 @@ class Router:
         self._known: dict[TableId, tuple[TableId, ...]] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is any route at all."""
+        """Return True if there is any route."""
         return bool(self.routes)
 
     def __repr__(self) -> str:
         return f"Router({list(self.routes)!r}, first_only={self._first_only})"
 
     def targets(self, source: TableId) -> tuple[TableId, ...]:
-        """Where rows of `source` go, in the order of the routes. `ConfigError` when a route makes no name of it."""
+        """Return the targets of `source`, in the order of the routes.
+
+        Raises `ConfigError` if a route makes an invalid name.
+        """
         known = self._known.get(source)
         if known is None:
             known = self._known[source] = self._targets(source)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from raycdc.errors import ConfigError
 from raycdc.model.table import TableId, quoted, quoted_parts
 
-#: The first dot of a pattern, where the name before it is plain and no quantifier behind it says what it repeats.
+#: The first dot of a pattern, if the name before it is plain and no quantifier follows it.
 _BARE_DOT = re.compile(r"([^\\^$*+?{}\[\]|().]+)\.(?![*+?{])(.+)", re.DOTALL)
-#: One of these makes a name a regular expression.
+#: A name with one of these is a regular expression.
 METACHARACTERS = frozenset("\\^$*+?{}[]|()")
 #: A part of a plain name that is not quoted.
 UNQUOTED = r"[^`.\\^$*+?{}\[\]|()]+"
@@ -26,8 +26,9 @@ UNQUOTED = r"[^`.\\^$*+?{}\[\]|()]+"
 
 @dataclass(frozen=True, slots=True)
 class NamePattern:
-    """A plain name or a regular expression, where the configuration chooses tables. `table` is the one that a plain
-    name names. Made by `NamePattern.of`.
+    """A plain name or a regular expression that chooses tables. `table` is the one of a plain name.
+
+    Made by `NamePattern.of`.
     """
 
     table: TableId | None
@@ -40,7 +41,7 @@ class NamePattern:
         return cls(table, re.compile(text if table is None else re.escape(table.dotted)))
 
     def match(self, table: TableId) -> re.Match[str] | None:
-        """What the groups matched, if it chooses `table`; a plain name has no group."""
+        """Return the match if the pattern chooses `table`; a plain name has no group."""
         return self.regex.fullmatch(table.dotted) if self.table in (None, table) else None
 
 
@@ -68,7 +69,7 @@ class TableSelector:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Included regular expressions; one that matches nothing yet is worth a warning only."""
+        """Return the included regular expressions; one without a match only causes a warning."""
         return tuple(text for text in self.include if not is_plain_name(text))
 
     def matches(self, table: TableId) -> bool:

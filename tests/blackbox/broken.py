@@ -33,7 +33,7 @@ CONFIG, SOURCE, DATA, SINK, STATE = 2, 3, 4, 5, 6
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class CasePlace:
     """Where a case is played: its folder, and a database on the server."""
 
     folder: Path
@@ -53,14 +53,14 @@ class Broken:
     word: str
     change: Mapping[str, str | None] = field(default_factory=dict)
     toml: str | None = None
-    prepare: Callable[[World], None] = lambda world: None
+    prepare: Callable[[CasePlace], None] = lambda world: None
     #: What brings the server back to what other tests expect.
-    restore: Callable[[World], None] = lambda world: None
+    restore: Callable[[CasePlace], None] = lambda world: None
     environment: Mapping[str, str] = field(default_factory=dict)
     #: The configuration that works has run before, and left a state and a target.
     again: bool = False
 
-    def text(self, world: World) -> str:
+    def text(self, world: CasePlace) -> str:
         """The configuration."""
         if self.toml is not None:
             return self.toml
@@ -84,32 +84,32 @@ class Broken:
         return text
 
 
-def _file(name: str, content: str = "here\n") -> Callable[[World], None]:
+def _file(name: str, content: str = "here\n") -> Callable[[CasePlace], None]:
     """A file where a folder is wanted."""
 
-    def prepare(world: World) -> None:
+    def prepare(world: CasePlace) -> None:
         (world.folder / name).write_text(content)
 
     return prepare
 
 
-def _table(*statements: str) -> Callable[[World], None]:
+def _table(*statements: str) -> Callable[[CasePlace], None]:
     return lambda world: world.sql(*statements)
 
 
-def _user(name: str, *grants: str) -> Callable[[World], None]:
+def _user(name: str, *grants: str) -> Callable[[CasePlace], None]:
     create = f"CREATE USER IF NOT EXISTS {name}@'%' IDENTIFIED BY 'cdc'"
     return lambda world: world.sql(create, *(f"GRANT {grant} TO {name}@'%'" for grant in grants))
 
 
-def _drop_user(name: str) -> Callable[[World], None]:
+def _drop_user(name: str) -> Callable[[CasePlace], None]:
     return lambda world: world.sql(f"DROP USER IF EXISTS {name}@'%'")
 
 
-def _shadow(module: str) -> Callable[[World], None]:
+def _shadow(module: str) -> Callable[[CasePlace], None]:
     """A module that is not installed, as Python says it."""
 
-    def prepare(world: World) -> None:
+    def prepare(world: CasePlace) -> None:
         folder = world.folder / "shadow" / module
         folder.mkdir(parents=True)
         text = f"No module named {module!r}"
@@ -118,15 +118,15 @@ def _shadow(module: str) -> Callable[[World], None]:
     return prepare
 
 
-def _no_target(world: World) -> None:
+def _no_target(world: CasePlace) -> None:
     shutil.rmtree(world.folder / "lake")
 
 
-def _no_state(world: World) -> None:
+def _no_state(world: CasePlace) -> None:
     shutil.rmtree(world.folder / "state")
 
 
-def _older_state(world: World) -> None:
+def _older_state(world: CasePlace) -> None:
     """The state as it was before the rows that the target has."""
     copy = world.folder / "copy"
     shutil.copytree(world.folder / "state", copy)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raycdc.sandbox.servers import MariaDbServer
-from tests.blackbox.broken import EVERY, Broken, World
+from tests.blackbox.broken import EVERY, Broken, CasePlace
 from tests.blackbox.command import Outcome, Pipeline
 
 pytestmark = pytest.mark.server
@@ -37,7 +37,7 @@ def refused(outcome: Outcome, case: Broken) -> None:
 def test_what_is_broken_is_refused_by_name(
     case: Broken, mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
 ) -> None:
-    world = World(tmp_path, mariadb, mariadb_database)
+    world = CasePlace(tmp_path, mariadb, mariadb_database)
     world.sql("CREATE TABLE good (id INT PRIMARY KEY, a INT)", "INSERT INTO good VALUES (1, 1)")
     if case.again:
         Pipeline(tmp_path, Broken("", 0, "").text(world)).run().expect(0)

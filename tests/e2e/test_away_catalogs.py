@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from raycdc.sandbox.servers import MariaDbServer
-from tests.e2e.test_rotation_catalogs import World, job_into
+from tests.e2e.test_rotation_catalogs import RotatedCatalog, job_into
 from tests.integration.sinks.iceberg_server import Server
-from tests.support.jobs import Job, JobRun
+from tests.support.jobs import Job, Run
 
 pytestmark = pytest.mark.server
 
@@ -22,14 +22,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
     started.close()
 
 
-def warnings(live: JobRun) -> list[str]:
+def warnings(live: Run) -> list[str]:
     return [event["text"] for event in live.events if event["event"] == "warning"]
 
 
-def job_at(server: Server, mariadb: MariaDbServer, database: str, folder: Path) -> tuple[Job, World]:
+def job_at(server: Server, mariadb: MariaDbServer, database: str, folder: Path) -> tuple[Job, RotatedCatalog]:
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)", database=database)
     options = {"type": "rest", "uri": server.uri, "properties": {}}
-    world = World(options, lambda _: None, lambda: server.guard.refused, lambda: server.catalog)
+    world = RotatedCatalog(options, lambda _: None, lambda: server.guard.refused, lambda: server.catalog)
     return job_into(options, mariadb, database, folder, "t"), world
 
 
@@ -75,7 +75,7 @@ def test_a_first_start_says_at_once_that_the_catalog_is_away(
 ) -> None:
     job, _ = job_at(server, mariadb, mariadb_database, tmp_path)
     server.close()
-    first = job.start("--until", "caught-up")
+    first = job.run()
     assert first.wait() == 5, first.story()
     assert server.uri.removeprefix("http://") in first.events[-1]["text"]
     assert not warnings(first)

@@ -12,14 +12,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from raycdc.errors import ExitCode
-from raycdc.sandbox.compare import compare_lake
 from raycdc.sandbox.servers import MariaDbServer, MongoDb, PostgresServer
 from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.test_live_tables import commands
-from tests.e2e.test_parked_tables import listed, tables_command
-from tests.e2e.verified import counts, require_equal, verified, written_to
+from tests.e2e.verified import counts, require_verified, verified, written_to
+from tests.support.comparing import lake_is_equal
 from tests.support.forked_commands import completed
 from tests.support.jobs import CollectionJob, Job, catch_up
+from tests.support.table_commands import listed, tables_command
 
 pytestmark = pytest.mark.server
 
@@ -33,11 +33,6 @@ def environment(job: Job) -> dict[str, str]:
 def backfilled(job: Job, table: str, where: str) -> subprocess.CompletedProcess[str]:
     words = ("backfill", str(job.configuration()), f"{job.database}.{table}", "--where", where)
     return completed(words, environment=environment(job), folder=job.folder)
-
-
-def is_equal(job: Job, table: str) -> bool:
-    with job.server.connect() as connection:
-        return compare_lake(connection, job.lake, [(job.database, table)])[0].equal
 
 
 def make(server: MariaDbServer, database: str) -> None:
@@ -55,7 +50,7 @@ def test_rows_that_no_log_told_of_reach_a_lake_while_others_change(
     make(mariadb, mariadb_database)
     job = Job(tmp_path, mariadb, mariadb_database, ("a",), local=True, epoch_interval="200ms")
     run = job.start()
-    run.wait_for_rows(lambda: is_equal(job, "a"))
+    run.wait_for_rows(lambda: lake_is_equal(job, "a"))
     with_changes = ("UPDATE a SET n = n + 1 WHERE id BETWEEN 5 AND 8", "REPLACE INTO a VALUES (4000, 1, 'new')")
     mariadb.execute(UNLOGGED, "UPDATE a SET n = -1 WHERE id <= 600 OR id = 2999", database=mariadb_database)
     assert counts(verified(job)[1]["a"]) == {"changed": 601}
@@ -73,8 +68,8 @@ def test_rows_that_no_log_told_of_reach_a_lake_while_others_change(
         where = ("--where", "id BETWEEN 5 AND 8", "--wait", "600")
         again = tables_command(job, "resnapshot", f"{mariadb_database}.a", *where)
         assert "rows that were read again" in again
-    run.wait_for_rows(lambda: is_equal(job, "a"))
-    require_equal(job)
+    run.wait_for_rows(lambda: lake_is_equal(job, "a"))
+    require_verified(job)
     told = [(entry["action"], entry["state"]) for entry in commands(job)]
     assert told[-2:] == [("backfill", "done"), ("resnapshot", "done")]
     assert {state for _, state in told[:-2]} == {"refused"}
@@ -110,7 +105,7 @@ def test_a_table_that_is_altered_while_some_of_its_rows_are_read_again(
     assert run.interrupt() in (0, 130), run.story()
     job.source = ""
     catch_up(job)
-    require_equal(job)
+    require_verified(job)
 
 
 def repaired(job: Job) -> str:
@@ -143,7 +138,7 @@ def test_a_running_pipeline_repairs_a_database_by_its_keys_while_rows_change(
         assert "The rows of 9 keys are read again" in said
         run.wait_for_rows(lambda: verified(job)[1]["a"]["verdict"] == "equal")
         assert run.interrupt() in (0, 130)
-        require_equal(job)
+        require_verified(job)
 
 
 @pytest.mark.long(suite="stories")
@@ -168,7 +163,7 @@ def test_documents_are_read_again_by_a_filter_and_by_their_keys(
         assert counts(verified(job)[1]["orders"]) == {"extra": 1}
         assert "The rows of 1 key are read again" in repaired(job)
         catch_up(job)
-        require_equal(job, rows=200)
+        require_verified(job, rows=200)
 
 
 def append_nobodys(job: CollectionJob) -> None:

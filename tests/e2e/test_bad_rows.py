@@ -51,7 +51,7 @@ def test_rows_are_left_out_counted_and_kept_after_a_run_that_ended_with_the_firs
     fill(mariadb)
     job = Job(tmp_path, mariadb, "odd", ("texts", "raws"), local=True, sections=ROUTES)
     job.pipeline = 'on_bad_record = "fail"'
-    ended = job.start("--until", "caught-up")
+    ended = job.run()
     assert ended.wait() == 4, ended.story()
     assert "odd.raws: a value of column 'note' (binary) is no string" in ended.story()
     assert "with its key in (id). Route the table" in ended.story()
@@ -67,7 +67,7 @@ def test_rows_are_left_out_counted_and_kept_after_a_run_that_ended_with_the_firs
     )
     killed = job.start("--until", "caught-up", failpoints="after_last_commit=kill@1")
     assert killed.wait() == -9, killed.story()
-    run = job.start("--until", "caught-up")
+    run = job.run()
     assert run.wait() == 0, run.story()
     gone = {101, 102, 103}
     assert held(job) == {n: t for n, t in expected.items() if n not in gone} | {110: "whole", 120: "whole"}
@@ -104,7 +104,7 @@ def test_rows_on_which_an_expression_fails_are_left_out(mariadb: MariaDbServer, 
     )
     job = Job(tmp_path, mariadb, "odd", ("orders",), readers=1, sections=SHARES + ray)
     job.pipeline = 'on_bad_record = "fail"'
-    ended = job.start("--until", "caught-up")
+    ended = job.run()
     assert ended.wait() == 4, ended.story()
     said = "odd.orders: its transform failed on a value: column 'share' (100 div qty AS share) cannot be computed"
     assert said in ended.story()

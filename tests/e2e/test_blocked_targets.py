@@ -10,10 +10,10 @@ import pytest
 from raycdc.sandbox.servers import MariaDbServer, PostgresServer
 from tests.e2e.short_patience import shorten_retry
 from tests.e2e.test_jdbc import sink_keys
-from tests.e2e.test_parked_tables import listed, tables_command
-from tests.e2e.test_rotation_catalogs import World, job_into
+from tests.e2e.test_rotation_catalogs import RotatedCatalog, job_into
 from tests.integration.sinks.iceberg_server import Server
 from tests.support.jobs import Job, JobRun
+from tests.support.table_commands import listed, tables_command
 
 pytestmark = pytest.mark.server
 
@@ -98,7 +98,7 @@ def test_a_table_for_which_alone_the_catalog_fails_is_parked_beside_a_live_run_a
     database = mariadb_database
     tables(mariadb, database)
     options = {"type": "rest", "uri": catalog.uri, "properties": {}}
-    world = World(options, lambda _: None, lambda: catalog.guard.refused, lambda: catalog.catalog)
+    world = RotatedCatalog(options, lambda _: None, lambda: catalog.guard.refused, lambda: catalog.catalog)
     job = job_into(options, mariadb, database, tmp_path, "t", "u")
     job.cold = True
 

@@ -39,7 +39,7 @@ def demo(folder: Path, *options: str, orders: int = 6000) -> subprocess.Complete
     )
 
 
-def require_equal(done: subprocess.CompletedProcess[str]) -> None:
+def require_demo_equal(done: subprocess.CompletedProcess[str]) -> None:
     """An `AssertionError` unless the demo says that the three tables of the shop are equal, and fits its screen."""
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(" equal (by ") == 3, done.stdout
@@ -61,7 +61,7 @@ def looked_at(folder: Path, said: str) -> str:
 @pytest.mark.server
 def test_the_demo_ends_with_equal_tables_and_leaves_the_lake(tmp_path: Path) -> None:
     done = demo(tmp_path, "--local")
-    require_equal(done)
+    require_demo_equal(done)
     assert done.stdout.count("equal (by all columns)") == 3
     assert "points" in read_delta(tmp_path / "demo-lake" / "shop" / "customers").column_names
     assert "'quantity': " in looked_at(tmp_path, done.stdout)
@@ -80,7 +80,7 @@ def test_the_demo_ends_with_equal_tables_and_leaves_the_lake(tmp_path: Path) -> 
 @pytest.mark.server
 def test_the_demo_follows_collections_into_iceberg(tmp_path: Path) -> None:
     done = demo(tmp_path, "--local", "--source", "mongodb", "--sink", "iceberg", orders=300)
-    require_equal(done)
+    require_demo_equal(done)
     assert "'quantity': " in looked_at(tmp_path, done.stdout)
 
 
@@ -89,7 +89,7 @@ def test_the_demo_follows_collections_into_iceberg(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("source", "sink"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
 def test_the_demo_of_every_pair(source: str, sink: str, tmp_path: Path) -> None:
     done = demo(tmp_path, "--local", "--source", source, "--sink", sink, orders=300)
-    require_equal(done)
+    require_demo_equal(done)
     if sink in FOLDERS:
         assert "quantity" in looked_at(tmp_path, done.stdout)
     else:
@@ -118,7 +118,7 @@ def test_the_demo_runs_on_ray_and_spark(tmp_path: Path) -> None:
             running.send_signal(signal.SIGINT)
             running.wait(TIMEOUT_S)
     said = (tmp_path / "screen.txt").read_text()
-    require_equal(subprocess.CompletedProcess(command, running.returncode, said, ""))
+    require_demo_equal(subprocess.CompletedProcess(command, running.returncode, said, ""))
     assert actors == {"ray::SplitEnumerator", "ray::SourceReader"}
     lines = [json.loads(line) for line in (tmp_path / "demo-lake" / "run.log").read_text().splitlines()]
     commits = [line for line in lines if line["event"] == "commit" and line["rows"]]

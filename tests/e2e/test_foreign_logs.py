@@ -66,7 +66,7 @@ def test_transactions_prepared_before_the_first_start_park_what_they_have_rows_o
         assert (ids(job, "a"), ids(job, "b")) == ([1, 2], [1, 3])
 
         server.execute("XA COMMIT 'here'", f"INSERT INTO {database}.a VALUES (3)")
-        run = job.start("--until", "caught-up")
+        run = job.run()
         assert run.wait() == 4, run.story()
         known = known_tables(run.events)
         assert [name for name, table in known.items() if table["phase"] == "parked"] == [f"{database}.b"]

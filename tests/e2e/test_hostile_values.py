@@ -11,9 +11,9 @@ import pytest
 from raycdc.model import TableId
 from raycdc.sandbox.servers import MariaDbServer
 from tests.e2e.test_names_alike import Place, _place, selected  # noqa: F401 (a fixture)
-from tests.e2e.test_parked_tables import tables_command
 from tests.support.forked_commands import completed
 from tests.support.jobs import Job
+from tests.support.table_commands import tables_command
 
 pytestmark = pytest.mark.server
 

@@ -16,7 +16,7 @@ from raycdc.model import TableId, TableSchema
 from raycdc.sandbox.compare import read_source
 from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer, PostgresServer
 from tests.e2e.test_schema_changes import CHANGES, SIZE, TABLES, shop
-from tests.e2e.verified import require_equal
+from tests.e2e.verified import require_verified
 from tests.integration.connectors.mysql.test_mysql_types import cases_of
 from tests.integration.connectors.mysql.type_cases import TypeCase, as_printed, server_values
 from tests.support.jobs import Job, catch_up
@@ -76,7 +76,7 @@ def test_every_type_arrives_in_postgresql(mysql80: MySqlServer, postgres: Postgr
         write_rows(connection, table, cases, generator, range(16, 40))
         query(connection, f"DELETE FROM {table} WHERE id % 7 = 0")
         catch_up(job)
-        require_equal(job, rows=30)
+        require_verified(job, rows=30)
         source = load_table(connection, TableId(database, "t"))
         held = read_postgres(postgres, home, source.id, source.schema())
         theirs = server_values(connection, source)
@@ -105,7 +105,7 @@ def test_every_type_arrives_in_mysql(source: str, target: str, request: pytest.F
         write_rows(connection, table, cases, generator, range(16, 40))
         query(connection, f"DELETE FROM {table} WHERE id % 7 = 0")
         catch_up(job)
-        require_equal(job, rows=30)
+        require_verified(job, rows=30)
         table_there = load_table(connection, TableId(database, "t"))
         with session(replica, "root") as reader:
             held = load_table(reader, table_there.id)

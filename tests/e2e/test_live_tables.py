@@ -12,13 +12,15 @@ import pytest
 from deltalake import DeltaTable
 
 from raycdc.driver.command_queue import CommandQueue, CommandState
-from raycdc.sandbox.compare import compare_lake, read_changelog, read_delta
+from raycdc.sandbox.compare import read_changelog, read_delta
 from raycdc.sandbox.servers import MariaDbServer, MotoServer
 from raycdc.source.tables.table_commands import TableAction, TableCommand
 from raycdc.state.store import CheckpointStore
-from tests.e2e.test_parked_tables import ask, listed, rows_of, tables_command
+from tests.e2e.test_parked_tables import rows_of
+from tests.support.comparing import lake_is_equal
 from tests.support.jobs import Job, JobRun
 from tests.support.servers.store_proxy import StoreProxy
+from tests.support.table_commands import ask, listed, tables_command
 
 pytestmark = pytest.mark.server
 
@@ -43,18 +45,13 @@ def commands(job: Job) -> list[dict[str, Any]]:
     return [json.loads(line) for line in tables_command(job, "commands", "--json").splitlines()]
 
 
-def is_equal(job: Job, table: str) -> bool:
-    with job.server.connect() as connection:
-        return compare_lake(connection, job.lake, [(DATABASE, table)])[0].equal
-
-
 def left(job: Job, table: str) -> dict[int, int]:
     """The rows that the changelog leaves."""
     return {key: row["n"] for key, row in rows_of(job, table).items()}
 
 
 def wait_equal(run: JobRun, job: Job, *tables: str) -> None:
-    run.wait_for_rows(lambda: all(is_equal(job, table) for table in tables))
+    run.wait_for_rows(lambda: all(lake_is_equal(job, table) for table in tables))
 
 
 def test_a_running_pipeline_pauses_resumes_reads_again_removes_and_adds_tables(
@@ -75,7 +72,7 @@ def test_a_running_pipeline_pauses_resumes_reads_again_removes_and_adds_tables(
     assert "no longer followed" in tables_command(job, "remove", f"{DATABASE}.b")
     mariadb.execute("UPDATE a SET n = 20", "UPDATE b SET n = 20", database=DATABASE)
     wait_equal(run, job, "a")
-    assert not is_equal(job, "b")
+    assert not lake_is_equal(job, "b")
     assert "is added" in tables_command(job, "add", f"{DATABASE}.b")
     wait_equal(run, job, "b")
 
@@ -203,7 +200,7 @@ def test_tables_that_are_made_or_renamed_into_a_pattern_are_followed_and_told_of
     told = [f"{DATABASE}.new_1", f"{DATABASE}.new_2"]
     run.wait_for(lambda: [e["table"] for e in run.events if e["event"] == "new_table"] == told)
     assert run.interrupt() in (0, 130)
-    again = job.start("--until", "caught-up")
+    again = job.run()
     assert again.wait() == 0
     assert [e for e in again.events if e["event"] == "new_table"] == []
 
@@ -261,5 +258,5 @@ def test_a_command_reaches_a_pipeline_on_another_machine_through_the_store_of_it
         assert "is paused" in told
         mariadb.execute("UPDATE a SET n = 10", "UPDATE b SET n = 10", database=DATABASE)
         wait_equal(run, job, "b")
-        assert not is_equal(job, "a")
+        assert not lake_is_equal(job, "a")
         assert run.interrupt() in (0, 130)

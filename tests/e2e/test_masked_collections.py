@@ -81,7 +81,7 @@ def test_no_file_and_no_word_shows_what_masks_hide_in_documents(
         client[mongodb_database].later.insert_one({"_id": 1, "phone": ["planted-secret"]})
         people.insert_one(document(32))
         for _ in range(2):
-            parked = job.start("--until", "caught-up")
+            parked = job.run()
             assert parked.wait() == 4, parked.story()
             assert (
                 "later would be hidden as a column alone, and stand in the clear in the column _rest" in parked.story()

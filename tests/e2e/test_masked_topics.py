@@ -95,7 +95,7 @@ def test_no_file_and_no_word_shows_what_masks_hide_in_messages(kafka: KafkaServe
         job = Topics(tmp_path, kafka, "shop", ("p",), local=True, topic=topic, write="changelog", sections=MASKS)  # type: ignore[arg-type]
         said = [job.say("check"), job.say("plan")]
         assert all(f"{topic}/0@5: corrupt message: it ends in the middle" in text for text in said)
-        ended = job.start("--until", "caught-up")
+        ended = job.run()
         assert ended.wait() == 4, ended.story()
         assert f"{topic}/0@5: corrupt message" in ended.story()
         nothing_shows(job, SECRETS, said=said, kinds=("configured", "changelog"))
@@ -131,7 +131,7 @@ def test_no_file_and_no_word_shows_what_masks_hide_in_messages(kafka: KafkaServe
             told = {"database": "shop", "table": name, "type": "insert", "ts": 1, "primary_key_columns": ["id"]}
             produce(kafka, topic, json.dumps({**told, "data": row}).encode())
         produce(kafka, topic, message(8, added="planted-secret", other=6))
-        parked = job.start("--until", "caught-up")
+        parked = job.run()
         assert parked.wait() == 4, parked.story()
         assert all(
             why in parked.story() for why in ('method = "truncate" is for texts', "shop.key.id belongs to the key")
@@ -140,7 +140,7 @@ def test_no_file_and_no_word_shows_what_masks_hide_in_messages(kafka: KafkaServe
         nothing_shows(job, SECRETS, said=said)
         # What cannot be followed is told without its values.
         produce(kafka, topic, statement(f"ALTER TABLE p CHANGE COLUMN note remark {default}"))
-        refused = job.start("--until", "caught-up")
+        refused = job.run()
         assert refused.wait() == 4, refused.story()
         assert "rows that exist have their value in 'note'" in refused.story()
         nothing_shows(job, SECRETS, said=[*said, job.say("check"), job.say("plan"), job.say("tables", "list")])

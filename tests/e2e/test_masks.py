@@ -108,7 +108,7 @@ def test_both_phases_hide_the_same_and_keep_the_rest(mariadb: MariaDbServer, tmp
     assert {row["salary"] for row in lake.to_pylist()} == {"***", None}
     nothing_shows(tmp_path)
     job.sections = MASKS.replace("length = 2", "length = 4")
-    refused = job.start("--until", "caught-up")
+    refused = job.run()
     assert refused.wait() == 6, refused.story()
     assert "transform or mask of hidden.people differs from when its rows were written" in refused.story()
 
@@ -117,7 +117,7 @@ def test_a_key_cannot_be_hidden(mariadb: MariaDbServer, tmp_path: Path) -> None:
     fill(mariadb)
     sections = '[[mask]]\ncolumns = "hidden.people.id"\nmethod = "mask"\n'
     job = Job(tmp_path, mariadb, "hidden", ("people",), sink="jsonl", write="changelog", local=True, sections=sections)
-    run = job.start("--until", "caught-up")
+    run = job.run()
     assert run.wait() == 4, run.story()
     assert "mask: hidden.people.id belongs to the key" in run.story()
     lines = [json.loads(line) for path in job.lake.rglob("*.jsonl") for line in path.read_text().splitlines()]

@@ -23,7 +23,7 @@ from raycdc.sandbox.compare import read_source
 from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MongoDb
 from tests.e2e.test_jdbc import write_rows
 from tests.e2e.test_schema_changes import CHANGES, SIZE, TABLES, shop
-from tests.e2e.verified import require_equal
+from tests.e2e.verified import require_verified
 from tests.integration.connectors.mysql.test_mysql_types import cases_of
 from tests.integration.connectors.mysql.type_cases import as_printed, server_values
 from tests.support.forked_commands import completed
@@ -83,7 +83,7 @@ def test_every_type_arrives(kind: str, mongodb: MongoDb, request: pytest.Fixture
         write_rows(connection, table, cases, generator, range(16, 40))
         query(connection, f"DELETE FROM {table} WHERE id % 7 = 0")
         catch_up(job)
-        require_equal(job, rows=30)
+        require_verified(job, rows=30)
         source = load_table(connection, TableId(database, "t"))
         held = read_collection(mongodb, source.id, source.schema())
         theirs = server_values(connection, source)

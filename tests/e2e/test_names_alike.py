@@ -17,10 +17,10 @@ from raycdc.model import TableId
 from raycdc.sandbox.compare import read_delta
 from raycdc.sandbox.servers import DatabaseServer, KafkaServer, MongoDb, PostgresServer
 from tests.e2e.test_jdbc import mysql_keys, sink_keys
-from tests.e2e.test_parked_tables import listed, tables_command
 from tests.epochs.sink_world import iceberg_table
 from tests.support.forked_commands import completed
 from tests.support.jobs import Job, TopicJob, catch_up
+from tests.support.table_commands import listed, tables_command
 
 pytestmark = pytest.mark.server
 
@@ -157,7 +157,7 @@ def command(job: Job, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def assert_equal(job: Job, place: Place, *tables: TableId) -> None:
+def require_equal_places(job: Job, place: Place, *tables: TableId) -> None:
     assert {table: place.read(table) for table in tables} == {t: source_rows(job.server, t) for t in tables}
 
 
@@ -177,11 +177,11 @@ def test_two_tables_that_print_alike_arrive_whole_and_apart(
 ) -> None:
     job = job_of(tmp_path, alike, place)
     catch_up(job)
-    assert_equal(job, place, *BOTH)
+    require_equal_places(job, place, *BOTH)
     change_both(alike)
     assert job.start("--until", "caught-up", failpoints="between_tables=kill").wait() == -9
     catch_up(job)
-    assert_equal(job, place, *BOTH)
+    require_equal_places(job, place, *BOTH)
 
 
 @pytest.mark.parametrize(("alike", "place"), [("mariadb", "delta")], indirect=True)
@@ -197,17 +197,17 @@ def test_each_of_two_tables_that_print_alike_is_asked_for_by_its_name(
     catch_up(job)
     assert {name: entry["phase"] for name, entry in listed(job).items()} == {PLAIN: "stream", QUOTED: "paused"}
     assert place.read(DOTTED) == before
-    assert_equal(job, place, NAMESAKE)
+    require_equal_places(job, place, NAMESAKE)
     # As configurations quote them.
     tables_command(job, "resume", "`alike.x`.`t`")
     tables_command(job, "resnapshot", "alike.`x.t`")
     change(alike, NAMESAKE, "INSERT INTO T! VALUES (8, '8')")
     change(alike, DOTTED, "ALTER TABLE T! ADD COLUMN more INT", "INSERT INTO T! VALUES (9, '9', 9)")
     catch_up(job)
-    assert_equal(job, place, *BOTH)
+    require_equal_places(job, place, *BOTH)
     change(alike, NAMESAKE, "TRUNCATE TABLE T!")
     catch_up(job)
-    assert_equal(job, place, *BOTH)
+    require_equal_places(job, place, *BOTH)
     assert place.read(NAMESAKE) == {}
     code, said = command(job, "check", "CONFIG")
     assert code == 0, said
@@ -233,22 +233,22 @@ def test_a_target_that_cannot_tell_them_apart_parks_one_until_a_route_names_it(
         _, said = command(job, words, "CONFIG")
         assert f"{QUOTED}: " in said
         assert why in said
-    run = job.start("--until", "caught-up")
+    run = job.run()
     assert run.wait() == 4, run.story()
     assert why in run.story()
-    assert_equal(job, place, NAMESAKE)
+    require_equal_places(job, place, NAMESAKE)
     if place.sink == "iceberg":
         return  # It goes on as the others do, and takes long.
     change_both(alike)
     assert job.start("--until", "caught-up").wait() == 4
-    assert_equal(job, place, NAMESAKE)
+    require_equal_places(job, place, NAMESAKE)
     assert {name: entry["phase"] for name, entry in listed(job).items()} == {PLAIN: "stream", QUOTED: "parked"}
     job.sections = f'[[route]]\ntable = "{QUOTED}"\nto = "lake.alike_{place.sink}"\n'
     tables_command(job, "resnapshot", QUOTED)
     catch_up(job)
     change(alike, DOTTED, "UPDATE T! SET v = 'routed' WHERE id = 2")
     catch_up(job)
-    assert_equal(job, place, NAMESAKE)
+    require_equal_places(job, place, NAMESAKE)
     assert place.read(TableId("lake", f"alike_{place.sink}")) == source_rows(alike, DOTTED)
 
 
@@ -267,15 +267,15 @@ def test_a_route_that_cannot_tell_them_apart_parks_one(alike: DatabaseServer, pl
     for words in ("check", "plan"):
         _, said = command(job, words, "CONFIG")
         assert f"{QUOTED}: {why}" in said
-    run = job.start("--until", "caught-up")
+    run = job.run()
     assert run.wait() == 4, run.story()
     assert why in run.story()
-    assert_equal(job, place, NAMESAKE)
+    require_equal_places(job, place, NAMESAKE)
     job.pipeline = 'route_mode = "first_match"'
     job.sections = f'[[route]]\ntable = "{QUOTED}"\nto = "{QUOTED}"\n{ROUTE}'
     tables_command(job, "resnapshot", QUOTED)
     catch_up(job)
-    assert_equal(job, place, *BOTH)
+    require_equal_places(job, place, *BOTH)
 
 
 def feed(kafka: KafkaServer, topic: str, number: int) -> None:

@@ -12,12 +12,12 @@ import pytest
 from raycdc.sandbox.compare import read_changelog, read_delta
 from raycdc.sandbox.servers import KafkaServer, MariaDbServer, MongoDb, MySqlServer, PostgresServer
 from tests.e2e import test_jdbc, test_mongodb_sink
-from tests.e2e.test_parked_tables import tables_command
 from tests.e2e.test_parked_targets import make
-from tests.e2e.test_touched_topics import changes
+from tests.e2e.topic_changes import changes
 from tests.epochs.sink_world import iceberg_table
 from tests.support.forked_commands import completed
 from tests.support.jobs import Job, catch_up
+from tests.support.table_commands import tables_command
 
 pytestmark = pytest.mark.server
 
@@ -25,7 +25,7 @@ LONG = "a" * 64
 WIDE = "é" * 40
 
 
-class Story:
+class OddNames:
     """A database of the source with a table `healthy`, `strange` ones that arrive all the same, and `odd` ones, which
     `sink` cannot hold under their names.
     """
@@ -93,7 +93,9 @@ def test_tables_that_postgresql_cannot_hold_wait_for_a_route(
 ) -> None:
     with postgres.fresh_database() as home:
         keys = test_jdbc.sink_keys(postgres, home)
-        story = Story(mariadb, tmp_path, (LONG, WIDE, "raycdc_commit"), database="public", sink="jdbc", sink_keys=keys)
+        story = OddNames(
+            mariadb, tmp_path, (LONG, WIDE, "raycdc_commit"), database="public", sink="jdbc", sink_keys=keys
+        )
         story.play(
             lambda table: [row for (row,) in postgres.execute(f"SELECT id FROM {table} ORDER BY id", database=home)]
         )
@@ -105,7 +107,7 @@ def test_tables_that_mysql_cannot_hold_wait_for_a_route(
     with mysql80.fresh_database() as home:
         keys = test_jdbc.mysql_keys(mysql80, home)
         odd = ("raycdc_commit", "Raycdc_Commit", "raycdc_stage_new_0123456789abcdef")
-        story = Story(mariadb, tmp_path, odd, database=home, sink="jdbc", sink_keys=keys)
+        story = OddNames(mariadb, tmp_path, odd, database=home, sink="jdbc", sink_keys=keys)
 
         def rows(table: str) -> list[int]:
             with mysql80.connect(database=home) as connection, connection.cursor() as cursor:
@@ -122,7 +124,7 @@ def test_tables_that_mongodb_cannot_hold_wait_for_a_route(
     database = "n" * 63
     odd = ("ạ" * 64, "raycdc_commit", "raycdc_fence", "a$b", "system.users")
     keys = test_mongodb_sink.sink_keys(mongodb, database)
-    story = Story(mariadb, tmp_path, odd, database=database, sink="mongodb", sink_keys=keys)
+    story = OddNames(mariadb, tmp_path, odd, database=database, sink="mongodb", sink_keys=keys)
     story.play(lambda table: sorted(row["id"] for row in mongodb.find(database, table)))
 
 
@@ -139,7 +141,7 @@ topic = "{{table}}"
 ddl_topic = "named_ddl"
 """
     options = {"sink": "kafka", "sink_keys": keys, "write": "changelog"}
-    story = Story(mariadb, tmp_path, odd, healthy="named_healthy", strange=("named.alike",), **options)
+    story = OddNames(mariadb, tmp_path, odd, healthy="named_healthy", strange=("named.alike",), **options)
     story.play(lambda table: sorted(key for _, ids in changes(kafka, table) for key in ids))
 
 
@@ -160,7 +162,7 @@ def test_tables_that_would_be_hidden_folders_wait_for_a_route(
     mariadb: MariaDbServer, tmp_path: Path, sink: str, odd: tuple[str, ...], strange: tuple[str, ...]
 ) -> None:
     write = "upsert" if sink in ("delta", "iceberg") else "changelog"
-    story = Story(mariadb, tmp_path, odd, sink=sink, write=write, strange=strange)
+    story = OddNames(mariadb, tmp_path, odd, sink=sink, write=write, strange=strange)
 
     def rows(table: str) -> list[int]:
         folder = tmp_path / "lake" / "names" / table

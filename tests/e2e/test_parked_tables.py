@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from raycdc.sandbox.compare import check_changelog, read_changelog, read_delta, read_source
+from raycdc.sandbox.compare import check_changelog, read_changelog, read_delta
 from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
 from raycdc.sandbox.shop import ShopSize, create_shop
 from tests.e2e.changelog_rows import rows_left
-from tests.support.forked_commands import completed
+from tests.support.comparing import require_rows_equal
 from tests.support.jobs import Job, catch_up
+from tests.support.table_commands import listed, tables_command
 
 pytestmark = pytest.mark.server
 
@@ -46,30 +45,6 @@ def rows_of(job: Job, table: str) -> dict[int, dict[str, Any]]:
     return rows_left(read_changelog(job.lake / job.database / table, "jsonl"))
 
 
-def ask(job: Job, *words: str) -> subprocess.CompletedProcess[str]:
-    told = ("tables", words[0], str(job.configuration()), *words[1:])
-    return completed(told, environment=os.environ, folder=job.folder)
-
-
-def tables_command(job: Job, *words: str) -> str:
-    done = ask(job, *words)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def listed(job: Job) -> dict[str, dict[str, Any]]:
-    return {entry["table"]: entry for entry in map(json.loads, tables_command(job, "list", "--json").splitlines())}
-
-
-def lake_equals_source(job: Job, *tables: str) -> None:
-    for table in tables:
-        with job.server.connect() as connection:
-            lake = read_delta(job.lake / job.database / table)
-            source = read_source(connection, job.database, table, like=lake.schema)
-        held = lake.select(source.column_names).sort_by("id").to_pylist()
-        assert held == source.sort_by("id").to_pylist(), table
-
-
 def test_a_table_with_rows_that_do_not_fit_is_parked_and_read_again_when_asked_for(
     mariadb: MariaDbServer, tmp_path: Path
 ) -> None:
@@ -85,9 +60,9 @@ def test_a_table_with_rows_that_do_not_fit_is_parked_and_read_again_when_asked_f
         "UPDATE customers SET tier = 'gold' WHERE id < 30",
         database=database,
     )
-    run = job.start("--until", "caught-up")
+    run = job.run()
     assert run.wait() == 4, run.story()
-    lake_equals_source(job, "customers", "orders")
+    require_rows_equal(job, "customers", "orders")
     parked = [event for event in run.events if event["event"] == "parked"]
     assert [(event["table"], event["phase"]) for event in parked] == [(f"{database}.products", "parked")]
     assert "raycdc tables resnapshot" in run.story()
@@ -100,10 +75,10 @@ def test_a_table_with_rows_that_do_not_fit_is_parked_and_read_again_when_asked_f
     assert "next start" in tables_command(job, "resnapshot", f"{database}.products")
     assert listed(job)[f"{database}.products"]["asked"] == "resnapshot"
     catch_up(job)
-    lake_equals_source(job, *TABLES)
+    require_rows_equal(job, *TABLES)
     mariadb.execute("UPDATE products SET extra = 2 WHERE id < 5", database=database)
     catch_up(job)
-    lake_equals_source(job, *TABLES)
+    require_rows_equal(job, *TABLES)
     assert listed(job)[f"{database}.products"]["phase"] == "stream"
 
 
@@ -113,7 +88,7 @@ def test_exception_still_ends_the_run_at_what_cannot_be_followed(mariadb: MariaD
     job = Job(tmp_path, mariadb, database, TABLES, local=True, pipeline='schema_change = "fail"')
     catch_up(job)
     mariadb.execute("RENAME TABLE products TO wares", database=database)
-    run = job.start("--until", "caught-up")
+    run = job.run()
     assert run.wait() == 4, run.story()
     assert "wares" in run.story()
     assert listed(job)[f"{database}.products"]["phase"] == "stream"
@@ -178,7 +153,7 @@ def test_tables_that_exchanged_rows_by_partition_begin_again(
         database=database,
     )
     catch_up(job)
-    lake_equals_source(job, "parted", "side")
+    require_rows_equal(job, "parted", "side")
     # Rows of a table that is not captured come in the same way.
     server.execute(
         "ALTER TABLE parted EXCHANGE PARTITION a WITH TABLE outside",
@@ -186,7 +161,7 @@ def test_tables_that_exchanged_rows_by_partition_begin_again(
         database=database,
     )
     catch_up(job)
-    lake_equals_source(job, "parted", "side")
+    require_rows_equal(job, "parted", "side")
 
 
 def test_a_purged_log_means_new_snapshots_where_the_user_wants_that(mariadb: MariaDbServer, tmp_path: Path) -> None:
@@ -196,14 +171,14 @@ def test_a_purged_log_means_new_snapshots_where_the_user_wants_that(mariadb: Mar
     catch_up(job)
     mariadb.execute("DELETE FROM orders WHERE id < 20", "ALTER TABLE customers ADD remark INT", database=database)
     mariadb.purge_logs()
-    refused = job.start("--until", "caught-up")
+    refused = job.run()
     assert refused.wait() == 3, refused.story()
     job.pipeline = 'on_log_lost = "resnapshot"'
     catch_up(job)
-    lake_equals_source(job, *TABLES)
+    require_rows_equal(job, *TABLES)
     mariadb.execute("UPDATE customers SET remark = 5 WHERE id < 20", database=database)
     catch_up(job)
-    lake_equals_source(job, *TABLES)
+    require_rows_equal(job, *TABLES)
 
 
 def test_a_table_renamed_away_ends_and_begins_again_under_its_name(mariadb: MariaDbServer, tmp_path: Path) -> None:
@@ -217,7 +192,7 @@ def test_a_table_renamed_away_ends_and_begins_again_under_its_name(mariadb: Mari
     assert read_delta(job.lake / database / "products").num_rows == SIZE.products
     mariadb.execute("UPDATE wares SET stock = 9", "RENAME TABLE wares TO products", database=database)
     catch_up(job)
-    lake_equals_source(job, *TABLES)
+    require_rows_equal(job, *TABLES)
 
 
 def test_tables_are_added_paused_and_resumed_while_the_others_go_on(mariadb: MariaDbServer, tmp_path: Path) -> None:
@@ -230,23 +205,23 @@ def test_tables_are_added_paused_and_resumed_while_the_others_go_on(mariadb: Mar
     tables_command(job, "pause", f"{database}.customers")
     mariadb.execute("DELETE FROM customers WHERE id > 50", "DELETE FROM orders WHERE id < 9", database=database)
     catch_up(job)
-    lake_equals_source(job, "products", "orders")
+    require_rows_equal(job, "products", "orders")
     assert read_delta(job.lake / database / "customers").num_rows == SIZE.customers
     assert listed(job)[f"{database}.customers"]["phase"] == "paused"
     tables_command(job, "resume", f"{database}.customers")
     tables_command(job, "remove", f"{database}.orders")
     mariadb.execute("UPDATE products SET stock = 3 WHERE id < 9", database=database)
     catch_up(job)
-    lake_equals_source(job, *TABLES)
+    require_rows_equal(job, *TABLES)
     mariadb.execute("DELETE FROM orders WHERE id < 20", "ALTER TABLE orders ADD more INT", database=database)
     catch_up(job)
-    lake_equals_source(job, "customers", "products")
+    require_rows_equal(job, "customers", "products")
     held = read_delta(job.lake / database / "orders")
     assert (held.num_rows, "more" in held.column_names) == (SIZE.orders - 8, False)
     assert listed(job)[f"{database}.orders"]["phase"] == "removed"
     tables_command(job, "add", f"{database}.orders")
     catch_up(job)
-    lake_equals_source(job, *TABLES)
+    require_rows_equal(job, *TABLES)
 
 
 @pytest.mark.long_variants("after_open*", suite="stories")
@@ -298,11 +273,11 @@ def test_a_table_whose_rows_are_lost_between_two_commits_is_read_again(mariadb: 
     mariadb.execute("DELETE FROM orders WHERE id > 90", database=database)
 
     job.pipeline = ""
-    run = job.start("--until", "caught-up")
+    run = job.run()
     assert run.wait() == 0, run.story()
     warnings = [event["text"] for event in run.events if event["event"] == "warning"]
     assert any(f"{database}.orders will be read again" in text for text in warnings), run.story()
-    lake_equals_source(job, *tables)
+    require_rows_equal(job, *tables)
     assert listed(job)[f"{database}.orders"]["phase"] == "stream"
 
 
@@ -455,7 +430,7 @@ def test_rows_changed_by_a_statement_in_the_log_park_their_table_however_it_gets
         "INSERT INTO untouched VALUES (2)",
         database=database,
     )
-    run = job.start("--until", "caught-up")
+    run = job.run()
     assert run.wait() == 4, run.story()
     phases = {name.partition(".")[2]: entry["phase"] for name, entry in listed(job).items()}
     assert phases == dict.fromkeys(tables, "parked") | {"untouched": "stream"}
@@ -514,7 +489,7 @@ def test_names_that_no_table_has_are_told_to_nobody_and_what_is_told_is_so(
     assert new == ["a2", "brief"]
     moves = {event["to"] for event in run.events if event["event"] == "table_phase" and event["table"].endswith(".a2")}
     assert "parked" not in moves
-    lake_equals_source(job, "a2", "b", "c", "brief")
+    require_rows_equal(job, "a2", "b", "c", "brief")
 
 
 def test_rows_of_a_table_that_the_account_may_not_see_park_it_and_it_is_read_once_granted(
@@ -536,7 +511,7 @@ def test_rows_of_a_table_that_the_account_may_not_see_park_it_and_it_is_read_onc
     mariadb.execute(
         "INSERT INTO hidden VALUES (2)", "INSERT INTO gone VALUES (2)", "DROP TABLE gone", database=database
     )
-    run = job.start("--until", "caught-up")
+    run = job.run()
     assert run.wait() == 4, run.story()
     said = run.events[-1]["text"]
     assert f"the log has rows of table {database}.hidden, and this account sees none of that name" in said
@@ -546,4 +521,4 @@ def test_rows_of_a_table_that_the_account_may_not_see_park_it_and_it_is_read_onc
     tables_command(job, "resnapshot", f"{database}.hidden")
     catch_up(job)
     job.server = mariadb
-    lake_equals_source(job, "hidden")
+    require_rows_equal(job, "hidden")

@@ -8,8 +8,9 @@ import pytest
 
 from raycdc.sandbox.compare import read_delta
 from raycdc.sandbox.servers import MariaDbServer
-from tests.e2e.test_parked_tables import lake_equals_source, listed, tables_command
+from tests.support.comparing import require_rows_equal
 from tests.support.jobs import Job, catch_up
+from tests.support.table_commands import listed, tables_command
 
 pytestmark = pytest.mark.server
 
@@ -64,7 +65,7 @@ def test_a_merged_table_that_would_begin_again_waits_and_others_go_on(
             f"INSERT INTO other VALUES ({number}, 'b')",
             database="shards",
         )
-        run = job.start("--until", "caught-up")
+        run = job.run()
         assert run.wait() == 4, run.story()
         assert said in run.story()
         assert {name: entry["phase"] for name, entry in listed(job).items()} == {
@@ -162,7 +163,7 @@ def test_a_column_that_goes_from_under_a_transform_parks_the_table_until_the_tra
         database="kept",
     )
     for rows in (1, 2):
-        run = job.start("--until", "caught-up")
+        run = job.run()
         assert run.wait() == 4, run.story()
         assert "names 'qty', and would mean something else from here on" in run.story()
         assert f"columns were (id, qty, note) and are {after}" in run.story()
@@ -205,11 +206,11 @@ def test_after_a_purged_log_merged_tables_are_read_anew_together(mariadb: MariaD
     assert run.wait() in (-9, 0), run.story()
     catch_up(job)
     merged_equals_sources(job, "item_1", "item_2")
-    lake_equals_source(job, "other")
+    require_rows_equal(job, "other")
     mariadb.execute("INSERT INTO other VALUES (3, 'c')", "DELETE FROM item_2 WHERE id > 140", database="shards")
     catch_up(job)
     merged_equals_sources(job, "item_1", "item_2")
-    lake_equals_source(job, "other")
+    require_rows_equal(job, "other")
     # One that cannot be read anew with the others leaves the target; nobody else waits for it.
     tables_command(job, "pause", "shards.item_2")
     mariadb.execute("UPDATE item_1 SET v = 'y' WHERE id = 20", database="shards")

@@ -12,8 +12,10 @@ import pytest
 from raycdc.sandbox.compare import check_changelog, read_changelog, read_delta
 from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MongoDb, MySqlServer
 from raycdc.sandbox.servers.private import wait_until
-from tests.e2e.test_parked_tables import ask, lake_equals_source, listed, rows_of, tables_command
+from tests.e2e.test_parked_tables import rows_of
+from tests.support.comparing import require_rows_equal
 from tests.support.jobs import CollectionJob, Job, require_engines, run_through
+from tests.support.table_commands import ask, listed, tables_command
 
 pytestmark = pytest.mark.server
 
@@ -166,7 +168,7 @@ def test_a_paused_table_whose_log_is_purged_is_parked_by_name_and_read_anew_when
     tables_command(job, "resume", "purged.a", "--wait", "600")
     # The others go on; that one is left behind is said at the end.
     assert caught_up(job) == 4
-    lake_equals_source(job, "b")
+    require_rows_equal(job, "b")
     table = listed(job)["purged.a"]
     assert table["phase"] == "parked"
     assert "purged.a cannot go on from where it was left: " in table["reason"]
@@ -174,7 +176,7 @@ def test_a_paused_table_whose_log_is_purged_is_parked_by_name_and_read_anew_when
     assert table["reason"].endswith("Read it anew with: raycdc tables resnapshot CONFIG purged.a")
     tables_command(job, "resnapshot", "purged.a")
     assert caught_up(job) == 0
-    lake_equals_source(job, *TABLES)
+    require_rows_equal(job, *TABLES)
 
 
 def test_a_paused_table_whose_log_is_purged_is_read_anew_by_itself_where_the_configuration_says_so(
@@ -187,7 +189,7 @@ def test_a_paused_table_whose_log_is_purged_is_read_anew_by_itself_where_the_con
     leave_behind_a_purged_log(mariadb, job)
     tables_command(job, "resume", "purged_anew.a", "--wait", "600")
     assert caught_up(job) == 0
-    lake_equals_source(job, *TABLES)
+    require_rows_equal(job, *TABLES)
     assert listed(job)["purged_anew.a"]["phase"] == "stream"
     assert listed(job)["purged_anew.b"]["again"] is False
 
@@ -204,7 +206,7 @@ def test_a_table_that_was_paused_in_its_snapshot_is_read_anew_and_the_answer_say
     assert caught_up(job) == 0
     assert "is read anew, because" in tables_command(job, "resume", "halfway.a", "--wait", "600")
     assert caught_up(job) == 0
-    lake_equals_source(job, *TABLES)
+    require_rows_equal(job, *TABLES)
 
 
 def test_a_single_server_id_lets_no_table_go_on_and_ends_no_run(mariadb: MariaDbServer, tmp_path: Path) -> None:
@@ -345,4 +347,4 @@ def test_a_table_goes_on_where_it_was_left_on_ray_and_spark(mysql80: MySqlServer
     run.wait_for_rows(lambda: listed(job)["resumed_there.a"]["phase"] == "stream")
     assert run.interrupt() in (0, 130)
     require_engines(run)
-    lake_equals_source(job, *TABLES)
+    require_rows_equal(job, *TABLES)

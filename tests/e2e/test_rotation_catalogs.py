@@ -25,16 +25,16 @@ from raycdc.sandbox.servers import MariaDbServer, MotoServer, PostgresServer
 from raycdc.sandbox.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from raycdc.sinks.iceberg.catalog import open_catalog
 from raycdc.sinks.iceberg.plugin import IcebergCatalogOptions
-from tests.e2e.test_parked_tables import listed, tables_command
 from tests.e2e.test_rotation import NEW, OLD, at_mariadb, at_postgres
 from tests.integration.sinks.iceberg_server import Server
 from tests.support.jobs import Job, JobRun
+from tests.support.table_commands import listed, tables_command
 
 pytestmark = pytest.mark.server
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class RotatedCatalog:
     """A catalog as its owner has it: `change` lets in the new secret alone, `refused` counts whom it did not let in."""
 
     options: Mapping[str, Any]
@@ -74,7 +74,9 @@ def job_into(options: Mapping[str, Any], mariadb: MariaDbServer, database: str, 
     return Job(folder, mariadb, database, tables, sink="iceberg", sink_keys=keys, local=True)
 
 
-def story(world: World, tell: Callable[[str], object], mariadb: MariaDbServer, database: str, folder: Path) -> JobRun:
+def story(
+    world: RotatedCatalog, tell: Callable[[str], object], mariadb: MariaDbServer, database: str, folder: Path
+) -> JobRun:
     """Two changes: who goes on after the first has to go on after the second. `tell` writes the reference's text."""
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)", database=database)
     live = job_into(world.options, mariadb, database, folder, "t").start()
@@ -91,7 +93,7 @@ def story(world: World, tell: Callable[[str], object], mariadb: MariaDbServer, d
 
 
 def forbidden_story(
-    world: World, forbidden: set[str], closed: str, mariadb: MariaDbServer, database: str, folder: Path
+    world: RotatedCatalog, forbidden: set[str], closed: str, mariadb: MariaDbServer, database: str, folder: Path
 ) -> str:
     """Nobody may do anything with the table `closed` for a while, which is in no way waited for; returns the error's
     name as it is told. The other table goes on, and `closed` comes back by the way out that is told.
@@ -161,7 +163,7 @@ def test_a_token_of_a_rest_catalog_or_the_secret_of_its_client_changes(
     reference = give(file, OLD)
     properties = {"token": reference} if login == "token" else of_client(server, reference)
     options = {"type": "rest", "uri": server.uri, "properties": properties}
-    world = World(options, change, lambda: guard.refused, lambda: server.catalog)
+    world = RotatedCatalog(options, change, lambda: guard.refused, lambda: server.catalog)
     story(world, lambda secret: give(file, secret), mariadb, mariadb_database, tmp_path)
 
 
@@ -174,7 +176,7 @@ def test_a_clients_token_that_comes_to_its_end_is_got_anew_whatever_the_server_c
     monkeypatch.setenv("RAYCDC_TEST_SECRET", OLD)
     properties = of_client(server, "${env:RAYCDC_TEST_SECRET}")
     options = {"type": "rest", "uri": server.uri, "properties": properties}
-    world = World(options, lambda _: None, lambda: guard.refused, lambda: server.catalog)
+    world = RotatedCatalog(options, lambda _: None, lambda: guard.refused, lambda: server.catalog)
     mariadb.execute("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)", database=mariadb_database)
     live = job_into(options, mariadb, mariadb_database, tmp_path, "t").start()
     world.wait_for_keys(live, mariadb_database, [1])
@@ -195,7 +197,7 @@ def test_a_table_that_a_rest_catalog_forbids_is_parked_alone_and_comes_back_by_i
     guard = server.guard
     guard.token = OLD
     options = {"type": "rest", "uri": server.uri, "properties": {"token": give(tmp_path / "token", OLD)}}
-    world = World(options, lambda _: None, lambda: guard.refused, lambda: server.catalog)
+    world = RotatedCatalog(options, lambda _: None, lambda: guard.refused, lambda: server.catalog)
     closed = f"{mariadb_database}.closed"
     reason = forbidden_story(world, guard.forbidden, closed, mariadb, mariadb_database, tmp_path)
     assert reason.startswith("ForbiddenError")
@@ -221,7 +223,9 @@ def test_the_password_of_a_catalog_in_mariadb_changes(
             "properties": {},
         }
         owned = IcebergCatalogOptions(**{**options, "uri": uri("root", "root")})
-        world = World(options, lambda new: at_mariadb(mariadb, account, new), refused, lambda: open_catalog(owned))
+        world = RotatedCatalog(
+            options, lambda new: at_mariadb(mariadb, account, new), refused, lambda: open_catalog(owned)
+        )
         try:
             story(world, lambda secret: give(file, secret), mariadb, mariadb_database, tmp_path)
         finally:
@@ -258,7 +262,9 @@ def test_the_password_of_a_catalog_in_postgresql_changes(
             return log.read_text(errors="replace").count(f'password authentication failed for user "{account}"')
 
         owned = IcebergCatalogOptions(**{**options, "uri": uri(f"{postgres.user}:{postgres.password}")})
-        world = World(options, lambda new: at_postgres(postgres, account, new), refused, lambda: open_catalog(owned))
+        world = RotatedCatalog(
+            options, lambda new: at_postgres(postgres, account, new), refused, lambda: open_catalog(owned)
+        )
         story(world, lambda secret: give(file, secret), mariadb, mariadb_database, tmp_path)
 
 
@@ -384,7 +390,7 @@ def test_the_keys_of_glue_change(
 
     owned = IcebergCatalogOptions(**glue.options(glue.owner.id, glue.owner.secret, warehouse))
     options = glue.options(*tell(), warehouse)
-    world = World(options, lambda _: glue.change(), lambda: len(glue.refused), lambda: open_catalog(owned))
+    world = RotatedCatalog(options, lambda _: glue.change(), lambda: len(glue.refused), lambda: open_catalog(owned))
     live = story(world, tell, mariadb, mariadb_database, tmp_path)
     assert "UnrecognizedClientException" in glue.refused
     assert not [keys for keys in given if keys.id in live.story() or keys.secret in live.story()]
@@ -398,6 +404,6 @@ def test_a_table_that_glue_forbids_is_parked_alone_and_comes_back_by_its_way_out
     key_id, secret = give(tmp_path / "key_id", glue.writer.id), give(tmp_path / "secret_key", glue.writer.secret)
     options = glue.options(key_id, secret, warehouse)
 
-    world = World(options, lambda _: None, lambda: len(glue.refused), lambda: open_catalog(owned))
+    world = RotatedCatalog(options, lambda _: None, lambda: len(glue.refused), lambda: open_catalog(owned))
     reason = forbidden_story(world, glue.forbidden, "closed", mariadb, mariadb_database, tmp_path)
     assert "AccessDenied" in reason

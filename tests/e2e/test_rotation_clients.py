@@ -65,7 +65,7 @@ class Vault:
 
 
 @dataclass(slots=True)
-class World:
+class RotatedServers:
     """Servers with the accounts ``reader`` and ``writer``. `change` sets the passwords of both, and ends their
     connections; `insert` writes rows with these keys to the source, all of which are `copied`.
     """
@@ -85,7 +85,7 @@ def note_of(key: int) -> str:
     return os.urandom(300_000).hex() if key >= 10 else "short"
 
 
-def story(live: JobRun, world: World, reader: Vault, writer: Vault, *, local: bool) -> None:
+def story(live: JobRun, world: RotatedServers, reader: Vault, writer: Vault, *, local: bool) -> None:
     """Two changes: who goes on after the first has to go on after the second."""
     expected = keys_of(1, local=local)
 
@@ -153,7 +153,7 @@ def test_a_collection_is_copied_on_while_both_passwords_change(
             startup="initial",
             sections=f'[[route]]\ntable = "{database}.t"\nto = "{copy}.t"\n',
         )
-        world = World(change, insert, lambda: [document["_id"] for document in mongodb.find(copy, "t")])
+        world = RotatedServers(change, insert, lambda: [document["_id"] for document in mongodb.find(copy, "t")])
         story(job.start(), world, reader, writer, local=local)
         assert mongodb.find(copy, "t") == mongodb.find(database, "t")
 
@@ -219,7 +219,7 @@ def test_a_topic_is_copied_on_while_both_passwords_change(*, local: bool, broker
         f'bootstrap_servers = "{broker.host}:{broker.secure_port}"\ntopic = "copies"\n'
         f'format = {{ type = "canal-json" }}\nproperties = {account("writer", writer)}\n'
     )
-    story(job.start(), World(change, insert, lambda: copied(broker)), reader, writer, local=local)
+    story(job.start(), RotatedServers(change, insert, lambda: copied(broker)), reader, writer, local=local)
 
 
 def copied(broker: KafkaServer) -> list[int]:

@@ -135,7 +135,7 @@ def test_shards_of_different_shape_become_one_table_until_two_have_the_same_key(
     held = [(r["id"], r["qty"], r["price"], r["note"] or r["added"]) for r in lake.to_pylist()]
     assert held == union(mariadb)
     mariadb.execute("INSERT INTO item_3 VALUES (10000, 1, 1, NULL)", database="sharded")
-    refused = job.start("--until", "caught-up")
+    refused = job.run()
     assert refused.wait() == 4, refused.story()
     story = refused.story()
     assert "sharded.item_3: a row of the same key (id) comes from more than one of the tables" in story

@@ -11,9 +11,9 @@ import pytest
 from raycdc.errors import ExitCode
 from raycdc.observe.events.lines import check_line
 from raycdc.sandbox.servers import MariaDbServer, MongoDb
-from tests.e2e.test_parked_tables import tables_command
 from tests.run_lines import known_tables
 from tests.support.jobs import CollectionJob, Job, JobRun
+from tests.support.table_commands import tables_command
 
 pytestmark = pytest.mark.server
 

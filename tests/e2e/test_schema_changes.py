@@ -11,8 +11,8 @@ from raycdc.sandbox.compare import check_changelog, read_changelog, read_delta, 
 from raycdc.sandbox.servers import DatabaseServer, MariaDbServer
 from raycdc.sandbox.shop import ShopSize, create_shop
 from tests.e2e.changelog_rows import rows_left
-from tests.e2e.test_parked_tables import tables_command
 from tests.support.jobs import Job, catch_up
+from tests.support.table_commands import tables_command
 
 pytestmark = pytest.mark.server
 
@@ -132,7 +132,7 @@ def test_a_type_that_written_rows_cannot_have_is_refused_and_nothing_is_lost(
         database=database,
     )
     for _ in range(2):
-        run = job.start("--until", "caught-up")
+        run = job.run()
         assert run.wait() == 4, run.story()
         assert ("converted from varchar(20)" if behavior == "fail" else "cannot change their type") in run.story()
     held = read_delta(job.lake / database / "t")

@@ -35,7 +35,7 @@ def wait_for_commits(run: JobRun, number: int) -> None:
     assert run.wait_for(lambda: commits(run) >= wanted), run.story()
 
 
-def assert_equal(held: Job, database: str, *, name: str = "client") -> None:
+def require_orders_equal(held: Job, database: str, *, name: str = "client") -> None:
     with held.server.connect() as connection:
         lake = read_delta(held.lake / database / "orders")
         source = read_source(connection, database, "orders", like=lake.schema)
@@ -63,7 +63,7 @@ def test_gh_ost_is_followed_over_a_restart_between_its_alter_and_its_cut_over(
             tool.cut_over(SHARED_NO_NAME, traffic)
             traffic.wait_for(100)
         catch_up(captured)
-        assert_equal(captured, database, name="customer")
+        require_orders_equal(captured, database, name="customer")
 
 
 def test_pt_online_schema_change_is_followed_in_a_changelog(mysql80: MySqlServer, tmp_path: Path) -> None:
@@ -115,4 +115,4 @@ def test_the_real_pt_online_schema_change_is_followed(mariadb: MariaDbServer, tm
             wait_for_commits(run, 2)
             run.interrupt()
         catch_up(captured)
-        assert_equal(captured, database)
+        require_orders_equal(captured, database)

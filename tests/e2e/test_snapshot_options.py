@@ -49,7 +49,7 @@ def test_a_filter_holds_in_snapshot_and_log(mysql80: DatabaseServer, tmp_path: P
     assert sorted(tuple(row.values()) for row in held.to_pylist()) == sorted(expected)
 
     changed = Job(tmp_path, mysql80, database, ("orders",), "jsonl", "changelog", local=True)
-    run = changed.start("--until", "caught-up")
+    run = changed.run()
     assert run.wait() == 2, run.story()
     assert "source.snapshot.filter is {}, and was " in run.story()
 

@@ -107,7 +107,7 @@ def test_a_driver_that_died_here_with_another_work_folder_is_not_waited_for(
     killed = job.start("--until", "caught-up", failpoints="in_commit=kill")
     assert killed.wait() == -signal.SIGKILL
     job.pipeline = f'work_dir = "{tmp_path / "second"}"'
-    run = job.start("--until", "caught-up")
+    run = job.run()
     assert run.wait() == 0, run.story()
     assert [one for one in run.events if one["event"] == "waiting"] == []
     assert len(read_changelog(job.lake / mariadb_database / "t", "jsonl")) == 2

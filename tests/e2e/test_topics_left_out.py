@@ -47,7 +47,7 @@ def test_a_parked_table_that_is_left_out_owes_nothing_and_another_pipeline_reads
         said = ""
         for number in (2, 3):
             feed(kafka, topic, {"healthy": number, "touched": number})
-            run = job.start("--until", "caught-up")
+            run = job.run()
             assert run.wait() == 4, run.story()
             said = run.story()
             assert keys(job, "healthy") == list(range(1, number + 1))
@@ -71,5 +71,5 @@ def test_a_parked_table_that_is_left_out_owes_nothing_and_another_pipeline_reads
         assert sorted(row["id"] for row in read_delta(own.lake / "shop" / "touched").to_pylist()) == [2, 3, 4]
         # Selected again it is parked as it was.
         job.format = ""
-        run = job.start("--until", "caught-up")
+        run = job.run()
         assert run.wait() == 4, run.story()

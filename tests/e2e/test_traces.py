@@ -13,7 +13,7 @@ import pytest
 from raycdc.sandbox.servers import MariaDbServer
 from tests.collector import Collector, Received, collecting
 from tests.support.forked_commands import completed
-from tests.support.jobs import Job, JobRun, catch_up
+from tests.support.jobs import Job, Run, catch_up
 
 pytestmark = pytest.mark.server
 
@@ -43,7 +43,7 @@ def job_of(mariadb: MariaDbServer, folder: Path, database: str, sections: str) -
     return Job(folder, mariadb, database, TABLES, local=True, sections=sections)
 
 
-def warnings_of(run: JobRun) -> list[str]:
+def warnings_of(run: Run) -> list[str]:
     texts = [event["text"] for event in run.events if event["event"] == "warning"]
     return [text for text in texts if text.startswith("traces: ")]
 

@@ -193,7 +193,7 @@ def test_transforms_that_need_no_spark_run_without_it(mariadb: MariaDbServer, tm
     assert list(rows[0])[:4] == ["name", "id", "source", "_op"]
     job.sections = '[[transform]]\ntable = "sold.items"\nfilter = "id > 5"\n'
     job.folder = tmp_path / "other"
-    refused = job.start("--until", "caught-up")
+    refused = job.run()
     assert refused.wait() == 2, refused.story()
     assert "--local runs without it" in refused.story()
 

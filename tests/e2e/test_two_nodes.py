@@ -11,7 +11,7 @@ from raycdc.sandbox.servers import MariaDbServer
 from raycdc.sandbox.shop import ShopSize, create_shop
 from raycdc.state.manifests.manifest import STATE_NODE
 from raycdc.state.store import CheckpointStore
-from tests.kill.test_kills import expect_equal
+from tests.support.comparing import require_lake_equal
 from tests.support.jobs import Job
 from tests.support.ray_cluster import TwoNodes, two_nodes
 
@@ -45,7 +45,7 @@ def test_rows_read_on_another_node_reach_the_lake_over_flight(
     assert run.wait() == 0, run.story()
     told = [(e["readers"], e["waiting"], *e["nodes"].values()) for e in run.events if e["event"] == "scaling"]
     assert (5, 1, 2, 2) in told
-    expect_equal(job)
+    require_lake_equal(job)
     segments = [s for m in CheckpointStore(job.state).manifests() for s in m.segments]
     elsewhere = [segment for segment in segments if segment.node != STATE_NODE]
     assert {segment.kind for segment in elsewhere} >= {"snapshot"}

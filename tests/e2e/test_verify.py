@@ -21,7 +21,7 @@ from raycdc.verify.source_rows import SourceTableRows
 from raycdc.verify.targets.api import RowFilter
 from raycdc.verify.targets.delta import DeltaRows
 from tests.e2e.test_jdbc import sink_keys
-from tests.e2e.verified import counts, require_equal, verified, written_to
+from tests.e2e.verified import counts, require_verified, verified, written_to
 from tests.support.jobs import CollectionJob, Job, catch_up
 
 pytestmark = pytest.mark.server
@@ -82,7 +82,7 @@ def test_a_renamed_column_has_its_values_and_one_that_lost_them_is_named(job: Jo
         "ALTER TABLE t CHANGE b c VARCHAR(60)", "UPDATE t SET c = 'x' WHERE id <= 10", database=job.database
     )
     catch_up(job)
-    require_equal(job, rows=3000)
+    require_verified(job, rows=3000)
     # As a raycdc left it that gave a renamed column no values.
     delta(job).update(updates={"c": "NULL", "a": "a + 1"}, predicate="b IS NOT NULL AND id < 500")
     code, lines = verified(job)
@@ -186,7 +186,7 @@ def test_a_database_is_compared_by_text_keys_of_its_source_and_repaired(
         keys = sink_keys(postgres, home)
         made = Job(tmp_path, mariadb, mariadb_database, ("p",), sink="jdbc", sink_keys=keys, local=True)
         catch_up(made)
-        require_equal(made, rows=2000)
+        require_verified(made, rows=2000)
         target = f'"{mariadb_database}".p'
         with connection.cursor() as cursor:
             cursor.execute(f"UPDATE {target} SET name = upper(name) WHERE n = 4")
@@ -196,7 +196,7 @@ def test_a_database_is_compared_by_text_keys_of_its_source_and_repaired(
         code, lines = verified(made, "--repair")
         assert (code, counts(lines["p"])) == (ExitCode.DIFFERENT, {"missing": 6, "extra": 1, "changed": 2})
         catch_up(made)
-        require_equal(made, rows=2000)
+        require_verified(made, rows=2000)
 
 
 def test_a_collection_is_compared_with_a_lake(mongodb: MongoDb, mongodb_database: str, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_collection_is_compared_with_a_lake(mongodb: MongoDb, mongodb_database
         orders.update_many({"_id": {"$lt": 40}}, {"$set": {"name": "changed"}, "$unset": {"rest": ""}})
         orders.delete_one({"_id": 50})
         catch_up(job)
-        require_equal(job, rows=299)
+        require_verified(job, rows=299)
         DeltaTable(str(job.lake / mongodb_database / "orders")).delete("_id = 60")
         orders.update_one({"_id": 70}, {"$set": {"n": -1}})
         code, lines = verified(job)
@@ -320,7 +320,7 @@ def test_a_changelog_is_compared_by_what_it_adds_up_to(
     catch_up(job)
     mariadb.execute("UPDATE t SET a = 9 WHERE id < 9", "DELETE FROM t WHERE id = 9", database=mariadb_database)
     catch_up(job)
-    require_equal(job, rows=999)
+    require_verified(job, rows=999)
     delta(job).delete("id = 7 AND \"_op\" = '+U'")
     delta(job).update(updates={"a": "8"}, predicate="id = 8 AND \"_op\" = '+U'")
     code, lines = verified(job)
@@ -405,7 +405,7 @@ def test_a_target_that_is_read_anew_meanwhile_is_no_alarm(job: Job, monkeypatch:
     assert (code, counts(lines["t"])) == (ExitCode.UNVERIFIED, {})
     monkeypatch.undo()
     catch_up(job)
-    require_equal(job, rows=3000)
+    require_verified(job, rows=3000)
 
 
 @pytest.mark.long(suite="verify")

@@ -37,7 +37,7 @@ from tests.e2e.verify_worlds import (
     PostgresTarget,
     SqlWorld,
     Target,
-    World,
+    VerifiedSource,
     into_iceberg,
     into_postgres,
 )
@@ -66,7 +66,7 @@ def large(mariadb: MariaDbServer) -> Iterator[str]:
 
 
 @contextmanager
-def world_of(request: pytest.FixtureRequest, pair: str, database: str, rows: int) -> Iterator[World]:
+def world_of(request: pytest.FixtureRequest, pair: str, database: str, rows: int) -> Iterator[VerifiedSource]:
     """MariaDB into a lake of each kind and into PostgreSQL, and MongoDB into Delta."""
     if pair == "mongodb":
         server = request.getfixturevalue("mongodb")
@@ -86,7 +86,7 @@ def world_of(request: pytest.FixtureRequest, pair: str, database: str, rows: int
     yield source
 
 
-def caught_up(world: World, folder: Path, *, chunk_rows: int) -> Job:
+def caught_up(world: VerifiedSource, folder: Path, *, chunk_rows: int) -> Job:
     folder.mkdir(exist_ok=True)
     job = world.job(folder, chunk_rows=chunk_rows)
     begun = time.monotonic()
@@ -119,7 +119,7 @@ def require_nothing(job: Job, rows: int) -> None:
     tell("reading the source alone", reading_alone(job))
 
 
-def require_found_under_load(job: Job, world: World) -> None:
+def require_found_under_load(job: Job, world: VerifiedSource) -> None:
     """Nothing but the two rows that were added, while the source changes."""
     run = job.start()
     run.wait_for_start()
@@ -133,7 +133,7 @@ def require_found_under_load(job: Job, world: World) -> None:
     assert run.interrupt() == ExitCode.INTERRUPTED
 
 
-def require_planted_found(job: Job, world: World, target: Target) -> None:
+def require_planted_found(job: Job, world: VerifiedSource, target: Target) -> None:
     """Beside the two rows that were added, each kind of difference, and pairs that cancel out."""
     rows = world.rows
     target.delete(77, rows // 2)

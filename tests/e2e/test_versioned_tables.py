@@ -118,7 +118,7 @@ def test_transaction_precise_history_parks_its_table_by_name(mariadb: MariaDbSer
         f"CREATE TABLE hidden (id INT PRIMARY KEY, {columns}, {period}) WITH SYSTEM VERSIONING", database=database
     )
     job = Job(tmp_path, mariadb, database, ("hidden",), local=True)
-    run = job.start("--until", "caught-up")
+    run = job.run()
     assert run.wait() == 4, run.story()
     assert [event["table"] for event in run.events if event["event"] == "parked"] == [f"{database}.hidden"]
     assert "transaction-precise history" in run.story()

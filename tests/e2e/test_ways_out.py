@@ -24,10 +24,11 @@ from raycdc.state.parked import WAYS_OUT
 from raycdc.state.store import CheckpointStore
 from tests.e2e.short_patience import shorten_retry
 from tests.e2e.test_jdbc import sink_keys
-from tests.e2e.test_parked_tables import lake_equals_source, tables_command
 from tests.e2e.test_parked_targets import make, merged_equals_sources
 from tests.e2e.test_refusing_targets import parked_run
+from tests.support.comparing import require_rows_equal
 from tests.support.jobs import Job, catch_up
+from tests.support.table_commands import tables_command
 
 DATABASE = "ways"
 #: The sink of a run that waits briefly for a lock.
@@ -38,7 +39,7 @@ NAMED = f'[[route]]\ntable = "{DATABASE}.named"\nto = "{{}}"\n'
 
 
 @dataclass(slots=True)
-class World:
+class RefusingRun:
     job: Job
     server: MariaDbServer
     #: Runs a statement at the sink, or answers with its rows.
@@ -62,61 +63,61 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class WayOut:
     """`cause` makes the target of `tables` refuse; `way_out` does what `told` says; then the tables are read anew."""
 
     sink: str
     tables: tuple[str, ...]
-    cause: Callable[[World], None]
+    cause: Callable[[RefusingRun], None]
     told: str
-    way_out: Callable[[World], None] = lambda _: None
+    way_out: Callable[[RefusingRun], None] = lambda _: None
     target: str = ""
     #: Whether the table comes only when the others are followed.
     late: bool = False
     #: What is said of a table that is known to be refused before anything of it reaches the sink.
     known: str = ""
-    equal: Callable[[World], None] | None = None
+    equal: Callable[[RefusingRun], None] | None = None
 
 
-def constrained(world: World) -> None:
+def constrained(world: RefusingRun) -> None:
     DeltaTable(str(world.lake / "touched")).alter.add_constraint({"small": "id < 3"})
     world.source("INSERT INTO touched VALUES (3, 3)")
 
 
-def taken(world: World) -> None:
+def taken(world: RefusingRun) -> None:
     write_deltalake(world.lake / "taken", pa.table({"other": [1]}))
     world.source("CREATE TABLE taken (id INT PRIMARY KEY, v INT)", "INSERT INTO taken VALUES (1, 1)")
 
 
-def deleted(world: World) -> None:
+def deleted(world: RefusingRun) -> None:
     shutil.rmtree(world.lake / "gone")
     world.source("INSERT INTO gone VALUES (3, 3)")
 
 
-def masked(world: World) -> None:
+def masked(world: RefusingRun) -> None:
     rows = read_delta(world.lake / "rules").select(["id", "v", "secret"]).sort_by("id").to_pylist()
     assert rows == [{"id": n, "v": n, "secret": "****" if n == 3 else None} for n in (1, 2, 3)]
 
 
-def renamed(world: World) -> None:
+def renamed(world: RefusingRun) -> None:
     rows = read_delta(world.lake / "changed").select(["number", "v"]).sort_by("number").to_pylist()
     assert rows == [{"number": n, "v": n} for n in (1, 2, 3)]
 
 
-def mask_changed(world: World) -> None:
+def mask_changed(world: RefusingRun) -> None:
     world.job.sections += MASK.replace("rules.secret", "rules.note")
 
 
-def checked(world: World) -> None:
+def checked(world: RefusingRun) -> None:
     world.sink(f"ALTER TABLE {DATABASE}.valued ADD CHECK (v < 50)")
     world.source("UPDATE valued SET v = 99")
 
 
-def moved_away(world: World) -> None:
+def moved_away(world: RefusingRun) -> None:
     shutil.move(world.lake / "taken", world.job.folder / "elsewhere")
 
 
-def too_wide(world: World) -> None:
+def too_wide(world: RefusingRun) -> None:
     """A key that no index of PostgreSQL's has room for."""
     world.source(
         "CREATE TABLE wide (k VARCHAR(3050) CHARACTER SET latin1 PRIMARY KEY, v INT)",
@@ -124,7 +125,7 @@ def too_wide(world: World) -> None:
     )
 
 
-def locked(world: World) -> None:
+def locked(world: RefusingRun) -> None:
     world.sessions.append(world.session())
     with world.sessions[-1].cursor() as cursor:
         cursor.execute("BEGIN")
@@ -132,16 +133,16 @@ def locked(world: World) -> None:
     world.source("INSERT INTO blocked VALUES (3, 3)")
 
 
-def session_ended(world: World) -> None:
+def session_ended(world: RefusingRun) -> None:
     world.sessions.pop().close()
 
 
-def routed(world: World) -> None:
+def routed(world: RefusingRun) -> None:
     world.job.sections = NAMED.format(f"{DATABASE}.another")
 
 
-STORIES: Mapping[ParkReason, Story] = {
-    ParkReason.CHANGE: Story(
+STORIES: Mapping[ParkReason, WayOut] = {
+    ParkReason.CHANGE: WayOut(
         "delta",
         ("changed",),
         lambda world: world.source(
@@ -150,7 +151,7 @@ STORIES: Mapping[ParkReason, Story] = {
         "any other is emptied, and gets the columns that the table has now",
         equal=renamed,
     ),
-    ParkReason.COLUMNS: Story(
+    ParkReason.COLUMNS: WayOut(
         "jdbc",
         ("wide",),
         too_wide,
@@ -159,7 +160,7 @@ STORIES: Mapping[ParkReason, Story] = {
         late=True,
         equal=lambda world: world.holds("SELECT k, v FROM wide", f"SELECT k, v FROM {DATABASE}.wide"),
     ),
-    ParkReason.NAME: Story(
+    ParkReason.NAME: WayOut(
         "jdbc",
         ("named",),
         lambda world: world.source("CREATE TABLE named (id INT PRIMARY KEY, v INT)", "INSERT INTO named VALUES (1, 1)"),
@@ -169,7 +170,7 @@ STORIES: Mapping[ParkReason, Story] = {
         late=True,
         equal=lambda world: world.holds("SELECT * FROM named", f"SELECT id, v FROM {DATABASE}.another"),
     ),
-    ParkReason.KEY: Story(
+    ParkReason.KEY: WayOut(
         "delta",
         ("shard_1", "shard_2"),
         lambda world: world.source("INSERT INTO shard_2 VALUES (2, 5)"),
@@ -178,7 +179,7 @@ STORIES: Mapping[ParkReason, Story] = {
         target="lake.items",
         equal=lambda world: merged_equals_sources(world.job, "shard_1", "shard_2"),
     ),
-    ParkReason.VALUE: Story(
+    ParkReason.VALUE: WayOut(
         "jdbc",
         ("valued",),
         checked,
@@ -186,7 +187,7 @@ STORIES: Mapping[ParkReason, Story] = {
         lambda world: world.source("UPDATE valued SET v = 9"),
         equal=lambda world: world.holds("SELECT * FROM valued", f"SELECT id, v FROM {DATABASE}.valued ORDER BY id"),
     ),
-    ParkReason.TAKEN: Story(
+    ParkReason.TAKEN: WayOut(
         "delta",
         ("taken",),
         taken,
@@ -194,15 +195,15 @@ STORIES: Mapping[ParkReason, Story] = {
         moved_away,
         late=True,
     ),
-    ParkReason.MISSING: Story("delta", ("gone",), deleted, "The target is made anew"),
-    ParkReason.MODIFIED: Story(
+    ParkReason.MISSING: WayOut("delta", ("gone",), deleted, "The target is made anew"),
+    ParkReason.MODIFIED: WayOut(
         "delta",
         ("touched",),
         constrained,
         "or delete the target",
         lambda world: shutil.rmtree(world.lake / "touched"),
     ),
-    ParkReason.BLOCKED: Story(
+    ParkReason.BLOCKED: WayOut(
         LOCKED,
         ("blocked",),
         locked,
@@ -210,7 +211,7 @@ STORIES: Mapping[ParkReason, Story] = {
         session_ended,
         equal=lambda world: world.holds("SELECT * FROM blocked", f"SELECT id, v FROM {DATABASE}.blocked ORDER BY id"),
     ),
-    ParkReason.RULES: Story(
+    ParkReason.RULES: WayOut(
         "delta",
         ("rules",),
         lambda world: world.source(
@@ -232,7 +233,7 @@ def test_each_reason_has_a_story() -> None:
 
 @pytest.mark.server
 def test_what_a_parked_table_is_said_to_need_mends_it(mariadb: MariaDbServer, tmp_path: Path) -> None:
-    play(World(Job(tmp_path, mariadb, DATABASE, (r"\w+",), local=True, sections=MASK + MERGED), mariadb))
+    play(RefusingRun(Job(tmp_path, mariadb, DATABASE, (r"\w+",), local=True, sections=MASK + MERGED), mariadb))
 
 
 @pytest.mark.server
@@ -251,7 +252,7 @@ def test_what_a_parked_table_of_a_database_is_said_to_need_mends_it(
         keys = sink_keys(postgres, home)
         job = Job(tmp_path, mariadb, DATABASE, (r"\w+",), sink="jdbc", sink_keys=keys, local=True)
         job.sections = NAMED.format("public.raycdc_commit")
-        play(World(job, mariadb, run))
+        play(RefusingRun(job, mariadb, run))
 
 
 @pytest.mark.server
@@ -268,7 +269,7 @@ def test_what_a_table_is_said_to_need_whose_target_is_locked_mends_it(
 
         keys = sink_keys(postgres, home)
         job = Job(tmp_path, mariadb, DATABASE, (r"\w+",), sink="jdbc", sink_keys=keys, local=True, cold=True)
-        play(World(job, mariadb, rows, lambda: postgres.connect(home)), sink=LOCKED)
+        play(RefusingRun(job, mariadb, rows, lambda: postgres.connect(home)), sink=LOCKED)
 
 
 @pytest.mark.server
@@ -322,7 +323,7 @@ def test_what_an_account_may_not_do_is_permitted_and_not_replaced(
             postgres.execute(f"DROP ROLE {role}")
 
 
-def play(world: World, *, sink: str = "") -> None:
+def play(world: RefusingRun, *, sink: str = "") -> None:
     """All stories of the `sink` (empty: the job's): cause, parked beside a healthy table, way out, equal."""
     job = world.job
     stories = {reason: story for reason, story in STORIES.items() if story.sink == (sink or job.sink)}
@@ -358,4 +359,4 @@ def play(world: World, *, sink: str = "") -> None:
         if story.equal is not None:
             story.equal(world)
         else:
-            lake_equals_source(job, *story.tables)
+            require_rows_equal(job, *story.tables)

@@ -35,7 +35,7 @@ def counts(line: dict[str, Any]) -> dict[str, int]:
     return {name: line[name] for name in names if line[name]}
 
 
-def require_equal(job: Job, *, rows: int = 0) -> None:
+def require_verified(job: Job, *, rows: int = 0) -> None:
     """An `AssertionError` unless all targets hold what their sources hold, `rows` rows in each."""
     code, lines = verified(job)
     assert code == ExitCode.DONE, lines

@@ -142,7 +142,7 @@ class PostgresTarget(Target):
 
 
 @dataclass
-class World(ABC):
+class VerifiedSource(ABC):
     """A source with `rows` rows, and how a target is opened. Each `job` is a pipeline of its own."""
 
     rows: int
@@ -170,7 +170,7 @@ class World(ABC):
 
 
 @dataclass
-class SqlWorld(World):
+class SqlWorld(VerifiedSource):
     server: MariaDbServer = None  # type: ignore[assignment]
     database: str = ""
     #: What `job` changes of a pipeline for its target, and how that is opened.
@@ -217,7 +217,7 @@ class SqlWorld(World):
 
 
 @dataclass
-class DocumentWorld(World):
+class DocumentWorld(VerifiedSource):
     server: MongoDb = None  # type: ignore[assignment]
     database: str = ""
 
@@ -288,7 +288,7 @@ __all__ = [
     "PostgresTarget",
     "SqlWorld",
     "Target",
-    "World",
+    "VerifiedSource",
     "into_iceberg",
     "into_postgres",
 ]

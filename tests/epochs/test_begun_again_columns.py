@@ -40,7 +40,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return made
 
 
-class Story:
+class ResnapshotTable:
     """A table of ``id, name, qty`` in a target that follows it under `evolve`."""
 
     def __init__(self, world: World) -> None:
@@ -88,7 +88,7 @@ class Story:
         assert rows == self.items.contents()
 
 
-def columns(story: Story, *names: str, key: Sequence[str] = ("id",)) -> TableSchema:
+def columns(story: ResnapshotTable, *names: str, key: Sequence[str] = ("id",)) -> TableSchema:
     known = {column.name: column for column in (*story.items.schema.columns, AMOUNT)}
     return TableSchema(tuple(replace(known.get(n, Column(n, TEXT)), nullable=n not in key) for n in names), tuple(key))
 
@@ -103,7 +103,7 @@ def columns(story: Story, *names: str, key: Sequence[str] = ("id",)) -> TableSch
     ],
 )
 def test_a_parked_target_gives_up_what_it_had_and_what_it_refused(world: World, where: str, *, restarts: bool) -> None:
-    story = Story(world)
+    story = ResnapshotTable(world)
     # The changes are refused as a whole, or made without the rows of their epoch.
     story.becomes(
         columns(story, "id", "amount", "more"),
@@ -126,7 +126,7 @@ def test_a_parked_target_gives_up_what_it_had_and_what_it_refused(world: World, 
 def test_of_a_table_that_was_gone_before_its_target_was_described_people_are_told(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    story = Story(world_of(request, "delta-upsert", tmp_path))
+    story = ResnapshotTable(world_of(request, "delta-upsert", tmp_path))
     del story.world.script.tables[TableId("shop", "orders")]
     story.items.truncate()
     story.becomes(story.items.schema, DropTableEvent(ITEMS))
@@ -150,7 +150,7 @@ def test_of_a_table_that_was_gone_before_its_target_was_described_people_are_tol
 def test_a_target_of_a_raycdc_that_described_none_gives_up_what_its_table_lost(
     world: World, emptying: type[TruncateTableEvent | DropTableEvent]
 ) -> None:
-    story = Story(world)
+    story = ResnapshotTable(world)
     story.run()
     record = world.store.last_commit()
     assert record is not None
@@ -177,7 +177,7 @@ def test_a_target_of_a_raycdc_that_described_none_gives_up_what_its_table_lost(
 def test_a_table_that_begins_again_may_lose_the_columns_of_its_key(
     world: World, point: str, fail_at: Callable[[str, int], None]
 ) -> None:
-    story = Story(world)
+    story = ResnapshotTable(world)
     story.run()
     key = columns(story, "amount", "at", key=("amount",))
     story.resnapshot_requested(

@@ -41,7 +41,7 @@ class Engine:
         return results
 
 
-class World:
+class EngineEpochs:
     """A Delta table of 10 rows, of which two change in the second epoch."""
 
     def __init__(self, folder: Path, *, from_bytes: int | None, read_by: EngineName | None = RAY) -> None:
@@ -83,31 +83,31 @@ def test_rows_that_a_sink_writes_without_a_task_are_the_drivers(
     tmp_path: Path, from_bytes: int | None, writer: EngineName
 ) -> None:
     """A small merge into Delta has none, unless every epoch is to be a job; an update is two rows of a segment."""
-    assert World(tmp_path, from_bytes=from_bytes).run() == [
+    assert EngineEpochs(tmp_path, from_bytes=from_bytes).run() == [
         EngineRows({RAY: 10}, {SPARK: 10}),
         EngineRows({RAY: 4}, {writer: 4}),
     ]
 
 
 def test_rows_whose_tasks_ran_in_the_driver_are_the_drivers(tmp_path: Path) -> None:
-    world = World(tmp_path, from_bytes=0)
+    world = EngineEpochs(tmp_path, from_bytes=0)
     world.engine.by = DRIVER
     assert world.run() == [EngineRows({RAY: 10}, {DRIVER: 10}), EngineRows({RAY: 4}, {DRIVER: 4})]
 
 
 def test_epochs_that_an_earlier_run_read_count_as_written_alone(tmp_path: Path) -> None:
-    world = World(tmp_path, from_bytes=0, read_by=None)
+    world = EngineEpochs(tmp_path, from_bytes=0, read_by=None)
     assert world.run() == [EngineRows({}, {SPARK: 10}), EngineRows({}, {SPARK: 4})]
 
 
 def test_rows_that_are_written_again_count_once_for_whoever_did_it_last(tmp_path: Path) -> None:
     """As where Spark is lost after it ran the tasks, and the driver runs them again."""
-    world = World(tmp_path, from_bytes=0)
+    world = EngineEpochs(tmp_path, from_bytes=0)
     world.engine.again_by = DRIVER
     assert world.run() == [EngineRows({RAY: 10}, {DRIVER: 10}), EngineRows({RAY: 4}, {DRIVER: 4})]
 
 
 def test_nothing_is_remembered_of_epochs_that_are_recorded(tmp_path: Path) -> None:
-    world = World(tmp_path, from_bytes=0)
+    world = EngineEpochs(tmp_path, from_bytes=0)
     world.run()
     assert repr(world.log) == "TaskLog(0 segments by Spark)"

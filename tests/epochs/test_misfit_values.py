@@ -32,7 +32,7 @@ ODD: dict[str, tuple[LogicalType, Any, Any]] = {
 }
 
 
-class Story:
+class BadRows:
     """A table with a key and a column, and the policy for its bad rows."""
 
     def __init__(self, request: pytest.FixtureRequest, kind: str, root: Path, action: str) -> None:
@@ -80,7 +80,7 @@ class Story:
 def test_rows_that_a_target_can_never_have_are_left_out(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, action: str
 ) -> None:
-    story = Story(request, kind, tmp_path, action)
+    story = BadRows(request, kind, tmp_path, action)
     story.play()
     story.loop().run()
     rows = sorted((row["id"], str(row["v"])) for row in story.world.rows(story.table))
@@ -101,7 +101,7 @@ def test_one_that_is_read_again_takes_the_row_with_it_that_it_was(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     """As an update in the log would, which nobody wrote."""
-    story = Story(request, kind, tmp_path, SKIP)
+    story = BadRows(request, kind, tmp_path, SKIP)
     for number in (1, 2, 3):
         story.table.insert({"id": number, "v": story.good})
     story.world.script.seal()
@@ -116,7 +116,7 @@ def test_one_that_is_read_again_takes_the_row_with_it_that_it_was(
 def test_one_whose_key_the_target_can_never_have_is_left_out_and_nothing_else(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    story = Story(request, "postgres-upsert", tmp_path, SKIP)
+    story = BadRows(request, "postgres-upsert", tmp_path, SKIP)
     columns = (Column("id", LogicalType(TypeKind.STRING), nullable=False), Column("v", LogicalType(TypeKind.STRING)))
     table = story.world.script.table("shop.texts", TableSchema(columns, ("id",)))
     for key in ("a", "b"):
@@ -131,7 +131,7 @@ def test_one_whose_key_the_target_can_never_have_is_left_out_and_nothing_else(
 
 
 def test_a_changelog_goes_on_without_them(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    story = Story(request, "postgres-changelog", tmp_path, SKIP)
+    story = BadRows(request, "postgres-changelog", tmp_path, SKIP)
     story.play()
     story.loop().run()
     rows = sorted(story.world.rows(story.table), key=lambda row: row["_seq"])
@@ -148,7 +148,7 @@ def test_a_changelog_goes_on_without_them(request: pytest.FixtureRequest, tmp_pa
 
 @pytest.mark.parametrize("kind", list(ODD))
 def test_a_table_is_parked_by_the_row_and_column(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
-    story = Story(request, kind, tmp_path, PARK)
+    story = BadRows(request, kind, tmp_path, PARK)
     story.play()
     story.loop().run()
     (text,) = story.parked
@@ -159,7 +159,7 @@ def test_a_table_is_parked_by_the_row_and_column(request: pytest.FixtureRequest,
 
 
 def test_the_run_ends_by_the_row_and_column(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    story = Story(request, "postgres-upsert", tmp_path, FAIL)
+    story = BadRows(request, "postgres-upsert", tmp_path, FAIL)
     story.play()
     with pytest.raises(ValueRefusedError, match=r"shop\.t: column v has a NUL.*with its key in \(id\)"):
         story.loop().run()

@@ -92,7 +92,7 @@ def at_server(mongodb: MongoDb, database: str, collection: str = "orders") -> di
         return {key_to_json(document["_id"]): document["n"] for document in found}
 
 
-def require_equal(tmp_path: Path, mongodb: MongoDb, database: str) -> list[dict[str, Any]]:
+def require_collection_equal(tmp_path: Path, mongodb: MongoDb, database: str) -> list[dict[str, Any]]:
     rows = changes(tmp_path)
     assert {key: row["n"] for key, row in replayed(rows).items()} == at_server(mongodb, database)
     return rows

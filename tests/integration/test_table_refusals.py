@@ -20,7 +20,7 @@ from raycdc.state.store import CheckpointStore
 pytestmark = pytest.mark.server
 
 
-class World:
+class DatabaseRun:
     """A pipeline from a database of its own into Delta or files, run until it has caught up."""
 
     def __init__(self, server: DatabaseServer, database: str, folder: Path, sink: str = "delta") -> None:
@@ -60,11 +60,11 @@ class World:
 
 
 @pytest.fixture
-def world(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> World:
-    return World(mariadb, mariadb_database, tmp_path)
+def world(mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path) -> DatabaseRun:
+    return DatabaseRun(mariadb, mariadb_database, tmp_path)
 
 
-def test_columns_that_delta_cannot_hold_keep_other_names_for_the_life_of_the_state(world: World) -> None:
+def test_columns_that_delta_cannot_hold_keep_other_names_for_the_life_of_the_state(world: DatabaseRun) -> None:
     world.sql(
         "CREATE TABLE t (id INT PRIMARY KEY, `unit (SI)` VARCHAR(9), `q;2` INT)", "INSERT INTO t VALUES (1,'m',2)"
     )
@@ -105,7 +105,7 @@ def test_columns_that_delta_cannot_hold_keep_other_names_for_the_life_of_the_sta
     ]
 
 
-def test_a_rename_that_both_names_hide_changes_nothing_and_a_key_may_have_such_a_name(world: World) -> None:
+def test_a_rename_that_both_names_hide_changes_nothing_and_a_key_may_have_such_a_name(world: DatabaseRun) -> None:
     world.pipeline["schema_change"] = "evolve"
     world.sql(
         "CREATE TABLE t (`id` INT, `k 1` INT, `a b` INT, PRIMARY KEY (id, `k 1`))", "INSERT INTO t VALUES (1,2,3)"
@@ -122,7 +122,7 @@ def test_a_rename_that_both_names_hide_changes_nothing_and_a_key_may_have_such_a
     assert world.rows("t") == [{"id": 2, "k_1": 3, "c": 4}, {"id": 3, "k_1": 4, "c": 5}]
 
 
-def test_columns_that_would_have_one_name_park_their_table_alone(world: World) -> None:
+def test_columns_that_would_have_one_name_park_their_table_alone(world: DatabaseRun) -> None:
     world.sql("CREATE TABLE t (id INT PRIMARY KEY, `a b` INT, a_b INT)", "INSERT INTO t VALUES (1, 2, 3)")
     world.sql("CREATE TABLE u (id INT PRIMARY KEY, `a b` INT)", "INSERT INTO u VALUES (1, 2)")
     world.sql("CREATE TABLE ok (id INT PRIMARY KEY)", "INSERT INTO ok VALUES (1)")
@@ -141,7 +141,7 @@ def test_columns_that_would_have_one_name_park_their_table_alone(world: World) -
     assert world.rows("u") == [{"id": 1, "a_b": 2, "other": None}, {"id": 2, "a_b": 3, "other": 4}]
 
 
-def test_a_table_without_a_key_is_parked_before_anything_is_made_and_has_ways_out(world: World) -> None:
+def test_a_table_without_a_key_is_parked_before_anything_is_made_and_has_ways_out(world: DatabaseRun) -> None:
     world.sql("CREATE TABLE ok (id INT PRIMARY KEY)", "INSERT INTO ok VALUES (1)")
     world.sql(*(f"CREATE TABLE {name} (id INT)" for name in ("keyed", "removed", "excluded")))
     world.sql(*(f"INSERT INTO {name} VALUES (1), (2)" for name in ("keyed", "removed", "excluded")))
@@ -168,8 +168,8 @@ def test_a_table_without_a_key_is_parked_before_anything_is_made_and_has_ways_ou
     assert len(world.rows("ok")) == 4
 
 
-def test_whoever_may_create_tables_cannot_stop_the_others(world: World) -> None:
-    world = World(world.server, world.database, world.folder, "jsonl")
+def test_whoever_may_create_tables_cannot_stop_the_others(world: DatabaseRun) -> None:
+    world = DatabaseRun(world.server, world.database, world.folder, "jsonl")
     world.sql("CREATE TABLE ok (id INT PRIMARY KEY)", "CREATE TABLE `../../evil` (id INT PRIMARY KEY)")
     world.sql("INSERT INTO `../../evil` VALUES (1)", "INSERT INTO ok VALUES (1)")
     with pytest.raises(SchemaError, match=r"'\.\./\.\./evil' cannot be a folder"):
@@ -186,7 +186,7 @@ def test_whoever_may_create_tables_cannot_stop_the_others(world: World) -> None:
     assert world.phases == {"ok": "stream"}
 
 
-def test_a_table_that_is_excluded_before_it_began_is_owed_nothing(world: World) -> None:
+def test_a_table_that_is_excluded_before_it_began_is_owed_nothing(world: DatabaseRun) -> None:
     world.sql("CREATE TABLE ok (id INT PRIMARY KEY)", "CREATE TABLE bad (id INT)", "INSERT INTO bad VALUES (1)")
     with pytest.raises(RaycdcError):
         world.run()
@@ -196,7 +196,7 @@ def test_a_table_that_is_excluded_before_it_began_is_owed_nothing(world: World) 
     assert world.rows("ok") == [{"id": 7}]
 
 
-def test_a_table_that_no_target_can_hold_ends_the_start_where_nothing_is_to_be_parked(world: World) -> None:
+def test_a_table_that_no_target_can_hold_ends_the_start_where_nothing_is_to_be_parked(world: DatabaseRun) -> None:
     world.sql("CREATE TABLE ok (id INT PRIMARY KEY)", "CREATE TABLE loose (id INT)", "INSERT INTO ok VALUES (1)")
     world.pipeline["on_table_error"] = "fail"
     with pytest.raises(SchemaError, match=r"loose has no primary key[^$]*on_table_error"):

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.sandbox.compare import check_changelog, compare_lake, read_changelog
+from raycdc.sandbox.compare import check_changelog, read_changelog
 from raycdc.sandbox.servers import DatabaseServer, MariaDbServer, MySqlServer
 from raycdc.sandbox.shop import HotRange, ShopSize, ShopWorkload, create_shop
 from raycdc.testing.sink_epoch_stories import POINTS
+from tests.support.comparing import require_lake_equal
 from tests.support.jobs import Job, catch_up, run_through
 
 pytestmark = [pytest.mark.server, pytest.mark.kill]
@@ -88,12 +89,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def expect_equal(job: Job) -> None:
-    with job.server.connect() as connection:
-        results = compare_lake(connection, job.lake, [(job.database, table) for table in job.tables])
-    assert [problem for result in results for problem in result.problems] == []
-
-
 def expect_exact_changelog(job: Job) -> None:
     for table in job.tables:
         rows = read_changelog(job.lake / job.database / table, job.sink)
@@ -110,7 +105,7 @@ def test_upserts_survive_a_kill_of_the_whole_process_at_every_step(
     deaths = play(job, seed, points)
     record_property("kills", len(deaths))
     assert deaths == [-signal.SIGKILL] * len(points)
-    expect_equal(job)
+    require_lake_equal(job)
 
 
 @pytest.mark.long(suite="kill")
@@ -136,7 +131,7 @@ def test_readers_and_the_enumerator_are_killed_while_the_driver_lives(
     deaths = play(job, seed, readers + COORDINATOR_POINTS)
     record_property("kills", len(job.hit()))
     assert deaths == []
-    expect_equal(job)
+    require_lake_equal(job)
 
 
 @pytest.mark.long(suite="kill")
@@ -149,7 +144,7 @@ def test_the_driver_is_killed_around_the_sinks_commit(
     job = Job(tmp_path, mariadb, f"kill_driver_{seed}", TABLES, readers=1)
     points = tuple(COMMIT_POINTS[(seed + seed // 3 + number) % len(COMMIT_POINTS)] for number in range(2))
     record_property("kills", len(play(job, seed, points)))
-    expect_equal(job)
+    require_lake_equal(job)
 
 
 @pytest.mark.long(suite="kill")

@@ -13,7 +13,7 @@ from raycdc.sandbox.servers import MariaDbServer
 from raycdc.sandbox.shop import HotRange, ShopSize, ShopWorkload, create_shop
 from raycdc.state.manifests.manifest import STATE_NODE, Manifest
 from raycdc.state.store import CheckpointStore
-from tests.kill.test_kills import expect_equal
+from tests.support.comparing import require_lake_equal
 from tests.support.jobs import Job, JobRun, catch_up
 from tests.support.ray_cluster import two_nodes
 
@@ -82,4 +82,4 @@ def test_what_a_dead_nodes_spool_had_is_read_again(mariadb: MariaDbServer, tmp_p
             assert run.interrupt() == 130, run.story()
         job.snapshot, job.epoch_interval = "", "500ms"
         catch_up(job)
-    expect_equal(job)
+    require_lake_equal(job)

@@ -11,7 +11,7 @@ from raycdc.sandbox.servers import MariaDbServer
 from raycdc.sandbox.shop import ShopSize, create_shop
 from raycdc.state.manifests.manifest import STATE_NODE
 from raycdc.state.store import CheckpointStore
-from tests.kill.test_kills import expect_equal
+from tests.support.comparing import require_lake_equal
 from tests.support.jobs import Job, JobRun
 from tests.support.ray_cluster import two_nodes
 
@@ -57,7 +57,7 @@ def test_readers_of_a_silent_node_go_elsewhere(mariadb: MariaDbServer, tmp_path:
         assert run.wait() == 0, run.story()
         elsewhere = [nodes_of(event) for n, event in looks(run) if n > told + 1 and {*nodes_of(event)} - {STATE_NODE}]
         assert elsewhere == []
-    expect_equal(job)
+    require_lake_equal(job)
 
 
 def test_a_node_that_was_silent_before_any_reader_was_there_keeps_none_waiting(
@@ -77,7 +77,7 @@ def test_a_node_that_was_silent_before_any_reader_was_there_keeps_none_waiting(
         assert run.wait_for(lambda: any(nodes_of(event) == both for _, event in looks(run))), run.story()
         assert any("does not answer: readers go elsewhere" in e.get("text", "") for e in list(run.events))
         assert run.wait() == 0, run.story()
-    expect_equal(job)
+    require_lake_equal(job)
 
 
 def test_readers_go_where_labels_and_resources_are(mariadb: MariaDbServer, tmp_path: Path) -> None:
@@ -96,4 +96,4 @@ def test_readers_go_where_labels_and_resources_are(mariadb: MariaDbServer, tmp_p
     segments = [s for m in CheckpointStore(job.state).manifests() for s in m.segments]
     assert len({segment.node for segment in segments}) == 1
     assert STATE_NODE not in {segment.node for segment in segments}
-    expect_equal(job)
+    require_lake_equal(job)

@@ -24,7 +24,7 @@ from raycdc.storage.settings import LIKE_ANYBODY
 from tests.e2e.test_jdbc import mysql_keys
 from tests.e2e.test_jdbc import sink_keys as postgres_keys
 from tests.e2e.test_mongodb_sink import sink_keys as mongodb_keys
-from tests.e2e.test_touched_topics import changes
+from tests.e2e.topic_changes import changes
 from tests.integration.sinks.iceberg_server import Server
 from tests.kill.test_takeovers import COMMITTED_WITHIN_S, TAKEN_WITHIN_S, told
 from tests.support.jobs import Job

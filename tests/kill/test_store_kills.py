@@ -21,7 +21,7 @@ from raycdc.sandbox.shop import ShopSize, ShopWorkload, create_shop
 from raycdc.storage.object_store import ObjectStore
 from raycdc.storage.settings import delta_options
 from raycdc.storage.url import ObjectLocation, StoreKind, parse_location
-from tests.kill.test_kills import expect_equal
+from tests.support.comparing import require_lake_equal
 from tests.support.jobs import Job, JobRun, catch_up, run_through
 from tests.support.servers.store_proxy import Fault, Rule, StoreProxy
 
@@ -125,7 +125,7 @@ def test_what_is_lost_with_the_machine_is_read_again(
             assert again.wait_for(lambda: bool(told(again, "commit"))), again.story()
             again.interrupt()
         catch_up(job)
-    expect_equal(job)
+    require_lake_equal(job)
 
 
 @pytest.mark.long(suite="kill")
@@ -149,7 +149,7 @@ def test_copies_of_segments_survive_the_machine(mariadb: MariaDbServer, moto: Mo
         bucket = job.state_url.removeprefix("s3://").partition("/")[0]
         left = ObjectStore(ObjectLocation(StoreKind.S3, bucket, "spool"), store.settings).list("")
         assert left == []
-    expect_equal(job)
+    require_lake_equal(job)
 
 
 @pytest.mark.long(suite="kill")
@@ -177,4 +177,4 @@ def test_a_stopped_driver_that_wakes_up_after_the_takeover_commits_nothing(
             assert "in use by process" in refused.story()
             assert second.interrupt() == ExitCode.INTERRUPTED, second.story()
         catch_up(job)
-    expect_equal(job)
+    require_lake_equal(job)

@@ -25,7 +25,7 @@ from raycdc.sandbox.shop import ShopSize, ShopWorkload, create_shop
 from tests.e2e.test_jdbc import read_postgres, sink_keys
 from tests.kill.test_store_kills import SIZE as ON_STORE
 from tests.kill.test_store_kills import lake_beside, on_store, read_lake
-from tests.support.jobs import Job, JobRun, catch_up
+from tests.support.jobs import Job, JobRun, Run, catch_up
 from tests.support.servers.store_proxy import StoreProxy
 
 pytestmark = [pytest.mark.server, pytest.mark.kill, pytest.mark.long(suite="takeover"), pytest.mark.timeout(3600)]
@@ -46,7 +46,7 @@ def told(run: JobRun, event: str) -> int:
     return sum(one["event"] == event for one in list(run.events))
 
 
-def committed(run: JobRun) -> set[int]:
+def committed(run: Run) -> set[int]:
     """The epochs that a driver said are committed by it."""
     return {one["epoch"] for one in list(run.events) if one["event"] == "commit"}
 

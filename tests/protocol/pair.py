@@ -73,7 +73,7 @@ class Store:
         self.manifests.append(manifest)
 
 
-class Dialect(EnumeratorDialect):
+class OneTableDialect(EnumeratorDialect):
     """One table, cut at the given bounds; its log ends at `end`."""
 
     chunk_readers_max: int = 0
@@ -180,7 +180,7 @@ class FakeReader:
 
 
 class Job:
-    """A coordinator with the real enumerator over a `Dialect`; asynchronous calls are done at once."""
+    """A coordinator with the real enumerator over a `OneTableDialect`; asynchronous calls are done at once."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Job:
         self.now_s = 0.0
         self.generation = generation
         self.store = store or Store()
-        self.dialect = Dialect(*cuts)
+        self.dialect = OneTableDialect(*cuts)
         self.enumerator: IncrementalSnapshotEnumerator | None = None
         last = self.store.manifests[-1] if self.store.manifests else None
         self.coordinator = SourceCoordinator(

@@ -28,7 +28,7 @@ from raycdc.source.protocol.rate_budget import (
 )
 from raycdc.source.reader.reader_quota import SLACK_S, WINDOW_S, ReaderRateLimiter
 from tests.support.simulation import SimulationError
-from tests.support.simulation.network import Clock
+from tests.support.simulation.network import SimulatedClock
 from tests.support.simulation.partition_job import PartitionJob, PartitionSettings
 
 #: Seeds of an ordinary test run, and runs after which a rule counts as not needed.
@@ -189,7 +189,7 @@ def test_parts_are_divided_without_one_too_many() -> None:
 def test_a_reader_never_reads_more_than_its_share_its_slack_and_one_fetch(seed: int) -> None:
     """With a clock that is moved: over each span from the beginning on."""
     chance = random.Random(seed)
-    clock = Clock()
+    clock = SimulatedClock()
     pace = ReaderRateLimiter(RateLimit(rows_per_s=1000, bytes_per_s=50_000), lambda: clock.now_s)
     assert pace.free_in_s(Lane.LOG) == math.inf  # Nobody has told it anything yet.
     pace.grant(1, {Lane.LOG: WHOLE // 4}, LEASE_S)
@@ -212,7 +212,7 @@ def test_a_reader_never_reads_more_than_its_share_its_slack_and_one_fetch(seed: 
 
 
 def test_a_reader_stands_still_when_its_lease_is_over_and_pays_nothing_meanwhile() -> None:
-    clock = Clock()
+    clock = SimulatedClock()
     pace = ReaderRateLimiter(RateLimit(rows_per_s=100), lambda: clock.now_s)
     pace.grant(3, {Lane.LOG: WHOLE}, LEASE_S)
     pace.reached(clock.now_s)

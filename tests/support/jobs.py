@@ -3,10 +3,17 @@
 `Job` writes the configuration and starts ``raycdc run --json``; `JobRun` is one such process. Fail points are armed by
 environment variables (`raycdc.core.failpoints`); one folder of markers belongs to the job, so a point acts once however
 often the command is started again.
+
+A story that asks only what a run left, or told, has no need of a process: `Job.run` (and `catch_up`) runs the same
+configuration by `raycdc.pipeline.Pipeline` in the test's process, which takes half of the CPU time of a forked command.
+`Job.shares_process` says which jobs cannot. Each such run has a `Pipeline` of its own and reads the state as any driver
+does; caches of modules outlive it, so that a story about them, or about the end of a process, starts processes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import operator
 import os
@@ -15,13 +22,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from raycdc.cli import main
+from raycdc.cli.run import RunOptions, drive
+from raycdc.cli.screens.json_view import JsonView
+from raycdc.config import load_config
+from raycdc.errors import RaycdcError
 from raycdc.model.engines import NO_ENGINE_ROWS, EngineName, EngineRows
+from raycdc.pipeline import Pipeline
 from raycdc.sandbox.servers import DatabaseServer
 from tests.support.forked_commands import ForkedCommand, nursery
 
@@ -74,8 +89,8 @@ class Job:
     #: Whether each run starts from nothing. Local ones are else forked from a process that has imported everything.
     cold: bool = False
     started: int = field(default=0)
-    #: The started processes, in order.
-    runs: list[JobRun] = field(default_factory=list)
+    #: The runs, in order.
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def lake(self) -> Path:
@@ -153,17 +168,43 @@ snapshot = {{ {snapshot} }}
 {self.source}
 """
 
-    def start(self, *arguments: str, failpoints: str = "") -> JobRun:
-        """Start ``raycdc run``; `failpoints` as in ``RAYCDC_FAILPOINTS``."""
-        self.started += 1
-        environment = {
-            **os.environ,
+    @property
+    def shares_process(self) -> bool:
+        """Whether a run that ends by itself can be one of the test's process. Not with Ray and Spark, which a process
+        has once; not where each run is to start from nothing; and not into a sink that prints rows.
+        """
+        return self.local and not self.cold and self.sink != "console"
+
+    def environment(self, failpoints: str = "") -> dict[str, str]:
+        """What a run finds in its environment, beside what the test has."""
+        return {
             "RAYCDC_TEST_PASSWORD": getattr(self.server, "cdc_user", ""),
             # A Ray that somebody else runs here is none of the job's.
             "RAY_ADDRESS": "127.0.0.1:1",
             "RAYCDC_FAILPOINTS": failpoints,
             "RAYCDC_FAILPOINT_DIR": str(self.markers),
         }
+
+    def run(self) -> Run:
+        """Run until caught up, in this process where that is possible, and return the run that has ended."""
+        if not self.shares_process:
+            run = self.start("--until", "caught-up")
+            run.wait()
+            return run
+        self.started += 1
+        path = self.configuration()
+        ended = EndedRun(self.folder / f"run-{self.started}.log")
+        self.runs.append(ended)
+        with pytest.MonkeyPatch.context() as patch, contextlib.chdir(self.folder):
+            for name, value in self.environment().items():
+                patch.setenv(name, value)
+            ended.run(path)
+        return ended
+
+    def start(self, *arguments: str, failpoints: str = "") -> JobRun:
+        """Start ``raycdc run``; `failpoints` as in ``RAYCDC_FAILPOINTS``."""
+        self.started += 1
+        environment = {**os.environ, **self.environment(failpoints)}
         words = ["run", str(self.configuration()), "--json", *arguments, *(["--local"] if self.local else [])]
         path = self.folder / f"run-{self.started}.log"
         with path.open("wb") as log:
@@ -179,8 +220,9 @@ snapshot = {{ {snapshot} }}
                     start_new_session=True,
                     cwd=self.folder,
                 )
-        self.runs.append(JobRun(process, path))
-        return self.runs[-1]
+        run = JobRun(process, path)
+        self.runs.append(run)
+        return run
 
 
 @dataclass(slots=True)
@@ -221,24 +263,78 @@ startup = "{self.startup}"
 """
 
 
-class JobRun:
+class Run:
+    """What a run of a job told: its events, and in `log` what the command said beside them."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.events: list[dict[str, Any]] = []
+
+    def wait(self) -> int:
+        """The exit code, at the end."""
+        raise NotImplementedError
+
+    def pids(self) -> dict[str, Any]:
+        """The newest ``started`` event's process ids; empty before the first."""
+        started = [event for event in list(self.events) if event["event"] == "started"]
+        return started[-1]["pids"] if started else {}
+
+    def story(self) -> str:
+        """The last events and what the command said, for a failing test."""
+        told = [json.dumps(event) for event in self.events if event["event"] != "progress"][-15:]
+        return "\n".join([*told, self.log.read_text(errors="replace")[-3000:]])
+
+
+class EndedRun(Run):
+    """A run in the test's process, which ended before anybody has it."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__(log)
+        self._code = 0
+
+    def wait(self) -> int:
+        return self._code
+
+    def run(self, configuration: Path) -> None:
+        """Run until caught up, as the command does with ``--local --json``, in a thread without its signal handlers."""
+        way = RunOptions(until="caught-up", local=True)
+        lines = io.StringIO()
+        errors: list[BaseException] = []
+
+        def drive_to_end() -> None:
+            try:
+                config = way.configured(load_config(configuration))
+                view = JsonView(lines)
+                view.pipeline = config.pipeline.name
+                drive(Pipeline.from_config(config), view, way)
+            except BaseException as error:  # noqa: BLE001 - for the thread that waits
+                errors.append(error)
+
+        with self.log.open("w") as log, contextlib.redirect_stderr(log):
+            thread = threading.Thread(target=drive_to_end, name="run of a job")
+            thread.start()
+            thread.join(RUN_TIMEOUT_S)
+            assert not thread.is_alive(), f"the run did not end within {RUN_TIMEOUT_S:g} s\n{lines.getvalue()[-3000:]}"
+            for error in errors:
+                if not isinstance(error, RaycdcError):
+                    raise error
+                log.write(f"{error}\n")
+                self._code = int(error.exit_code)
+        self.events += [json.loads(line) for line in lines.getvalue().splitlines()]
+
+
+class JobRun(Run):
     """One started command; its events are collected in the background."""
 
     def __init__(self, process: Process, log: Path) -> None:
+        super().__init__(log)
         self.process = process
-        self.log = log
-        self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._collect, daemon=True)
         self._reader.start()
 
     @property
     def ended(self) -> bool:
         return self.process.poll() is not None
-
-    def pids(self) -> dict[str, Any]:
-        """The newest ``started`` event's process ids; empty before the first."""
-        started = [event for event in list(self.events) if event["event"] == "started"]
-        return started[-1]["pids"] if started else {}
 
     def wait(self, *, timeout_s: float = RUN_TIMEOUT_S) -> int:
         """Wait for the end; the exit code, negative for a signal. Kills what does not end in time, and says so."""
@@ -300,11 +396,6 @@ class JobRun:
         self.process.wait()
         self._close()
 
-    def story(self) -> str:
-        """The last events and what the command said, for a failing test."""
-        told = [json.dumps(event) for event in self.events if event["event"] != "progress"][-15:]
-        return "\n".join([*told, self.log.read_text(errors="replace")[-3000:]])
-
     def _close(self) -> None:
         self._reader.join(timeout=120)
         assert self.process.stdout is not None
@@ -319,13 +410,23 @@ class JobRun:
                 self.events.append({"event": "not JSON", "text": line.decode(errors="replace")})
 
 
-def rows_by(*runs: JobRun) -> EngineRows:
+def command(words: Sequence[str], *, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """``raycdc WORDS`` in the test's process: its exit code, output and errors. For a command that is not the story."""
+    out, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        code = main(list(words))
+    return subprocess.CompletedProcess(["raycdc", *words], code, out.getvalue(), errors.getvalue())
+
+
+def rows_by(*runs: Run) -> EngineRows:
     """The rows that the runs committed, by who read and who wrote them."""
     commits = [event for run in runs for event in list(run.events) if event["event"] == "commit"]
     return reduce(operator.add, map(EngineRows.from_json, commits), NO_ENGINE_ROWS)
 
 
-def require_engines(*runs: JobRun) -> None:
+def require_engines(*runs: Run) -> None:
     """An `AssertionError` unless the runs committed rows, and Ray's readers read and Spark wrote each of them."""
     rows = rows_by(*runs)
     assert (set(rows.read), set(rows.written)) == ({EngineName.RAY}, {EngineName.SPARK}), f"{rows}\n{runs[-1].story()}"
@@ -354,7 +455,7 @@ def run_through(job: Job, *, failpoints: str, busy: Callable[[], bool], deaths_m
 
 def catch_up(job: Job) -> None:
     """Run `job` until the sink holds everything the source has now; the workload must be over."""
-    final = job.start("--until", "caught-up")
+    final = job.run()
     code = final.wait()
     if code != 0:
         raise AssertionError(f"raycdc run --until caught-up ended with {code}\n{final.story()}")

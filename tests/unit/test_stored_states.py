@@ -55,7 +55,7 @@ TEMPORARY = "mariadb_temporary"
 DESCRIBED = "mariadb_described"
 
 
-class Dialect:
+class CapturesAll:
     chunk_readers_max = 0
     failover = None
 
@@ -97,7 +97,7 @@ def taken_over(manifest: Manifest, documents: Mapping[str, Any]) -> dict[str, An
     context = KeptContext(open_epoch=99)
     enumerator = restore_or_create(
         context,
-        cast("EnumeratorDialect", Dialect()),
+        cast("EnumeratorDialect", CapturesAll()),
         EnumeratorStart(None, manifest, lambda name: document_of(documents, name)),
     )
     state: dict[str, Any] = enumerator.snapshot_state(manifest.epoch).to_json()

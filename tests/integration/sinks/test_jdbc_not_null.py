@@ -36,7 +36,7 @@ SCHEMA = TableSchema(
 SERVERS = pytest.mark.parametrize("kind", ["postgres-upsert", "mysql-upsert"])
 
 
-class Story:
+class NullableTable:
     """A table at the source, and its target."""
 
     def __init__(self, request: pytest.FixtureRequest, kind: str, root: Path) -> None:
@@ -86,7 +86,7 @@ class Story:
 def test_a_target_takes_no_null_where_its_source_takes_none(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    story = Story(request, kind, tmp_path)
+    story = NullableTable(request, kind, tmp_path)
     story.run()
     # A day that is none (0000-00-00) arrives as NULL, whatever the source's column says.
     assert story.demanded() == {"a", "b"}
@@ -109,7 +109,7 @@ def test_a_target_takes_no_null_where_its_source_takes_none(
 
 @SERVERS
 def test_a_null_that_comes_all_the_same_arrives(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
-    story = Story(request, kind, tmp_path)
+    story = NullableTable(request, kind, tmp_path)
     story.run()
     story.run(a=None)
     assert story.demanded() == {"b"}
@@ -134,7 +134,7 @@ def test_a_null_that_comes_all_the_same_arrives(request: pytest.FixtureRequest, 
 def test_unique_values_that_are_exchanged_and_a_null_arrive_together(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    story = Story(request, kind, tmp_path)
+    story = NullableTable(request, kind, tmp_path)
     for key in (1, 2):
         story.table.insert({"id": key, "a": key, "b": "x", "c": None, "day": None})
     story.number = 2
@@ -151,7 +151,7 @@ def test_unique_values_that_are_exchanged_and_a_null_arrive_together(
 
 @SERVERS
 def test_columns_that_come_and_go(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
-    story = Story(request, kind, tmp_path)
+    story = NullableTable(request, kind, tmp_path)
     story.run()
     added = [Column("d", INT, nullable=False, default="5"), Column("e", INT, nullable=False)]
     story.table.schema = replace(story.table.schema, columns=(*story.table.schema.columns, *added))
@@ -175,7 +175,7 @@ def test_columns_that_come_and_go(request: pytest.FixtureRequest, tmp_path: Path
 def test_a_table_of_others_gets_no_demands_and_keeps_its_own(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    story = Story(request, kind, tmp_path)
+    story = NullableTable(request, kind, tmp_path)
     text = "text" if kind.startswith("postgres") else "longtext"
     schema = "CREATE SCHEMA shop" if kind.startswith("postgres") else "CREATE DATABASE shop"
     columns = f"id bigint PRIMARY KEY, a bigint, b {text}, c bigint NOT NULL, day date"

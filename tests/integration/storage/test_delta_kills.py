@@ -29,7 +29,7 @@ FAULTS = (
 )
 
 
-def expect_equal(job: Job, root: StorePath) -> None:
+def require_equal_at(job: Job, root: StorePath) -> None:
     with job.server.connect() as connection:
         results = [
             compare_table(connection, job.database, table, table_at(root / job.database / table).to_pyarrow_table())
@@ -52,7 +52,7 @@ def story(tmp_path: Path, server: MariaDbServer, moto: MotoServer, *, name: str,
         assert sum(rule.played for rule in rules) > 0
         root = any_path(url, Access(proxy.settings))
         assert isinstance(root, StorePath)
-        expect_equal(job, root)
+        require_equal_at(job, root)
 
 
 @pytest.mark.timeout(1800)

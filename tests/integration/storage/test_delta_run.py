@@ -52,7 +52,7 @@ def change(job: Job) -> None:
         connection.commit()
 
 
-def expect_equal(job: Job, store: StoreProxy) -> None:
+def require_goods_equal(job: Job, store: StoreProxy) -> None:
     with job.server.connect(database=job.database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT id, name FROM goods ORDER BY id")
         expected = [*cursor.fetchall()]
@@ -69,7 +69,7 @@ def test_a_killed_run_goes_on_and_the_lake_is_equal(job: Job, store: StoreProxy)
     died = job.start("--until", "caught-up", failpoints="after_commit=kill@2")
     assert died.wait() == -signal.SIGKILL
     assert job.start("--until", "caught-up").wait() == 0
-    expect_equal(job, store)
+    require_goods_equal(job, store)
 
 
 @pytest.mark.parametrize(
@@ -92,21 +92,21 @@ def test_a_commit_whose_reply_says_too_little_is_there_once(
         change(job)
         assert job.start("--until", "caught-up").wait() == 0
         assert rule.played == 1
-    expect_equal(job, store)
+    require_goods_equal(job, store)
 
 
 def test_a_store_that_refuses_a_commit_ends_the_run_and_the_next_one_goes_on(job: Job, store: StoreProxy) -> None:
     with store.play(Rule(Fault.DENIED, path=r"_delta_log/\d+\.json", conditional=True)):
-        refused = job.start("--until", "caught-up")
+        refused = job.run()
         assert refused.wait() == 5
     assert "privileges" in refused.log.read_text()
     assert job.start("--until", "caught-up").wait() == 0
-    expect_equal(job, store)
+    require_goods_equal(job, store)
 
 
 def test_check_and_run_refuse_a_store_that_overwrites_what_was_to_be_new(job: Job, store: StoreProxy) -> None:
     with store.play(Rule(Fault.OVERWRITES, conditional=True, times=100)):
-        refused = job.start("--until", "caught-up")
+        refused = job.run()
         assert refused.wait() == 5
         assert "overwrites an object where it was asked to make a new one" in refused.log.read_text()
         checked = check(job)

@@ -9,9 +9,9 @@ import pytest
 from raycdc.sandbox.servers import MariaDbServer, MotoServer
 from raycdc.sinks.delta.location import table_at
 from raycdc.storage.files import Access, StorePath, any_path
-from tests.e2e.test_parked_tables import listed
 from tests.support.jobs import Job
 from tests.support.servers.store_proxy import StoreProxy
+from tests.support.table_commands import listed
 
 pytestmark = pytest.mark.server
 
@@ -30,7 +30,7 @@ def test_tables_in_a_bucket_are_told_apart_whatever_their_names_mean_in_a_url(
     with StoreProxy(moto) as store:
         keys = f'path = "s3://{bucket}/lake"\n'
         job = Job(tmp_path, mariadb, mariadb_database, (".*",), local=True, sink_keys=keys, sections=store.section)
-        run = job.start("--until", "caught-up")
+        run = job.run()
         assert run.wait() == 4, run.story()
         phases = {name.partition(".")[2]: entry["phase"] for name, entry in listed(job).items()}
         assert phases == dict.fromkeys(HELD, "stream") | dict.fromkeys(REFUSED, "parked")

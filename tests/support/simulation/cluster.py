@@ -40,7 +40,7 @@ from raycdc.source.tables.table_requests import refusals_of
 from raycdc.state.manifests.manifest import Segment
 from tests.support.simulation.chunk_source import SimChunkSource
 from tests.support.simulation.database import SimDatabase
-from tests.support.simulation.network import Address, Clock, Datagram, FaultyNetwork, NoThreads
+from tests.support.simulation.network import Address, Datagram, FaultyNetwork, NoThreads, SimulatedClock
 from tests.support.simulation.source import SimEnumeratorDialect, SimFailoverDialect, SimReaderDialect
 from tests.support.simulation.state import Author, MemorySegmentWriter, MemorySpool, MemoryState
 
@@ -125,7 +125,7 @@ class SimReaderProcess:
         generation: int,
         database: SimDatabase,
         spool: MemorySpool,
-        clock: Clock,
+        clock: SimulatedClock,
         chance: random.Random,
     ) -> None:
         self.address = address
@@ -209,7 +209,7 @@ class SimCluster:
         database: SimDatabase,
         state: MemoryState,
         spool: MemorySpool,
-        clock: Clock,
+        clock: SimulatedClock,
         chance: random.Random,
         readers: int,
         until: Until | None,

@@ -18,7 +18,7 @@ from raycdc.source.snapshot.reader.reading import ChunkReader
 Address = tuple[int, int]
 
 
-class Clock:
+class SimulatedClock:
     """Time that only moves when told to. Seconds."""
 
     def __init__(self) -> None:

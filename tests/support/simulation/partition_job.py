@@ -28,7 +28,7 @@ from raycdc.source.protocol.rate_budget import WHOLE
 from raycdc.source.protocol.source_event import Message, ReaderRegistration, Shutdown
 from raycdc.source.reader.reader_quota import ReaderRateLimiter
 from raycdc.state.manifests.manifest import Manifest
-from tests.support.simulation.network import Address, Clock, Datagram, FaultyNetwork
+from tests.support.simulation.network import Address, Datagram, FaultyNetwork, SimulatedClock
 from tests.support.simulation.partitions import PartitionEnumerator, PartitionReader, SimTopic, sealed
 from tests.support.simulation.state import CrashError, MemoryState
 from tests.support.simulation.world import SimulationError
@@ -132,7 +132,7 @@ class PartitionJob:
         self.seed = seed
         self.random = random.Random(seed)
         self.settings = settings or PartitionSettings.of(self.random, steps)
-        self.clock = Clock()
+        self.clock = SimulatedClock()
         #: Leases are short: where they matter more happens within a second.
         self._step_s = 0.05 if self.settings.pace is None else 0.015
         self.trace: deque[str] = deque(maxlen=TRACE_LENGTH)

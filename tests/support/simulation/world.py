@@ -24,7 +24,7 @@ from tests.support.simulation.cluster import SimCluster
 from tests.support.simulation.database import SimDatabase, SimPosition, SimTable
 from tests.support.simulation.driver import SimDriver
 from tests.support.simulation.names import TableNames
-from tests.support.simulation.network import Clock
+from tests.support.simulation.network import SimulatedClock
 from tests.support.simulation.oracle import Oracle
 from tests.support.simulation.settings import CALM, Settings, SimSpeeds
 from tests.support.simulation.sinks import ModelSink
@@ -47,7 +47,7 @@ class Simulation:
         self.seed = seed
         self.random = random.Random(seed)
         self.settings = settings or Settings.of(self.random, steps)
-        self.clock = Clock()
+        self.clock = SimulatedClock()
         self.trace: deque[str] = deque(maxlen=TRACE_LENGTH)
         self.database = SimDatabase(self.random, visibility=self.settings.visibility, kinds=list(self.settings.kinds))
         self.database.fails_over = self.settings.failovers > 0

@@ -44,6 +44,7 @@ from raycdc.observe.events import (
     event_to_json,
 )
 from raycdc.observe.status import RunProcess, RunStatus, StatusKeeper
+from tests.support.clocks import ManualClock
 from tests.unit.driver.state_admin.small_pipeline import configured
 
 ON_ENGINES = EnginesAtWork(EngineName.RAY, EngineName.SPARK, from_bytes=4 << 20)
@@ -97,18 +98,10 @@ class ScriptedPipeline:
         self.stops += 1
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Shown:
     """A run that a view shows: each event changes its status, and then the view hears of it."""
 
-    def __init__(self, make: Callable[[Callable[[], RunStatus]], PlainView | LiveView], clock: Clock) -> None:
+    def __init__(self, make: Callable[[Callable[[], RunStatus]], PlainView | LiveView], clock: ManualClock) -> None:
         self._keeper = StatusKeeper(RunProcess.here("shop"), clock=clock)
         self.view = make(lambda: self._keeper.status)
 
@@ -126,8 +119,8 @@ class Shown:
         self.view.close()
 
 
-def plain(clock: Clock | None = None) -> Shown:
-    clock = clock or Clock()
+def plain(clock: ManualClock | None = None) -> Shown:
+    clock = clock or ManualClock(100.0)
     return Shown(lambda status: PlainView(status, "shop", clock), clock)
 
 
@@ -150,11 +143,11 @@ def test_json_view_prints_each_event_as_a_line(capsys: pytest.CaptureFixture[str
 
 
 def test_plain_view_tells_news_and_keeps_quiet_in_between(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = Clock()
+    clock = ManualClock(100.0)
     view = plain(clock)
     for event in (STARTED, progress("snapshot", 1, 1000, rate=500), progress("snapshot", 2, 2000), commit(1, 2000)):
         view.show(event)
-    clock.now += 5
+    clock.s += 5
     for event in (progress("snapshot", 3, 3000), commit(2, 500), commit(3, 500), progress("stream", 4, 4000)):
         view.show(event)
     view.show(CAUGHT_UP)
@@ -187,7 +180,7 @@ def test_a_restart_in_the_same_process_is_told_after_a_warning_only(capsys: pyte
 
 
 def test_hundreds_of_tables_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = Clock()
+    clock = ManualClock(100.0)
     view = plain(clock)
     for done in (0, 100, 300):
         tables = tuple(
@@ -202,7 +195,7 @@ def test_hundreds_of_tables_are_one_line(capsys: pytest.CaptureFixture[str]) -> 
             for n in range(300)
         )
         view.show(RunProgress(tables, Lags(), ()))
-        clock.now += PLAIN_INTERVAL_S / 2
+        clock.s += PLAIN_INTERVAL_S / 2
     assert lines(capsys) == [
         "300 tables: 300 snapshot 0/300 chunks, 600 rows, 300 rows/s",
         "300 tables: 300 stream 300/300 chunks, 600 rows, 300 rows/s",
@@ -210,14 +203,14 @@ def test_hundreds_of_tables_are_one_line(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_plain_view_says_at_times_that_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = Clock()
+    clock = ManualClock(100.0)
     view = plain(clock)
     view.show(Starting("starting Ray and Spark"))
-    clock.now += STARTING_S
+    clock.s += STARTING_S
     view.breathe()
     tables = (TableFigures("shop.orders", "stream", rows=3),)
     view.show(RunProgress(tables, Lags(), (), behind_ms=400))
-    clock.now += HEARTBEAT_S
+    clock.s += HEARTBEAT_S
     view.breathe()
     view.breathe()
     view.show(Stopped())
@@ -232,11 +225,11 @@ def test_plain_view_says_at_times_that_all_is_well(capsys: pytest.CaptureFixture
 
 
 def test_what_holds_a_run_back_is_told_beside_how_far_it_is_behind(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = Clock()
+    clock = ManualClock(100.0)
     view = plain(clock)
     tables = (TableFigures("shop.orders", "stream", rows=3),)
     view.show(RunProgress(tables, Lags(), (), behind_ms=40_000, bottleneck="pace"))
-    clock.now += HEARTBEAT_S
+    clock.s += HEARTBEAT_S
     view.breathe()
     view.close()
     assert lines(capsys)[1] == "40.0 s behind, bottleneck: pace, nothing committed yet"
@@ -251,9 +244,9 @@ def test_plain_view_is_silent_about_empty_commits(capsys: pytest.CaptureFixture[
 
 def screen(*events: RunEvent, height: int = 20) -> list[str]:
     console = Console(file=io.StringIO(), force_terminal=True, width=110, height=height, color_system=None)
-    clock = Clock()
+    clock = ManualClock(100.0)
     shown = Shown(lambda status: LiveView(status, "shop", console, clock), clock)
-    clock.now += 75
+    clock.s += 75
     shown.show(*events)
     shown.close()
     output = Console(file=io.StringIO(), width=110, height=height, color_system=None)

@@ -8,28 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from raycdc.core.retry import POLICY, SPACING_S, Backoff, Outage, Retrier, RetryPolicy
-from raycdc.core.threads import Threads
 from raycdc.errors import SinkError, SinkUnavailableError
-
-
-class Clock(Threads):
-    """Time that waiting moves on."""
-
-    def __init__(self, chance: float = 0.0) -> None:
-        self.s = 0.0
-        self._chance = chance
-        self.pauses: list[float] = []
-
-    def now_s(self) -> float:
-        return self.s
-
-    def chance(self) -> float:
-        return self._chance
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        self.pauses.append(timeout_s)
-        self.s += timeout_s
-        return event.is_set()
+from tests.support.clocks import ManualClock
 
 
 def away(cause: Exception) -> Outage | None:
@@ -38,7 +18,7 @@ def away(cause: Exception) -> Outage | None:
     return None
 
 
-def failing(clock: Clock, until_s: float, error: type[Exception] = SinkUnavailableError) -> Callable[[], str]:
+def failing(clock: ManualClock, until_s: float, error: type[Exception] = SinkUnavailableError) -> Callable[[], str]:
     def act() -> str:
         if clock.s < until_s:
             raise error("db1 is away.")
@@ -49,7 +29,7 @@ def failing(clock: Clock, until_s: float, error: type[Exception] = SinkUnavailab
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
 def test_pauses_grow_to_the_longest_and_are_never_shorter_than_the_policy_says(chance: float) -> None:
-    clock = Clock(chance)
+    clock = ManualClock(chance=chance)
     pauses = Backoff(POLICY, clock)
     longer = 1 + POLICY.jitter * chance
     assert [pauses.failed(0.0) for _ in range(7)] == [each * longer for each in (0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0)]
@@ -62,7 +42,7 @@ def test_no_policy_tries_more_often_than_twice_a_second() -> None:
 
 
 def test_what_is_away_for_a_while_is_waited_for_and_told_once() -> None:
-    clock, told = Clock(), list[str]()
+    clock, told = ManualClock(), list[str]()
     assert Retrier(notify=told.append, threads=clock)(failing(clock, 200.0), away) == "done"
     assert told == [
         "The sink is waited for: db1 is away. It is tried again for 5 minutes; see that it answers.",
@@ -70,7 +50,7 @@ def test_what_is_away_for_a_while_is_waited_for_and_told_once() -> None:
 
 
 def test_what_stays_away_ends_with_its_place_and_the_advice() -> None:
-    clock, told = Clock(), list[str]()
+    clock, told = ManualClock(), list[str]()
     with pytest.raises(SinkError, match=r"for: db1 is away\. See that it answers, and start again; nothing is lost\.$"):
         Retrier(notify=told.append, threads=clock)(failing(clock, 1e9), away)
     assert POLICY.retry_s <= clock.s <= POLICY.retry_s + 2 * POLICY.longest_s
@@ -78,7 +58,7 @@ def test_what_stays_away_ends_with_its_place_and_the_advice() -> None:
 
 
 def test_work_that_was_long_under_way_when_the_server_went_is_tried_again() -> None:
-    clock = Clock()
+    clock = ManualClock()
     seen: list[float] = []
 
     def act() -> str:
@@ -92,14 +72,14 @@ def test_work_that_was_long_under_way_when_the_server_went_is_tried_again() -> N
 
 
 def test_an_error_that_waiting_does_not_end_is_raised_as_it_is() -> None:
-    clock = Clock()
+    clock = ManualClock()
     with pytest.raises(SinkError, match=r"^db1 is away"):
         Retrier(notify=lambda _: None, threads=clock)(failing(clock, 1e9, SinkError), away)
     assert not clock.pauses
 
 
 def test_a_stop_ends_the_waiting() -> None:
-    clock, stopping = Clock(), threading.Event()
+    clock, stopping = ManualClock(), threading.Event()
     with pytest.raises(SinkError, match="start again"):
         Retrier(notify=lambda _: stopping.set(), stopping=stopping, threads=clock)(failing(clock, 1e9), away)
     assert len(clock.pauses) == 1

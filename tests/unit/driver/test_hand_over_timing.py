@@ -18,6 +18,7 @@ from raycdc.errors import ClusterLostError
 from raycdc.sandbox.servers.private import wait_until
 from raycdc.source.protocol.api import TableCounts
 from raycdc.source.protocol.job_status import JobStatus
+from tests.support.clocks import ManualClock
 from tests.support.jobs import RUN_TIMEOUT_S
 from tests.unit.driver.handed_run import threads_for_engines
 
@@ -89,7 +90,7 @@ def test_a_run_that_is_about_to_end_starts_no_engine_for_a_while(
     monkeypatch: pytest.MonkeyPatch, counts: TableCounts | None, ends_by_itself: bool, waits_s: float
 ) -> None:
     monkeypatch.setattr(engine_promotion, "EPOCH_S", 0.0)
-    side, clock = _Side(), _Clock()
+    side, clock = _Side(), ManualClock()
     side.sealed = 1
     if counts is not None:
         side.counted = JobStatus(generation=1, sealed=1, committed=1, counts=counts)
@@ -204,20 +205,6 @@ class _WatchedThreads(Threads):
     def start(self, call: Callable[[], None], name: str) -> Joinable:
         self.started.append(super().start(call, name))
         return self.started[-1]
-
-
-class _Clock(Threads):
-    """A clock that only waiting moves."""
-
-    def __init__(self) -> None:
-        self._now_s = 0.0
-
-    def now_s(self) -> float:
-        return self._now_s
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        self._now_s += timeout_s
-        return event.is_set()
 
 
 def _up_and_ready() -> PromotableLauncher:

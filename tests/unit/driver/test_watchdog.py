@@ -10,7 +10,6 @@ import pytest
 from raycdc.core import activity
 from raycdc.core.activity import ActivityTracker, Stage
 from raycdc.core.retry import Outage, Retrier
-from raycdc.core.threads import Threads
 from raycdc.errors import SinkError, SinkUnavailableError
 from raycdc.model import TableId
 from raycdc.observe.events import RunEvent, StageResumed, StageStalled
@@ -19,27 +18,13 @@ from raycdc.observe.watch.watchdog import StallDetector, Watchdog
 from raycdc.source.protocol.job_status import JobStatus, ReaderStatus, Seals, SealStatus
 from raycdc.source.protocol.metrics import HandOffWait, LogMetrics, ProcessMetrics, ReaderMetrics
 from raycdc.source.protocol.rate_budget import WHOLE, Lane, LaneDemand, RateDemand
+from tests.support.clocks import ManualClock
 
 CHUNK = ("chunk", "shop.orders", "shop.orders:12")
 
 
-class Clock(Threads):
-    def __init__(self) -> None:
-        self.s = 0.0
-
-    def now_s(self) -> float:
-        return self.s
-
-    def chance(self) -> float:
-        return 0.0
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        self.s += timeout_s
-        return event.is_set()
-
-
 def told(
-    stand_stills: StallDetector, clock: Clock, board: ActivityTracker, status: JobStatus | None = None
+    stand_stills: StallDetector, clock: ManualClock, board: ActivityTracker, status: JobStatus | None = None
 ) -> list[str]:
     """What a look tells: ``standing`` or ``moving`` with the seconds."""
     said = []
@@ -52,7 +37,7 @@ def told(
 
 
 def test_a_work_is_told_when_it_stands_again_when_twice_as_long_and_when_it_goes_on() -> None:
-    clock = Clock()
+    clock = ManualClock()
     board, stand_stills, said = ActivityTracker(clock), StallDetector(60.0), {}
     with board.doing(Stage.COMMIT, "commits epoch 3", table="shop.orders"):
         for second in range(0, 301, 10):
@@ -65,7 +50,7 @@ def test_a_work_is_told_when_it_stands_again_when_twice_as_long_and_when_it_goes
 
 
 def test_whoever_moves_or_rests_stands_nowhere() -> None:
-    clock = Clock()
+    clock = ManualClock()
     board, stand_stills = ActivityTracker(clock), StallDetector(60.0)
     with board.doing(Stage.CHUNK, "waits", table="shop.orders"):
         for _ in range(10):
@@ -81,7 +66,7 @@ def test_whoever_moves_or_rests_stands_nowhere() -> None:
 
 
 def test_a_note_says_what_is_waited_for_up_to_where_values_may_begin() -> None:
-    clock = Clock()
+    clock = ManualClock()
     board = ActivityTracker(clock)
     with board.doing(Stage.CHUNK, "waits for the server's answer", table="shop.orders"):
         activity.note_statement("SELECT `id`, `v`\n FROM `shop`.`orders` WHERE `id` > 'secret' ORDER BY id")
@@ -95,7 +80,7 @@ def test_a_note_says_what_is_waited_for_up_to_where_values_may_begin() -> None:
 
 
 def test_work_that_is_tried_again_stands_until_it_succeeds() -> None:
-    clock = Clock()
+    clock = ManualClock()
     board, stood = ActivityTracker(clock), list[str]()
 
     def act() -> None:
@@ -114,7 +99,7 @@ def test_work_that_is_tried_again_stands_until_it_succeeds() -> None:
 
 
 def test_a_commit_that_fails_and_is_tried_again_has_not_gone_on_whatever_others_do_meanwhile() -> None:
-    clock = Clock()
+    clock = ManualClock()
     board, stand_stills, said = ActivityTracker(clock), StallDetector(60.0), {}
     board.around = lambda: f"Spark: {int(clock.s) // 30} of 99 tasks"
     with board.doing(Stage.COMMIT, "commits epoch 3", table="shop.orders"):
@@ -130,7 +115,7 @@ def test_a_commit_that_fails_and_is_tried_again_has_not_gone_on_whatever_others_
 
 
 def test_jobs_of_an_engine_that_go_on_move_what_waits_for_them() -> None:
-    clock = Clock()
+    clock = ManualClock()
     board = ActivityTracker(clock)
     board.around = lambda: f"Spark: {int(clock.s) // 30} of 8 tasks"
     with board.doing(Stage.STAGE, "writes an epoch's rows"):
@@ -148,7 +133,7 @@ def status(**changes: object) -> JobStatus:
 
 @pytest.mark.parametrize("moves", ["nothing", "a chunk", "the log"])
 def test_a_chunk_that_waits_for_the_log_stands_while_neither_moves(moves: str) -> None:
-    clock = Clock()
+    clock = ManualClock()
     stand_stills, board = StallDetector(60.0), ActivityTracker(clock)
     wait = HandOffWait(TableId("shop", "orders"), "shop.orders:12", "waits for the log's reader to open it")
     said = []
@@ -168,7 +153,7 @@ def test_a_chunk_that_waits_for_the_log_stands_while_neither_moves(moves: str) -
 
 
 def test_a_chunk_and_a_seal_that_wait_for_the_pace_of_the_source_stand_nowhere() -> None:
-    clock = Clock()
+    clock = ManualClock()
     stand_stills, board = StallDetector(60.0), ActivityTracker(clock)
     wait = HandOffWait(TableId("shop", "orders"), "shop.orders:12", "waits for the log's reader to open it")
     said = {}
@@ -184,7 +169,7 @@ def test_a_chunk_and_a_seal_that_wait_for_the_pace_of_the_source_stand_nowhere()
 
 
 def test_a_seal_that_waits_for_a_reader_names_it() -> None:
-    clock = Clock()
+    clock = ManualClock()
     stand_stills, board = StallDetector(5.0), ActivityTracker(clock)
     sealing = status(seals=Seals(SealStatus(7, (1, 2))))
     assert told(stand_stills, clock, board, sealing) == []
@@ -201,7 +186,7 @@ def waits(second: float) -> JobStatus:
 
 
 def test_an_enumerator_that_is_silent_is_told_of_and_nothing_of_what_it_said_before() -> None:
-    clock = Clock()
+    clock = ManualClock()
     events: list[RunEvent] = []
     watchdog = Watchdog(60.0, events.append, threads=clock)
     reporter = ProgressReporter({})
@@ -251,7 +236,7 @@ def test_an_enumerator_that_is_silent_is_told_of_and_nothing_of_what_it_said_bef
 
 
 def test_what_stood_before_the_enumerator_was_silent_neither_goes_on_nor_grows_meanwhile() -> None:
-    clock = Clock()
+    clock = ManualClock()
     board, stand_stills = ActivityTracker(clock), StallDetector(60.0)
     assert told(stand_stills, clock, board, waits(0)) == []
     clock.s = 60.0
@@ -275,7 +260,7 @@ def test_the_text_names_table_chunk_and_reader() -> None:
 
 
 def test_a_work_that_is_done_again_and_again_stands_in_a_turn_or_for_a_trouble_that_lasts() -> None:
-    clock = Clock()
+    clock = ManualClock()
     board = ActivityTracker(clock)
     work = board.lasting(Stage.LOG, "fetches and decodes")
     clock.s = 100.0

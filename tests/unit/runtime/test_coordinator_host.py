@@ -57,7 +57,7 @@ class ToldSource(Source[SourceConfig]):
         raise AssertionError("no reader")
 
 
-class Dialect(EnumeratorDialect):
+class FailingDialect(EnumeratorDialect):
     """A source that fails as `failures` say before it answers."""
 
     def __init__(self, *failures: Exception) -> None:
@@ -86,10 +86,10 @@ class Dialect(EnumeratorDialect):
         return 1
 
 
-class DialectSource(ToldSource):
+class FailingSource(ToldSource):
     """The source with this dialect; nobody reads of it."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: FailingDialect) -> None:
         super().__init__()
         self.dialect = dialect
 
@@ -98,11 +98,11 @@ class DialectSource(ToldSource):
 
 
 @contextmanager
-def hosted(folder: Path, dialect: Dialect) -> Iterator[CoordinatorHost]:
+def hosted(folder: Path, dialect: FailingDialect) -> Iterator[CoordinatorHost]:
     store = CheckpointStore(folder, pipeline="shop")
     host = CoordinatorHost(
         store,
-        DialectSource(dialect),
+        FailingSource(dialect),
         start=CoordinatorStart(store.generations.next(), 0),
         begin=EnumeratorStart(None, store.last_manifest(), lambda name: SchemaDocument.from_json(store.document(name))),
         settings=CoordinatorSettings(),
@@ -114,7 +114,7 @@ def hosted(folder: Path, dialect: Dialect) -> Iterator[CoordinatorHost]:
 
 
 def test_discovery_is_tried_again_while_the_source_is_away(tmp_path: Path) -> None:
-    dialect = Dialect(SourceUnavailableError("restarting"), SourceUnavailableError("restarting"))
+    dialect = FailingDialect(SourceUnavailableError("restarting"), SourceUnavailableError("restarting"))
     with hosted(tmp_path, dialect) as host:
         assert dialect.answered.wait(timeout=120)
         assert host.status().sealed == 0
@@ -122,14 +122,14 @@ def test_discovery_is_tried_again_while_the_source_is_away(tmp_path: Path) -> No
 
 def test_a_refusal_of_the_source_ends_the_job_at_once(tmp_path: Path) -> None:
     refused = pytest.raises(SourceError, match="wrong password")
-    with hosted(tmp_path, Dialect(SourceError("wrong password"))) as host, refused:
+    with hosted(tmp_path, FailingDialect(SourceError("wrong password"))) as host, refused:
         host.next_sealed(0, wait_s=30)
 
 
 def test_a_call_for_later_is_made_then_and_its_handler_may_ask_again(tmp_path: Path) -> None:
     made: list[str] = []
     thrice = threading.Event()
-    with hosted(tmp_path, Dialect()) as host:
+    with hosted(tmp_path, FailingDialect()) as host:
 
         def again(name: str) -> None:
             made.append(name)
@@ -148,7 +148,7 @@ def test_a_coordinator_that_has_nothing_to_seal_hears_of_its_successor_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator_host, "SUCCESSOR_POLL_S", 0.01)
-    with hosted(tmp_path, Dialect()) as host:
+    with hosted(tmp_path, FailingDialect()) as host:
         host.status()
         CheckpointStore(tmp_path).generations.next()
         with pytest.raises(FencedError, match="the coordinator carries generation 1, but 2 is the newest"):
@@ -158,7 +158,7 @@ def test_a_coordinator_that_has_nothing_to_seal_hears_of_its_successor_too(
 def test_what_the_coordinator_waits_for_itself_is_told_as_no_silence_of_its_readers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with hosted(tmp_path, Dialect()) as host:
+    with hosted(tmp_path, FailingDialect()) as host:
         busy: list[float] = []
         monkeypatch.setattr(host._core.readers, "was_busy", busy.append)
         monkeypatch.setattr(host._core, "reader_lost", lambda *_: threading.Event().wait(2 * BUSY_S) and None)

@@ -12,13 +12,7 @@ import pytest
 from raycdc.core.threads import Joinable, Threads
 from raycdc.errors import ClusterLostError, ExitCode
 from raycdc.runtime.ray.ray_head import POLL_EVERY_S, STUCK_S, UNREACHABLE_MAX_S, RayHead, Raylet
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.support.clocks import ManualClock
 
 
 class Waits(Threads):
@@ -54,17 +48,17 @@ def test_a_private_head_is_gone_when_its_process_is() -> None:
 
 
 def test_the_head_of_a_cluster_may_be_away_for_a_moment() -> None:
-    clock = Clock()
+    clock = ManualClock()
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         head = RayHead(address, private=False, ended=str, clock=clock)
         for _ in range(3):
-            clock.now_s += POLL_EVERY_S
+            clock.s += POLL_EVERY_S
             looked(head)
-    clock.now_s += UNREACHABLE_MAX_S - POLL_EVERY_S
+    clock.s += UNREACHABLE_MAX_S - POLL_EVERY_S
     looked(head)
     assert not head.answering
-    clock.now_s += POLL_EVERY_S
+    clock.s += POLL_EVERY_S
     with pytest.raises(ClusterLostError, match=rf"{address} is gone: it has not answered for 8 s. Start the cluster"):
         looked(head)
     with pytest.raises(ClusterLostError):

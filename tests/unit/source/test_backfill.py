@@ -69,7 +69,7 @@ GOLDEN: dict[str, Any] = {
 }
 
 
-class Dialect:
+class TwoChunks:
     """Two chunks, planned one by one."""
 
     def plan(self, document: SchemaDocument, table: TableId, planner: PlannerState, first: int) -> PlannedChunks:
@@ -90,7 +90,7 @@ class Context:
 
 def backfills(*requests: RowsRequest, state: StreamState = STATE) -> tuple[Backfills, Context]:
     context: Any = Context()
-    dialect: Any = Dialect()
+    dialect: Any = TwoChunks()
     made = Backfills(context, dialect, on_planned=lambda: None)
     made.begin(requests, state, lambda _: DOCUMENT)
     return made, context
@@ -124,7 +124,7 @@ def test_chunks_of_a_predicate_are_planned_and_given_out_one_by_one() -> None:
 def test_how_far_it_is_can_be_told_until_it_is_over_also_after_a_restart() -> None:
     told: list[tuple[TableId, BackfillProgress | None]] = []
     context: Any = Context()
-    dialect: Any = Dialect()
+    dialect: Any = TwoChunks()
     made = Backfills(context, dialect, on_planned=lambda: None, on_progress=lambda *one: told.append(one))
     made.begin([WHERE], STATE, lambda _: DOCUMENT)
     made.report_progress(TABLE)

@@ -12,14 +12,14 @@ from raycdc.source.snapshot.enumerator.snapshot_plan import ResumePoint
 from raycdc.source.snapshot.log.stream_state import StreamState
 from raycdc.source.split import StreamSplit
 from raycdc.state.opaque import Position
-from tests.protocol.pair import Dialect
+from tests.protocol.pair import OneTableDialect
 from tests.unit.source.enumerator_context import KeptContext
 
 HERE = Position.from_json({"server": "a", "at": 900})
 THERE = Position.from_json({"server": "b", "at": 4})
 
 
-class TwoServers(Dialect):
+class TwoServers(OneTableDialect):
     """Server b answers; positions of it count from 4 to 50."""
 
     def __init__(self) -> None:

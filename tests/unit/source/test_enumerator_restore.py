@@ -21,7 +21,7 @@ from raycdc.source.tables.table_life import ParkedPhase
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.manifests.patch import Patch
 from raycdc.state.opaque import EnumeratorState, SealedSplit
-from tests.protocol.pair import Dialect
+from tests.protocol.pair import OneTableDialect
 from tests.unit.source.enumerator_context import KeptContext
 
 KEPT, LEFT_OUT = TableId("shop", "kept"), TableId("shop", "left_out")
@@ -65,7 +65,7 @@ def last_manifest() -> Manifest:
 def test_a_table_left_out_meanwhile_has_ended_and_its_chunks_are_forgotten() -> None:
     """Else its changes would be passed over, and the table be gone on with when it is selected again."""
     last = last_manifest()
-    context, dialect = KeptContext(), Dialect()
+    context, dialect = KeptContext(), OneTableDialect()
     dialect.left_out.add(LEFT_OUT)
 
     asked = []
@@ -96,7 +96,7 @@ def backfilling(last: Manifest, context: KeptContext) -> IncrementalSnapshotEnum
     parts = tuple(SnapshotSplit(KEPT, n, None, None, None, again=BackfillRows("c1")) for n in range(2))
     asked = Requests(rows={"c1": RowsRequest("c1", KEPT, parts=parts)})
     start = EnumeratorStart(None, last, lambda name: SchemaDocument({"fingerprint": name}), asked)
-    enumerator = restore_or_create(context, Dialect(), start)
+    enumerator = restore_or_create(context, OneTableDialect(), start)
     enumerator.start()
     enumerator.add_reader(0)
     enumerator.handle_split_request(0)
@@ -150,7 +150,7 @@ def test_a_request_is_sealed_at_once_however_quiet_the_log_is() -> None:
     last, context = last_manifest(), KeptContext()
     asked = Requests(0, {str(KEPT): TableRequest.PAUSE})
     start = EnumeratorStart(None, last, lambda name: SchemaDocument({"fingerprint": name}), asked)
-    enumerator = restore_or_create(context, Dialect(), start)
+    enumerator = restore_or_create(context, OneTableDialect(), start)
     enumerator.start()
     # While nobody has the log, whatever is sealed lacks the request.
     wants = [enumerator.wants_seal]

@@ -98,7 +98,7 @@ class Output:
     def close(self) -> None: ...
 
 
-class Dialect:
+class ChunksDialect:
     ring_s = 0.0
     resnapshots_lost = False
 
@@ -128,7 +128,7 @@ class Harness:
 
     def __init__(self, *, chunks_at_once: int = 1) -> None:
         self.said: list[Message] = []
-        self.dialect = Dialect()
+        self.dialect = ChunksDialect()
         self.chunks = self.dialect.chunks
         self.output = Output()
         context = ReaderContext(
@@ -280,7 +280,7 @@ class QuietLog:
     def close(self) -> None: ...
 
 
-class QuietDialect(Dialect):
+class QuietDialect(ChunksDialect):
     ring_s = 10.0
 
     def open_log(self, split: StreamSplit) -> LogSource:

@@ -26,7 +26,7 @@ from raycdc.testing.epochs import EpochScript, simple_schema
 from tests.epochs.sink_world import new_world
 from tests.support.simulation.drivers.disk import MemoryDisk, ProcessDisk
 from tests.support.simulation.drivers.fibers import Fibers
-from tests.support.simulation.network import Clock
+from tests.support.simulation.network import SimulatedClock
 
 ORDERS = TableId("shop", "orders")
 
@@ -115,7 +115,9 @@ def opened(disk: MemoryDisk, tmp_path: Path) -> Callable[[], CheckpointStore]:
     """Opens the state on `disk`, as another process."""
     numbers = count(1)
     (tmp_path / "state" / "spool").mkdir(parents=True)
-    return lambda: CheckpointStore(tmp_path / "state", disk=disk.of(Fibers(random.Random(next(numbers)), Clock())))
+    return lambda: CheckpointStore(
+        tmp_path / "state", disk=disk.of(Fibers(random.Random(next(numbers)), SimulatedClock()))
+    )
 
 
 def without_syncing(write: Callable[[], object]) -> None:

@@ -21,12 +21,12 @@ from raycdc.connectors.kafka.reading.partition_reader import KafkaPartitionReade
 from raycdc.sandbox.servers import KafkaServer, MariaDbServer
 from raycdc.sandbox.servers.private import wait_until
 from raycdc.source.reader.split_reader import SplitsAddition
-from tests.e2e.test_parked_tables import tables_command
 from tests.e2e.test_parked_targets import make
 from tests.e2e.test_refusing_targets import parked_run
-from tests.e2e.test_touched_topics import changes
+from tests.e2e.topic_changes import changes
 from tests.support.forked_commands import completed
 from tests.support.jobs import Job, catch_up
+from tests.support.table_commands import tables_command
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
 

@@ -30,7 +30,15 @@ from raycdc.source.split import SnapshotSplit
 from raycdc.source.tables.parking import TableRequest
 from raycdc.source.tables.table_requests import ask
 from raycdc.state.store import CheckpointStore
-from tests.integration.followed import at_server, catch_up, changes, pipeline, replayed, require_equal, writing
+from tests.integration.followed import (
+    at_server,
+    catch_up,
+    changes,
+    pipeline,
+    replayed,
+    require_collection_equal,
+    writing,
+)
 
 pytestmark = pytest.mark.server
 
@@ -193,7 +201,7 @@ def test_what_is_followed_ends_as_the_collection_does(
     assert len(rows) == len({row["_id"] for row in rows})
     assert {row["_id"]: row["n"] for row in rows} == there
     catch_up(tmp_path, mongodb, orders, **SHARDED)
-    assert len(require_equal(tmp_path, mongodb, orders)) > len(rows)
+    assert len(require_collection_equal(tmp_path, mongodb, orders)) > len(rows)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +240,7 @@ def test_a_restart_reads_what_is_left_as_of_the_same_time(
     assert {row["_id"]: row["n"] for row in rows} == as_it_was(mongodb, orders, as_of)
     if not options:
         catch_up(tmp_path, mongodb, orders, **SHARDED)
-        require_equal(tmp_path, mongodb, orders)
+        require_collection_equal(tmp_path, mongodb, orders)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +274,7 @@ def test_a_time_that_the_server_has_no_more_is_refused_until_it_is_read_anew(
     catch_up(tmp_path, mongodb, orders, snapshot={"strategy": then, "chunk_size": "1MiB"}, **options)
     assert len(reads.times - before) == 1
     assert (reads.made[-1][1] is None) == (then == "sample")
-    require_equal(tmp_path, mongodb, orders)
+    require_collection_equal(tmp_path, mongodb, orders)
 
 
 @pytest.mark.parametrize("becomes", ["dropped", "made anew"])
@@ -284,7 +292,7 @@ def test_a_collection_that_is_no_more_while_it_is_read_is_left_to_the_log(
 
     reads.before = away
     catch_up(tmp_path, mongodb, orders, **SHARDED)
-    require_equal(tmp_path, mongodb, orders)
+    require_collection_equal(tmp_path, mongodb, orders)
 
 
 def test_collections_beside_it_are_read_and_followed_as_ever(

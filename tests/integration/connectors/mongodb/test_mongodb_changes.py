@@ -22,7 +22,7 @@ from tests.integration.followed import (
     catch_up,
     changes,
     pipeline,
-    require_equal,
+    require_collection_equal,
     require_true_changelog,
     writing,
 )
@@ -62,7 +62,7 @@ def test_collections_are_equal_whatever_is_written_while_they_are_read(
         catch_up(tmp_path, mongodb, database, snapshot=snapshot)
         catch_up(tmp_path, mongodb, database, snapshot=snapshot)
     catch_up(tmp_path, mongodb, database, snapshot=snapshot)
-    rows = require_equal(tmp_path, mongodb, database)
+    rows = require_collection_equal(tmp_path, mongodb, database)
     assert {row["_op"] for row in rows} == {"+I", "+U", "-D"}
     # A key is inserted once, unless it was deleted in between.
     there: set[str] = set()
@@ -109,7 +109,7 @@ def test_writes_aimed_at_open_chunks_leave_a_true_changelog(
         assert len(aimed) > 10
         orders.update_many({}, {"$inc": {"n": 1}})
         catch_up(tmp_path, mongodb, database, snapshot=snapshot)
-    require_true_changelog(require_equal(tmp_path, mongodb, database))
+    require_true_changelog(require_collection_equal(tmp_path, mongodb, database))
 
 
 @pytest.mark.parametrize("events_max", [0, 7])
@@ -192,7 +192,7 @@ def test_a_stream_that_breaks_goes_on_where_it_was(
             catch_up(tmp_path, mongodb, database)
         finally:
             mongodb.unfail()
-    rows = require_equal(tmp_path, mongodb, database)
+    rows = require_collection_equal(tmp_path, mongodb, database)
     assert [row["_id"] for row in rows] == list(range(50))
 
 
@@ -238,7 +238,7 @@ def test_a_stream_that_cannot_go_on_says_why(
     finally:
         mongodb.unfail()
     catch_up(tmp_path, mongodb, database)
-    require_equal(tmp_path, mongodb, database)
+    require_collection_equal(tmp_path, mongodb, database)
 
 
 def test_the_end_of_an_earlier_run_ends_no_later_one(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
@@ -316,5 +316,5 @@ def test_history_that_is_lost_ends_the_run_or_begins_again(mongodb: MongoDb, dat
         catch_up(tmp_path, mongodb, database, pipeline=again)
         orders.insert_one({"_id": 9, "n": 9})
         catch_up(tmp_path, mongodb, database, pipeline=again)
-    rows = require_equal(tmp_path, mongodb, database)
+    rows = require_collection_equal(tmp_path, mongodb, database)
     assert [row["_op"] for row in rows].count("T") == 1

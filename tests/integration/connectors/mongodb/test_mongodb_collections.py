@@ -22,7 +22,7 @@ from tests.integration.followed import (
     changes,
     pipeline,
     replayed,
-    require_equal,
+    require_collection_equal,
 )
 
 pytestmark = pytest.mark.server
@@ -51,7 +51,7 @@ def test_a_dropped_collection_empties_its_target_and_one_made_anew_is_read_again
         catch_up(tmp_path, mongodb, database)
         orders.update_one({"_id": 5}, {"$set": {"n": 50}})
     catch_up(tmp_path, mongodb, database)
-    require_equal(tmp_path, mongodb, database)
+    require_collection_equal(tmp_path, mongodb, database)
 
 
 def test_a_drop_that_is_left_out_leaves_the_target_as_it_is(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_collection_that_appears_is_followed(mongodb: MongoDb, database: str, 
         client[database].later.update_one({"_id": 1}, {"$set": {"n": -1}})
         client[database].orders.insert_one({"_id": 2, "n": 2})
     catch_up(tmp_path, mongodb, database, collections=pattern)
-    require_equal(tmp_path, mongodb, database)
+    require_collection_equal(tmp_path, mongodb, database)
     later = {key: row["n"] for key, row in replayed(changes(tmp_path, "later")).items()}
     assert later == at_server(mongodb, database, "later")
     assert changes(tmp_path, "other") == []
@@ -100,7 +100,7 @@ def test_a_collection_renamed_away_ends_and_one_renamed_to_a_captured_name_begin
         catch_up(tmp_path, mongodb, database, collections=names)
         client[database].orders.insert_one({"_id": 3, "n": 3})
     catch_up(tmp_path, mongodb, database, collections=names)
-    require_equal(tmp_path, mongodb, database)
+    require_collection_equal(tmp_path, mongodb, database)
     assert replayed(changes(tmp_path, "coming")) == {}
 
 
@@ -146,7 +146,7 @@ def test_older_servers_are_followed_with_what_they_have(version: str, tmp_path: 
         client.shop.orders.insert_one({"_id": 100, "n": 100})
         catch_up(tmp_path, mongodb, "shop", collections=pattern)
         catch_up(tmp_path, mongodb, "shop", collections=pattern)
-        require_equal(tmp_path, mongodb, "shop")
+        require_collection_equal(tmp_path, mongodb, "shop")
         later = {key: row["n"] for key, row in replayed(changes(tmp_path, "later")).items()}
         assert later == at_server(mongodb, "shop", "later")
 
@@ -176,4 +176,4 @@ def test_a_document_that_does_not_fit_parks_its_collection_and_others_go_on(
     with store.lease():
         ask(store, names[:1], TableRequest.RESNAPSHOT)
     job.run(local=True, until="caught-up")
-    require_equal(tmp_path, mongodb, database)
+    require_collection_equal(tmp_path, mongodb, database)

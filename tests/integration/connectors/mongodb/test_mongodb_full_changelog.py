@@ -26,7 +26,7 @@ from tests.integration.followed import (
     catch_up,
     changes,
     pipeline,
-    require_equal,
+    require_collection_equal,
     require_true_changelog,
     writing,
 )
@@ -69,7 +69,7 @@ def test_without_images_each_change_says_what_was_there(mongodb: MongoDb, databa
         ("-D", 1, 10),
         ("+I", 1, 7),
     ]
-    require_true_changelog(require_equal(tmp_path, mongodb, database))
+    require_true_changelog(require_collection_equal(tmp_path, mongodb, database))
 
 
 def test_the_changelog_is_exact_whatever_is_written_and_wherever_runs_end(
@@ -101,7 +101,7 @@ def test_the_changelog_is_exact_whatever_is_written_and_wherever_runs_end(
         for number in range(100):
             write(client, number)
     follow(tmp_path, mongodb, database, snapshot=snapshot)
-    rows = require_equal(tmp_path, mongodb, database)
+    rows = require_collection_equal(tmp_path, mongodb, database)
     require_true_changelog(rows)
     assert {row["_op"] for row in rows} == {"+I", "-U", "+U", "-D"}
 

@@ -24,7 +24,7 @@ from tests.integration.followed import (
     changes,
     pipeline,
     replayed,
-    require_equal,
+    require_collection_equal,
     require_true_changelog,
 )
 
@@ -106,7 +106,7 @@ def test_a_document_that_lives_and_is_never_found_is_a_letter(
     with emulated.client() as client:
         client[database].orders.update_one({"_id": 1}, {"$set": {"n": 5}})
     catch_up(tmp_path, emulated, database, pipeline=KEEPS)
-    require_equal(tmp_path, emulated, database)
+    require_collection_equal(tmp_path, emulated, database)
     assert len(letters(tmp_path)) == 1
 
 
@@ -120,7 +120,7 @@ def test_a_document_that_is_found_again_is_a_row(emulated: MongoDbServer, databa
         orders.update_one({"_id": 2}, {"$set": {"n": -2}})
         emulated.hide(f"{database}.orders", times=1)
         catch_up(tmp_path, emulated, database)
-    rows = require_equal(tmp_path, emulated, database)
+    rows = require_collection_equal(tmp_path, emulated, database)
     assert [(row["_op"], row["_id"]) for row in rows[4:]] == [("+U", 2), ("+U", 1)]
     assert rows[5]["new"] == "field"
     assert letters(tmp_path) == []
@@ -198,7 +198,7 @@ def test_a_run_ends_when_no_change_before_its_end_is_unexplained(
         emulated.hide(f"{database}.orders", times=1)
         orders.update_one({"_id": 2}, {"$set": {"n": -2}})
         catch_up(tmp_path, emulated, database, **fails)
-        require_equal(tmp_path, emulated, database)
+        require_collection_equal(tmp_path, emulated, database)
         assert absent(tmp_path) == []
         emulated.hide(f"{database}.orders", times=-1)
         orders.update_one({"_id": 1}, {"$set": {"n": -1}})
@@ -224,7 +224,7 @@ def test_a_row_that_is_missing_parks_its_collection_until_it_is_read_anew(
     with store.lease():
         ask(store, [f"{database}.orders"], TableRequest.RESNAPSHOT)
     catch_up(tmp_path, emulated, database)
-    require_equal(tmp_path, emulated, database)
+    require_collection_equal(tmp_path, emulated, database)
 
 
 def test_a_full_changelog_stays_one_without_the_row(emulated: MongoDbServer, database: str, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_full_changelog_stays_one_without_the_row(emulated: MongoDbServer, dat
         emulated.unfail()
         orders.update_one({"_id": 1}, {"$set": {"n": -2}})
         catch_up(tmp_path, emulated, database, **options)
-    rows = require_equal(tmp_path, emulated, database)
+    rows = require_collection_equal(tmp_path, emulated, database)
     require_true_changelog(rows)
     assert [(row["_op"], row["n"]) for row in rows[3:]] == [("-D", 1), ("+I", -2)]
     assert len(letters(tmp_path)) == 1

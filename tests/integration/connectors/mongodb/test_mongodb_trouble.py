@@ -24,7 +24,7 @@ from raycdc.source.connector import Source
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.opaque import SealedSplit
 from raycdc.state.store import CheckpointStore
-from tests.integration.followed import catch_up, changes, pipeline, require_equal
+from tests.integration.followed import catch_up, changes, pipeline, require_collection_equal
 
 pytestmark = pytest.mark.server
 
@@ -59,7 +59,7 @@ def test_a_change_too_large_for_an_answer_is_read_by_its_key(
         catch_up(tmp_path, emulated, database)
         orders.update_one({"_id": 0}, {"$set": {"n": -9}})
     catch_up(tmp_path, emulated, database)
-    rows = require_equal(tmp_path, emulated, database)
+    rows = require_collection_equal(tmp_path, emulated, database)
     assert [(row["_op"], row["_id"]) for row in rows[4:8]] == [("+I", 4), ("+U", 0), ("+U", 1), ("-D", 2)]
     assert rows[-2]["_op"] == ("-U" if images else "-D")
 
@@ -83,7 +83,7 @@ def test_lost_history_ends_the_run_or_begins_again_wherever_the_server_says_so(
         catch_up(tmp_path, emulated, database, pipeline=again)
         orders.insert_one({"_id": 9, "n": 9})
         catch_up(tmp_path, emulated, database, pipeline=again)
-    rows = require_equal(tmp_path, emulated, database)
+    rows = require_collection_equal(tmp_path, emulated, database)
     assert [row["_op"] for row in rows].count("T") == 1
 
 
@@ -127,7 +127,7 @@ def test_a_stream_that_cannot_be_opened_now_is_tried_again(
         source_of(pipeline(tmp_path, emulated, database)).preflight(None)
     emulated.unfail()
     catch_up(tmp_path, emulated, database)
-    require_equal(tmp_path, emulated, database)
+    require_collection_equal(tmp_path, emulated, database)
 
 
 def test_a_document_is_looked_up_in_its_own_collection_by_whatever_name(mongodb: MongoDb, database: str) -> None:
@@ -162,7 +162,7 @@ def test_images_that_end_while_a_stream_is_open_lose_nothing(
     # As where the stream was opened before they ended.
     monkeypatch.setattr("raycdc.connectors.mongodb.stream.raw_stream.keep_images", lambda *_: True)
     catch_up(tmp_path, mongodb, database)
-    rows = require_equal(tmp_path, mongodb, database)
+    rows = require_collection_equal(tmp_path, mongodb, database)
     assert {row["_id"]: row["n"] for row in rows if row["_op"] == "+U"} == {0: 20, 1: 21, 3: 23}
 
 
@@ -192,7 +192,7 @@ def test_a_quiet_collection_keeps_its_place_while_others_fill_the_log(
         emulated.truncate_log()
         client[database].orders.insert_one({"_id": 2, "n": 2})
     catch_up(tmp_path, emulated, database)
-    assert [row["_id"] for row in require_equal(tmp_path, emulated, database)] == [1, 2]
+    assert [row["_id"] for row in require_collection_equal(tmp_path, emulated, database)] == [1, 2]
     assert [row["_op"] for row in changes(tmp_path)] == ["+I", "+I"]
 
 

@@ -114,7 +114,7 @@ MARIADB_TYPES: dict[str, Sequence[str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Conversion:
     """Statements that make a table ``{t}`` (with key `id`) and its rows, and those that are to be followed."""
 
     made: Sequence[str]
@@ -123,11 +123,11 @@ class Story:
     mode: str = STRICT
 
 
-def pair(types: dict[str, Sequence[str]], before: str, after: str, mode: str) -> Story:
+def pair(types: dict[str, Sequence[str]], before: str, after: str, mode: str) -> Conversion:
     inserts = [f"INSERT IGNORE INTO {{t}} VALUES ({i + 1}, {value})" for i, value in enumerate(types[before])]
     made = [f"CREATE TABLE {{t}} (id INT PRIMARY KEY, v {before})", *inserts]
     name = f"{before} -> {after}{', forgiving' if mode == FORGIVING else ''}"
-    return Story(made, [f"ALTER TABLE {{t}} MODIFY v {after}"], name, mode)
+    return Conversion(made, [f"ALTER TABLE {{t}} MODIFY v {after}"], name, mode)
 
 
 #: Neighbours, of which each is tried with each.
@@ -156,7 +156,7 @@ STRANGERS = (
 )
 
 
-def short_list() -> list[Story]:
+def short_list() -> list[Conversion]:
     alike = [
         pair(TYPES, old, new, mode)
         for family in FAMILIES
@@ -172,96 +172,96 @@ def short_list() -> list[Story]:
 ROWS = "INSERT INTO {t} VALUES (1, 'a'), (2, 'A'), (3, 'é')"
 #: What a conversion does beside the value it converts.
 STORIES = (
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(9) COLLATE utf8mb4_bin, g INT AS (v = 'A') STORED)",
          "INSERT INTO {t} (id, v) VALUES (1, 'a'), (2, 'A')"],
         ["ALTER TABLE {t} MODIFY v VARCHAR(9) COLLATE utf8mb4_general_ci"],
         "a generated column compares by another collation",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(9) COLLATE utf8mb4_bin, g INT AS (v = 'A') VIRTUAL)",
          "INSERT INTO {t} (id, v) VALUES (1, 'a'), (2, 'A')"],
         ["ALTER TABLE {t} MODIFY v VARCHAR(9) COLLATE utf8mb4_general_ci"],
         "a virtual column compares by another collation",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(9), g INT AS (LENGTH(v)) STORED) CHARACTER SET latin1",
          "INSERT INTO {t} (id, v) VALUES (1, 'a'), (2, 'é')"],
         ["ALTER TABLE {t} CONVERT TO CHARACTER SET utf8mb4"],
         "a generated column counts bytes of a converted text",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT PRIMARY KEY, v INT, g INT AS (v + 1) STORED)",
          "INSERT INTO {t} (id, v) VALUES (1, 7)"],
         ["ALTER TABLE {t} MODIFY g INT AS (v + 2) STORED"],
         "another expression, stored",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT PRIMARY KEY, v INT, g INT AS (v + 1) VIRTUAL)",
          "INSERT INTO {t} (id, v) VALUES (1, 7)"],
         ["ALTER TABLE {t} MODIFY g INT AS (v + 2) VIRTUAL"],
         "another expression, virtual",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT PRIMARY KEY, v INT)", "INSERT INTO {t} VALUES (0, 1), (5, 2)"],
         ["ALTER TABLE {t} MODIFY id INT AUTO_INCREMENT"],
         "a zero becomes the counter's next",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT PRIMARY KEY, v INT UNIQUE)", "INSERT INTO {t} VALUES (1, NULL), (2, NULL), (3, 8)"],
         ["ALTER TABLE {t} MODIFY v INT AUTO_INCREMENT"],
         "nulls become the counter's next",
         FORGIVING,
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT AUTO_INCREMENT PRIMARY KEY, v INT)",
          "SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO'", "INSERT INTO {t} VALUES (0, 1), (5, 2)"],
         ["ALTER TABLE {t} MODIFY id BIGINT AUTO_INCREMENT"],
         "a zero of a counter stays",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(9))", ROWS],
         ["ALTER TABLE {t} ALTER v SET DEFAULT 'z'",
          "ALTER TABLE {t} MODIFY v VARCHAR(20) DEFAULT 'y'", "INSERT INTO {t} (id) VALUES (9)"],
         "another default",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT PRIMARY KEY, v CHAR(5))", ROWS],
         ["SET sql_mode = 'PAD_CHAR_TO_FULL_LENGTH'", "ALTER TABLE {t} MODIFY v VARCHAR(9)"],
         "CHAR is padded when it is read",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id VARCHAR(9) COLLATE utf8mb4_bin PRIMARY KEY, v INT)",
          "INSERT INTO {t} VALUES ('a', 1), ('A', 2), ('é', 3)"],
         ["ALTER IGNORE TABLE {t} MODIFY id VARCHAR(9) COLLATE utf8mb4_general_ci"],
         "a key that compares otherwise, where rows may be left out",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id VARCHAR(9) COLLATE utf8mb4_bin PRIMARY KEY, v INT)",
          "INSERT INTO {t} VALUES ('a', 1), ('B', 2), ('é', 3)"],
         ["ALTER TABLE {t} MODIFY id VARCHAR(9) COLLATE utf8mb4_general_ci", "UPDATE {t} SET id = 'A' WHERE id = 'a'"],
         "a key that compares otherwise",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id VARCHAR(9) PRIMARY KEY, v VARCHAR(9) UNIQUE) CHARACTER SET latin1 COLLATE latin1_bin",
          "INSERT INTO {t} VALUES ('a', 'a'), ('A', 'b'), ('é', NULL)"],
         ["ALTER IGNORE TABLE {t} CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"],
         "all keys of a table are converted, where rows may be left out",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(9) COLLATE utf8mb4_bin, UNIQUE KEY (v))",
          "INSERT INTO {t} VALUES (1, 'a'), (2, 'A')"],
         ["ALTER IGNORE TABLE {t} MODIFY v VARCHAR(9) COLLATE utf8mb4_general_ci"],
         "a unique key that compares otherwise, where rows may be left out",
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id VARCHAR(9) CHARACTER SET latin1 PRIMARY KEY, v TEXT CHARACTER SET latin1)",
          "INSERT INTO {t} VALUES ('a', 'é'), ('é', 'a')"],
         ["ALTER TABLE {t} CONVERT TO CHARACTER SET utf8mb4", "UPDATE {t} SET v = 'é' WHERE id = 'é'"],
         "all texts are converted",
     ),
     *(
-        Story(
+        Conversion(
             [f"CREATE TABLE {{t}} (id INT PRIMARY KEY, v {old})", "SET time_zone = '+00:00'",
              "INSERT INTO {t} VALUES (1, '2024-07-01 12:00:00'), (2, '1999-01-01 00:00:00')"],
             [f"SET time_zone = '{zone}'", f"ALTER TABLE {{t}} MODIFY v {new}",
@@ -275,7 +275,7 @@ STORIES = (
             ("TIMESTAMP NULL", "TIMESTAMP(3) NULL"),
         )
     ),
-    Story(
+    Conversion(
         ["CREATE TABLE {t} (id INT PRIMARY KEY, v TIMESTAMP NULL)", "INSERT INTO {t} VALUES (1, NULL)"],
         ["ALTER TABLE {t} MODIFY v TIMESTAMP NOT NULL"],
         "a null becomes the time of the statement",
@@ -324,7 +324,7 @@ def _replayed(rows: list[dict[str, Any]]) -> dict[Any, dict[str, Any]]:
     return there
 
 
-def require_as_read_anew(story: Story, followed: dict[Any, Any], anew: dict[Any, Any]) -> str:
+def require_as_read_anew(story: Conversion, followed: dict[Any, Any], anew: dict[Any, Any]) -> str:
     """What of a table is bent; empty where nothing is. Numbers and times are compared as such where a type grew."""
     # A changelog keeps the names that columns had.
     if followed.keys() != anew.keys():
@@ -365,7 +365,7 @@ def execute(cursor: Any, statements: Sequence[str], table: str) -> None:
         cursor.execute(statement.replace("{t}", table))
 
 
-def change(cursor: Any, story: Story, table: str) -> bool:
+def change(cursor: Any, story: Conversion, table: str) -> bool:
     """Run what is to be followed, without the rows that the server would not convert. False where it never would."""
     cursor.execute(story.mode)
     for statement in story.changed:
@@ -386,7 +386,7 @@ def change(cursor: Any, story: Story, table: str) -> bool:
     return True
 
 
-def play(server: DatabaseServer, database: str, folder: Path, stories: Sequence[Story]) -> dict[str, list[str]]:
+def play(server: DatabaseServer, database: str, folder: Path, stories: Sequence[Conversion]) -> dict[str, list[str]]:
     """All `stories` in one pipeline; the names of those that were followed, have begun again, and were parked."""
     tables = {f"t{number}": story for number, story in enumerate(stories)}
     with server.connect(database=database) as connection, connection.cursor() as cursor:
@@ -439,7 +439,7 @@ def test_what_a_conversion_does_beside_the_values(server: DatabaseServer, databa
     assert found["parked"] == []
 
 
-def is_followed(story: Story, *, mariadb: bool) -> bool:
+def is_followed(story: Conversion, *, mariadb: bool) -> bool:
     """Whether the conversion is taken for one that keeps values: what begins again is read as it is."""
     dialect = DdlDialect(mariadb=mariadb, strict=story.mode == STRICT)
     tables: list[AppliedDdl] = []

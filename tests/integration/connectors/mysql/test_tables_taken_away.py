@@ -36,7 +36,7 @@ STEPS = ("opened", "before_select", "after_select", "after_high_watermark", "clo
 
 
 @dataclass(frozen=True)
-class Story:
+class TakenTable:
     """What happens to table `t`, and what was made ready before a snapshot could be opened; `{t}` is its name."""
 
     statements: tuple[str, ...]
@@ -50,24 +50,24 @@ def values(first: int, last: int) -> str:
     return ", ".join(f"({number}, {number})" for number in range(first, last))
 
 
-def swapped(shadow: str, old: str, **how: Any) -> Story:
+def swapped(shadow: str, old: str, **how: Any) -> TakenTable:
     """A tool's table: half full before the snapshot, complete after it."""
     ready = (f"CREATE TABLE {shadow} LIKE {{t}}", f"INSERT INTO {shadow} SELECT * FROM {{t}} WHERE id < 50")
     rest = f"INSERT INTO {shadow} SELECT * FROM {{t}} WHERE id >= 50"
     swap = f"RENAME /* gh-ost */ TABLE {{t}} TO {old}, {shadow} TO {{t}}"
-    return Story((rest, swap, "INSERT INTO {t} VALUES (500, 1)"), ready, **how)
+    return TakenTable((rest, swap, "INSERT INTO {t} VALUES (500, 1)"), ready, **how)
 
 
 STORIES = {
     "gh_ost": swapped("_{t}_gho", "_{t}_del"),
     "gh_ost_keyless": swapped("_{t}_gho", "_{t}_del", key=""),
     "pt_osc": swapped("_{t}_new", "_{t}_old"),
-    "exchanged": Story(
+    "exchanged": TakenTable(
         ("INSERT INTO other_{t} VALUES (31, 7)", "ALTER TABLE {t} EXCHANGE PARTITION p1 WITH TABLE other_{t}"),
         ("CREATE TABLE other_{t} (id INT NOT NULL, v INT, PRIMARY KEY (id))", "INSERT INTO other_{t} VALUES (30, 7)"),
         options=BY_RANGE,
     ),
-    "exchanged_with": Story(
+    "exchanged_with": TakenTable(
         (
             "INSERT INTO parts_{t} VALUES (131, 7)",
             "ALTER TABLE parts_{t} EXCHANGE PARTITION p1 WITH TABLE {t}",
@@ -77,19 +77,19 @@ STORIES = {
             "INSERT INTO parts_{t} VALUES (130, 7)",
         ),
     ),
-    "partition_dropped": Story(("ALTER TABLE {t} DROP PARTITION p0",), options=BY_RANGE),
-    "partition_emptied": Story(("ALTER TABLE {t} TRUNCATE PARTITION p0",), options=BY_RANGE),
-    "partitions_cut_anew": Story(
+    "partition_dropped": TakenTable(("ALTER TABLE {t} DROP PARTITION p0",), options=BY_RANGE),
+    "partition_emptied": TakenTable(("ALTER TABLE {t} TRUNCATE PARTITION p0",), options=BY_RANGE),
+    "partitions_cut_anew": TakenTable(
         (
             "INSERT INTO {t} VALUES (600, 1)",
             f"ALTER TABLE {{t}} REORGANIZE PARTITION p1 INTO ({CUT_ANEW})",
         ),
         options=BY_RANGE,
     ),
-    "partition_made_a_table": Story(
+    "partition_made_a_table": TakenTable(
         ("ALTER TABLE {t} CONVERT PARTITION p0 TO TABLE made_{t}",), options=BY_RANGE, mariadb_only=True
     ),
-    "table_made_a_partition": Story(
+    "table_made_a_partition": TakenTable(
         ("ALTER TABLE {t} CONVERT TABLE more_{t} TO PARTITION p2 VALUES LESS THAN (3000)",),
         (
             "CREATE TABLE more_{t} (id INT NOT NULL, v INT, PRIMARY KEY (id))",
@@ -207,7 +207,7 @@ def test_a_chunk_is_of_the_table_that_the_log_says(
 
 
 def read(
-    server: DatabaseServer, database: str, stories: dict[str, Story], folder: Path, patch: pytest.MonkeyPatch
+    server: DatabaseServer, database: str, stories: dict[str, TakenTable], folder: Path, patch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, Any]]:
     """What a run until the log's end brings."""
     patch.setenv(PASSWORD, "root")

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from raycdc.core.threads import Threads
-from tests.support.simulation.network import Clock
+from tests.support.simulation.network import SimulatedClock
 
 
 class ProcessDiedError(BaseException):
@@ -99,7 +99,7 @@ class Fiber:
 class Fibers:
     """The scheduler. `on_pause` hears of each pause before others run, and may end or pause processes."""
 
-    def __init__(self, chance: random.Random, clock: Clock) -> None:
+    def __init__(self, chance: random.Random, clock: SimulatedClock) -> None:
         self.clock = clock
         self.on_pause: Callable[[Fiber, str], None] = lambda *_: None
         self._chance = chance

@@ -20,7 +20,7 @@ from tests.support.simulation.drivers.coordinator import SimCoordinator
 from tests.support.simulation.drivers.fibers import Fibers
 from tests.support.simulation.drivers.life import Life, SimEnvironment
 from tests.support.simulation.drivers.log import SourceLog
-from tests.support.simulation.network import Clock
+from tests.support.simulation.network import SimulatedClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Scene:
     seed: int
     settings: DriverSettings
     chance: random.Random
-    clock: Clock
+    clock: SimulatedClock
     fibers: Fibers
     log: SourceLog
     around: SimEnvironment

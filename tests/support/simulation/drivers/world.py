@@ -27,7 +27,7 @@ from tests.support.simulation.drivers.log import SourceLog
 from tests.support.simulation.drivers.oracle import DriverOracle
 from tests.support.simulation.drivers.scene import DriverSettings, Scene
 from tests.support.simulation.drivers.targets import ConflictError, SimServer, SinkUnreachableError
-from tests.support.simulation.network import Clock
+from tests.support.simulation.network import SimulatedClock
 from tests.support.simulation.world import SimulationError
 
 #: Commands of one story; all are remembered to its end.
@@ -216,7 +216,7 @@ class DriverSimulation:
                 self._scene.fibers.end()
 
     def _begin(self, state: Path) -> None:
-        chance, settings, clock = self._chance, self.settings, Clock()
+        chance, settings, clock = self._chance, self.settings, SimulatedClock()
         fibers = Fibers(chance, clock)
         log = SourceLog(chance, settings.tables)
         server = SimServer(chance, whole=settings.whole)

@@ -54,7 +54,7 @@ UNDECIDED = Parked(None, False, 1, ParkedPhase.PARKED, "it waits", HERE.sealed()
 
 
 @dataclass(frozen=True)
-class World:
+class Setting:
     """The surroundings of a statement: what is `parked` and `dropped`, and what else is otherwise than usual.
 
     `orders` and `items` are followed, unless they are parked.
@@ -86,97 +86,113 @@ def resolved(table: TableId, _: BinlogOffset) -> Resolved | str:
     return Resolved(table_of(CREATED.replace("orders", table.table), table), {})
 
 
-ASKED = World(server={"resolve": resolved})
-MASKED = World(rules=TargetRules(masks=Masks([Mask("shop.orders.b", "drop")])))
+ASKED = Setting(server={"resolve": resolved})
+MASKED = Setting(rules=TargetRules(masks=Masks([Mask("shop.orders.b", "drop")])))
 
 #: By the rule and what it says of the last statement: the statements, and their surroundings.
-DECIDED: tuple[tuple[str, World, tuple[str, ...]], ...] = (
-    ("name_is_taken_again: Resnapshot", World({FRESH: ENDED}), ("CREATE TABLE fresh (id INT PRIMARY KEY)",)),
-    ("leaves_nothing_to_decide: Resnapshot", World({FRESH: UNDECIDED}), ("DROP TABLE fresh",)),
-    ("stays_parked: STAYS_PARKED", World({FRESH: UNDECIDED}), ("ALTER TABLE fresh ADD c INT",)),
-    ("rows_of_parked: ROWS_OF_PARKED", World({FRESH: ENDED}), ("UPDATE fresh SET a = 1",)),
-    ("rows_not_logged: Park", World(), ("UPDATE orders SET a = 1",)),
-    ("rows_not_logged: Resnapshot", World(rules=TargetRules(lost_rows_again=True)), ("DELETE FROM orders",)),
-    ("is_of_temporary_tables: OF_TEMPORARY", World(), ("CREATE TEMPORARY TABLE orders (id INT)",)),
-    ("has_unreadable_names: Resnapshot", World(), ("ALTER TABLE (orders) ADD c INT",)),
-    ("merges_tables: Resnapshot", World(), ("CREATE TABLE m (id INT) ENGINE=MERGE UNION=(orders, items)",)),
-    ("repairs: Resnapshot", World(), ("REPAIR TABLE orders",)),
-    ("repairs: REPAIRS_NONE", World(server={"repairs": lambda _: False}), ("REPAIR TABLE orders",)),
-    ("names_nothing_captured: NAMES_NONE", World(), ("ALTER TABLE away.orders ADD c INT",)),
-    ("names_nothing_captured: NAMES_NONE", World(), ("ANALYZE TABLE orders",)),
-    ("may_mean_a_temporary_table: Resnapshot", World(thread_specific=True), ("ALTER TABLE orders ADD c INT",)),
-    ("may_mean_a_temporary_table: OF_A_TOOL", World(thread_specific=True), ("ALTER TABLE _orders_gho ADD c INT",)),
+DECIDED: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
+    ("name_is_taken_again: Resnapshot", Setting({FRESH: ENDED}), ("CREATE TABLE fresh (id INT PRIMARY KEY)",)),
+    ("leaves_nothing_to_decide: Resnapshot", Setting({FRESH: UNDECIDED}), ("DROP TABLE fresh",)),
+    ("stays_parked: STAYS_PARKED", Setting({FRESH: UNDECIDED}), ("ALTER TABLE fresh ADD c INT",)),
+    ("rows_of_parked: ROWS_OF_PARKED", Setting({FRESH: ENDED}), ("UPDATE fresh SET a = 1",)),
+    ("rows_not_logged: Park", Setting(), ("UPDATE orders SET a = 1",)),
+    ("rows_not_logged: Resnapshot", Setting(rules=TargetRules(lost_rows_again=True)), ("DELETE FROM orders",)),
+    ("is_of_temporary_tables: OF_TEMPORARY", Setting(), ("CREATE TEMPORARY TABLE orders (id INT)",)),
+    ("has_unreadable_names: Resnapshot", Setting(), ("ALTER TABLE (orders) ADD c INT",)),
+    ("merges_tables: Resnapshot", Setting(), ("CREATE TABLE m (id INT) ENGINE=MERGE UNION=(orders, items)",)),
+    ("repairs: Resnapshot", Setting(), ("REPAIR TABLE orders",)),
+    ("repairs: REPAIRS_NONE", Setting(server={"repairs": lambda _: False}), ("REPAIR TABLE orders",)),
+    ("names_nothing_captured: NAMES_NONE", Setting(), ("ALTER TABLE away.orders ADD c INT",)),
+    ("names_nothing_captured: NAMES_NONE", Setting(), ("ANALYZE TABLE orders",)),
+    ("may_mean_a_temporary_table: Resnapshot", Setting(thread_specific=True), ("ALTER TABLE orders ADD c INT",)),
+    (
+        "may_mean_a_temporary_table: OF_A_TOOL",
+        Setting(thread_specific=True),
+        ("ALTER TABLE _orders_gho ADD c INT",),
+    ),
     (
         "adds_an_unlogged_cascade: Park",
-        World(server={"cascades": False}),
+        Setting(server={"cascades": False}),
         ("ALTER TABLE orders ADD FOREIGN KEY (a) REFERENCES p (id) ON DELETE CASCADE",),
     ),
     (
         "makes_an_unlogged_table: Park",
-        World(server={"unlogged": lambda _: "it is not logged"}),
+        Setting(server={"unlogged": lambda _: "it is not logged"}),
         ("ALTER TABLE orders ENGINE=X",),
     ),
-    ("has_an_unknown_session: Park", World(session=UNKNOWN_SESSION), ("ALTER TABLE orders ADD c INT",)),
-    ("has_an_unknown_session: OF_A_TOOL", World(session=UNKNOWN_SESSION), ("ALTER TABLE _orders_gho ADD c INT",)),
-    ("is_not_understood: Park", World(), ("ALTER TABLE orders FROBNICATE x",)),
+    ("has_an_unknown_session: Park", Setting(session=UNKNOWN_SESSION), ("ALTER TABLE orders ADD c INT",)),
+    (
+        "has_an_unknown_session: OF_A_TOOL",
+        Setting(session=UNKNOWN_SESSION),
+        ("ALTER TABLE _orders_gho ADD c INT",),
+    ),
+    ("is_not_understood: Park", Setting(), ("ALTER TABLE orders FROBNICATE x",)),
     ("is_not_understood: Follow", ASKED, ("ALTER TABLE orders FROBNICATE x",)),
-    ("is_not_understood: Resnapshot", World(), ("CREATE TABLE fresh AS SELECT 1 AS id",)),
-    ("is_not_understood: OF_A_TOOL", World(), ("ALTER TABLE _orders_gho FROBNICATE x",)),
-    ("is_of_database: OF_DEFAULTS", World(), ("CREATE DATABASE more",)),
-    ("is_of_database: Follow", World(), ("DROP DATABASE shop",)),
-    ("is_like_a_temporary_table: Resnapshot", World(thread_specific=True), ("CREATE TABLE fresh LIKE other",)),
-    ("is_like_a_temporary_table: OF_A_TOOL", World(thread_specific=True), (GHOST,)),
-    ("is_not_captured: OF_A_TOOL", World(), (GHOST,)),
+    ("is_not_understood: Resnapshot", Setting(), ("CREATE TABLE fresh AS SELECT 1 AS id",)),
+    ("is_not_understood: OF_A_TOOL", Setting(), ("ALTER TABLE _orders_gho FROBNICATE x",)),
+    ("is_of_database: OF_DEFAULTS", Setting(), ("CREATE DATABASE more",)),
+    ("is_of_database: Follow", Setting(), ("DROP DATABASE shop",)),
+    ("is_like_a_temporary_table: Resnapshot", Setting(thread_specific=True), ("CREATE TABLE fresh LIKE other",)),
+    ("is_like_a_temporary_table: OF_A_TOOL", Setting(thread_specific=True), (GHOST,)),
+    ("is_not_captured: OF_A_TOOL", Setting(), (GHOST,)),
     (
         "is_not_captured: Park",
-        World(),
+        Setting(),
         (GHOST, "RENAME TABLE orders TO _orders_del", "DROP TABLE _orders_gho"),
     ),
-    ("drops_what_nobody_followed: DROPS_NONE", World(), ("DROP TABLE fresh",)),
+    ("drops_what_nobody_followed: DROPS_NONE", Setting(), ("DROP TABLE fresh",)),
     (
         "may_have_been_there: Resnapshot",
-        World(server={"was_there": lambda _, __: True}),
+        Setting(server={"was_there": lambda _, __: True}),
         ("CREATE TABLE IF NOT EXISTS fresh (id INT PRIMARY KEY)",),
     ),
-    ("changes_the_table: Follow", World(), ("ALTER TABLE orders ADD c INT",)),
-    ("changes_the_table: Park", World(), ("ALTER TABLE orders DROP COLUMN missing",)),
-    ("changes_the_table: Resnapshot", World(), ("ALTER TABLE orders TRUNCATE PARTITION p",)),
-    ("keeps_its_name: KEEPS_ITS_NAME", World(), ("RENAME TABLE orders TO tmp, tmp TO orders",)),
-    ("is_another_name: OF_ANOTHER_NAME", World(), ("RENAME TABLE orders TO away.older",)),
-    ("leaves_the_name: Park", World(), ("RENAME TABLE orders TO away.older",)),
-    ("leaves_the_name: NOT_FOLLOWED", World(), ("RENAME TABLE fresh TO away.older",)),
-    ("leaves_the_name: BETWEEN_RENAMES", World(), (GHOST, "RENAME TABLE orders TO _orders_del")),
-    ("was_captured_before: Resnapshot", World(), ("RENAME TABLE orders TO tmp, items TO orders, tmp TO away.x",)),
-    ("was_not_captured_before: Resnapshot", World(), ("RENAME TABLE away.new TO orders",)),
-    ("may_have_other_rows: Resnapshot", World(), (GHOST, SWAP, "RENAME TABLE orders TO x, _orders_del TO orders")),
-    ("takes_over_name: Follow", World(), (GHOST, SWAP)),
-    ("takes_over_name: Park", World(), ("RENAME TABLE _orders_gho TO orders",)),
+    ("changes_the_table: Follow", Setting(), ("ALTER TABLE orders ADD c INT",)),
+    ("changes_the_table: Park", Setting(), ("ALTER TABLE orders DROP COLUMN missing",)),
+    ("changes_the_table: Resnapshot", Setting(), ("ALTER TABLE orders TRUNCATE PARTITION p",)),
+    ("keeps_its_name: KEEPS_ITS_NAME", Setting(), ("RENAME TABLE orders TO tmp, tmp TO orders",)),
+    ("is_another_name: OF_ANOTHER_NAME", Setting(), ("RENAME TABLE orders TO away.older",)),
+    ("leaves_the_name: Park", Setting(), ("RENAME TABLE orders TO away.older",)),
+    ("leaves_the_name: NOT_FOLLOWED", Setting(), ("RENAME TABLE fresh TO away.older",)),
+    ("leaves_the_name: BETWEEN_RENAMES", Setting(), (GHOST, "RENAME TABLE orders TO _orders_del")),
+    (
+        "was_captured_before: Resnapshot",
+        Setting(),
+        ("RENAME TABLE orders TO tmp, items TO orders, tmp TO away.x",),
+    ),
+    ("was_not_captured_before: Resnapshot", Setting(), ("RENAME TABLE away.new TO orders",)),
+    (
+        "may_have_other_rows: Resnapshot",
+        Setting(),
+        (GHOST, SWAP, "RENAME TABLE orders TO x, _orders_del TO orders"),
+    ),
+    ("takes_over_name: Follow", Setting(), (GHOST, SWAP)),
+    ("takes_over_name: Park", Setting(), ("RENAME TABLE _orders_gho TO orders",)),
     (
         "takes_over_name: Resnapshot",
-        World(),
+        Setting(),
         (GHOST, "ALTER TABLE _orders_gho ADD UNIQUE KEY u (b)", "RENAME TABLE _orders_gho TO orders"),
     ),
-    ("has_another_key_or_name: Park", World(), ("ALTER TABLE orders DROP PRIMARY KEY",)),
+    ("has_another_key_or_name: Park", Setting(), ("ALTER TABLE orders DROP PRIMARY KEY",)),
     (
         "is_logged_otherwise: Resnapshot",
-        World(),
+        Setting(),
         ("CREATE TABLE fresh (id INT AUTO_INCREMENT PRIMARY KEY, v INT AS (id + 1) VIRTUAL)",),
     ),
     ("shows_what_is_masked: Resnapshot", MASKED, ("CREATE TABLE fresh LIKE orders",)),
     (
         "differs_from_the_dropped: Resnapshot",
-        World(dropped={FRESH: "others"}),
+        Setting(dropped={FRESH: "others"}),
         ("CREATE TABLE fresh (id INT PRIMARY KEY)",),
     ),
-    ("has_a_reserved_column: Park", World(), ("ALTER TABLE orders ADD _seq INT",)),
+    ("has_a_reserved_column: Park", Setting(), ("ALTER TABLE orders ADD _seq INT",)),
     (
         "changes_the_chunk_key: Resnapshot",
-        World(snapshots={ORDERS: "id"}),
+        Setting(snapshots={ORDERS: "id"}),
         ("ALTER TABLE orders MODIFY id BIGINT NOT NULL AUTO_INCREMENT",),
     ),
-    ("is_not_for_targets: Resnapshot", World(rules=TargetRules(upsert=True)), ("CREATE TABLE fresh (id INT)",)),
-    ("changes_nothing: CHANGES_NOTHING", World(), ("ALTER TABLE orders ADD INDEX i (a)",)),
-    ("is_followed: Follow", World(), ("ALTER TABLE orders ADD c INT",)),
+    ("is_not_for_targets: Resnapshot", Setting(rules=TargetRules(upsert=True)), ("CREATE TABLE fresh (id INT)",)),
+    ("changes_nothing: CHANGES_NOTHING", Setting(), ("ALTER TABLE orders ADD INDEX i (a)",)),
+    ("is_followed: Follow", Setting(), ("ALTER TABLE orders ADD c INT",)),
 )
 
 NO_CASCADES = {"cascades": False}
@@ -184,40 +200,40 @@ NOT_LOGGED = {"unlogged": lambda _: "it is not logged"}
 CASCADE = "ADD FOREIGN KEY (a) REFERENCES p (id) ON DELETE CASCADE"
 UNHIDABLE = TargetRules(masks=Masks([Mask("shop.orders.a", "truncate")]))
 #: As `DECIDED`, of statements on which a later rule of the same tuple has another verdict.
-FIRST: tuple[tuple[str, World, tuple[str, ...]], ...] = (
+FIRST: tuple[tuple[str, Setting, tuple[str, ...]], ...] = (
     (
         "is_of_temporary_tables: OF_TEMPORARY",
-        World(),
+        Setting(),
         ("CREATE TEMPORARY TABLE m (id INT) ENGINE=MERGE UNION=(orders)",),
     ),
-    ("has_unreadable_names: Resnapshot", World(), ("CREATE TABLE 'm' (id INT) ENGINE=MERGE UNION=(orders)",)),
-    ("merges_tables: Resnapshot", World(), ("CREATE TABLE away.m (id INT) ENGINE=MERGE UNION=(shop.orders)",)),
-    ("names_nothing_captured: NAMES_NONE", World(), ("REPAIR TABLE away.orders",)),
-    ("names_nothing_captured: NAMES_NONE", World(thread_specific=True), ("ALTER TABLE away.orders ADD c INT",)),
-    ("repairs: OF_A_TOOL", World(), ("REPAIR TABLE _orders_gho",)),
+    ("has_unreadable_names: Resnapshot", Setting(), ("CREATE TABLE 'm' (id INT) ENGINE=MERGE UNION=(orders)",)),
+    ("merges_tables: Resnapshot", Setting(), ("CREATE TABLE away.m (id INT) ENGINE=MERGE UNION=(shop.orders)",)),
+    ("names_nothing_captured: NAMES_NONE", Setting(), ("REPAIR TABLE away.orders",)),
+    ("names_nothing_captured: NAMES_NONE", Setting(thread_specific=True), ("ALTER TABLE away.orders ADD c INT",)),
+    ("repairs: OF_A_TOOL", Setting(), ("REPAIR TABLE _orders_gho",)),
     (
         "may_mean_a_temporary_table: Resnapshot",
-        World(server=NO_CASCADES, thread_specific=True),
+        Setting(server=NO_CASCADES, thread_specific=True),
         (f"ALTER TABLE orders {CASCADE}",),
     ),
     (
         "adds_an_unlogged_cascade: Park",
-        World(server=NO_CASCADES | NOT_LOGGED),
+        Setting(server=NO_CASCADES | NOT_LOGGED),
         (f"ALTER TABLE orders ENGINE=X, {CASCADE}",),
     ),
     (
         "makes_an_unlogged_table: Park",
-        World(server=NOT_LOGGED | {"resolve": resolved}, session=UNKNOWN_SESSION),
+        Setting(server=NOT_LOGGED | {"resolve": resolved}, session=UNKNOWN_SESSION),
         ("ALTER TABLE orders ENGINE=X",),
     ),
-    ("has_an_unknown_session: Park", World(session=UNKNOWN_SESSION), ("ALTER TABLE orders FROBNICATE x",)),
+    ("has_an_unknown_session: Park", Setting(session=UNKNOWN_SESSION), ("ALTER TABLE orders FROBNICATE x",)),
     (
         "keeps_its_name: KEEPS_ITS_NAME",
-        World(),
+        Setting(),
         ("RENAME TABLE _orders_gho TO away.x, away.x TO _orders_gho",),
     ),
-    ("is_another_name: OF_ANOTHER_NAME", World(), ("RENAME TABLE away.a TO shop.fresh",)),
-    ("was_not_captured_before: Resnapshot", World(), ("RENAME TABLE _orders_old TO orders",)),
+    ("is_another_name: OF_ANOTHER_NAME", Setting(), ("RENAME TABLE away.a TO shop.fresh",)),
+    ("was_not_captured_before: Resnapshot", Setting(), ("RENAME TABLE _orders_old TO orders",)),
     (
         "shows_what_is_masked: Resnapshot",
         replace(MASKED, dropped={FRESH: "others"}),
@@ -225,20 +241,20 @@ FIRST: tuple[tuple[str, World, tuple[str, ...]], ...] = (
     ),
     (
         "differs_from_the_dropped: Resnapshot",
-        World(dropped={FRESH: "others"}),
+        Setting(dropped={FRESH: "others"}),
         ("CREATE TABLE fresh (id INT PRIMARY KEY, _seq INT)",),
     ),
     (
         "has_a_reserved_column: Park",
-        World(snapshots={ORDERS: "id"}),
+        Setting(snapshots={ORDERS: "id"}),
         ("ALTER TABLE orders ADD _seq INT, MODIFY id BIGINT NOT NULL AUTO_INCREMENT",),
     ),
     (
         "changes_the_chunk_key: Resnapshot",
-        World(snapshots={ORDERS: "a"}, rules=UNHIDABLE),
+        Setting(snapshots={ORDERS: "a"}, rules=UNHIDABLE),
         ("ALTER TABLE orders MODIFY a BIGINT",),
     ),
-    ("is_not_for_targets: Park", World(rules=UNHIDABLE), ("ALTER TABLE orders ADD INDEX i (a)",)),
+    ("is_not_for_targets: Park", Setting(rules=UNHIDABLE), ("ALTER TABLE orders ADD INDEX i (a)",)),
 )
 
 
@@ -262,7 +278,7 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def tell(story: DdlHistory, world: World, *statements: str) -> None:
+def tell(story: DdlHistory, world: Setting, *statements: str) -> None:
     """The log has these statements, all at one place."""
     for statement in statements:
         item = DdlItem("shop", statement, HERE, HERE, 0, in_transaction=False, thread=LoggedThread(1, 7))
@@ -276,7 +292,7 @@ STATEMENTS = (*DECIDED, *FIRST)
     ("decision", "world", "statements"), STATEMENTS, ids=[f"{d} {s[-1]}" for d, _, s in STATEMENTS]
 )
 def test_a_statement_is_decided_by_its_rule(
-    decision: str, world: World, statements: tuple[str, ...], decided: list[str]
+    decision: str, world: Setting, statements: tuple[str, ...], decided: list[str]
 ) -> None:
     *before, last = statements
     story = world.history()
@@ -302,7 +318,7 @@ def test_a_part_about_a_temporary_table_is_ignored() -> None:
     item = DdlItem("shop", "", HERE, HERE, 0, in_transaction=False)
     statement = LoggedStatement(item, DdlDialect(), AffectedTables())
     part = part_rules.StatementPart(statement, TemporaryTable(ORDERS, created=True))
-    assert judge(part_rules.PART_RULES, part, World().history()._facts) == proofs.OF_TEMPORARY
+    assert judge(part_rules.PART_RULES, part, Setting().history()._facts) == proofs.OF_TEMPORARY
 
 
 def test_the_last_rule_of_each_tuple_has_always_a_verdict_but_for_whole_statements() -> None:
@@ -314,7 +330,7 @@ def test_the_last_rule_of_each_tuple_has_always_a_verdict_but_for_whole_statemen
 
 def test_a_statement_of_which_nobody_knows_the_tables_ends_the_run() -> None:
     with pytest.raises(RefusedStatementError, match="this statement cannot be followed"):
-        tell(World().history(), World(), "ALTER DATABASE shop CHARACTER SET = (")
+        tell(Setting().history(), Setting(), "ALTER DATABASE shop CHARACTER SET = (")
 
 
 def test_where_nothing_may_be_parked_the_run_ends_and_says_once_what_to_do() -> None:

@@ -8,7 +8,6 @@ from typing import cast
 import pytest
 
 from raycdc.core.activity import ActivityTracker, EndedPart, EpochPart, Stage
-from raycdc.core.threads import Threads
 from raycdc.delivery.outcomes import EpochStatistics, FollowedChange
 from raycdc.errors import ParkReason
 from raycdc.model import TableId
@@ -18,6 +17,7 @@ from raycdc.observe.tracing.epoch_traces import Attribute, EpochTraces, Span, Sp
 from raycdc.source.protocol.api import TableProgress
 from raycdc.source.protocol.job_status import JobStatus, Seals, SealTimes, TableStatus
 from raycdc.state.parked import ParkedTarget
+from tests.support.clocks import ManualClock
 
 MS = 1_000_000
 ORDERS = "shop.orders"
@@ -25,16 +25,7 @@ ORDERS = "shop.orders"
 Attributes = dict[str, Attribute]
 
 
-class Clock(Threads):
-    """A clock that somebody turns."""
-
-    now = 100.0
-
-    def now_s(self) -> float:
-        return self.now
-
-
-class World:
+class TracedEpochs:
     """Traces that are made at once, by a clock that says `now_ms`."""
 
     def __init__(self, keeps: Callable[[], bool] = lambda: True, parked: tuple[str, ...] = ()) -> None:
@@ -78,7 +69,7 @@ def figures(epoch: int, changes: tuple[FollowedChange, ...] = ()) -> EpochStatis
 
 
 def test_an_epoch_is_a_tree_of_its_parts_from_the_request_to_seal_to_the_record() -> None:
-    world = World()
+    world = TracedEpochs()
     world.part(4, Stage.STAGE, 910, 940)
     world.part(4, Stage.COMMIT, 940, 960)
     world.part(4, Stage.RECORD, 960, 970)
@@ -138,7 +129,7 @@ def test_an_epoch_is_a_tree_of_its_parts_from_the_request_to_seal_to_the_record(
 
 
 def test_several_targets_that_are_staged_at_once_are_counted_and_not_called_by_one_of_them() -> None:
-    world = World()
+    world = TracedEpochs()
     both = EpochPart(4, 3, 30, targets=2)
     world.traces.part(EndedPart(both, Stage.STAGE, f"{ORDERS} and 1 more", 900 * MS, 910 * MS))
     world.traces.ended()
@@ -147,7 +138,7 @@ def test_several_targets_that_are_staged_at_once_are_counted_and_not_called_by_o
 
 
 def test_a_status_that_is_older_than_the_epoch_is_waited_out_and_one_of_an_earlier_run_has_no_seal() -> None:
-    world = World()
+    world = TracedEpochs()
     world.part(4, Stage.COMMIT, 940, 960)
     world.committed(4)
     world.heard(3)
@@ -159,7 +150,7 @@ def test_a_status_that_is_older_than_the_epoch_is_waited_out_and_one_of_an_earli
 
 
 def test_seals_are_remembered_until_their_epoch_is_committed_and_no_longer() -> None:
-    world = World()
+    world = TracedEpochs()
     for epoch in range(1, 50):
         world.heard(epoch, SealTimes(epoch, 10 * epoch, 10 * epoch + 1, {}))
     for epoch in range(1, 50):
@@ -171,7 +162,7 @@ def test_seals_are_remembered_until_their_epoch_is_committed_and_no_longer() -> 
 
 
 def test_a_part_that_failed_and_was_done_again_is_no_error_of_its_epoch() -> None:
-    world = World()
+    world = TracedEpochs()
     world.part(4, Stage.STAGE, 910, 920, "SegmentUnavailableError")
     world.part(4, Stage.STAGE, 920, 930)
     world.committed(4)
@@ -181,7 +172,7 @@ def test_a_part_that_failed_and_was_done_again_is_no_error_of_its_epoch() -> Non
 
 
 def test_an_epoch_that_parks_a_target_has_the_error_that_did_it() -> None:
-    world = World()
+    world = TracedEpochs()
     world.part(4, Stage.COMMIT, 940, 960, "ValueRefusedError")
     entry = ParkedTarget(4, None, ParkReason.VALUE, "a text with a value: 4711", 1000, {ORDERS: 1})
     world.traces.parked({"lake.orders": entry})
@@ -197,7 +188,7 @@ def test_an_epoch_that_parks_a_target_has_the_error_that_did_it() -> None:
 
 
 def test_a_target_that_refuses_the_next_epoch_while_one_is_recorded_belongs_to_the_next() -> None:
-    world = World()
+    world = TracedEpochs()
     world.part(4, Stage.COMMIT, 940, 960)
     world.traces.parked({ORDERS: ParkedTarget(5, None, ParkReason.NAME, "a text", 1000, {ORDERS: 1})})
     world.committed(4)
@@ -211,7 +202,7 @@ def test_a_target_that_refuses_the_next_epoch_while_one_is_recorded_belongs_to_t
 
 
 def test_a_table_that_its_source_parks_belongs_to_the_next_epoch_once_each_time() -> None:
-    world = World()
+    world = TracedEpochs()
     world.heard(3, phase="parked")
     world.heard(3, phase="parked")
     for epoch in (4, 5):
@@ -229,7 +220,7 @@ def test_a_table_that_its_source_parks_belongs_to_the_next_epoch_once_each_time(
 
 
 def test_a_table_that_was_parked_when_the_run_began_is_no_news() -> None:
-    world = World(parked=(ORDERS,))
+    world = TracedEpochs(parked=(ORDERS,))
     world.part(4, Stage.COMMIT, 940, 960)
     world.committed(4)
     world.heard(4, phase="parked")
@@ -237,7 +228,7 @@ def test_a_table_that_was_parked_when_the_run_began_is_no_news() -> None:
 
 
 def test_epochs_that_were_dropped_or_that_a_failing_run_left_have_the_error() -> None:
-    world = World()
+    world = TracedEpochs()
     world.part(4, Stage.STAGE, 910, 920, "SegmentUnavailableError")
     world.part(6, Stage.COMMIT, 940, 960)
     world.committed(6)
@@ -249,7 +240,7 @@ def test_epochs_that_were_dropped_or_that_a_failing_run_left_have_the_error() ->
 
 
 def test_an_orderly_end_before_a_commit_is_no_error() -> None:
-    world = World()
+    world = TracedEpochs()
     world.part(4, Stage.STAGE, 910, 920)
     world.traces.ended()
     (trace,) = world.made
@@ -258,7 +249,7 @@ def test_an_orderly_end_before_a_commit_is_no_error() -> None:
 
 def test_only_so_many_epochs_are_told_but_all_with_an_error() -> None:
     chances = iter([True, False, False])
-    world = World(keeps=lambda: next(chances))
+    world = TracedEpochs(keeps=lambda: next(chances))
     for epoch in range(1, 4):
         world.part(epoch, Stage.COMMIT, 940, 960)
         world.committed(epoch)
@@ -270,7 +261,7 @@ def test_only_so_many_epochs_are_told_but_all_with_an_error() -> None:
 
 def test_of_very_many_parts_those_that_failed_are_told_and_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoch_traces, "PARTS_MAX", 3)
-    world = World()
+    world = TracedEpochs()
     world.part(4, Stage.COMMIT, 100, 101, "ValueRefusedError")
     for took in range(20):
         world.part(4, Stage.COMMIT, 100, 100 + took)
@@ -283,13 +274,13 @@ def test_of_very_many_parts_those_that_failed_are_told_and_the_longest(monkeypat
 
 
 def test_a_board_tells_of_each_part_of_an_epoch_with_its_times_and_its_error() -> None:
-    clock, ended = Clock(), list[EndedPart]()
+    clock, ended = ManualClock(100.0), list[EndedPart]()
     board = ActivityTracker(clock)
     with board.doing(Stage.STAGE, "writes rows", part=EpochPart(4, 1, 2)):
         """Nobody listens yet."""
     board.on_part = ended.append
     with board.doing(Stage.STAGE, "writes rows", table=ORDERS, part=EpochPart(4, 1, 2)):
-        clock.now += 3
+        clock.s += 3
     with board.doing(Stage.INSPECT, "asks"):
         """No part of an epoch."""
     with pytest.raises(KeyError), board.doing(Stage.COMMIT, "commits", table=ORDERS, part=EpochPart(4, 1, 2)):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from raycdc.sandbox.servers import MariaDbServer, MySqlServer, PostgresServer
-from tests.e2e.test_jdbc import mysql_keys, sink_keys
-from tests.e2e.test_parked_tables import tables_command
+from raycdc.sandbox.servers import MariaDbServer, PostgresServer
+from tests.e2e.test_jdbc import sink_keys
 from tests.e2e.test_parked_targets import make
 from tests.e2e.test_refusing_targets import parked_run
 from tests.support.forked_commands import completed
 from tests.support.jobs import Job, catch_up
+from tests.support.table_commands import tables_command
 
 pytestmark = pytest.mark.server
 
@@ -201,122 +201,3 @@ def test_tables_that_refer_to_each_other_in_a_circle_wait_until_their_foreign_ke
         catch_up(job)
         for name in names:
             assert sink(f"SELECT id, other FROM {DATABASE}.{name} ORDER BY id") == [(1, 1), (2, 2)]
-
-
-def test_privileges_that_are_taken_away_and_rows_that_are_hidden_park_a_table_until_they_are_back(
-    mariadb: MariaDbServer, postgres: PostgresServer, tmp_path: Path
-) -> None:
-    names = ("no_update", "no_select", "secured", "healthy")
-    make(
-        mariadb,
-        DATABASE,
-        *(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)" for name in names),
-        *(f"INSERT INTO {name} VALUES (1, 1), (2, 2)" for name in names),
-    )
-    with postgres.fresh_database() as home:
-
-        def sink(*statements: str) -> list[tuple[object, ...]]:
-            return postgres.execute(*statements, database=home)
-
-        grants = (f"GRANT CREATE ON DATABASE {home} TO loader", "GRANT ALL ON SCHEMA public TO loader")
-        sink("CREATE ROLE loader LOGIN PASSWORD 'loader'", *grants)
-        try:
-            keys = f'url = "jdbc:{postgres.url(home)}"\nuser = "loader"\npassword = "loader"\n'
-            job = Job(tmp_path, mariadb, DATABASE, names, sink="jdbc", sink_keys=keys, local=True)
-            catch_up(job)
-            sink(
-                f"REVOKE UPDATE ON {DATABASE}.no_update FROM loader",
-                f"REVOKE SELECT ON {DATABASE}.no_select FROM loader",
-                f"ALTER TABLE {DATABASE}.secured ENABLE ROW LEVEL SECURITY",
-                f"ALTER TABLE {DATABASE}.secured FORCE ROW LEVEL SECURITY",
-            )
-            for name in names:
-                mariadb.execute(
-                    f"UPDATE {name} SET v = 9 WHERE id = 1", f"INSERT INTO {name} VALUES (3, 3)", database=DATABASE
-                )
-            said = parked_run(job, "no_update", "no_select", "secured")
-            assert "permission denied for table no_update" in said
-            assert "permission denied for table no_select" in said
-            assert "row-level security" in said
-            assert sink(f"SELECT id, v FROM {DATABASE}.healthy ORDER BY id") == [(1, 9), (2, 2), (3, 3)]
-            sink(
-                f"GRANT UPDATE ON {DATABASE}.no_update TO loader",
-                f"GRANT SELECT ON {DATABASE}.no_select TO loader",
-                f"ALTER TABLE {DATABASE}.secured NO FORCE ROW LEVEL SECURITY",
-                f"ALTER TABLE {DATABASE}.secured DISABLE ROW LEVEL SECURITY",
-            )
-            for name in ("no_update", "no_select", "secured"):
-                tables_command(job, "resnapshot", f"{DATABASE}.{name}")
-            catch_up(job)
-            for name in names:
-                assert sink(f"SELECT id, v FROM {DATABASE}.{name} ORDER BY id") == [(1, 9), (2, 2), (3, 3)], name
-        finally:
-            sink("DROP OWNED BY loader CASCADE", "DROP ROLE loader")
-
-
-def test_a_mysql_that_takes_privileges_away_and_has_a_circle_of_foreign_keys_parks_those_tables(
-    mariadb: MariaDbServer, mysql80: MySqlServer, tmp_path: Path
-) -> None:
-    names = ("no_update", "no_insert", "hen", "egg", "healthy")
-    home = f"{DATABASE}_home"
-    make(
-        mariadb,
-        DATABASE,
-        *(f"CREATE TABLE {name} (id INT PRIMARY KEY, other INT)" for name in names),
-        *(f"INSERT INTO {name} VALUES (1, 1)" for name in names),
-    )
-
-    def rows(name: str) -> list[tuple[object, ...]]:
-        with mysql80.connect(database=DATABASE) as connection, connection.cursor() as cursor:
-            cursor.execute(f"SELECT id, other FROM {name} ORDER BY id")
-            return [tuple(row) for row in cursor.fetchall()]
-
-    try:
-        mysql80.execute(
-            f"CREATE DATABASE {home}",
-            "CREATE USER loader IDENTIFIED BY 'loader'",
-            f"GRANT ALL ON {home}.* TO loader",
-            f"GRANT ALL ON {DATABASE}.* TO loader",
-        )
-        keys = mysql_keys(mysql80, home).replace("root", "loader")
-        job = Job(tmp_path, mariadb, DATABASE, names, sink="jdbc", sink_keys=keys, local=True)
-        catch_up(job)
-        mysql80.execute(
-            f"REVOKE ALL ON {DATABASE}.* FROM loader",
-            *(f"GRANT ALL ON {DATABASE}.{name} TO loader" for name in names),
-            f"REVOKE UPDATE ON {DATABASE}.no_update FROM loader",
-            f"REVOKE INSERT ON {DATABASE}.no_insert FROM loader",
-            *(
-                f"ALTER TABLE {DATABASE}.{name} ADD CONSTRAINT of_{name} FOREIGN KEY (other) "
-                f"REFERENCES {DATABASE}.{other} (id)"
-                for name, other in (("hen", "egg"), ("egg", "hen"))
-            ),
-        )
-        for name in ("no_update", "no_insert", "healthy"):
-            mariadb.execute(
-                f"UPDATE {name} SET other = 9 WHERE id = 1", f"INSERT INTO {name} VALUES (2, 2)", database=DATABASE
-            )
-        # One of the two is there first.
-        mariadb.execute(
-            "INSERT INTO hen VALUES (2, NULL)",
-            "INSERT INTO egg VALUES (2, 2)",
-            "UPDATE hen SET other = 2 WHERE id = 2",
-            database=DATABASE,
-        )
-        said = parked_run(job, "no_update", "no_insert", "hen", "egg")
-        assert "UPDATE command denied" in said
-        assert "INSERT command denied" in said
-        assert "Drop the foreign keys of and to this table there" in said
-        assert rows("healthy") == [(1, 9), (2, 2)]
-        mysql80.execute(
-            f"GRANT UPDATE ON {DATABASE}.no_update TO loader",
-            f"GRANT INSERT ON {DATABASE}.no_insert TO loader",
-            *(f"ALTER TABLE {DATABASE}.{name} DROP FOREIGN KEY of_{name}" for name in ("hen", "egg")),
-        )
-        for name in names[:-1]:
-            tables_command(job, "resnapshot", f"{DATABASE}.{name}")
-        catch_up(job)
-        for name in names:
-            assert rows(name) == [(1, 1 if name in ("hen", "egg") else 9), (2, 2)], name
-    finally:
-        mysql80.execute(*(f"DROP DATABASE IF EXISTS {name}" for name in (DATABASE, home)), "DROP USER IF EXISTS loader")

@@ -128,7 +128,8 @@ class World:
     def settings(self) -> dict[str, Any]:
         """The sink's section of a configuration."""
         if self.server is not None:
-            return {"type": "jdbc", **jdbc_options(self.server)}
+            own_user = {"user": "loader", "password": "loader"} if "-loader-" in self.kind else {}
+            return {"type": "jdbc", **jdbc_options(self.server), **own_user}
         if self.mongodb is not None:
             return {"type": "mongodb", "uri": self.mongodb.uri, "record": HOME}
         if self.kafka is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,17 +18,16 @@ from raycdc.model import TableId
 from raycdc.model.evolution import CreateTableEvent, TruncateTableEvent
 from raycdc.sandbox.servers import DatabaseServer, PostgresServer
 from raycdc.sinks.api import Sink, TableCommit
-from raycdc.sinks.jdbc import mysql, pool
 from raycdc.state.parked import ParkedTarget
 from raycdc.state.recovery import CommitVector
-from tests.epochs.sink_world import HOME, World, new_world, world_of
+from tests.epochs.sink_world import World, new_world, world_of
 
 NAMES = ("shop.orders", "shop.items")
 ITEMS = TableId("shop", "items")
 PATIENCE = RetryPolicy(retry_s=2.0)
 
 
-class Story:
+class BlockedTarget:
     """Two tables, of which shop.items is blocked from epoch 2 on, and begins again in epoch 3."""
 
     def __init__(self, world: World) -> None:
@@ -125,73 +123,9 @@ def somebody(server: PostgresServer | DatabaseServer, *statements: str) -> Itera
             connection.close()
 
 
-@pytest.fixture
-def brief_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sessions wait for a lock for a second. Those of earlier tests, which wait for a minute, are closed first."""
-    for module in ("postgres", "mysql"):
-        monkeypatch.setattr(f"raycdc.sinks.jdbc.{module}.LOCK_TIMEOUT_S", 1)
-    session = [
-        "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1" if "lock_wait_timeout" in text else text
-        for text in mysql._SESSION
-    ]
-    monkeypatch.setattr(mysql, "_SESSION", tuple(session))
-    close_idle_sessions()
-    yield
-    close_idle_sessions()
-
-
-def close_idle_sessions() -> None:
-    for process, key in list(pool._idle):
-        if process == os.getpid():
-            for connection in pool.drain(key):
-                connection.close()
-
-
 POSTGRES_TABLE = ("BEGIN", "LOCK TABLE shop.items IN ACCESS EXCLUSIVE MODE")
 POSTGRES_ROWS = ("BEGIN", "INSERT INTO shop.items VALUES (11, 'theirs', 1)")
 ITS_RECORD = "SELECT 1 FROM raycdc_commit WHERE target = 'shop.items' FOR UPDATE"
-
-
-@pytest.mark.server
-@pytest.mark.parametrize(
-    ("kind", "statements"),
-    [
-        ("postgres-upsert", POSTGRES_TABLE),
-        ("postgres-upsert", POSTGRES_ROWS),
-        ("postgres-upsert", ("BEGIN", ITS_RECORD)),
-        ("postgres-changelog", POSTGRES_TABLE),
-        ("mysql-upsert", (f"USE {HOME}", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "BEGIN", ITS_RECORD)),
-        ("mysql-upsert", ("LOCK TABLES shop.items WRITE",)),
-        ("mysql-upsert", ("LOCK TABLES shop.items READ",)),
-    ],
-)
-def test_a_target_that_somebody_keeps_locked_is_parked_and_the_others_go_on(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    brief_waits: None,
-    kind: str,
-    statements: tuple[str, ...],
-) -> None:
-    story = Story(world_of(request, kind, tmp_path))
-    story.run()
-    story.change(1)
-    assert story.world.server is not None
-    with somebody(story.world.server, *statements) as end:
-        story.run()
-        told = story.require_parked()
-        assert "It is locked by " in told
-        assert "session" in told
-        if kind.startswith("postgres"):
-            assert "pg_terminate_backend" in told
-        # Nobody waits for it again, at no start either.
-        story.told.clear()
-        story.world.script.table("shop.orders").insert({"id": 50, "name": "log", "qty": 1})
-        story.seal(final=True)
-        story.run()
-        assert story.told == []
-        assert 50 in story.rows("shop.orders")
-        end()
-    story.require_back()
 
 
 @pytest.mark.server
@@ -211,7 +145,7 @@ def test_where_all_targets_are_locked_the_run_ends_and_a_new_one_goes_on_without
     kind: str,
     statements: tuple[str, ...],
 ) -> None:
-    story = Story(world_of(request, kind, tmp_path))
+    story = BlockedTarget(world_of(request, kind, tmp_path))
     story.run()
     story.change(1)
     assert story.world.server is not None
@@ -261,7 +195,7 @@ def test_a_target_for_which_alone_the_catalog_fails_is_parked(
     kind: str, where: str, tmp_path: Path, *, lands: bool
 ) -> None:
     """A commit that `lands` had no answer: the target holds an epoch in which it is parked."""
-    story = Story(new_world(kind, tmp_path))
+    story = BlockedTarget(new_world(kind, tmp_path))
     story.run()
     story.change(1)
     sink: Any = Failing(story.world.sink(), where=(where, "committed"), lands=lands)
@@ -274,7 +208,7 @@ def test_a_target_for_which_alone_the_catalog_fails_is_parked(
 
 @pytest.mark.parametrize("kind", ["iceberg-upsert", "delta-changelog"])
 def test_a_target_that_alone_cannot_say_at_a_start_what_it_holds_is_parked(kind: str, tmp_path: Path) -> None:
-    story = Story(new_world(kind, tmp_path))
+    story = BlockedTarget(new_world(kind, tmp_path))
     story.run()
     story.change(1)
     story.run(Failing(story.world.sink(), where=("committed",)))
@@ -284,7 +218,7 @@ def test_a_target_that_alone_cannot_say_at_a_start_what_it_holds_is_parked(kind:
 
 def test_a_table_that_is_added_whose_target_alone_cannot_say_what_it_holds_is_parked(tmp_path: Path) -> None:
     """Nothing was ever written, so the other new target alone can say that the sink answers."""
-    story = Story(new_world("delta-upsert", tmp_path))
+    story = BlockedTarget(new_world("delta-upsert", tmp_path))
     story.run(Failing(story.world.sink(), where=("committed",)))
     entry = story.parked["shop.items"]
     assert (entry.reason, entry.epoch) == (ParkReason.BLOCKED, 1)
@@ -296,7 +230,7 @@ def test_a_table_that_is_added_whose_target_alone_cannot_say_what_it_holds_is_pa
 
 
 def test_a_start_where_nobody_says_what_they_hold_ends_the_run_and_parks_nobody(tmp_path: Path) -> None:
-    story = Story(new_world("delta-upsert", tmp_path))
+    story = BlockedTarget(new_world("delta-upsert", tmp_path))
     story.run()
     story.change(1)
     sink = Failing(story.world.sink(), where=("committed",), every=True)
@@ -306,7 +240,7 @@ def test_a_start_where_nobody_says_what_they_hold_ends_the_run_and_parks_nobody(
 
 
 def test_a_catalog_that_refuses_commits_and_tells_of_the_table_ends_the_run_and_loses_nothing(tmp_path: Path) -> None:
-    story = Story(new_world("delta-upsert", tmp_path))
+    story = BlockedTarget(new_world("delta-upsert", tmp_path))
     story.run()
     story.change(1)
     sink: Any = Failing(story.world.sink(), where=("commit",))

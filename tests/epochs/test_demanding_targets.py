@@ -10,27 +10,8 @@ from deltalake.schema import PrimitiveType
 
 from raycdc.delivery.epoch_loop import EpochLoop
 from raycdc.delivery.targets.parked_targets import ParkingPolicy
-from raycdc.errors import ParkReason
 from tests.epochs.sink_world import World, commit, new_world
-from tests.epochs.touched_story import Story, folder
-
-
-@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog", "delta-partitioned-changelog"])
-def test_a_constraint_that_others_gave_a_delta_table_holds_for_every_commit(kind: str, tmp_path: Path) -> None:
-    story = Story(kind, tmp_path)
-    DeltaTable(str(folder(story.world))).alter.add_constraint({"sound": "qty IS NULL OR qty >= 0"})
-    story.goes_on(1)
-    assert story.world.store.last_commit() is not None
-    assert "changed" in {row["name"] for row in story.world.rows(story.items)}
-    before = story.world.rows(story.items)
-    story.items.insert({"id": 770017701, "name": "unsound", "qty": -987654321})
-    commit(story.loop, story.world.script.seal())
-    assert story.parked is not None
-    assert story.parked.reason is ParkReason.MODIFIED
-    assert "sound (qty IS NULL OR qty >= 0)" in story.parked.text
-    assert "987654321" not in story.parked.text
-    assert "770017701" not in story.parked.text
-    assert story.world.rows(story.items) == before
+from tests.epochs.touched_story import folder
 
 
 def adopting(kind: str, root: Path, *columns: Field) -> tuple[World, EpochLoop]:

@@ -12,9 +12,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from raycdc.core.failpoints import FailpointError
 from raycdc.core.retry import RetryPolicy
@@ -30,12 +28,12 @@ from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.parked import WAYS_OUT, ParkedTarget
 from raycdc.state.store import CommitRecord
 from tests.epochs.refusing import ITEMS, Refusing
-from tests.epochs.sink_world import commit, new_world
+from tests.epochs.sink_world import new_world
 
 ORDERS = TableId("shop", "orders")
 
 
-class Story:
+class RefusedTarget:
     """Two tables; one of them is refused in its second epoch, and begins again in the fourth."""
 
     def __init__(self, kind: str, root: Path, where: str, error: type[TableRefusedError] = TargetModifiedError) -> None:
@@ -115,7 +113,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("where", ["apply", "stage", "commit", "committed"])
 def test_a_refused_epoch_parks_its_table_until_that_begins_again(kind: str, tmp_path: Path, where: str) -> None:
-    story = Story(kind, tmp_path, where)
+    story = RefusedTarget(kind, tmp_path, where)
     story.play()
     loop_epochs = story.world.store.sealed_epochs()
     for epoch in loop_epochs[3:]:
@@ -137,14 +135,14 @@ def test_a_refused_epoch_parks_its_table_until_that_begins_again(kind: str, tmp_
     story.check_end()
 
 
-def story_end(story: Story) -> None:
+def story_end(story: RefusedTarget) -> None:
     """Commit what is sealed; without a last epoch the loop would wait for one."""
     sink = Refusing(story.world.sink(), story.where, epoch=2, error=story.error)
     loop = story.world.loop(sink=sink, parking=story.parking())  # type: ignore[arg-type]
     loop.recover()
 
 
-def in_starts(story: Story, root: Path, *ends: int, routing: Routing | None = None) -> Iterator[int]:
+def in_starts(story: RefusedTarget, root: Path, *ends: int, routing: Routing | None = None) -> Iterator[int]:
     """A start finds what is sealed up to each of `ends`."""
     epochs = root / "state" / "epochs"
     names = [f"{epoch:010d}.json" for epoch in story.world.store.sealed_epochs()]
@@ -163,7 +161,7 @@ def in_starts(story: Story, root: Path, *ends: int, routing: Routing | None = No
 
 @pytest.mark.parametrize("where", ["stage", "committed"])
 def test_a_parked_target_may_be_deleted_whenever_its_new_beginning_is_sealed(tmp_path: Path, where: str) -> None:
-    story = Story("delta-upsert", tmp_path, where)
+    story = RefusedTarget("delta-upsert", tmp_path, where)
     story.play()
     for end in in_starts(story, tmp_path, 3, 5):
         if end == 3:
@@ -174,7 +172,7 @@ def test_a_parked_target_may_be_deleted_whenever_its_new_beginning_is_sealed(tmp
 
 @pytest.mark.parametrize("where", ["apply", "stage", "commit", "committed"])
 def test_another_target_of_a_parked_ones_table_may_have_the_epoch_that_parked_it(tmp_path: Path, where: str) -> None:
-    story = Story("delta-upsert", tmp_path, where)
+    story = RefusedTarget("delta-upsert", tmp_path, where)
     story.play()
     routes = [Route("shop.items", "shop.items"), Route("shop.items", "shop.copy")]
     for end in in_starts(story, tmp_path, 2, 3, 4, 5, routing=Routing(Router(routes), upsert=True)):
@@ -185,7 +183,7 @@ def test_another_target_of_a_parked_ones_table_may_have_the_epoch_that_parked_it
 
 
 def test_a_merged_target_that_has_some_of_its_tables_again_is_asked_what_it_holds(tmp_path: Path) -> None:
-    story = Story("jsonl", tmp_path, "commit")
+    story = RefusedTarget("jsonl", tmp_path, "commit")
     story.play()
     routing = Routing(Router([Route("shop.orders", "shop.items")]))
     starts = in_starts(story, tmp_path, 3, 4, 4, 5, 5, routing=routing)
@@ -198,7 +196,7 @@ def test_a_merged_target_that_has_some_of_its_tables_again_is_asked_what_it_hold
 
 
 def test_a_target_parked_while_an_epoch_is_committed_may_have_that(tmp_path: Path) -> None:
-    story = Story("jsonl", tmp_path, "stage")
+    story = RefusedTarget("jsonl", tmp_path, "stage")
     story.play()
     for _ in in_starts(story, tmp_path, 3):
         pass
@@ -214,7 +212,7 @@ def test_a_target_parked_while_an_epoch_is_committed_may_have_that(tmp_path: Pat
 
 
 def test_a_part_of_a_beginning_that_was_dropped_is_over_with_the_next_one(tmp_path: Path) -> None:
-    story = Story("delta-upsert", tmp_path, "stage")
+    story = RefusedTarget("delta-upsert", tmp_path, "stage")
     items = story.world.script.table("shop.items")
     items.update((1,), qty=10)
     story.seal()
@@ -268,7 +266,7 @@ def crashes() -> Iterator[Any]:
 def test_a_crash_at_any_point_around_it_loses_and_doubles_nothing(
     tmp_path: Path, kind: str, where: str, point: str, count: int, recovers: bool, fail_at: Callable[[str, int], None]
 ) -> None:
-    story = Story(kind, tmp_path, where)
+    story = RefusedTarget(kind, tmp_path, where)
     story.play()
     fail_at(point, count)
     # Not every way comes by each point as often as that.
@@ -284,7 +282,7 @@ def test_a_crash_at_any_point_around_it_loses_and_doubles_nothing(
     [(Parks(tables=False), TargetModifiedError), (Parks(values=False), ValueRefusedError)],
 )
 def test_a_run_ends_where_the_user_asked_for_that(tmp_path: Path, parks: Parks, error: type[TableRefusedError]) -> None:
-    story = Story("jsonl", tmp_path, "commit", error)
+    story = RefusedTarget("jsonl", tmp_path, "commit", error)
     story.play()
     with pytest.raises(SinkError, match="refuses epoch 2"):
         story.run(parks)
@@ -304,7 +302,7 @@ def subclasses(of: type[TableRefusedError]) -> Iterator[type[TableRefusedError]]
 
 @pytest.mark.parametrize("kind", ["jsonl", "delta-upsert"])
 def test_a_full_disk_is_the_sinks_and_parks_nothing(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    story = Story(kind, tmp_path, "never")
+    story = RefusedTarget(kind, tmp_path, "never")
     story.play()
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "lake"))
     with monkeypatch.context() as patched:
@@ -333,21 +331,3 @@ def test_a_full_disk_is_the_sinks_and_parks_nothing(kind: str, tmp_path: Path, m
 )
 def test_which_errors_of_a_folder_are_the_whole_sinks(cause: Exception, absent: bool) -> None:
     assert is_absent(cause) is absent
-
-
-@pytest.mark.parametrize("way", ["deleted", "made anew"])
-@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog"])
-def test_a_target_that_goes_while_the_run_goes_on_is_parked_at_once(kind: str, way: str, tmp_path: Path) -> None:
-    story = Story(kind, tmp_path, "never")
-    loop = story.world.loop(parking=story.parking())
-    loop.recover()
-    folder = tmp_path / "lake" / "shop" / "items"
-    shutil.rmtree(folder)
-    if way == "made anew":
-        write_deltalake(folder, pa.table({"id": pa.array([1], pa.int64())}))
-    for name in ("shop.orders", "shop.items"):
-        story.world.script.table(name).insert({"id": 10, "name": "late", "qty": 1})
-    commit(loop, story.seal())
-    assert (story.record.epoch, list(story.record.parked), story.told) == (2, ["shop.items"], ["shop.items"])
-    assert len(story.world.rows(story.world.script.table("shop.orders"))) == 6
-    assert (way == "made anew") == DeltaTable.is_deltatable(str(folder))

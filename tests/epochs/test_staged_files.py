@@ -12,7 +12,7 @@ from raycdc.sinks.delta import commits as delta_commits
 from raycdc.sinks.delta import target as delta_target
 from raycdc.sinks.iceberg import target as iceberg_target
 from tests.epochs.sink_world import World, works_of
-from tests.epochs.touched_story import EACH, Story, folder
+from tests.epochs.touched_story import EACH, TouchedTarget, folder
 
 
 def files_of(world: World) -> set[Path]:
@@ -21,7 +21,7 @@ def files_of(world: World) -> set[Path]:
 
 @pytest.mark.parametrize("kind", [*EACH, "delta-tasks-upsert"])
 def test_staged_files_that_a_cleaning_tool_took_are_staged_again(kind: str, tmp_path: Path) -> None:
-    story = Story(kind, tmp_path)
+    story = TouchedTarget(kind, tmp_path)
     story.items.update((2,), name="changed")
     story.items.insert({"id": 50, "name": "new", "qty": 5})
     (work,) = works_of(story.loop, story.world.script.seal())
@@ -33,7 +33,7 @@ def test_staged_files_that_a_cleaning_tool_took_are_staged_again(kind: str, tmp_
     story.world.check()
 
 
-def taking_what_is_staged(story: Story) -> Callable[[str], None]:
+def taking_what_is_staged(story: TouchedTarget) -> Callable[[str], None]:
     """A fail point at which somebody takes the files of rows that came since now, in the middle of a commit."""
     before = files_of(story.world)
 
@@ -49,7 +49,7 @@ def taking_what_is_staged(story: Story) -> Callable[[str], None]:
 def test_a_staged_file_that_is_taken_while_it_is_committed_is_told_by_name(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = Story(kind, tmp_path)
+    story = TouchedTarget(kind, tmp_path)
     take = taking_what_is_staged(story)
     monkeypatch.setattr(delta_target if kind.startswith("delta") else iceberg_target, "reach", take)
     story.goes_on(2)
@@ -61,7 +61,7 @@ def test_a_staged_file_that_is_taken_while_it_is_committed_is_told_by_name(
 def test_a_staged_file_that_is_taken_is_told_by_the_next_start_where_the_commit_died_before_it_looked(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = Story(kind, tmp_path)
+    story = TouchedTarget(kind, tmp_path)
     take = taking_what_is_staged(story)
 
     def take_and_die(point: str) -> None:
@@ -81,7 +81,7 @@ def test_a_staged_file_that_is_taken_is_told_by_the_next_start_where_the_commit_
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_readers_of_all_files_below_a_folder_see_no_staged_rows(kind: str, tmp_path: Path) -> None:
-    story = Story(kind, tmp_path)
+    story = TouchedTarget(kind, tmp_path)
     story.items.update((1,), name="changed")
     works = works_of(story.loop, story.world.script.seal())
     before = set(folder(story.world).rglob(f"*.{kind}"))

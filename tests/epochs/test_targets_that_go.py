@@ -13,7 +13,7 @@ from raycdc.model.evolution.events import CreateTableEvent, TruncateTableEvent
 from raycdc.sinks.delta.log_inspection import LogWatch, Losses
 from raycdc.sinks.delta.table import DeltaTarget
 from tests.epochs.sink_world import works_of
-from tests.epochs.touched_story import Story, folder
+from tests.epochs.touched_story import TouchedTarget, folder
 
 
 @pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog", "delta-tasks-upsert"])
@@ -22,7 +22,7 @@ from tests.epochs.touched_story import Story, folder
 def test_a_delta_table_that_goes_while_it_is_committed_is_parked_alone(
     kind: str, what: str, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = Story(kind, tmp_path)
+    story = TouchedTarget(kind, tmp_path)
     log = folder(story.world) / "_delta_log"
     taken: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Targets that others touch: what they do is noticed, and the table parked, or harmless. The manual lists it.
+"""Targets that others touch: stories beyond the table of `test_other_writers`, above all of what must survive.
 
 `test_staged_files` has files that are not part of a target yet, `test_demanding_targets` tables with demands of rows.
 """
@@ -14,40 +14,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema, write_deltalake
-from pyiceberg.table import Table
-from pyiceberg.types import StringType
+from deltalake import DeltaTable
 
 from raycdc.cli.entry import main
 from raycdc.delivery.targets.parked_targets import ParkingPolicy
 from raycdc.errors import ExitCode, ParkReason, SinkError, StateError, TargetDroppedError
 from raycdc.model.evolution.events import CreateTableEvent, DropColumnEvent, DropTableEvent, TruncateTableEvent
 from raycdc.sinks.delta import commits as delta_commits
-from raycdc.sinks.iceberg.catalog import HadoopCatalog
-from raycdc.sinks.iceberg.snapshot_lineage import CONFIRMED
 from raycdc.sinks.lakes.statistics import for_table
 from raycdc.state.store import CheckpointStore
+from tests.epochs.deeds import delta_delete, delta_made_again, delta_note, delta_overwrite, iceberg_note
 from tests.epochs.sink_world import World, commit, new_world, works_of
-from tests.epochs.touched_story import EACH, LAKES, Story, folder
-
-ICEBERGS = ("iceberg-upsert", "iceberg-partitioned-upsert")
+from tests.epochs.touched_story import EACH, LAKES, TouchedTarget, folder
 
 
 def add_note(world: World) -> None:
-    """Somebody adds a column to the target of shop.items, and gives all rows a value there."""
-    if world.kind.startswith("delta"):
-        delta = DeltaTable(str(folder(world)))
-        delta.alter.add_columns([*Schema.from_arrow(pa.schema([("note", pa.string())])).fields])
-        DeltaTable(str(folder(world))).update({"note": "'theirs ' || CAST(id AS VARCHAR)"})
-        return
-    table = HadoopCatalog("raycdc", world.root / "lake").load_table(("shop", "items"))
-    with table.update_schema() as update:
-        update.add_column("note", StringType())
-    rows = table.scan().to_arrow()
-    notes = pa.array([f"theirs {number}" for number in rows.column("id").to_pylist()])
-    table.overwrite(rows.set_column(rows.schema.get_field_index("note"), "note", notes))
+    """Another writer adds a column to the target of shop.items, and gives all rows a value there."""
+    (delta_note if world.kind.startswith("delta") else iceberg_note)(world)
 
 
 def notes_of(world: World) -> dict[int, str | None]:
@@ -138,18 +122,6 @@ def test_a_column_of_others_stays_when_a_table_begins_again_without_some_of_its_
     assert world.rows(items) == [{"id": 2, "qty": 2, "note": None}]
 
 
-def made_anew(world: World) -> None:
-    """Somebody deletes the Delta table and makes another one, with a row and more versions than there were."""
-    path = folder(world)
-    schema = DeltaTable(str(path)).schema()
-    shutil.rmtree(path)
-    DeltaTable.create(str(path), schema)
-    for number in range(6):
-        row = {"id": 100 + number, "name": "theirs", "qty": 1}
-        rows = pa.Table.from_pylist([row], schema=pa.schema(schema.to_arrow()))
-        write_deltalake(str(path), rows, mode="append")
-
-
 @pytest.mark.parametrize("runs", [True, False])
 @pytest.mark.parametrize(
     ("kind", "left_out"),
@@ -186,33 +158,18 @@ def test_a_target_that_was_deleted_is_missed_where_its_rows_were_to_outlive_thei
     assert list(record.parked) == ["shop.orders"]
 
 
-@pytest.mark.parametrize("kind", ["delta-upsert", "delta-tasks-upsert"])
-def test_a_delta_table_made_anew_under_a_running_pipeline_is_parked(kind: str, tmp_path: Path) -> None:
-    story = Story(kind, tmp_path)
-    story.goes_on(1)
-    made_anew(story.world)
-    theirs = story.world.rows(story.items)
-    story.goes_on(2)
-    assert story.parked is not None
-    assert (story.parked.reason, "made it anew" in story.parked.text) == (ParkReason.MISSING, True)
-    assert story.world.rows(story.items) == theirs
-    story.starts_again(3)
-    assert story.parked is not None
-    assert story.world.rows(story.items) == theirs
-
-
 def test_a_delta_table_made_anew_between_look_and_commit_is_not_believed_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit lands in the other table then; it says for which one it was."""
-    story = Story("delta-changelog", tmp_path)
+    story = TouchedTarget("delta-changelog", tmp_path)
     story.goes_on(1)
     pending = [True]
 
     def others_first(*arguments: Any) -> str:
         if pending:
             pending.pop()
-            made_anew(story.world)
+            delta_made_again(story.world)
         return for_table(*arguments)
 
     monkeypatch.setattr(delta_commits, "for_table", others_first)
@@ -224,60 +181,6 @@ def test_a_delta_table_made_anew_between_look_and_commit_is_not_believed_at_the_
         fresh.committed(story.items.id)
     story.starts_again(3)
     assert story.parked is not None
-
-
-def delete_rows(world: World) -> None:
-    DeltaTable(str(folder(world))).delete("id = 3")
-
-
-def overwrite_rows(world: World) -> None:
-    table = DeltaTable(str(folder(world)))
-    write_deltalake(table, table.to_pyarrow_table(), mode="overwrite")
-
-
-def restore_before(world: World) -> None:
-    table = DeltaTable(str(folder(world)))
-    table.restore(table.version() - 1)
-
-
-def update_rows(world: World) -> None:
-    """Somebody changes a row: there are as many as before."""
-    DeltaTable(str(folder(world))).update({"name": "'theirs'"}, predicate="id = 3")
-
-
-def update_beside_a_note(world: World) -> None:
-    """Somebody has a column of their own in the table, and changes one of the pipeline's."""
-    add_note(world)
-    update_rows(world)
-
-
-@pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
-@pytest.mark.parametrize("cause", [update_rows, update_beside_a_note])
-def test_rows_that_another_writer_changes_in_a_delta_table_are_noticed(
-    cause: Callable[[World], None], running: bool, tmp_path: Path
-) -> None:
-    story = Story("delta-upsert", tmp_path)
-    story.goes_on(1)
-    version = DeltaTable(str(folder(story.world))).version()
-    cause(story.world)
-    (story.goes_on if running else story.starts_again)(2)
-    assert story.parked is not None
-    assert (story.parked.reason, "changed them (UPDATE)" in story.parked.text) == (ParkReason.MODIFIED, True)
-    DeltaTable(str(folder(story.world))).restore(version)
-    story.is_read_anew()
-
-
-@pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
-@pytest.mark.parametrize("cause", [delete_rows, overwrite_rows, restore_before])
-def test_rows_that_another_writer_takes_from_a_delta_table_are_noticed(
-    cause: Callable[[World], None], running: bool, tmp_path: Path
-) -> None:
-    story = Story("delta-upsert", tmp_path)
-    story.goes_on(1)
-    cause(story.world)
-    (story.goes_on if running else story.starts_again)(2)
-    assert story.parked is not None
-    assert story.parked.reason is (ParkReason.MISSING if cause is restore_before else ParkReason.MODIFIED)
 
 
 def of_generated_tables(root: Path, *tables: str) -> tuple[Path, Path, Path]:
@@ -303,7 +206,7 @@ write = "upsert"
     return config, lake, state
 
 
-@pytest.mark.parametrize("cause", [delete_rows, overwrite_rows])
+@pytest.mark.parametrize("cause", [delta_delete, delta_overwrite])
 def test_the_only_table_of_a_pipeline_is_parked_when_others_took_rows_from_it(
     cause: Callable[[Any], None], tmp_path: Path
 ) -> None:
@@ -345,138 +248,9 @@ def test_several_tables_that_all_fail_end_the_run_and_go_on_once_their_one_cause
     assert not record.parked
 
 
-def require_harmless(story: Story, cause: Callable[[World], None], *, running: bool) -> None:
-    """The target is not parked for `cause`, between epochs of a run or between runs, and has our rows."""
-    story.goes_on(1)
-    cause(story.world)
-    (story.goes_on if running else story.starts_again)(2)
-    assert story.parked is None
-    found = {row["id"]: row["name"] for row in story.world.rows(story.items) if row["id"] < 50}
-    assert found == {1: "changed", 2: "changed", 3: "read", 4: "read"}
-
-
-def restore_ours(world: World) -> None:
-    """Rows were deleted, and are back by a RESTORE to the last version of the pipeline."""
-    version = DeltaTable(str(folder(world))).version()
-    delete_rows(world)
-    DeltaTable(str(folder(world))).restore(version)
-
-
-def update_and_restore(world: World) -> None:
-    version = DeltaTable(str(folder(world))).version()
-    update_rows(world)
-    DeltaTable(str(folder(world))).restore(version)
-
-
-def compact(world: World) -> None:
-    DeltaTable(str(folder(world))).optimize.compact()
-
-
-def vacuum(world: World) -> None:
-    DeltaTable(str(folder(world))).vacuum(0, dry_run=False, enforce_retention_duration=False)
-
-
-def append_row(world: World) -> None:
-    rows = pa.table({"id": [50], "name": ["theirs"], "qty": pa.array([1], pa.int32())})
-    write_deltalake(str(folder(world)), rows, mode="append")
-
-
-@pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
-@pytest.mark.parametrize("cause", [restore_ours, update_and_restore, compact, vacuum, append_row, add_note])
-def test_whatever_takes_no_rows_from_a_delta_table_is_harmless(
-    cause: Callable[[World], None], running: bool, tmp_path: Path
-) -> None:
-    require_harmless(Story("delta-upsert", tmp_path), cause, running=running)
-
-
-def iceberg(world: World) -> Table:
-    return HadoopCatalog("raycdc", world.root / "lake").load_table(("shop", "items"))
-
-
-def iceberg_rewrite(world: World, change: Callable[[pa.Table], pa.Table]) -> None:
-    """As an engine with copy-on-write does it: the files go, and others come, in one snapshot or two."""
-    table = iceberg(world)
-    table.overwrite(change(table.scan().to_arrow()))
-
-
-def iceberg_delete(world: World) -> None:
-    iceberg(world).delete("id = 3")
-
-
-def iceberg_update(world: World) -> None:
-    names = pa.array(["theirs"] * 4)
-    iceberg_rewrite(world, lambda rows: rows.set_column(rows.schema.get_field_index("name"), "name", names))
-
-
-def iceberg_overwrite(world: World) -> None:
-    """With fewer rows than there were, and others."""
-    iceberg_rewrite(world, lambda rows: rows.slice(0, 1))
-
-
-def iceberg_delete_and_expire(world: World) -> None:
-    """The snapshot that tells is gone, with what it led from."""
-    iceberg_delete(world)
-    append_to_iceberg(world)
-    table = iceberg(world)
-    head = table.metadata.current_snapshot_id
-    others = [snapshot.snapshot_id for snapshot in table.snapshots() if snapshot.snapshot_id != head]
-    table.maintenance.expire_snapshots().by_ids(others).commit()
-
-
-def append_to_iceberg(world: World) -> None:
-    table = iceberg(world)
-    row = {"id": 50, "name": "theirs", "qty": 1}
-    table.append(pa.Table.from_pylist([row], schema=pa.schema([(f.name, f.type) for f in table.schema().as_arrow()])))
-
-
-def compact_iceberg(world: World) -> None:
-    iceberg_rewrite(world, lambda rows: rows)
-
-
-def delete_and_roll_back(world: World) -> None:
-    ours = iceberg(world).metadata.current_snapshot_id
-    assert ours is not None
-    iceberg_delete(world)
-    iceberg(world).manage_snapshots().rollback_to_snapshot(ours).commit()
-
-
-def delete_what_others_added(world: World) -> None:
-    append_to_iceberg(world)
-    iceberg(world).delete("id = 50")
-
-
-@pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
-@pytest.mark.parametrize("cause", [iceberg_delete, iceberg_update, iceberg_overwrite, iceberg_delete_and_expire])
-def test_rows_that_another_writer_takes_from_an_iceberg_table_or_changes_are_noticed(
-    cause: Callable[[World], None], running: bool, tmp_path: Path
-) -> None:
-    story = Story("iceberg-upsert", tmp_path)
-    story.goes_on(1)
-    cause(story.world)
-    theirs = story.world.rows(story.items)
-    (story.goes_on if running else story.starts_again)(2)
-    assert story.parked is not None
-    assert (story.parked.reason, "deleted, changed or overwrote" in story.parked.text) == (ParkReason.MODIFIED, True)
-    assert story.world.rows(story.items) == theirs
-    with iceberg(story.world).transaction() as transaction:
-        head = iceberg(story.world).metadata.current_snapshot_id
-        transaction.set_properties({CONFIRMED: str(head)})
-    story.is_read_anew()
-
-
-@pytest.mark.parametrize("running", [True, False], ids=["running", "between runs"])
-@pytest.mark.parametrize(
-    "cause", [compact_iceberg, append_to_iceberg, delete_and_roll_back, delete_what_others_added, add_note]
-)
-def test_whatever_takes_no_rows_from_an_iceberg_table_is_harmless(
-    cause: Callable[[World], None], running: bool, tmp_path: Path
-) -> None:
-    require_harmless(Story("iceberg-upsert", tmp_path), cause, running=running)
-
-
 @pytest.mark.parametrize("kind", EACH)
 def test_a_pipeline_whose_target_another_one_replaced_writes_no_more(kind: str, tmp_path: Path) -> None:
-    first = Story(kind, tmp_path / "first")
+    first = TouchedTarget(kind, tmp_path / "first")
     first.goes_on(1)
     (tmp_path / "second").mkdir()
     (tmp_path / "second" / "lake").symlink_to(tmp_path / "first" / "lake")
@@ -503,7 +277,7 @@ def test_a_pipeline_whose_target_another_one_replaced_writes_no_more(kind: str, 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_files_that_another_pipeline_replaced_are_noticed_before_any_is_written(kind: str, tmp_path: Path) -> None:
     """Another look is there where a file is made visible; a table without changes has none."""
-    first = Story(kind, tmp_path)
+    first = TouchedTarget(kind, tmp_path)
     first.goes_on(1)
     records = folder(first.world) / "_raycdc"
     (writer,) = records.glob("writer-*.json")
@@ -547,16 +321,3 @@ def test_a_truncation_at_the_source_takes_no_rows_of_others_from_an_adopted_targ
     sink.apply_schema(work)
     sink.commit(work, sink.stage([work])[work.target])
     assert {row["id"] for row in world.rows(items)} == {20}
-
-
-@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_a_loader_may_take_each_file_of_rows_away(kind: str, tmp_path: Path) -> None:
-    story = Story(kind, tmp_path)
-    story.goes_on(1)
-    files = [path for path in folder(story.world).iterdir() if path.is_file()]
-    assert len(files) == 2
-    for path in files:
-        path.unlink()
-    story.starts_again(2)
-    assert story.parked is None
-    assert [row["id"] for row in story.world.rows(story.items)] == [2, 2]

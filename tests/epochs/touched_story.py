@@ -23,7 +23,7 @@ def folder(world: World) -> Path:
     return world.root / "lake" / "shop" / "items"
 
 
-class Story:
+class TouchedTarget:
     """Two tables in a sink whose driver goes on, while somebody touches the target of shop.items."""
 
     def __init__(self, kind: str, root: Path) -> None:

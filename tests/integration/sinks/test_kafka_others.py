@@ -62,29 +62,6 @@ def committed_by_hand(world: World, target: KafkaTarget, offset: int, note: Mapp
     done.result(120)
 
 
-def test_a_topic_made_anew_under_a_running_pipeline_is_noticed(world: World) -> None:
-    sink = world.sink()
-    epoch(world, 1, final=True)
-    world.loop(sink).run()
-    made_anew(world)
-    epoch(world, 100, final=True)
-    with pytest.raises(
-        TargetDroppedError, match=r"held epoch 1 and now holds nothing of this pipeline: it was deleted"
-    ):
-        world.loop(sink).run()
-    assert world.rows(orders(world)) == []
-
-
-def test_a_topic_made_anew_between_runs_is_noticed(world: World) -> None:
-    epoch(world, 1, final=True)
-    world.loop().run()
-    made_anew(world)
-    epoch(world, 100, final=True)
-    with pytest.raises(SinkError, match=world.topic(orders(world)).partition(".")[2]):
-        world.restart()
-    assert world.rows(orders(world)) == []
-
-
 def test_a_record_of_another_topic_of_this_name_is_not_believed(world: World) -> None:
     """Who loses the race: the topic is made anew between the record and the messages of one transaction."""
     sink = world.sink()

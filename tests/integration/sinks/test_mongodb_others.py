@@ -9,8 +9,7 @@ import pytest
 from pymongo.errors import ServerSelectionTimeoutError
 
 from raycdc.clients.mongodb import SELECTION_TIMEOUT_MS
-from raycdc.errors import KeyRefusedError, SinkUnavailableError, TargetExistsError, TargetModifiedError
-from raycdc.sandbox.servers import MongoDbServer
+from raycdc.errors import KeyRefusedError, SinkUnavailableError, TargetExistsError
 from raycdc.sinks.mongodb.server import Server
 from tests.integration.sinks.others_story import OthersStory
 
@@ -21,7 +20,7 @@ SECRET = 918273645
 KINDS = pytest.mark.parametrize("kind", ["mongodb-upsert", "mongodb-parts-upsert"])
 
 
-class Story(OthersStory):
+class OthersCollection(OthersStory):
     """On a collection."""
 
     def collection(self, do: Any) -> Any:
@@ -37,7 +36,7 @@ class Story(OthersStory):
 def test_unique_values_that_documents_exchange_within_an_epoch_arrive(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    story = Story(request, kind, tmp_path)
+    story = OthersCollection(request, kind, tmp_path)
     story.seal((1, 1, 1), (2, 2, 2), (3, 3, 3))
     story.run()
     story.collection(lambda found: found.create_index("b", unique=True))
@@ -47,24 +46,8 @@ def test_unique_values_that_documents_exchange_within_an_epoch_arrive(
 
 
 @KINDS
-def test_a_unique_index_that_the_rows_do_not_keep_concerns_the_one_collection(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
-) -> None:
-    story = Story(request, kind, tmp_path)
-    story.seal((1, 1, 1))
-    story.run()
-    story.collection(lambda found: found.create_index("b", unique=True, name="theirs"))
-    story.seal((2, 2, 1))
-    with pytest.raises(KeyRefusedError, match=r"shop\.t.*E11000"):
-        story.run()
-    story.collection(lambda found: found.drop_index("theirs"))
-    story.run()
-    story.world.check()
-
-
-@KINDS
 def test_fields_of_others_are_never_taken_out(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
-    story = Story(request, kind, tmp_path)
+    story = OthersCollection(request, kind, tmp_path)
     story.collection(lambda found: found.insert_many([{"_id": n, "id": n, "b": n, "theirs": n} for n in (1, 2)]))
     story.seal((1, 1, 1), (2, 2, 2))
     story.run(on_existing="merge")
@@ -83,7 +66,7 @@ def test_fields_of_others_are_never_taken_out(request: pytest.FixtureRequest, tm
 def test_emptying_the_source_spares_the_documents_of_others(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    story = Story(request, kind, tmp_path)
+    story = OthersCollection(request, kind, tmp_path)
     story.collection(lambda found: found.insert_one({"_id": 100, "id": 100, "a": 1, "b": 1}))
     story.seal((1, 1, 1))
     story.run(on_existing="merge")
@@ -100,35 +83,11 @@ def test_emptying_the_source_spares_the_documents_of_others(
     story.world.check()
 
 
-@KINDS
-def test_a_right_that_is_taken_away_is_named_with_its_grant_and_without_the_keys_of_rows(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
-) -> None:
-    story = Story(request, kind, tmp_path)
-    story.seal((1, 1, 1))
-    story.run()
-    server = story.world.mongodb
-    if not isinstance(server, MongoDbServer):
-        pytest.skip("Roles are for whoever has this server.")
-    # The server quotes the command that its user may not give, and so a query's keys.
-    server.deny("shop.t", ("find", "insert", "update", "delete"))
-    story.seal((SECRET, 2, 2))
-    with pytest.raises(
-        TargetModifiedError, match=r"not authorized on shop to execute command \w+\. Grant it, as with"
-    ) as told:
-        story.run()
-    server.unfail()
-    assert 'role: "readWrite", db: "shop"' in str(told.value)
-    assert str(SECRET) not in str(told.value)
-    story.run()
-    story.world.check()
-
-
 def test_a_server_that_goes_away_in_a_transaction_is_told_at_once(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """And not when the driver, which asks again by itself, has lost its patience."""
-    story = Story(request, "mongodb-upsert", tmp_path)
+    story = OthersCollection(request, "mongodb-upsert", tmp_path)
     assert story.world.mongodb is not None
     asked: list[None] = []
 

@@ -1,6 +1,6 @@
 """What the suite that each sink is held to plays of others at a target, for servers: they restore, alter, rename it.
 
-`tests.epochs` plays the other stories into servers, and `test_touched_cells` more of what others do there.
+`tests.epochs` plays the other stories into servers, and more of what others do there (`test_other_writers`).
 """
 
 from __future__ import annotations

@@ -32,58 +32,30 @@ from pathlib import Path
 from typing import Any
 
 from raycdc.config import PipelineConfig, PipelineOptions, SinkConfig, SourceConfig
-from raycdc.core.activity import ActivityTracker, Stage
-from raycdc.delivery.epoch_loop import EpochLoop, request_resnapshot
-from raycdc.delivery.ports import EpochPorts, Routing
-from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy, parks_of
-from raycdc.driver.command_queue import CommandQueue
+from raycdc.delivery.epoch_loop import EpochLoop
 from raycdc.driver.consumer import Epoch, Ledger
 from raycdc.driver.data_side import DataSide, bad_records
-from raycdc.driver.engine_promotion import (
-    EnginePromotion,
-    EnginesDue,
-    EnginesNow,
-    PromotableLauncher,
-    PromotionState,
-    RunBeginning,
-)
 from raycdc.driver.fitting import proving_target
-from raycdc.driver.leadership import Leadership, StoppedWaitingError, take
-from raycdc.driver.live_commands import POLL_S, POLL_STORE_S, LiveCommands, command_rules
+from raycdc.driver.leadership import Leadership, StoppedWaitingError, acquire
+from raycdc.driver.live_commands import RunCommands
 from raycdc.driver.resolve import OutputMode, ResolvedRun, resolve, take_up
-from raycdc.driver.source_side import SourceSide, copies_of, handed_launcher, job_spec, new_launcher, new_supervisor
+from raycdc.driver.source_side import SourceSide, job_spec, new_launcher
 from raycdc.driver.start_retry import StartRetry
 from raycdc.driver.startup_checks import Start, begin, no_order, order_by
 from raycdc.errors import ClusterLostError, ConfigError, ExitCode, RaycdcError, SegmentUnavailableError, StateError
-from raycdc.model.engines import EngineName
 from raycdc.model.rules.until import Until
-from raycdc.observe.events import Commanded, Failed, Listener
+from raycdc.observe.events import Failed, Listener
 from raycdc.observe.events.log_file import LogFile
 from raycdc.observe.notify.notifier import Notifier
-from raycdc.observe.status import RunProcess, RunStatus, StatusKeeper
+from raycdc.observe.status import RunStatus, StatusKeeper
 from raycdc.observe.status.progress import ProgressReporter
-from raycdc.observe.tracing.traced import traced
-from raycdc.observe.watch.run_reports import (
-    NewTables,
-    PhaseReporter,
-    Recoveries,
-    phases_at,
-    refused_by_targets,
-    watching_stores,
-)
-from raycdc.observe.watch.watchdog import Watchdog
-from raycdc.runtime.launcher import JobSpec, Launcher
+from raycdc.observe.watch.run_reports import RunReports
 from raycdc.runtime.restarts import ProcessEnd, RestartBudget
 from raycdc.runtime.supervisor import Supervisor
 from raycdc.server.service import ControlService
-from raycdc.source.selection import known_tables
-from raycdc.source.tables.table_requests import complain_of_parked, requests_of
-from raycdc.spark.lifecycle import SparkThread, activity, new_session
-from raycdc.state.bad_row_counts import bad_rows
-from raycdc.state.drivers.driver_generation import DriverGeneration
+from raycdc.source.tables.table_requests import complain_of_parked
 from raycdc.state.drivers.holder import RunEnd
 from raycdc.state.full_changelog import FullBy
-from raycdc.state.location import state_of
 from raycdc.state.store import CheckpointStore
 
 #: How often progress is reported, in seconds.
@@ -106,9 +78,16 @@ class _Run:
     def store(self) -> CheckpointStore:
         return self.leadership.store
 
-    @property
-    def term(self) -> DriverGeneration:
-        return self.leadership.term
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """The parts of a run that has recovered. `ends_by_itself`: it need not be stopped."""
+
+    source_side: SourceSide
+    loop: EpochLoop
+    reports: RunReports
+    commands: RunCommands
+    ends_by_itself: bool
 
 
 class Pipeline:
@@ -140,7 +119,7 @@ class Pipeline:
         self._lock = threading.RLock()
         self._supervisor: Supervisor | None = None
         self._stopping = threading.Event()
-        self._keeper = self._keep_status(local=False)
+        self._keeper = StatusKeeper.of(config, local=False)
 
     @classmethod
     def from_config(cls, config: PipelineConfig) -> Pipeline:
@@ -169,7 +148,7 @@ class Pipeline:
         """
         local = local or self.config.is_local
         log = LogFile(self.config.logging, self.config.pipeline.name)
-        keeper = self._keep_status(local=local)
+        keeper = self._keeper = StatusKeeper.of(self.config, local=local)
         notifier = Notifier(self.config, keeper)
         control = ControlService(self.config, keeper, show_page=show_page)
         listeners = {
@@ -215,10 +194,10 @@ class Pipeline:
         with self._one_run(start, reporter, standby=standby, begun=begun) as run:
             control.take(run.leadership, reporter.warning)
             run.stack.callback(control.close)
-            ended = self._commit_all(run, start, planned)
-            last, record = (run.store.last_manifest(), run.store.last_commit()) if ended else (None, None)
+            self._commit_all(run, start, planned)
             stopped, complaint = self._stopping.is_set(), None
             if not stopped:
+                last, record = run.store.last_manifest(), run.store.last_commit()
                 try:
                     complain_of_parked(last, record, selects=self.config.source.captures)
                 except RaycdcError as error:
@@ -233,15 +212,6 @@ class Pipeline:
     def status(self) -> RunStatus:
         """Return the status of the current run, or the final status of the last one. May be called from any thread."""
         return self._keeper.status
-
-    def _keep_status(self, *, local: bool) -> StatusKeeper:
-        """A new run's status, from now on."""
-        sink = self.config.sink
-        run = RunProcess.here(
-            self.config.pipeline.name, f"{sink.type} {sink.store or sink.folder}".strip(), local=local
-        )
-        self._keeper = StatusKeeper(run)
-        return self._keeper
 
     def stop(self) -> None:
         """Seal and commit the rows read so far, then let `run` return.
@@ -277,7 +247,7 @@ class Pipeline:
         for section, entries in {**sections, "mask": config.masks}.items():
             if entries:
                 raise ConfigError(f"{section}: epochs for a sink of one's own have the source's tables; leave it out.")
-        keeper = self._keep_status(local=local)
+        keeper = self._keeper = StatusKeeper.of(config, local=local)
         silent = ProgressReporter({}, keeper)
         start = Start(config, local, has_sink=False, asked=_end_of(until))
         with _ending(keeper), self._one_run(start, silent) as run:
@@ -295,18 +265,18 @@ class Pipeline:
             spec = replace(job_spec(resolved, store), copies=None)
             at_once = in_flight_max or spec.settings.in_flight_max
             spec = replace(spec, settings=replace(spec.settings, in_flight_max=at_once, hand_taken=True))
-            CommandQueue(store).judge_rows(command_rules(config, resolved.require_rows))
-            store.sweep_spool()
-            sealed_before = store.next_epoch() - 1
+            RunCommands(resolved, store, silent.notify).judge_rows()
             launcher = new_launcher(config, spec, store, local=local, reporter=silent)
             run.stack.callback(launcher.close)
-            launcher.sweep(store.needed_segments())
+            source_side = SourceSide(config, store, silent, spec, launcher)
+            source_side.sweep()
+            sealed_before = store.next_epoch() - 1
             yield Ledger(
                 store,
-                self._supervised(run, run.stack, launcher, {}),
+                self._supervised(run, run.stack, source_side),
                 bad_records(config, store),
-                access=lambda: spec.access.as_of(launcher.flights()),
-                generation=run.term.generation,
+                access=source_side.access,
+                generation=run.leadership.term.generation,
                 sealed_before=sealed_before,
             )
 
@@ -328,10 +298,7 @@ class Pipeline:
             with ExitStack() as stack:
                 begin(start)
                 begun()
-                stack.enter_context(watching_stores(reporter.warning))
-                options = self.config.pipeline
-                store = CheckpointStore(state_of(self.config), pipeline=options.name)
-                leadership = take(stack, store, reporter, standby=standby, stopping=self._stopping)
+                leadership = acquire(stack, self.config, reporter, standby=standby, stopping=self._stopping)
                 try:
                     yield _Run(stack, leadership, reporter)
                     leadership.ends(RunEnd.now(ExitCode.DONE))
@@ -347,164 +314,74 @@ class Pipeline:
                 self._supervisor = None
                 self._stopping.clear()
 
-    def _stopped_early(self) -> bool:
-        return self._stopping.is_set()
+    def _require_going(self) -> None:
+        """Raise `StoppedWaitingError` if the run is to stop, before it has readers."""
+        if self._stopping.is_set():
+            raise StoppedWaitingError
 
-    def _commit_all(self, run: _Run, start: Start, planned: ResolvedRun | None) -> bool:
-        """Start everything and commit epochs to the end; False where a stop came before there were readers."""
-        config, store, reporter, local = self.config, run.store, run.reporter, start.local
+    def _commit_all(self, run: _Run, start: Start, planned: ResolvedRun | None) -> None:
+        """Start everything, and commit epochs to the end. `StoppedWaitingError` if a stop came before readers did."""
+        config, store, stack, reporter = self.config, run.store, run.stack, run.reporter
         output_mode = OutputMode.SINK if self._has_sink else OutputMode.HAND
         patiently = StartRetry(run.leadership, reporter.warning, self._stopping)
         again = partial(resolve, start, store, warn=patiently.warning, output_mode=output_mode, planned=planned)
         resolved = patiently(again)
         take_up(resolved)
-        if self._stopped_early():
-            return False
-        spec = job_spec(resolved, store)
-        begins = RunBeginning.of(config, local=local)
-        waits = begins is RunBeginning.ON_ENGINES
-        reporter.starting(begins.text(config))
-        spark = None
-        if begins is not RunBeginning.LOCAL:
-            session = partial(new_session, config.spark, store.path, config.sink.type)
-            spark = SparkThread(session, at_once=waits, warn=reporter.warning)
-            run.stack.callback(spark.end)
-        reporter.engines = EnginesNow(config, begins, spark).now
-        if spark is not None and begins is RunBeginning.HERE:
-            launcher: Launcher = handed_launcher(config, spec, store, spark, reporter=reporter)
-        else:
-            # In this thread: Ray's processes die with the thread that started them.
-            launcher = new_launcher(config, spec, store, local=local, reporter=reporter)
-        run.stack.callback(launcher.close)
-        if spark is not None:
-            run.stack.callback(spark.begin_end)
-            if waits:
-                spark.session()
-        if self._stopped_early():
-            return False
-        if spark is not None and waits:
-            spark.warm_up()
-        reporter.starting("asking the sink what it holds")
-        data = DataSide(resolved, store, spec.access, spark)
-        watchdog = Watchdog(config.pipeline.watchdog.total_seconds(), reporter.notify, reporter.hearers.moved)
-        watchdog.tracker.around = partial(activity, spark)
-        run.stack.enter_context(watchdog.watching())
-        reporter.hearers.on_status.append(watchdog.heard)
-        reporter.hearers.on_asking.append(watchdog.asked)
-        if spark is not None and not config.spark.is_here:
-            from raycdc.spark.executors import probe  # Only here, because most runs have no executors elsewhere.
-
-            reporter.starting("asking an executor of Spark to read rows")
-            with watchdog.tracker.doing(Stage.OPEN, "waits for an executor of Spark that reads rows from here"):
-                probe(spark.session(), store.spool, spec.access.as_of(launcher.flights()))
-        routing = data.open(run.stack, reporter.warning, patiently=patiently, tracker=watchdog.tracker)
-        self._commit_epochs(run, resolved, routing, spec, launcher, tracker=watchdog.tracker)
-        return True
-
-    def _commit_epochs(
-        self,
-        run: _Run,
-        resolved: ResolvedRun,
-        routing: Routing,
-        spec: JobSpec,
-        launcher: Launcher,
-        *,
-        tracker: ActivityTracker,
-    ) -> None:
-        """Recover, then run the source side and the epoch loop together."""
-        store, reporter = run.store, run.reporter
-        source_side = SourceSide(store, reporter)
-        ports = EpochPorts(
-            generation=run.term.generation,
-            read_by=source_side.readers.get,
-            next_sealed=source_side.next_sealed,
-            on_committed=source_side.committed,
-            access=lambda: spec.access.as_of(launcher.flights()),
-            copies=spec.copies,
-            routing=routing,
-            tracker=tracker,
-            request_resnapshot=partial(request_resnapshot, store, reporter.warning),
-            parking=ParkingPolicy(
-                parks_of(self.config.pipeline),
-                on_parked=source_side.parked,
-                on_bad_rows=reporter.warning,
-                follows=self.config.source.captures,
-                waiting=SinkOutagePolicy(self.config.sink.folder, reporter.warning),
-            ),
+        self._require_going()
+        source_side = SourceSide.open(stack, resolved, store, reporter)
+        self._require_going()
+        stalled_after_s = config.pipeline.watchdog.total_seconds()
+        reports = RunReports.open(stack, store, reporter, run.leadership.before, stalled_after_s=stalled_after_s)
+        data = DataSide(resolved, store, source_side)
+        loop = data.open_loop(stack, run.leadership, reporter, patiently=patiently, tracker=reports.tracker)
+        with proving_target(config, store, resolved.changed, loop.written):
+            reports.recover(loop)
+        commands = RunCommands(resolved, store, reporter.notify)
+        commands.begin()
+        reports.begin(loop.committed)
+        parts = _Parts(
+            source_side=source_side,
+            loop=loop,
+            reports=reports,
+            commands=commands,
+            ends_by_itself=start.until is not None,
         )
-        ports = run.stack.enter_context(traced(self.config, store, ports, reporter))
-        loop = EpochLoop(store, resolved.start.sink, ports)
-        run.leadership.on_lost(lambda _: loop.stop())
-        with proving_target(self.config, store, resolved.changed, loop.written):
-            recoveries, phases = Recoveries(run.leadership.before, reporter.notify), phases_at(store, loop.committed)
-            recoveries.began(loop.recover())
-        for answer in CommandQueue(store).begin(command_rules(self.config, resolved.require_rows)):
-            reporter.notify(Commanded(answer))
-        last = store.last_manifest()
-        # The start itself reports the tables that have requests, so they count as known here.
-        known = None if last is None else known_tables(last) | requests_of(store).tables.keys()
-        reporter.hearers.on_status.append(NewTables(known, reporter.notify).heard)
-        table_states = PhaseReporter(phases, reporter.notify, refused_by_targets(store.last_commit()))
-        reporter.hearers.on_parked.append(table_states.parked)
-        reporter.hearers.on_status.extend([recoveries.heard, table_states.heard])
-        reporter.bad_rows(bad_rows(store, loop.committed))
+        self._follow_through_losses(run, parts)
+
+    def _follow_through_losses(self, run: _Run, parts: _Parts) -> None:
+        """Run all parts to the end. A private Ray that is lost is started again."""
         losses = RestartBudget()
         while True:
             losses.started(time.monotonic())
             try:
-                self._follow(run, resolved, loop, launcher, source_side, recoveries)
-                table_states.ended()
+                self._follow(run, parts)
+                parts.reports.ended()
                 return
             except ClusterLostError as lost:
-                source_side.supervisor = self._supervisor = None
+                self._supervisor = None
                 pause_s = losses.pause_after(ProcessEnd.of(lost), time.monotonic())
-                if pause_s is None or self._stopped_early() or not launcher.renew():
+                if pause_s is None or self._stopping.is_set() or not parts.source_side.renew():
                     raise
-                reporter.warning(f"{lost.what} {NEW_RAY}")
+                run.reporter.warning(f"{lost.what} {NEW_RAY}")
                 why = lost.what
             threading.Event().wait(pause_s)
-            recoveries.went_on("cluster", why, loop.recover())
+            parts.reports.went_on("cluster", why, parts.loop.recover())
 
-    def _follow(
-        self,
-        run: _Run,
-        resolved: ResolvedRun,
-        loop: EpochLoop,
-        launcher: Launcher,
-        source_side: SourceSide,
-        recoveries: Recoveries,
-    ) -> None:
+    def _follow(self, run: _Run, parts: _Parts) -> None:
         """Run the source side together with the recovered epoch loop until the run ends."""
-        run.store.sweep_spool()
-        needed = run.store.needed_segments()
-        launcher.sweep(needed)
-        if (copies := copies_of(self.config, run.store)) is not None:
-            copies.sweep(needed)
-        run.reporter.starting("starting the coordinator and its readers")
+        source_side, reporter = parts.source_side, run.reporter
+        source_side.sweep()
+        reporter.starting("starting the coordinator and its readers")
         with ExitStack() as stack:
-            supervisor = source_side.supervisor = self._supervised(run, stack, launcher, source_side.readers)
-            stack.enter_context(run.reporter.watching(supervisor.status, every_s=PROGRESS_S))
-            commands = LiveCommands(
-                CommandQueue(run.store),
-                command_rules(self.config, resolved.require_rows),
-                supervisor,
-                notify=lambda answer: run.reporter.notify(Commanded(answer)),
-                every_s=POLL_STORE_S if run.store.location.on_store else POLL_S,
-            )
-            stack.callback(commands.close)
-            if isinstance(launcher, PromotableLauncher) and launcher.in_process:
-                asked, due = PromotionState.of(run.store), EnginesDue(ends_by_itself=resolved.start.until is not None)
-                promote = EnginePromotion(launcher, supervisor, asked, notify=run.reporter.notify, due=due)
-                stack.callback(promote.close)
-            _run_through_losses(loop, supervisor, run.reporter, recoveries)
+            supervisor = self._supervised(run, stack, source_side)
+            stack.enter_context(reporter.watching(supervisor.status, every_s=PROGRESS_S))
+            stack.callback(parts.commands.follow(supervisor).close)
+            source_side.promote_engines(stack, ends_by_itself=parts.ends_by_itself)
+            _run_through_losses(parts.loop, supervisor, reporter, parts.reports)
 
-    def _supervised(
-        self, run: _Run, stack: ExitStack, launcher: Launcher, readers: dict[int, EngineName]
-    ) -> Supervisor:
-        """A supervisor of this run until `stack` ends, which a stop reaches from now on; see `new_supervisor`."""
-        supervisor = new_supervisor(self.config, launcher, run.store, run.term, run.reporter, readers)
-        stack.callback(supervisor.close)
-        run.leadership.on_lost(supervisor.fail)
+    def _supervised(self, run: _Run, stack: ExitStack, source_side: SourceSide) -> Supervisor:
+        """Start the processes of `source_side` until `stack` closes; a stop reaches them from now on."""
+        supervisor = source_side.supervise(stack, run.leadership)
         with self._lock:
             self._supervisor = supervisor
             stopping = self._stopping.is_set()
@@ -525,10 +402,10 @@ def _ending(keeper: StatusKeeper) -> Iterator[None]:
 
 
 def _end_with(error: BaseException) -> RunEnd:
-    """Return how a run ends that met `error`. A caller that closes `epochs` early counts as done."""
+    """Return how a run ends that met `error`. A stop, and a caller that closes `epochs` early, count as done."""
     if isinstance(error, KeyboardInterrupt):
         return RunEnd.now(ExitCode.INTERRUPTED)
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) or isinstance(error, StoppedWaitingError):
         return RunEnd.now(ExitCode.DONE)
     code, reported = error.exit_code if isinstance(error, RaycdcError) else ExitCode.BUG, Failed.of(error)
     return RunEnd.now(code, reported.error, reported.text)
@@ -542,7 +419,7 @@ def _end_of(until: str | None) -> Until | None:
 
 
 def _run_through_losses(
-    loop: EpochLoop, supervisor: Supervisor, reporter: ProgressReporter, recoveries: Recoveries
+    loop: EpochLoop, supervisor: Supervisor, reporter: ProgressReporter, reports: RunReports
 ) -> None:
     """Run the loop. If a node is lost with segments that the sink lacks, recover as a new start would, and go on."""
     while True:
@@ -552,4 +429,4 @@ def _run_through_losses(
         except SegmentUnavailableError as lost:
             reporter.warning(f"{lost} {READ_AGAIN}")
             why = str(lost)
-        recoveries.went_on("node", why, supervisor.start_over(loop.recover))
+        reports.went_on("node", why, supervisor.start_over(loop.recover))

@@ -9,17 +9,23 @@ from functools import partial
 
 from raycdc.config import PipelineConfig
 from raycdc.core.activity import ActivityTracker, Stage
+from raycdc.delivery.epoch_loop import EpochLoop, request_resnapshot
 from raycdc.delivery.lookup import open_joiner
 from raycdc.delivery.lookup.joiner import answers_of
-from raycdc.delivery.ports import Routing
+from raycdc.delivery.ports import EpochPorts, Routing
 from raycdc.delivery.rows.bad_row_filter import BadRowFilter
+from raycdc.delivery.targets.parked_targets import ParkingPolicy, SinkOutagePolicy, parks_of
+from raycdc.driver.leadership import Leadership
 from raycdc.driver.resolve import ResolvedRun
+from raycdc.driver.source_side import SourceSide
 from raycdc.driver.start_retry import StartRetry
+from raycdc.observe.status.progress import ProgressReporter
+from raycdc.observe.tracing.traced import traced
 from raycdc.segments.access import ANYWHERE, SegmentAccess
 from raycdc.segments.bad_rows import DEAD_LETTER, BadRecords
 from raycdc.segments.tasks import TaskLog, TaskRunner
 from raycdc.sinks.api import UPSERT, SinkContext
-from raycdc.spark.lifecycle import SparkThread, TaskRules, task_runner
+from raycdc.spark.lifecycle import SparkThread, TaskRules, activity, task_runner
 from raycdc.state.column_names import keep_column_names
 from raycdc.state.full_changelog import FullBy
 from raycdc.state.store import CheckpointStore
@@ -50,33 +56,89 @@ def sink_context(config: PipelineConfig, app_id: str, run_tasks: TaskRunner) -> 
 
 @dataclass(frozen=True, slots=True)
 class DataSide:
-    """The parts of one run's data side. Without `spark`, and until it is up, threads of this process do its work: rows
-    that need it from the first one on are for a data side that is made when it is up.
-
-    `access` is how this process reaches segments.
+    """The parts of one run's data side. Without Spark, and until it is up, threads of this process do its work: rows
+    that need Spark from the first one on are for a data side that is made when it is up.
     """
 
     resolved: ResolvedRun
     store: CheckpointStore
-    access: SegmentAccess
-    spark: SparkThread | None
+    source_side: SourceSide
 
     @property
     def config(self) -> PipelineConfig:
         return self.resolved.config
 
     @property
+    def access(self) -> SegmentAccess:
+        """Return how this process reaches segments."""
+        return self.source_side.spec.access
+
+    @property
+    def spark(self) -> SparkThread | None:
+        return self.source_side.spark
+
+    @property
     def is_here(self) -> bool:
         """Return True if tasks run on the machine that has the state, that is, on this node."""
         return self.spark is None or self.config.spark.is_here
 
-    def open(
+    def open_loop(
+        self,
+        stack: ExitStack,
+        leadership: Leadership,
+        reporter: ProgressReporter,
+        *,
+        patiently: StartRetry,
+        tracker: ActivityTracker,
+    ) -> EpochLoop:
+        """Open the sink and everything else that rows need on their way; return the loop that commits into it.
+
+        `stack` closes it all. The loop stops when another driver takes the state. `patiently` retries servers that are
+        unreachable; `tracker` shows what is waited for.
+        """
+        config, store, source_side = self.config, self.store, self.source_side
+        reporter.starting("asking the sink what it holds")
+        tracker.around = partial(activity, self.spark)
+        if self.spark is not None:
+            self._prepare_spark(self.spark, reporter, tracker)
+        ports = EpochPorts(
+            generation=leadership.term.generation,
+            read_by=source_side.readers.get,
+            next_sealed=source_side.next_sealed,
+            on_committed=source_side.committed,
+            access=source_side.access,
+            copies=source_side.spec.copies,
+            routing=self._open_sink(stack, reporter.warning, patiently=patiently, tracker=tracker),
+            tracker=tracker,
+            request_resnapshot=partial(request_resnapshot, store, reporter.warning),
+            parking=ParkingPolicy(
+                parks_of(config.pipeline),
+                on_parked=source_side.parked,
+                on_bad_rows=reporter.warning,
+                follows=config.source.captures,
+                waiting=SinkOutagePolicy(config.sink.folder, reporter.warning),
+            ),
+        )
+        ports = stack.enter_context(traced(config, store, ports, reporter))
+        loop = EpochLoop(store, self.resolved.start.sink, ports)
+        leadership.on_lost(lambda _: loop.stop())
+        return loop
+
+    def _prepare_spark(self, spark: SparkThread, reporter: ProgressReporter, tracker: ActivityTracker) -> None:
+        """Start the workers of a Spark that is up, and let one elsewhere read rows from here."""
+        if spark.now is not None:
+            spark.warm_up()
+        if not self.config.spark.is_here:
+            from raycdc.spark.executors import probe  # Only here, because most runs have no executors elsewhere.
+
+            reporter.starting("asking an executor of Spark to read rows")
+            with tracker.doing(Stage.OPEN, "waits for an executor of Spark that reads rows from here"):
+                probe(spark.session(), self.store.spool, self.source_side.access())
+
+    def _open_sink(
         self, stack: ExitStack, warn: Callable[[str], None], *, patiently: StartRetry, tracker: ActivityTracker
     ) -> Routing:
-        """Open the sink and everything else that rows need on their way; `stack` closes it all.
-
-        `patiently` retries servers that are unreachable; `tracker` shows what is waited for.
-        """
+        """Open the sink and everything that rows go through on their way to it."""
         here, sink, private = self.is_here, self.resolved.start.sink, self.store.path / "private"
         from_bytes, log = self.config.spark_from_bytes, TaskLog()
         run_tasks, at_once = task_runner(self.spark, TaskRules(from_bytes, None if here else private, log), warn)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 
+from raycdc.config import PipelineConfig
 from raycdc.core.retry import Outage, Retrier
 from raycdc.errors import FencedError, StateError
 from raycdc.observe.events import TookOver
@@ -16,12 +17,14 @@ from raycdc.state.drivers.generations import OwnGeneration
 from raycdc.state.drivers.heartbeat import POLL_S, SILENT_S, DriverHeartbeat, DriverWatch, Vacancy
 from raycdc.state.drivers.holder import ControlEndpoint, Holder, RunEnd
 from raycdc.state.files.folder import Lease
+from raycdc.state.location import state_of
 from raycdc.state.store import CheckpointStore
 from raycdc.storage.api import StoreError
+from raycdc.storage.silence import watching_stores
 
 
 class StoppedWaitingError(Exception):
-    """The run was stopped before the state was free."""
+    """The run was stopped before it had readers: it waited for the state, for a server, or for an engine."""
 
 
 class Leadership:
@@ -82,6 +85,15 @@ class Leadership:
             self._lost, ends = lost, list(self._ends)
         for end in ends:
             end(lost)
+
+
+def acquire(
+    stack: ExitStack, config: PipelineConfig, reporter: ProgressReporter, *, standby: bool, stopping: threading.Event
+) -> Leadership:
+    """Open the state that `config` names and `take` it. Until `stack` closes, an object store's silence is reported."""
+    stack.enter_context(watching_stores(reporter.warning))
+    store = CheckpointStore(state_of(config), pipeline=config.pipeline.name)
+    return take(stack, store, reporter, standby=standby, stopping=stopping)
 
 
 def take(

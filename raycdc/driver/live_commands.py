@@ -12,12 +12,15 @@ from raycdc.config import PipelineConfig
 from raycdc.core.failpoints import reach
 from raycdc.core.threads import THREADS, Threads
 from raycdc.driver.command_queue import CommandQueue
+from raycdc.driver.resolve import ResolvedRun
 from raycdc.errors import ConfigError, RaycdcError, StateError
 from raycdc.model import TableId
+from raycdc.observe.events import Commanded
 from raycdc.runtime.launcher import CoordinatorLostError
 from raycdc.sinks.api import UPSERT
 from raycdc.source.tables.parking import CommandDecision
 from raycdc.source.tables.table_commands import CommandRules, RequireRows, RowsByKey
+from raycdc.state.store import CheckpointStore
 
 #: How often a running driver checks for commands: a folder costs nothing, a store one request per check.
 POLL_S = 0.5
@@ -40,6 +43,38 @@ def command_rules(config: PipelineConfig, require_rows: RequireRows) -> CommandR
     return CommandRules(
         config.sink.write == UPSERT, is_selected, require_rows, by_key.why_not, lambda: config.source.why_read_once
     )
+
+
+class RunCommands:
+    """The commands of one run, judged by its rules: those that waited for its start, and those that come while it runs.
+
+    `notify` receives the answers.
+    """
+
+    def __init__(self, resolved: ResolvedRun, store: CheckpointStore, notify: Callable[[Commanded], None]) -> None:
+        self._queue = CommandQueue(store)
+        self._rules = command_rules(resolved.config, resolved.require_rows)
+        self._notify = notify
+        self._every_s = POLL_STORE_S if store.location.on_store else POLL_S
+
+    def __repr__(self) -> str:
+        return f"RunCommands({self._queue!r})"
+
+    def judge_rows(self) -> None:
+        """End earlier requested backfills that the present configuration refuses. Call it while no reader runs."""
+        self._queue.judge_rows(self._rules)
+
+    def begin(self) -> None:
+        """Take all commands that wait. Call it while no reader runs."""
+        for answer in self._queue.begin(self._rules):
+            self._answered(answer)
+
+    def follow(self, source_side: CommandedSource) -> LiveCommands:
+        """Take commands of the running `source_side` until the result is closed."""
+        return LiveCommands(self._queue, self._rules, source_side, notify=self._answered, every_s=self._every_s)
+
+    def _answered(self, answer: CommandDecision) -> None:
+        self._notify(Commanded(answer))
 
 
 class CommandedSource(Protocol):

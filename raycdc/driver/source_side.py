@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,16 @@ from raycdc.core.terminal_text import printable_text
 from raycdc.delivery.outcomes import EpochStatistics
 from raycdc.delivery.targets.parked_targets import parks_of
 from raycdc.driver.consumer import next_manifest
-from raycdc.driver.engine_promotion import Engine, PromotableLauncher
+from raycdc.driver.engine_promotion import (
+    Engine,
+    EnginePromotion,
+    EnginesDue,
+    EnginesNow,
+    PromotableLauncher,
+    PromotionState,
+    RunBeginning,
+)
+from raycdc.driver.leadership import Leadership
 from raycdc.driver.resolve import ResolvedRun
 from raycdc.errors import ClusterLostError, ParkReason
 from raycdc.model.engines import EngineName
@@ -24,12 +34,14 @@ from raycdc.observe.status.progress import ProgressReporter
 from raycdc.runtime.launcher import JobSpec, Launcher, LocalLauncher, this_machine
 from raycdc.runtime.scaling import ReaderLimits
 from raycdc.runtime.supervisor import Supervisor, SupervisorSettings
+from raycdc.segments.access import SegmentAccess
 from raycdc.segments.certificates import JobAuthority
 from raycdc.segments.copies import SegmentCopies
 from raycdc.source.protocol.coordinator import CoordinatorSettings
 from raycdc.source.snapshot.log.stream_state import stream_of
 from raycdc.source.tables.table_requests import complete_requests, refusals_of
 from raycdc.spark.addresses import own_address
+from raycdc.spark.lifecycle import SparkThread, new_session
 from raycdc.state.drivers.driver_generation import DriverGeneration
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.parked import ParkedTarget
@@ -41,14 +53,96 @@ from raycdc.storage.url import ObjectLocation, parse_location
 
 
 class SourceSide:
-    """The epoch loop's access to the source side. During recovery there is no source side yet, and calls do nothing."""
+    """The source side of a run: what its processes are made from, who starts them, and their supervisor.
 
-    def __init__(self, store: CheckpointStore, reporter: ProgressReporter) -> None:
-        self._store = store
-        self._reporter = reporter
+    The epoch loop reaches it by `next_sealed`, `committed` and `parked`. During recovery there is no supervisor, and
+    the calls that need one do nothing.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        store: CheckpointStore,
+        reporter: ProgressReporter,
+        spec: JobSpec,
+        launcher: Launcher,
+        spark: SparkThread | None = None,
+    ) -> None:
+        self._config, self._store, self._reporter = config, store, reporter
+        self._launcher = launcher
+        self.spec = spec
+        #: None in a run without Spark.
+        self.spark = spark
         self.supervisor: Supervisor | None = None
         #: Whose readers each coordinator of this run has, by its generation.
         self.readers: dict[int, EngineName] = {}
+
+    @classmethod
+    def open(
+        cls, stack: ExitStack, resolved: ResolvedRun, store: CheckpointStore, reporter: ProgressReporter
+    ) -> SourceSide:
+        """Start the engines that the run begins with, and prepare its processes; `stack` ends all of it.
+
+        Blocks while Ray and Spark start, if the run begins on them. Call it in the thread that runs to the end: Ray's
+        processes die with the thread that started them.
+        """
+        config, local = resolved.config, resolved.start.local
+        spec, begins = job_spec(resolved, store), RunBeginning.of(config, local=local)
+        reporter.starting(begins.text(config))
+        reporter.engines = EnginesNow(config, begins, None).now
+        if begins is RunBeginning.LOCAL:
+            launcher = new_launcher(config, spec, store, local=local, reporter=reporter)
+            stack.callback(launcher.close)
+            return cls(config, store, reporter, spec, launcher)
+        waits = begins is RunBeginning.ON_ENGINES
+        session = partial(new_session, config.spark, store.path, config.sink.type)
+        spark = SparkThread(session, at_once=waits, warn=reporter.warning)
+        stack.callback(spark.end)
+        reporter.engines = EnginesNow(config, begins, spark).now
+        if waits:
+            launcher = new_launcher(config, spec, store, local=local, reporter=reporter)
+        else:
+            launcher = handed_launcher(config, spec, store, spark, reporter=reporter)
+        stack.callback(launcher.close)
+        stack.callback(spark.begin_end)
+        if waits:
+            spark.session()
+        return cls(config, store, reporter, spec, launcher, spark)
+
+    def access(self) -> SegmentAccess:
+        """Return how segments are reached now."""
+        return self.spec.access.as_of(self._launcher.flights())
+
+    def sweep(self) -> None:
+        """Delete the segments that no sealed epoch needs, here, on other nodes, and copies of them."""
+        self._store.sweep_spool()
+        needed = self._store.needed_segments()
+        self._launcher.sweep(needed)
+        if self.spec.copies is not None:
+            self.spec.copies.sweep(needed)
+
+    def supervise(self, stack: ExitStack, leadership: Leadership) -> Supervisor:
+        """Start coordinator and readers under a supervisor, until `stack` closes or the state is lost."""
+        supervisor = new_supervisor(
+            self._config, self._launcher, self._store, leadership.term, self._reporter, self.readers
+        )
+        stack.callback(supervisor.close)
+        leadership.on_lost(supervisor.fail)
+        self.supervisor = supervisor
+        return supervisor
+
+    def promote_engines(self, stack: ExitStack, *, ends_by_itself: bool) -> None:
+        """Move a run that began in this process to Ray and Spark when these are up, until `stack` closes."""
+        launcher, supervisor = self._launcher, self.supervisor
+        if isinstance(launcher, PromotableLauncher) and launcher.in_process and supervisor is not None:
+            asked, due = PromotionState.of(self._store), EnginesDue(ends_by_itself=ends_by_itself)
+            promote = EnginePromotion(launcher, supervisor, asked, notify=self._reporter.notify, due=due)
+            stack.callback(promote.close)
+
+    def renew(self) -> bool:
+        """Forget the processes of a lost cluster; return True if a new one was started in its place."""
+        self.supervisor = None
+        return self._launcher.renew()
 
     def next_sealed(self, after: int, wait_s: float) -> Manifest | None:
         """The first sealed epoch after `after`, or None when there was none for `wait_s`."""

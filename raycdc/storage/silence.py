@@ -17,8 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from raycdc.core.threads import THREADS, Threads
+
 #: A store that has not answered for so long is told of. Documents are small, and a busy store answers within a second.
 SILENT_S = 5.0
+#: How often `watching_stores` looks.
+POLL_S = 1.0
 
 
 @dataclass(slots=True)
@@ -102,3 +106,31 @@ class Silences:
 #: Of this process.
 SILENCES = Silences()
 os.register_at_fork(after_in_child=SILENCES.forget)
+
+
+@contextmanager
+def watching_stores(
+    notify: Callable[[str], None], *, silences: Silences = SILENCES, threads: Threads = THREADS
+) -> Iterator[None]:
+    """Report, while the block runs, that a store does not answer, until when it is asked, and that it answers again.
+
+    `notify` is called by a thread of its own. Nothing depends on it.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not threads.wait(ended, POLL_S):
+            for text in silences.poll(_time_of_day):
+                notify(text)
+
+    thread = threads.start(watch, "stores")
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(timeout=5)
+
+
+def _time_of_day(from_now_s: float) -> str:
+    """Return the time of day in the local time zone, for messages on the screen."""
+    return time.strftime("%H:%M:%S", time.localtime(time.time() + from_now_s))

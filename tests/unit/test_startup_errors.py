@@ -188,7 +188,7 @@ def test_check_and_run_begin_with_the_same_list() -> None:
     assert "for check in START_CHECKS" in (PACKAGE / "cli" / "planning" / "check.py").read_text()
     assert "for check in START_CHECKS" in (PACKAGE / "driver" / "startup_checks.py").read_text()
     pipeline = (PACKAGE / "pipeline.py").read_text()
-    assert pipeline.index("begin(start)") < pipeline.index("= take(stack, store")
+    assert pipeline.index("begin(start)") < pipeline.index("= acquire(stack, self.config")
 
 
 def test_readers_that_could_have_no_connection_for_chunks_are_not_started() -> None:

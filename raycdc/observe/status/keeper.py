@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from raycdc.config import PipelineConfig
 from raycdc.observe.events import RunEvent
 from raycdc.observe.status.status import Moment, RunProcess, RunStatus
 
@@ -22,6 +23,13 @@ class StatusKeeper:
         self._clock, self._wall_ms = clock, wall_ms
         self._status = RunStatus(run, heard=self.now())
         self._moved_s = self._status.heard.s
+
+    @classmethod
+    def of(cls, config: PipelineConfig, *, local: bool) -> StatusKeeper:
+        """Keep the status of a run of `config` in this process, from now on."""
+        sink = config.sink
+        where = f"{sink.type} {sink.store or sink.folder}".strip()
+        return cls(RunProcess.here(config.pipeline.name, where, local=local))
 
     def __repr__(self) -> str:
         return f"StatusKeeper({self._status.run.pipeline!r}, {self._status.step!r})"

@@ -1,4 +1,4 @@
-"""Reports of a run: phases of tables, finished snapshots, new tables, recoveries, and stores that do not answer.
+"""Reports of a run: phases of tables, finished snapshots, new tables, and recoveries.
 
 `PhaseReporter` reports each table that enters another phase, and snapshots that are in the sink. A table leaves its
 snapshot when its last chunk is in an epoch, and its rows are in the target when the sink holds that epoch: the report
@@ -9,29 +9,31 @@ created, or renamed so that a pattern selects it.
 
 `Recoveries` reports each recovery of a run that began, or continued, after an unexpected end.
 
-`watching_stores` reports that an object store does not answer the driver, since when and until when it is retried, and
-when it answers again. It checks once a second; no other part depends on it.
+`RunReports` is the entry of a run: it has all of these, and the watchdog.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
 
-from raycdc.core.threads import THREADS, Threads
+from raycdc.core.activity import ActivityTracker
+from raycdc.delivery.epoch_loop import EpochLoop
 from raycdc.delivery.outcomes import Recovery
 from raycdc.errors import ExitCode, StateError
 from raycdc.observe.events import After, NewTable, Recovered, SnapshotDone, SnapshotsDone, TablePhaseChanged, TookOver
+from raycdc.observe.status.progress import ProgressReporter
+from raycdc.observe.watch.watchdog import Watchdog
 from raycdc.source.protocol.job_status import JobStatus
+from raycdc.source.selection import known_tables
 from raycdc.source.snapshot.log.stream_state import stream_of
 from raycdc.source.tables.table_life import ParkedPhase, phase_word
+from raycdc.source.tables.table_requests import requests_of
+from raycdc.state.bad_row_counts import bad_rows
 from raycdc.state.drivers.holder import Holder
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.parked import ParkedTarget
 from raycdc.state.store import CheckpointStore, CommitRecord
-from raycdc.storage.silence import SILENCES, Silences
 
 SNAPSHOT = "snapshot"
 #: The phase of a table whose snapshot is finished.
@@ -228,6 +230,73 @@ class Recoveries:
                 self._notify(self._waiting.pop(0))
 
 
+class RunReports:
+    """All reports of a run that are no figures: stalls, recoveries, new tables, tables in another phase.
+
+    It takes part in what the run hears (`ProgressListeners`) from `open` on, and in tables from `begin` on.
+    """
+
+    def __init__(
+        self, store: CheckpointStore, reporter: ProgressReporter, watchdog: Watchdog, before: Holder | TookOver | None
+    ) -> None:
+        """`before` is that of the run's `Leadership`."""
+        self._store, self._reporter = store, reporter
+        self._watchdog = watchdog
+        self._recoveries = Recoveries(before, reporter.notify)
+        self._phases: PhaseReporter | None = None
+
+    def __repr__(self) -> str:
+        return f"RunReports({self._recoveries}, {self._phases})"
+
+    @classmethod
+    def open(
+        cls,
+        stack: ExitStack,
+        store: CheckpointStore,
+        reporter: ProgressReporter,
+        before: Holder | TookOver | None,
+        *,
+        stalled_after_s: float,
+    ) -> RunReports:
+        """Report stages that do not move for `stalled_after_s`, until `stack` closes."""
+        watchdog = Watchdog(stalled_after_s, reporter.notify, reporter.hearers.moved)
+        stack.enter_context(watchdog.watching())
+        reporter.hearers.on_status.append(watchdog.heard)
+        reporter.hearers.on_asking.append(watchdog.asked)
+        return cls(store, reporter, watchdog, before)
+
+    @property
+    def tracker(self) -> ActivityTracker:
+        """What the driver does, for the watchdog."""
+        return self._watchdog.tracker
+
+    def recover(self, loop: EpochLoop) -> None:
+        """Let `loop` recover, and report that the run before did not end in order, if so."""
+        phases = phases_at(self._store, loop.committed)
+        self._recoveries.began(loop.recover())
+        self._phases = PhaseReporter(phases, self._reporter.notify, refused_by_targets(self._store.last_commit()))
+
+    def begin(self, committed: int) -> None:
+        """Report tables from now on; `committed` is the last recorded epoch. Call it when commands were taken."""
+        store, hearers, last = self._store, self._reporter.hearers, self._store.last_manifest()
+        assert self._phases is not None, "it has recovered"
+        # The start itself reports the tables that have requests, so they count as known here.
+        known = None if last is None else known_tables(last) | requests_of(store).tables.keys()
+        hearers.on_parked.append(self._phases.parked)
+        hearers.on_status.extend([NewTables(known, self._reporter.notify).heard, self._recoveries.heard])
+        hearers.on_status.append(self._phases.heard)
+        self._reporter.bad_rows(bad_rows(store, committed))
+
+    def went_on(self, after: After, why: str, recovery: Recovery) -> None:
+        """Report that the run goes on after a loss."""
+        self._recoveries.went_on(after, why, recovery)
+
+    def ended(self) -> None:
+        """Report what the last commit has finished."""
+        assert self._phases is not None, "it has begun"
+        self._phases.ended()
+
+
 def _recovered(after: After, why: str, recovery: Recovery) -> Recovered:
     return Recovered(after, recovery.epoch, recovery.replayed, recovery.dropped, why.strip().rstrip("."))
 
@@ -248,31 +317,3 @@ def _cause(before: Holder | TookOver | None) -> tuple[After, str] | None:
             if end is None or end.exit_code in _IN_ORDER:
                 return None
             return "error", f"the last run ended with exit code {end.exit_code} ({end.error})"
-
-
-POLL_S = 1.0
-
-
-@contextmanager
-def watching_stores(
-    notify: Callable[[str], None], *, silences: Silences = SILENCES, threads: Threads = THREADS
-) -> Iterator[None]:
-    """Watch the stores during the block. `notify` is called by a separate thread."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not threads.wait(ended, POLL_S):
-            for text in silences.poll(_time_of_day):
-                notify(text)
-
-    thread = threads.start(watch, "stores")
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(timeout=5)
-
-
-def _time_of_day(from_now_s: float) -> str:
-    """Return the time of day in the local time zone, for messages on the screen."""
-    return time.strftime("%H:%M:%S", time.localtime(time.time() + from_now_s))

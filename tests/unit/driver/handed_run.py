@@ -29,7 +29,7 @@ def threads_for_engines(
         patch.setattr(engine_promotion, "START_AFTER_S", 0.0)
         patch.setattr(engine_promotion, "ENDS_SOON_S", 0.0)
         patch.setattr("raycdc.driver.source_side._ray_launcher", launcher or local_launcher)
-        patch.setattr("raycdc.pipeline.new_session", session or session_of_threads)
+        patch.setattr("raycdc.driver.source_side.new_session", session or session_of_threads)
         yield
 
 

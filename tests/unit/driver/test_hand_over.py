@@ -68,7 +68,7 @@ def test_the_error_of_an_engine_that_does_not_start_ends_the_run(
 
     pipeline = Pipeline.from_config(load_config(_slow(tmp_path)))
     with threads_for_engines():
-        monkeypatch.setattr("raycdc.pipeline.new_session", fails)
+        monkeypatch.setattr("raycdc.driver.source_side.new_session", fails)
         with pytest.raises(ConfigError, match="Spark did not start"):
             pipeline.run()
 

@@ -12,6 +12,7 @@ import pytest
 from raycdc.config import load_config
 from raycdc.delivery.epoch_loop import EpochLoop
 from raycdc.delivery.epoch_writer import EpochWriter
+from raycdc.driver.leadership import StoppedWaitingError
 from raycdc.errors import ConfigError, SinkError
 from raycdc.model import TableId
 from raycdc.model.engines import EngineName
@@ -212,6 +213,27 @@ def test_a_start_that_is_refused_and_an_interrupt_end_a_run(tmp_path: Path, monk
     with pytest.raises(KeyboardInterrupt):
         pipeline.run(until="caught-up", local=True)
     assert (pipeline.status().step, pipeline.status().end) == ("ended", "interrupted")
+
+
+def test_a_run_that_is_stopped_before_it_has_readers_ends_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it waits for a source that does not answer; the next run has nothing to recover from."""
+    config = load_config(configured(tmp_path))
+    pipeline = Pipeline.from_config(config)
+    monkeypatch.setattr("raycdc.pipeline.take_up", lambda _: pipeline.stop())
+    pipeline.run(until="caught-up", local=True)
+    monkeypatch.setattr("raycdc.pipeline.resolve", stopped_waiting)
+    for _ in range(2):
+        assert (pipeline.status().step, pipeline.status().end) == ("ended", "stopped")
+        _, holder = CheckpointStore(config.pipeline.state, create=False).generations.newest_holder()
+        assert holder is not None
+        assert (holder.ended, holder.end and holder.end.exit_code) == (True, 0)
+        pipeline.run(until="caught-up", local=True)
+
+
+def stopped_waiting(*_: object, **__: object) -> None:
+    raise StoppedWaitingError
 
 
 def test_a_caller_that_takes_epochs_closes_the_run(tmp_path: Path) -> None:

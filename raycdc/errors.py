@@ -109,8 +109,8 @@ class CorruptLogError(DataError):
     """A log file or stream is damaged or truncated; the text names file and position."""
 
     cure = (
-        "Look at the place with `raycdc inspect binlog`. Where the server's own file is damaged, purge its log up to "
-        'the next file, and let `pipeline.on_log_lost = "resnapshot"` read the tables anew.'
+        "Look at that position with `raycdc inspect binlog`. Where the server's own file is damaged, purge its log up "
+        'to the next file, and let `pipeline.on_log_lost = "resnapshot"` read the tables anew.'
     )
 
 

@@ -58,7 +58,7 @@ _USE_OF_A_COPY = """\
 It is a copy of the state, not of the targets. A start from it goes on exactly
 where the targets are as they were then. Where they went on since, it is
 refused (exit code 5) and changes nothing: both come back together, or neither.
-To use it, stop the pipeline, and put the copy in the place of the state or
+To use it, stop the pipeline, and put the copy at the location of the state or
 name it as pipeline.state."""
 
 

@@ -41,7 +41,7 @@ class ConfigChangeClass(StrEnum):
 
     FREE = "free"
     NEW_TABLES = "new tables only"
-    LOCATION = "place"
+    LOCATION = "location"
     NEW_SNAPSHOT = "new snapshot"
     JUDGED = "judged"
     NEW_STATE = "new state"

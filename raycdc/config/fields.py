@@ -234,7 +234,7 @@ class AnyLocation:
     """Marks a key that names a folder of this machine or a place on an object store."""
 
 
-#: A folder of this machine, or the URL of a place on an object store (`raycdc.storage.url`).
+#: A folder of this machine, or the URL of a location on an object store (`raycdc.storage.url`).
 FolderOrUrl = Annotated[str, AfterValidator(check_location), AnyLocation()]
 #: A folder of this machine; the URL of a store is refused.
 Folder = Annotated[str, AfterValidator(check_local_path), LocalPath()]

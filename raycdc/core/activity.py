@@ -51,7 +51,7 @@ class Stage(StrEnum):
     HAND_OFF = "hand-off"
     SEAL = "seal"
     ENUMERATOR = "enumerator"
-    INSPECT = "look"
+    INSPECT = "inspect"
     SCHEMA = "schema"
     STAGE = "stage"
     COMMIT = "commit"

@@ -353,7 +353,7 @@ def _control(start: Start) -> Iterator[CheckResult]:
         return
     if not _open_already(start):
         listen(options).close()
-    yield CheckResult("control", f"The control door can open at port {options.port} of {options.host}.", ok=True)
+    yield CheckResult("control", f"The control API can listen on port {options.port} of {options.host}.", ok=True)
 
 
 def _metrics(start: Start) -> Iterator[CheckResult]:

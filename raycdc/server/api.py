@@ -122,7 +122,7 @@ class _Guard:
         """Return the answer to a request that a foreign page may have sent; None for others."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if host.lower() not in self._guarding.hosts:
-            return error(421, "The Host of the request is none of this door's names (control.hosts).")
+            return error(421, "The Host of the request is none of this server's names (control.hosts).")
         if origin is not None and origin.lower() not in {f"http://{host.lower()}", f"https://{host.lower()}"}:
             return error(403, "The Origin of the request is another one.")
         return None

@@ -62,10 +62,12 @@ def find(
         if holder.door is not None:
             return _client(store, holder, holder.door, token)
         if time.monotonic() > deadline:
-            return NoRun(f"{holder}, which has the state, has opened no door yet (it may be starting)", runs=True)
+            return NoRun(
+                f"{holder}, which has the state, has not opened its control API yet (it may be starting)", runs=True
+            )
         if wait is not None and not reported:
             reported = True
-            wait(f"waiting for {holder} to open its door")
+            wait(f"waiting for {holder} to open its control API")
         time.sleep(0.2)
 
 
@@ -77,15 +79,16 @@ def page_link(url: str, code: str) -> str:
 def _client(store: CheckpointStore, holder: Holder, door: ControlEndpoint, token: str) -> ControlClient:
     if door.version > VERSION:
         raise StateError(
-            f"{holder} runs a newer raycdc, whose door (version {door.version}) this one does not know. Use that one."
+            f"{holder} runs a newer raycdc, whose control API (version {door.version}) this one does not know. Use "
+            "that one."
         )
     if door.problem:
         raise StateError(f"{holder} runs the pipeline and cannot be asked: {door.problem}")
     host = urlsplit(door.url).hostname or ""
     if is_loopback(host) and not holder.is_here:
         raise StateError(
-            f"{holder} runs the pipeline, and its door ({door.url}) is open to its own machine only. Ask there, or set "
-            "control.host to an address that others reach, and start the run again."
+            f"{holder} runs the pipeline, and its control API ({door.url}) is open to its own machine only. Ask there, "
+            "or set control.host to an address that others reach, and start the run again."
         )
     return ControlClient(door.url, token or _token(store, holder, door), str(holder))
 
@@ -139,8 +142,8 @@ class ControlClient:
         except (OSError, http.client.HTTPException) as cause:
             slow = " The run may be waiting for its control.token, if that is a command's or plug-in's answer."
             raise StateError(
-                f"{self._who} runs the pipeline, and its door at {self._url.geturl()} does not answer ({cause}). If it "
-                "is on another machine, a firewall may be between; if it has just ended, try again."
+                f"{self._who} runs the pipeline, and its control API at {self._url.geturl()} does not answer "
+                f"({cause}). If it is on another machine, a firewall may be between; if it has just ended, try again."
                 + (slow if isinstance(cause, TimeoutError) else "")
             ) from cause
         if answer.status < 300:

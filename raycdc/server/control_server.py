@@ -155,7 +155,7 @@ class ControlServer:
         self._history = history
         self._commands = commands
         self._events: EventHub | None = None
-        self._thread = HttpThread("control door", self._prepare, self._failed, after_s=OPENS_AFTER_S)
+        self._thread = HttpThread("control API", self._prepare, self._failed, after_s=OPENS_AFTER_S)
         self._token_file: Path | None = None
         self._page: WebUi | None = None
 
@@ -181,7 +181,7 @@ class ControlServer:
 
     def _failed(self, cause: Exception) -> None:
         again = "; it is tried again" if isinstance(cause, ConfigError) else ""
-        text = f"The control door of this run does not work ({type(cause).__name__}: {cause}){again}; the run goes on."
+        text = f"The control API of this run does not work ({type(cause).__name__}: {cause}){again}; the run goes on."
         self._threshold.announce(ControlEndpoint(problem=text))
         self._threshold.warn(text)
 

@@ -265,7 +265,7 @@ class _MetricsEndpoint:
     def _refusal(self, request: Request) -> Response | None:
         if not self._options.is_loopback or _is_address(request.headers.get("host", "")):
             return None
-        return PlainTextResponse("Call this door by its address, or as localhost.\n", 421)
+        return PlainTextResponse("Call this server by its address, or as localhost.\n", 421)
 
     def _said(self, code: int, text: str) -> Response:
         return JSONResponse({"pipeline": self._reported.pipeline, "text": text}, code, headers=HEADERS)

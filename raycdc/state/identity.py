@@ -114,7 +114,7 @@ def no_state(folder: StateFolder) -> StateError:
     """Return the error for a folder without the expected state."""
     return StateError(
         f"There is no raycdc state in {folder.where}. Either the pipeline has not run yet (raycdc run), or "
-        "pipeline.state names another place."
+        "pipeline.state names another location."
     )
 
 

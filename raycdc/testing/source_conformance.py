@@ -174,7 +174,9 @@ class ChunkStories(SourceStories):
                 for _ in reader.read(chunk, opened_at=OpenedAt(split.state.position), document=document):
                     continue
                 high = reader.high_watermark()
-            assert high.ordinal >= split.state.ordinal, f"{high} is before the place {split.state.ordinal} it must see"
+            assert high.ordinal >= split.state.ordinal, (
+                f"{high} is before the position {split.state.ordinal} it must see"
+            )
             assert high.log_end >= high.ordinal
 
     def _chunks(self, folder: Path, table: TableId, document: SchemaDocument) -> list[SnapshotSplit]:
@@ -217,8 +219,8 @@ class LogStories(SourceStories):
                 ordinals = rows.ordinals
                 assert ordinals.dtype == np.int64, f"ordinals are {ordinals.dtype}"
                 assert (np.diff(ordinals) >= 0).all(), "rows of a table come in the log's order"
-                assert before < ordinals[0], f"a row at {ordinals[0]} behind the place {before}"
-                assert in_transaction(unit) or ordinals[-1] <= ordinal, "a row lies behind its unit's place"
+                assert before < ordinals[0], f"a row at {ordinals[0]} behind the position {before}"
+                assert in_transaction(unit) or ordinals[-1] <= ordinal, "a row lies behind its unit's position"
             assert ordinal >= before, f"the log went back from {before} to {ordinal}"
             before = ordinal
 

@@ -49,7 +49,7 @@ class CommittedState:
             case InSnapshot() | AsOf():
                 raise NotComparedError("its snapshot is under way; compare it when that is complete")
             case CatchingUp():
-                raise NotComparedError("it goes on from an older place; compare it when it is where the log is")
+                raise NotComparedError("it goes on from an older position; compare it when it is where the log is")
             case Parked(reason=reason, phase=phase):
                 raise NotComparedError(f"it is {phase}: {reason}")
             case _:

@@ -57,7 +57,7 @@ def test_a_run_ends_at_its_number_of_rows(tmp_path: Path) -> None:
     slow = json.loads(out)["runs"][1]
     assert not slow["whole"]
     assert 1 <= slow["rows"] < 20_000
-    assert slow["shares"]["pace"] > 0
+    assert slow["shares"]["rate_limit"] > 0
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_server_that_is_not_there(command: list[str], tmp_path: Path) -> None:
 def test_inspecting_a_state_that_is_not_there(tmp_path: Path) -> None:
     code, text = screen("inspect", "checkpoint", "state/shop", cwd=tmp_path)
     assert code == 6
-    assert text.endswith("has not run yet (raycdc run), or pipeline.state names another place.\n")
+    assert text.endswith("has not run yet (raycdc run), or pipeline.state names another location.\n")
 
 
 def test_init_without_a_terminal_says_which_option_is_missing(tmp_path: Path) -> None:

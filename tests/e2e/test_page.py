@@ -149,7 +149,7 @@ def test_who_was_not_let_in_sees_nothing(watched: Watched) -> None:
     browser.open("about:blank")
     browser.open(link)
     browser.awaits("document.querySelectorAll('#table-list tbody tr').length === 3")
-    browser.click("Leave")
+    browser.click("Sign out")
     browser.awaits("!document.getElementById('entrance').hidden")
     browser.open("about:blank")
     browser.open(link)

@@ -192,8 +192,8 @@ def undeclared(site: Path, tmp_path: Path) -> Path:
     shutil.copytree(site, other)
     plugin = other / "sqlite_changes" / "plugin.py"
     text = plugin.read_text()
-    assert text.count(', change="place"') == 1
-    plugin.write_text(text.replace(', change="place"', ""))
+    assert text.count(', change="location"') == 1
+    plugin.write_text(text.replace(', change="location"', ""))
     return other
 
 

@@ -61,7 +61,7 @@ def test_two_readers_keep_to_one_pace_in_the_snapshot_and_in_the_log(
     assert time.monotonic() - began_s >= (2000 - CREDIT) / RATE
     assert run.interrupt() in (0, 130), run.story()
     progress = [event for event in run.events if event["event"] == "progress"]
-    assert any(event.get("bottleneck") == "pace" for event in progress)
+    assert any(event.get("bottleneck") == "rate_limit" for event in progress)
     assert {reader["subtask"] for event in progress for reader in event["readers"]} >= {0, 1}
 
 
@@ -159,7 +159,7 @@ def takes_as_long_as_the_pace(job: Job, write: Callable[[range], None]) -> None:
     run.wait_for_rows(lambda: len(read_changelog(job.lake, "jsonl")) == 1201)
     assert time.monotonic() - began_s >= (1200 - CREDIT) / RATE
     assert run.interrupt() in (0, 130), run.story()
-    assert any(event.get("bottleneck") == "pace" for event in run.events)
+    assert any(event.get("bottleneck") == "rate_limit" for event in run.events)
 
 
 @pytest.mark.long(suite="balance")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.server
 Event = dict[str, Any]
 
 
-def stood(run: JobRun, kind: str = "standing", **keys: str) -> list[Event]:
+def stood(run: JobRun, kind: str = "stalled", **keys: str) -> list[Event]:
     events = [event for event in list(run.events) if event["event"] == kind]
     return [event for event in events if all(event[key] == value for key, value in keys.items())]
 
@@ -57,7 +57,7 @@ def test_a_chunk_whose_table_is_locked_at_the_source_names_its_statement(
     assert "SELECT" in first["note"]
     assert "waits for the server's answer" in first["text"]
     assert second["seconds"] >= 2 * first["seconds"] - 1
-    assert stood(run, "moving", stage="chunk", table=table)
+    assert stood(run, "resumed", stage="chunk", table=table)
 
 
 def test_a_target_that_somebody_locked_names_the_table_and_the_statement(
@@ -75,7 +75,7 @@ def test_a_target_that_somebody_locked_names_the_table_and_the_statement(
             mariadb.execute("INSERT INTO t VALUES (2, 'hush')", database=mariadb_database)
             run.wait_for(lambda: bool(stood(run, table=table)))
             cursor.execute("ROLLBACK")
-        run.wait_for(lambda: bool(stood(run, "moving", table=table)))
+        run.wait_for(lambda: bool(stood(run, "resumed", table=table)))
         assert run.interrupt() in (0, 130), run.story()
     assert stood(run, table=table)[0]["reader"] is None
     assert "hush" not in run.story()
@@ -93,7 +93,7 @@ def test_a_server_that_is_paused_is_named_by_the_chunk_that_waits_for_it(tmp_pat
         os.kill(server.pid, signal.SIGCONT)
         assert run.wait() == 0, run.story()
         assert stood(run, stage="chunk", table=f"{database}.t")
-        assert stood(run, "moving", stage="chunk")
+        assert stood(run, "resumed", stage="chunk")
 
 
 def test_an_idle_log_and_a_snapshot_that_keeps_to_its_rate_stand_nowhere(

@@ -70,7 +70,7 @@ def test_epochs_come_from_the_driver_and_then_from_actors(mariadb: MariaDbServer
 def require_both_readers(run: JobRun) -> None:
     """An `AssertionError` unless each epoch says rightly who read it, and the last line sums that up."""
     kinds = [event["event"] for event in run.events]
-    over = kinds.index("handed_over")
+    over = kinds.index("engines_promoted")
     commits = [(place, event) for place, event in enumerate(run.events) if event["event"] == "commit" and event["rows"]]
     assert {*commits[0][1]["rows_read_by"]} == {"driver"}, run.story()
     assert {*commits[-1][1]["rows_read_by"]} == {"ray"}, run.story()
@@ -114,7 +114,7 @@ def test_an_engine_is_killed_between_its_start_and_the_hand_over(
         [killed] = [pid for pid, name in children(run.process.pid) if name == engine]
         os.kill(killed, signal.SIGKILL)
         run.process.send_signal(signal.SIGCONT)
-        run.wait_for(lambda: any(event["event"] == "handed_over" for event in list(run.events)))
+        run.wait_for(lambda: any(event["event"] == "engines_promoted" for event in list(run.events)))
         at = len(run.events)
         run.wait_for(lambda: bool(committed(run)) and committed(run)[-1] > at)
         assert run.interrupt() == 130, run.story()
@@ -136,7 +136,7 @@ def test_a_run_that_ends_while_ray_and_spark_come_up_leaves_nothing_behind(
         assert run.interrupt() == 130, run.story()
     wait_until(lambda: not any(map(is_there, left)), timeout_s=RUN_TIMEOUT_S, what=f"the end of {left}")
     assert not (job.state / "spark" / "settings.properties").exists()
-    assert not [event for event in run.events if event["event"] == "handed_over"]
+    assert not [event for event in run.events if event["event"] == "engines_promoted"]
     require_exact(job)
 
 

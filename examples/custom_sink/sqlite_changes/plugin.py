@@ -14,7 +14,7 @@ class SqliteChangesConfig(SinkConfig):
 
     type: Literal["sqlite-changes"] = option("sqlite-changes", help="Changes as rows of an SQLite database.")
     write: Literal["changelog"] = option("changelog", help="Every change is a row.")
-    path: str = option(help="The database's file.", example="./changes.db", change="place", min_length=1)
+    path: str = option(help="The database's file.", example="./changes.db", change="location", min_length=1)
 
     @property
     def folder(self) -> str:

@@ -59,7 +59,7 @@ def notify_test(config: ConfigPath) -> int:
 
 
 state = command_group(
-    "Examine the state of a pipeline, copy it, and move it to another place.",
+    "Examine the state of a pipeline, copy it, and move it to another location.",
     "Examine, copy and move a pipeline's state.",
 )
 

@@ -94,7 +94,7 @@ def _findings(start: Start) -> Iterator[list[CheckResult]]:
     run = ResolvedRun(start, start.store)
     fitting = FITTING.results(run)
     yield fitting
-    yield [CheckResult("pace", text, ok=True) for text in rate_limit_lines(config)]
+    yield [CheckResult("rate_limit", text, ok=True) for text in rate_limit_lines(config)]
     try:
         selected = list(SELECTED.ask(run))
     except SourceError:

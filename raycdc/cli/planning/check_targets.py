@@ -103,11 +103,11 @@ def _findings(run: ResolvedRun, sink: Any, tables: Collection[TableId], *, again
     new = [target for target in targets if str(target) not in recorded]
     taken = list(_taken(run, sink, new[:_NEW_TARGETS_MAX]))
     if len(new) > _NEW_TARGETS_MAX:
-        text = f"Whether something lies at the places of {len(new) - _NEW_TARGETS_MAX} more new targets was not "
+        text = f"Whether something lies at the locations of {len(new) - _NEW_TARGETS_MAX} more new targets was not "
         "checked."
         taken.append(CheckResult("targets", text, required=False))
     if not taken:
-        text = "Nothing of anybody else lies at the places of new targets."
+        text = "Nothing of anybody else lies at the locations of new targets."
         taken.append(CheckResult("targets", text, ok=True))
     return [*results, *taken]
 

@@ -208,7 +208,7 @@ def _location_changes(planned: Mapping[str, str], now: Mapping[str, str]) -> Ite
     for name in sorted(planned.keys() & now.keys()):
         # Objects that the pipeline has written since are as planned.
         if planned[name] != now[name] and not (planned[name] == NOTHING and now[name] == OWN):
-            yield f"At the place of target {name} lies {now[name]}; planned was {planned[name]}."
+            yield f"At the location of target {name} lies {now[name]}; planned was {planned[name]}."
 
 
 def _of_state(planned: str, now: str) -> Iterator[str]:

@@ -67,7 +67,7 @@ def lag_text(status: RunStatus) -> str:
     """
     parts = _behind_texts(status)
     if status.progress.bottleneck:
-        parts.append(f"bottleneck: {status.progress.bottleneck}")
+        parts.append(f"bottleneck: {status.progress.bottleneck.replace('_', ' ')}")
     return ", ".join(parts)
 
 

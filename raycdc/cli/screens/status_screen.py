@@ -110,9 +110,9 @@ def _whole(status: Status) -> Iterator[str]:
     if backlog.seconds is not None:
         yield f"{duration_text(1000 * backlog.seconds)} to read them"
     if backlog.retention_headroom_seconds is not None:
-        yield f"the source keeps its log for {duration_text(1000 * backlog.retention_headroom_seconds)} more"
+        yield f"log retention: {duration_text(1000 * backlog.retention_headroom_seconds)} left"
     if backlog.kept_until_deleted:
-        yield "the source keeps its log until somebody deletes it"
+        yield "log retention: until somebody deletes the log"
     yield (
         "nothing committed yet" if job.last_commit is None else f"last commit {_commit(job.last_commit, status.at_ms)}"
     )
@@ -172,8 +172,8 @@ def _cells(table: TableReport, status: Status) -> Iterator[tuple[str, Text]]:
 def _notes(status: Status) -> Iterator[str]:
     for table in status.tables:
         if (parked := table.parked) is not None:
-            location = f" at {parked.location.partition('   ')[0]}" if parked.location else ""
-            again = "begins again with a new snapshot" if parked.again else f"is {table.phase}{location}"
+            position = f" at {parked.position.partition('   ')[0]}" if parked.position else ""
+            again = "begins again with a new snapshot" if parked.again else f"is {table.phase}{position}"
             yield _indented(f"{table.table} {again}: {parked.reason}")
         if (outage := table.resuming) is not None:
             left = duration_text(max(0, outage.until_ms - status.at_ms))

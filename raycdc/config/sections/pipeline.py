@@ -55,13 +55,13 @@ class PipelineOptions(Options):
     )
     state: FolderOrUrl = option(
         "",
-        help="Folder of the checkpoints, on a local disk, or the URL of a place on an object store (see [storage]). "
+        help="Folder of the checkpoints, on a local disk, or the URL of a location on an object store (see [storage]). "
         "Default: ./state/NAME.",
         example="./state/shop",
     )
     spool: FolderOrUrl = option(
         "",
-        help="URL of a place on an object store (see [storage]) for a copy of each segment, so that rows which were "
+        help="URL of a location on an object store (see [storage]) for a copy of each segment, so that rows which were "
         "read and not committed survive the machine that has them. Without it they are read again from the source.",
         example="s3://lake/spool",
     )
@@ -199,7 +199,8 @@ class PipelineOptions(Options):
             raise ValueError("work_dir is for a state on an object store; a state in a folder has its files inside")
         if self.spool and not is_url(self.spool):
             raise ValueError(
-                "spool is a place on an object store, for copies; where segments are written say work_dir and ray.spool"
+                "spool is a location on an object store, for copies; where segments are written say work_dir and "
+                "ray.spool"
             )
         return self
 

@@ -24,7 +24,7 @@ class FaultOptions(Options):
     )
     acknowledged: FilePath | None = option(
         None,
-        help="A file that keeps how far the sink is. The log before that place is gone, as it is with a replication "
+        help="A file that keeps how far the sink is. The log before that position is gone, as it is with a replication "
         "slot.",
         example="acknowledged.json",
     )

@@ -232,7 +232,7 @@ class MongoDbSource(IncrementalSource[MongoDbSourceConfig]):
         info = probe(client)
         if info.version < VERSION_WITH_POSITIONS:
             _log.warning(
-                "%s is MongoDB %s: a quiet stream keeps no place there. Upgrade to 4.0.7 or later.",
+                "%s is MongoDB %s: a quiet stream keeps no position there. Upgrade to 4.0.7 or later.",
                 info.address,
                 info.version_text,
             )

@@ -239,14 +239,18 @@ class Copy:
         mark = replace(identity, copied_from=str(source.location), at_ms=at_ms, copy=uuid.uuid4().hex)
         if (there := read_identity(target.folder)) is None:
             if not target.is_empty():
-                raise StateError(f"There is something in {target.location} already: name an empty place, or a new one.")
+                raise StateError(
+                    f"There is something in {target.location} already: name an empty location, or a new one."
+                )
             target.folder.require_usable()
             target.folder.create(_SPOOL)
             target.folder.create_once(NAME, mark.encoded())
             there = read_identity(target.folder)
         if there is None or (there.checkpoint, there.copied_from) != (mark.checkpoint, mark.copied_from):
             pipeline = "somebody" if there is None else f"pipeline {there.pipeline!r}"
-            raise StateError(f"{target.location} has a state of {pipeline} already: name an empty place, or a new one.")
+            raise StateError(
+                f"{target.location} has a state of {pipeline} already: name an empty location, or a new one."
+            )
         if not target.location.on_store:
             self._held.enter_context(_lock(target.location))
         if there.copy != mark.copy:
@@ -314,7 +318,8 @@ class Copy:
         if there is None or there.copy != self._mark.copy:
             raise StateError(
                 f"Another copy to {self._target.location} began while this one was written there, so this one ends, "
-                f"and is not used. The state in {self._source.location} is as it was. Name another place for each copy."
+                f"and is not used. The state in {self._source.location} is as it was. Name another location for each "
+                "copy."
             )
 
     def _owed(self) -> set[str]:
@@ -362,14 +367,14 @@ def _lock(location: StateLocation) -> Lease:
         if not (holder := lock.holder()):
             raise
         raise StateError(
-            f"process {holder} writes a copy to {location} already. Wait until it ended, or name another place."
+            f"process {holder} writes a copy to {location} already. Wait until it ended, or name another location."
         ) from cause
 
 
 def _require_apart(source: StateLocation, target: StateLocation) -> None:
     one, other = f"{source}/", f"{target}/"
     if one.startswith(other) or other.startswith(one):
-        raise StateError(f"{target} is not apart from {source}, where the state is: name another place.")
+        raise StateError(f"{target} is not apart from {source}, where the state is: name another location.")
 
 
 def _require_work_apart(source: StateLocation, target: StateLocation) -> None:
@@ -491,7 +496,7 @@ def _is_finished(old: CopyLocation, new: CopyLocation, identity: StateIdentity) 
     there = read_identity(new.folder)
     if there is None or there.checkpoint != identity.checkpoint:
         raise StateError(
-            f"{identity.bar(str(old.location))} But the state is not in {new.location}: bring that place back. The "
+            f"{identity.bar(str(old.location))} But the state is not in {new.location}: bring that location back. The "
             f"copy in {old.location} is as it was when the state left it."
         )
     if not there.barred:

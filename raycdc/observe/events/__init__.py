@@ -13,8 +13,8 @@ beside them (``raycdc docs control``):
 | `took_over` | a standby that waited has the state now | `reason`, `generation` |
 | `started` | processes are up, and again whenever they change | `pids`, `read_by` and `written_by` (`driver`, `ray`, \
 `spark`), and `engines_due_s` where Ray and Spark are to take over |
-| `handed_over` | a run that began in the driver's process reads through Ray's actors from now on | `after_s`: seconds \
-since it began to read |
+| `engines_promoted` | a run that began in the driver's process reads through Ray's actors from now on | \
+`after_s`: seconds since it began to read |
 | `scaling` | another number of readers, or they are elsewhere | `readers`, `waiting` (for a place), `nodes` (readers \
 by node), `reason` |
 | `progress` | twice a second; of more than a hundred tables less often, and those that changed | tables: phase, \
@@ -25,7 +25,7 @@ and `rows_written_by`: rows by who read and who wrote them |
 | `warning` | something the user should know, the job goes on | `text` |
 | `stalled` | a stage of a table or split has not moved for `pipeline.watchdog`; again while it lasts | `stage` \
 (`raycdc.core.activity`), `table`, `split`, `reader`, `doing`, `note`, `seconds`, `text` |
-| `moving` | it goes on | the same, as it was told of last |
+| `resumed` | it goes on | the same, as it was told of last |
 | `parked` | a table is not followed (told at each start) | `table`, `phase`, `again`, `reason`, `position`, `ts_ms` |
 | `table_phase` | a table is in another phase | `table`, `from`, `to` |
 | `snapshot_done` | a table's snapshot is in the sink | `table`, `rows` |

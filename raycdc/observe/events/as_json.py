@@ -78,9 +78,9 @@ def event_to_json(event: RunEvent) -> dict[str, Any]:
         case Warned(text):
             return {"event": "warning", "text": text}
         case StageStalled():
-            return {"event": "standing", **asdict(event), "text": str(event)}
+            return {"event": "stalled", **asdict(event), "text": str(event)}
         case StageResumed(stood):
-            return {"event": "moving", **asdict(stood), "text": str(event)}
+            return {"event": "resumed", **asdict(stood), "text": str(event)}
         case CaughtUp():
             return {"event": "caught_up", **event.engines.to_json()}
         case Stopped():
@@ -109,7 +109,7 @@ def _of_processes(event: _OfProcesses) -> dict[str, Json]:
                 **({} if engines.due_s is None else {"engines_due_s": engines.due_s}),
             }
         case EnginesPromoted(after_s):
-            return {"event": "handed_over", "after_s": after_s}
+            return {"event": "engines_promoted", "after_s": after_s}
         case Scaling():
             return {"event": "scaling", **asdict(event)}
 

@@ -83,7 +83,7 @@ class ParkedState(TypedDict):
     again: Annotated[bool, Field(description="Whether it begins again with a new snapshot, by itself.")]
     phase: Annotated[str, Field(description="parked, paused, removed or ended")]
     reason: str
-    position: Annotated[object, Field(description="The place in the log, in the source's own form.")]
+    position: Annotated[object, Field(description="The position in the log, in the source's own form.")]
     ts_ms: int
 
 
@@ -157,7 +157,9 @@ class ProgressLine(_Line):
     lag_ms: Annotated[int | None, Field(description="Now minus the time up to which the source is in the sink.")]
     lag: LagLine
     readers: list[ReaderLine]
-    bottleneck: NotRequired[Annotated[str, Field(description="pace: source.rows_per_second or bytes_per_second.")]]
+    bottleneck: NotRequired[
+        Annotated[str, Field(description="rate_limit: source.rows_per_second or bytes_per_second.")]
+    ]
 
 
 class CommitLine(_Line, RowsByEngine):
@@ -187,7 +189,7 @@ class ParkedLine(_Line):
 class StalledLine(_Line):
     """Something has not moved for long (`stalled`), or moves again."""
 
-    event: Literal["standing", "moving"]
+    event: Literal["stalled", "resumed"]
     stage: str
     table: str
     split: str
@@ -276,7 +278,7 @@ class RecoveredLine(_Line):
 class EnginesPromotedLine(_Line):
     """Ray's actors read from now on; before, the driver's process did."""
 
-    event: Literal["handed_over"]
+    event: Literal["engines_promoted"]
     after_s: Annotated[float, Field(description="Seconds since the run began to read.")]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from raycdc.source.tables.table_life import Parked
 
 #: `RunProgress.bottleneck`: the rate at which the source is to be read at most.
-RATE_LIMIT = "pace"
+RATE_LIMIT = "rate_limit"
 
 
 @dataclass(frozen=True, slots=True)

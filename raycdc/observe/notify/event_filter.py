@@ -141,7 +141,7 @@ class EventFilter:
                     NotificationKind.RECOVERED, at_ms, f"{table}, which was parked, is followed again", back
                 )
             case StageResumed(stood) if stood.seconds >= STOOD_S:
-                moved = RecoveredData(after="standing", table=stood.table or None)
+                moved = RecoveredData(after="stalled", table=stood.table or None)
                 yield self._once(NotificationKind.RECOVERED, at_ms, str(event), moved)
             case Recovered(after):
                 self._recovering.append((after, str(event)))

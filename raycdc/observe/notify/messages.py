@@ -92,7 +92,7 @@ class RecoveredNotification:
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
     after: Annotated[
-        Literal["killed", "error", "take_over", "cluster", "node", "standing", "parked", "retention"],
+        Literal["killed", "error", "take_over", "cluster", "node", "stalled", "parked", "retention"],
         Field(description="What it recovered from."),
     ]
     table: Annotated[str | None, Field(description="Of one table, where it is about one.")]

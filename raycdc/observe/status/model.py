@@ -34,7 +34,7 @@ class ParkedReport:
     reason: str
     again: Annotated[bool, Field(description="Whether it begins again with a new snapshot, by itself.")]
     at_ms: Annotated[int, Field(description="Since when.")]
-    location: Annotated[str, Field(description="The place in the log, as the source writes it.")] = ""
+    position: Annotated[str, Field(description="The position in the log, as the source writes it.")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ class Status:
     pipeline: str
     running: Annotated[bool, Field(description="Whether a run told it; otherwise the state did.")]
     said: Annotated[str, Field(description="Who told it, in words.")]
-    sink: Annotated[str | None, Field(description="Type and place; None where the state alone answers.")]
+    sink: Annotated[str | None, Field(description="Type and location; None where the state alone answers.")]
     run: RunReport | None
     job: JobReport
     tables: tuple[TableReport, ...]

@@ -35,7 +35,7 @@ BUCKET_S = 5.0
 #: The explanation of each stage as the bottleneck, with a remedy.
 WHY = {
     "source": "readers wait for the source's server; more readers or fetchers ask it for more at once",
-    "pace": "readers keep to source.rows_per_second or bytes_per_second; raise it if the source can bear more",
+    "rate_limit": "readers keep to source.rows_per_second or bytes_per_second; raise it if the source can bear more",
     "decode": "readers decode rows; more readers (readers.max) share that, where there are CPUs",
     "hand_off": "chunks that were read wait until the log's reader has passed them",
     "bridge": "readers write segments to their spool; look at the disk of it",
@@ -48,7 +48,7 @@ WHY = {
 class Bottleneck:
     """The stage that the run waits for most."""
 
-    stage: Annotated[str, Field(description="source, pace, decode, hand_off, bridge, spark or commit")]
+    stage: Annotated[str, Field(description="source, rate_limit, decode, hand_off, bridge, spark or commit")]
     share: Annotated[float, Field(description="Its part of the time, 0 to 1.")]
     why: str
     shares: Annotated[Mapping[str, float], Field(description="Of every stage that is known.")]
@@ -117,10 +117,10 @@ def stage_seconds(before: Mapping[str, float], now: Mapping[str, float]) -> dict
         return max(0.0, now.get(name, 0.0) - before.get(name, 0.0))
 
     read_cpu = more("chunk_read_cpu") + more("log_read_cpu")
-    paced = more("paced")
+    limited = more("rate_limited")
     return {
-        "source": max(0.0, more("chunk_read") + more("log_read") - read_cpu - paced),
-        "pace": paced,
+        "source": max(0.0, more("chunk_read") + more("log_read") - read_cpu - limited),
+        "rate_limit": limited,
         "decode": read_cpu,
         "bridge": more("chunk_write") + more("log_write"),
     }

@@ -66,7 +66,7 @@ class ProcessRateLimiter:
             if wait_s <= 0:
                 return True
             began_s = time.monotonic()
-            with self._stopwatch.running("paced"):
+            with self._stopwatch.running("rate_limited"):
                 self._changed.wait(min(wait_s, TURN_S))
             self._core.held(lane, time.monotonic() - began_s)
             self._core.reached(self._reached_s())

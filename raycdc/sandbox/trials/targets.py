@@ -140,20 +140,20 @@ _PREVIEWS: Mapping[str, str] = {
     # Arrow has left behind.
     "delta": """from deltalake import DeltaTable, QueryBuilder
 from pyarrow import table
-lake = QueryBuilder().register("orders", DeltaTable("{place}"))
+lake = QueryBuilder().register("orders", DeltaTable("{location}"))
 rows = lake.execute("SELECT * FROM orders LIMIT 5").read_all()
 print(*table(rows).to_pylist(), sep="\\n")""",
     "iceberg": """from pathlib import Path
 from pyiceberg.table import StaticTable
-versions = Path("{place}/metadata").glob("v*.metadata.json")
+versions = Path("{location}/metadata").glob("v*.metadata.json")
 newest = max(versions, key=lambda path: (len(path.name), path.name))
 rows = StaticTable.from_metadata(str(newest)).scan(limit=5).to_arrow()
 print(*rows.to_pylist(), sep="\\n")""",
     "parquet": """from pyarrow.dataset import dataset
-rows = dataset("{place}", format="parquet").head(5)
+rows = dataset("{location}", format="parquet").head(5)
 print(*rows.to_pylist(), sep="\\n")""",
     "jsonl": """from pathlib import Path
-files = sorted(Path("{place}").glob("*.jsonl"))
+files = sorted(Path("{location}").glob("*.jsonl"))
 lines = [line for file in files for line in file.open()]
 print(*lines[:5], sep="")""",
 }

@@ -40,7 +40,7 @@ class IcebergCatalogOptions(Options):
     name: str = option("raycdc", help="Name of the catalog: in a SQL catalog part of every table's key.", min_length=1)
     warehouse: str = option(
         "",
-        help="Folder of the tables, or the URL of a place on an object store (rest: the server's name for it).",
+        help="Folder of the tables, or the URL of a location on an object store (rest: the server's name for it).",
         example="./lake",
     )
     uri: Secret = option(

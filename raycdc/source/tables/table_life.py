@@ -232,7 +232,7 @@ class TableTransition(Enum):
     FOUND = "the log has a table of this name"
     ALTERED = "another schema is in force"
     ANNOUNCED = "an epoch tells the targets of it"
-    OPENED = "its first chunk is opened as of a place"
+    OPENED = "its first chunk is opened as of a position"
     LOST = "a chunk found another table"
     PUBLISHED = "a chunk is published"
     COMPLETED = "every key is published"
@@ -241,7 +241,7 @@ class TableTransition(Enum):
     PARKED = "it cannot be followed, or is not to be"
     BEGUN = "it begins again, all chunks unopened"
     CUT = "the epoch is cut"
-    MOVED = "the reading beside the log is at another place"
+    MOVED = "the reading beside the log is at another position"
     JOINED = "the reading beside the log is where the log is"
 
 

@@ -352,5 +352,5 @@ def complain_of_parked(
     )
     raise SchemaError(
         f"Everything is committed except {names}: parked, because of changes that cannot be followed or written.\n"
-        f"{reasons}\nNothing of {it} after that place was passed on.{hint}"
+        f"{reasons}\nNothing of {it} after that position was passed on.{hint}"
     )

@@ -228,11 +228,11 @@ def test_what_holds_a_run_back_is_told_beside_how_far_it_is_behind(capsys: pytes
     clock = ManualClock(100.0)
     view = plain(clock)
     tables = (TableFigures("shop.orders", "stream", rows=3),)
-    view.show(RunProgress(tables, Lags(), (), behind_ms=40_000, bottleneck="pace"))
+    view.show(RunProgress(tables, Lags(), (), behind_ms=40_000, bottleneck="rate_limit"))
     clock.s += HEARTBEAT_S
     view.breathe()
     view.close()
-    assert lines(capsys)[1] == "40.0 s behind, bottleneck: pace, nothing committed yet"
+    assert lines(capsys)[1] == "40.0 s behind, bottleneck: rate limit, nothing committed yet"
 
 
 def test_plain_view_is_silent_about_empty_commits(capsys: pytest.CaptureFixture[str]) -> None:

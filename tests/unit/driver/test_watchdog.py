@@ -26,7 +26,7 @@ CHUNK = ("chunk", "shop.orders", "shop.orders:12")
 def told(
     stand_stills: StallDetector, clock: ManualClock, board: ActivityTracker, status: JobStatus | None = None
 ) -> list[str]:
-    """What a look tells: ``standing`` or ``moving`` with the seconds."""
+    """What a look tells: ``stalled`` or ``resumed`` with the seconds."""
     said = []
     for event in stand_stills.poll(clock.s, board, status):
         if isinstance(event, StageStalled):

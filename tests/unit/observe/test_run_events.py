@@ -200,11 +200,11 @@ COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "st
         (Warned("a name is nobody's"), {"event": "warning", "text": "a name is nobody's"}),
         (
             STOOD,
-            {"event": "standing", **STANDS, "text": f"{WHERE}: waits for the server's answer since 73 s (SELECT …)"},
+            {"event": "stalled", **STANDS, "text": f"{WHERE}: waits for the server's answer since 73 s (SELECT …)"},
         ),
         (
             StageResumed(STOOD),
-            {"event": "moving", **STANDS, "text": f"{WHERE}: goes on after 73 s (waits for the server's answer)"},
+            {"event": "resumed", **STANDS, "text": f"{WHERE}: goes on after 73 s (waits for the server's answer)"},
         ),
         (TableParked("shop.a", PARKED), {"event": "parked", "table": "shop.a", **TOLD}),
         (
@@ -219,7 +219,7 @@ COMMIT = {"epoch": 1, "tables": {"shop.b": 10}, "rows": 10, "seconds": 0.12, "st
                 "text": "shop.a is paused",
             },
         ),
-        (EnginesPromoted(5.2), {"event": "handed_over", "after_s": 5.2}),
+        (EnginesPromoted(5.2), {"event": "engines_promoted", "after_s": 5.2}),
         (
             NewTable("shop.c"),
             {

@@ -46,7 +46,7 @@ def test_a_run_that_has_opened_no_door_yet(store: CheckpointStore) -> None:
     found = find(store, timeout_s=0.0)
     assert isinstance(found, NoRun)
     assert found.runs
-    assert "process 7 on db9, which has the state, has opened no door yet" in found.why
+    assert "process 7 on db9, which has the state, has not opened its control API yet" in found.why
 
 
 def test_a_run_that_has_opened_no_door_has_no_web_ui_yet(
@@ -56,7 +56,9 @@ def test_a_run_that_has_opened_no_door_has_no_web_ui_yet(
     taken(store, ELSEWHERE)
     config = Path(store.path).parent / "shop.toml"
     config.write_text(f'[pipeline]\nname = "shop"\nstate = "{store.path}"\n')
-    with pytest.raises(StateError, match=r"web UI is not up yet: process 7 on db9, .* opened no door yet .*Ask again"):
+    with pytest.raises(
+        StateError, match=r"web UI is not up yet: process 7 on db9, .* not opened its control API yet .*Ask again"
+    ):
         print_ui_link(config, reads_only=False)
 
 
@@ -91,7 +93,7 @@ def test_a_run_that_does_not_answer(store: CheckpointStore) -> None:
     taken(store, replace(Holder.myself(), beat=3, door=ControlEndpoint("http://127.0.0.1:1", "t")))
     client = find(store, "a token of the configuration")
     assert not isinstance(client, NoRun)
-    with pytest.raises(StateError, match=r"its door at http://127.0.0.1:1 does not answer"):
+    with pytest.raises(StateError, match=r"its control API at http://127.0.0.1:1 does not answer"):
         client.status()
 
 

@@ -78,19 +78,27 @@ def test_the_busiest_stage_is_the_bottleneck() -> None:
     assert found is not None
     assert found.stage == "source"
     assert found.share == found.shares["source"]
-    expected = {"source": 0.7, "pace": 0.0, "decode": 0.2, "hand_off": 0.0, "bridge": 0.1, "spark": 0.3, "commit": 0.05}
+    expected = {
+        "source": 0.7,
+        "rate_limit": 0.0,
+        "decode": 0.2,
+        "hand_off": 0.0,
+        "bridge": 0.1,
+        "spark": 0.3,
+        "commit": 0.05,
+    }
     assert found.shares == pytest.approx(expected, abs=0.02)
 
 
 def test_readers_that_keep_to_a_pace_do_not_wait_for_the_source() -> None:
     stages = Stages()
     for second in range(20):
-        seconds = {"chunk_read": second * 0.9, "chunk_read_cpu": second * 0.1, "paced": second * 0.7}
+        seconds = {"chunk_read": second * 0.9, "chunk_read_cpu": second * 0.1, "rate_limited": second * 0.7}
         reader = ReaderStatus(0, 1, 10, "state", process=ProcessMetrics(seconds))
         stages = stages.observed(JobStatus(1, 0, 0, readers=(reader,)), now_s=float(second))
     found = stages.bottleneck()
     assert found is not None
-    assert found.stage == "pace"
+    assert found.stage == "rate_limit"
     assert "source.rows_per_second" in found.why
     assert found.shares["source"] == pytest.approx(0.1, abs=0.02)
 

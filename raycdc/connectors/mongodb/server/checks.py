@@ -101,7 +101,9 @@ def _followable(
     except SourceError as refused:
         return [*results, CheckResult("change stream", str(refused))]
     if info.version < VERSION_WITH_POSITIONS:
-        text = f"MongoDB {info.version_text} tells no place while nothing happens, so a quiet stream may lose its own."
+        text = (
+            f"MongoDB {info.version_text} tells no position while nothing happens, so a quiet stream may lose its own."
+        )
         results.append(CheckResult("change stream", text, "Upgrade to 4.0.7 or later.", required=False))
     images = "with the documents before and after each change" if options.images else "with documents as they are now"
     watched = options.scope.database or "all databases"

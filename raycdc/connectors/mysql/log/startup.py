@@ -288,7 +288,7 @@ def _checked_position(
 ) -> BinlogOffset:
     if position.pos != 4 and (decoder.cursor.event_position.pos != position.pos or decoder.cursor.in_transaction):
         raise ConfigError(
-            f"source.startup.pos: {position} lies inside an event or a transaction; the nearest place before it is "
+            f"source.startup.pos: {position} lies inside an event or a transaction; the nearest position before it is "
             f"{decoder.cursor.position}."
         )
     within = decoder.cursor.position.gtid_set if position.pos != 4 else ""

@@ -16,7 +16,7 @@ const CHARTS = [
       { key: "committed", name: "committed", colour: "second-series" }],
   },
   {
-    title: "Behind the source", text: duration, axis: duration, least: 1000,
+    title: "Lag", text: duration, axis: duration, least: 1000,
     series: [{ key: "lag", name: "behind", colour: "third-series" }],
   },
 ];

@@ -53,7 +53,7 @@ function* lines(table, now) {
     yield ["Why", parked.reason];
     yield ["What to do", wayOut(table)];
     yield ["Since", parked.at_ms ? clock(parked.at_ms) : ""];
-    yield ["Left at", parked.place];
+    yield ["Left at", parked.position];
   }
   yield ["Targets", table.targets.join("\n")];
   yield ["Progress", progressText(table)];
@@ -65,7 +65,7 @@ function* lines(table, now) {
   }
   yield ["Rows in this run", table.rows === null ? "" : number(table.rows)];
   yield ["Rows a second", table.rows_per_second === null ? "" : number(table.rows_per_second)];
-  yield ["Behind the source", table.lag_ms === null ? "" : duration(table.lag_ms)];
+  yield ["Lag", table.lag_ms === null ? "" : duration(table.lag_ms)];
   yield ["Last commit", table.last_commit ? `${commitText(table.last_commit, now)} (epoch ${table.last_commit.epoch})` : ""];
   yield ["Rows left out", table.rows_left_out ? number(table.rows_left_out) : ""];
   yield ["Values lost", table.values_lost ? number(table.values_lost) : ""];

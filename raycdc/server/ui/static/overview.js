@@ -4,11 +4,11 @@ import { byId, element, keep, put, setText } from "./dom.js";
 import { counted, duration, durationParts, number, short, size } from "./words.js";
 
 const STAGE_NAMES = {
-  source: "the source", pace: "the pace", decode: "decoding", hand_off: "the hand-off", bridge: "writing segments",
+  source: "the source", rate_limit: "the rate limit", decode: "decoding", hand_off: "the hand-off", bridge: "writing segments",
   spark: "writing rows", commit: "the commit",
 };
 /** The stages of a status, by the box of the flow that they belong to. */
-const BOXES = { source: "readers", pace: "readers", decode: "readers", hand_off: "readers", bridge: "readers",
+const BOXES = { source: "readers", rate_limit: "readers", decode: "readers", hand_off: "readers", bridge: "readers",
   spark: "writer", commit: "target" };
 
 export function showHead(look) {
@@ -33,7 +33,7 @@ export function showFigures(look) {
   const { job, at_ms: now } = look.status;
   const counts = job.counts ?? {};
   const figures = [
-    figure("behind", "Behind the source", job.lag_ms === null ? null : durationParts(job.lag_ms), emitted(job)),
+    figure("behind", "Lag", job.lag_ms === null ? null : durationParts(job.lag_ms), emitted(job)),
     figure("rate", "Rows read a second", job.rows_per_second === null ? null : short(job.rows_per_second), ""),
     figure("committed", "Rows committed", short(counts.rows_committed ?? 0), "in this run"),
     figure("commit", "Last commit", job.last_commit?.at_ms ? durationParts(now - job.last_commit.at_ms) : null,
@@ -71,10 +71,10 @@ const phases = (tables) => Object.entries(tables ?? {}).sort((a, b) => b[1] - a[
 
 function retention(backlog) {
   if (backlog.retention_headroom_seconds !== null) {
-    return figure("room", "The source keeps its log", durationParts(1000 * backlog.retention_headroom_seconds),
+    return figure("room", "Log retention", durationParts(1000 * backlog.retention_headroom_seconds),
       "more, for what is unread");
   }
-  return backlog.kept_until_deleted ? figure("room", "The source keeps its log", ["for good", ""], "until it is deleted")
+  return backlog.kept_until_deleted ? figure("room", "Log retention", ["for good", ""], "until it is deleted")
     : null;
 }
 

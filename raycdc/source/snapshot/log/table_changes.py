@@ -104,7 +104,7 @@ class TableChanges:
         if not self._parks:
             raise SchemaError(
                 f'{parking.reason}\n{table} is not parked, because pipeline.schema_change = "fail", or '
-                'on_table_error = "fail". Nothing after this place was passed on. Set it to another value, or '
+                'on_table_error = "fail". Nothing after this position was passed on. Set it to another value, or '
                 "leave the table out (source.exclude)."
             )
 

@@ -218,7 +218,7 @@ def test_changes_alone_begin_now_or_at_a_time(mongodb: MongoDb, database: str, t
     ("code", "kind", "words"),
     [
         (280, LogLostError, "has not all the changes any more"),
-        (260, LogLostError, "does not know the place"),
+        (260, LogLostError, "does not know the position"),
         (10334, SourceError, "an event is larger than 16 MiB"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_table_that_is_locked_before_its_snapshot_holds_up_no_other(
     run.wait_for_rows(lambda: ids(pipeline, "t00") == [1, 2, 3] and ids(pipeline, "t05") == [1, 2])
     assert run.interrupt() in (0, 130), run.story()
     assert [len(warned(run, table)) for table in ("t00", "t05")] == [1, 1]
-    stood = [event for event in run.events if event["event"] == "standing" and event["stage"] == "chunk"]
+    stood = [event for event in run.events if event["event"] == "stalled" and event["stage"] == "chunk"]
     assert {event["table"] for event in stood} == {f"{database}.t00", f"{database}.t05"}
 
 

@@ -99,7 +99,7 @@ def test_what_somebody_put_at_the_place_of_a_target_is_named(
     assert read_plan(plan).locations == {"shop.a": NOTHING, "shop.b": NOTHING}
     write_deltalake(str(tmp_path / "lake" / "shop" / "b"), pa.table({"mine": [1]}))
     code, said = told(capsys, "run", str(config), "--local", "--until", "caught-up", "--plan", str(plan))
-    text = "  At the place of target shop.b lies something else; planned was nothing.\n"
+    text = "  At the location of target shop.b lies something else; planned was nothing.\n"
     assert (code, text in said, "shop.a" in said) == (ExitCode.CONFIG, True, False), said
     assert DeltaTable(str(tmp_path / "lake" / "shop" / "b")).to_pyarrow_table().column_names == ["mine"]
 

@@ -37,7 +37,7 @@ class RaycdcError(Exception):
     """Base of all named errors. ``str(error)`` is one self-contained paragraph for the user."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.BUG
-    #: True where trying the same again later may succeed without anyone acting (a server restarting).
+    #: True if trying the same again later may succeed without anyone acting (a server restarting).
     retryable: ClassVar[bool] = False
     #: The general cure for the manual's page of errors; an error's text is more specific.
     cure: ClassVar[str] = REPORT
@@ -359,7 +359,9 @@ class SegmentUnavailableError(StateError):
 
 
 class ClusterLostError(RaycdcError):
-    """Ray's head is gone, with every process of the run except this one. A new run goes on from the last sealed epoch.
+    """Ray's head is gone, with every process of the run except this one.
+
+    A new run continues from the last sealed epoch.
 
     `what` says what was observed, `advice` what to do.
     """

@@ -99,7 +99,7 @@ class Plugin:
 
 
 def missing_extra(module: str) -> str:
-    """A message about the extra to install for a missing `module`; empty where raycdc itself requires the module."""
+    """A message about the extra to install for a missing `module`; empty if raycdc itself requires the module."""
     extra = _EXTRAS.get(module.partition(".")[0])
     return f"needs a package that is not installed ({module}). Run: pip install 'raycdc[{extra}]'" if extra else ""
 

@@ -40,7 +40,7 @@ def serving(config: Path) -> Iterator[None]:
 
 
 def require_servers(config: Path) -> None:
-    """`SourceError` where `config` is as a demo wrote it, and that demo has ended."""
+    """Raise `SourceError` if `config` is as a demo wrote it, and that demo has ended."""
     location = config.parent / MARK
     if not is_free(location):
         return

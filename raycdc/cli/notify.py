@@ -12,7 +12,7 @@ from raycdc.observe.notify.outbox import NotSentError
 
 
 def send_test(path: Path) -> int:
-    """Send one message to every receiver, and say of each whether it was taken. `ConfigError` where one was not."""
+    """Send one message to every receiver, and say of each whether it was taken. Raises `ConfigError` if one was not."""
     config = load_config(path)
     if not config.notifications:
         raise ConfigError(f"{path} has no [[notify]]. raycdc docs notifications shows one.")

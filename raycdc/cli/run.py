@@ -50,7 +50,7 @@ class RunOptions:
     engines: str | None = None
 
     def configured(self, config: PipelineConfig) -> PipelineConfig:
-        """`config` with the engines that the command asks for. `ConfigError` for ones that there are not."""
+        """`config` with the engines that the command asks for. Raises `ConfigError` for ones that there are not."""
         engines = "never" if self.local and self.engines is None else self.engines
         if engines is None:
             return config
@@ -137,7 +137,7 @@ def _run(path: Path, view: JsonView | None, out: TextIO | None, way: RunOptions,
 
 
 def _require_ui(config: PipelineConfig) -> None:
-    """`ConfigError` if the run will have no web UI."""
+    """Raise `ConfigError` if the run will have no web UI."""
     if not config.control.enabled:
         raise ConfigError("--ui needs the control API, and control.enabled is false: leave one of them out.")
     if config.control.ui is UiAccess.OFF:
@@ -172,7 +172,7 @@ def own_output(as_json: bool) -> Iterator[TextIO | None]:
 
 
 def make_view(config: PipelineConfig, status: Callable[[], RunStatus], *, verbose: bool) -> View:
-    """A live table on a terminal, or plain lines where there is none."""
+    """A live table on a terminal, or plain lines if there is none."""
     from raycdc.cli.screens.progress import LiveView, PlainView
 
     # Rows of such a sink and log lines are on the same screen; a live table would fight with them.

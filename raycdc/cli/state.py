@@ -84,7 +84,7 @@ def move_state(config: Path, to: str) -> int:
 
 
 def _target(config: Path, to: str) -> StateLocation:
-    """The place that a command names, reached as the configuration says. `ConfigError` for none."""
+    """The place that a command names, reached as the configuration says. Raises `ConfigError` for none."""
     try:
         location = parse_location(to)
     except ValueError as cause:

@@ -112,9 +112,10 @@ def change_table(config: Path, name: str, action: str, *, wait_s: float = WAIT_S
 
 
 def carry_out(config: Path, command: TableCommand, *, wait_s: float = WAIT_S) -> int:
-    """Have `command` carried out: by the driver that has the state, which is waited for that long, or else under the
-    state's lease, for the next start. `ConfigError` where it is refused, `SchemaError` where the table is parked again
-    by its first rows.
+    """Have `command` carried out.
+
+    By the driver that has the state, which is waited for that long, or else under the state's lease, for the next
+    start. Raises `ConfigError` if it is refused, `SchemaError` where the table is parked again by its first rows.
     """
     store = CheckpointStore(state_location_of(config), create=False)
     queue = CommandQueue(store)
@@ -170,7 +171,7 @@ def _status(queue: CommandQueue, command: TableCommand) -> CommandStatus:
 
 
 def _taken(store: CheckpointStore, queue: CommandQueue, command: TableCommand, rules: CommandRules) -> CommandDecision:
-    """The answer to a command while no driver runs. `StateError` where one has the state after all."""
+    """The answer to a command while no driver runs. Raises `StateError` if one has the state after all."""
     with store.lease(), brief_term(store):
         stream_state(store.last_manifest())
         queue.take([*(one for one in queue.waiting() if one.id != command.id), command], rules)
@@ -241,7 +242,7 @@ def _why_not_by_key(config: Path, table: TableId, tables: Iterable[TableId], rec
 
 
 def _require_rows(config: Path, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
-    """`ConfigError` where the source that the file names cannot read these rows."""
+    """Raise `ConfigError` if the source that the file names cannot read these rows."""
     if not config.is_file():
         no_rows(table, document, again)
     from raycdc.config import load_config
@@ -267,7 +268,7 @@ def _source_of(config: Path) -> tuple[Any, type[SourceConfig]]:
 
 
 def _check_selected(config: Path, table: TableId) -> None:
-    """`ConfigError` unless the configuration selects the table."""
+    """Raise `ConfigError` unless the configuration selects the table."""
     if not config.is_file():
         raise ConfigError(f"{config} is no configuration; name the pipeline's TOML file.")
     from raycdc.model.rules.selector import TableSelector

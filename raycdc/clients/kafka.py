@@ -32,7 +32,7 @@ Properties = Mapping[str, str | int | float]
 #: Of a client that lasts. librdkafka connects by itself, tells nobody before, and with its own 100 ms tries a broker
 #: that accepts and closes nineteen times a second. It pauses for half of this time between any two new connections of a
 #: client, the first ones too: with 1,000 ms a client tries twice a second at most, and its first answer takes up to
-#: half a second longer (all measured, 2.16). A connection that ended after over ten seconds is opened anew at once.
+#: half a second longer (all measured, 2.16). A connection that ended after over ten seconds is opened again at once.
 #: Clients for one question or one transaction keep librdkafka's time: each commit would pay, and they end soon.
 _RECONNECTS: Properties = {"reconnect.backoff.ms": 1000, "reconnect.backoff.max.ms": 10_000}
 
@@ -74,7 +74,7 @@ class Admin(AdminClient):
         login_accepted(self.properties)
 
     def refusals(self) -> list[KafkaError]:
-        """For each broker that was told of since the client was made its last refusal: of TLS, or of the account."""
+        """For each broker that was reported since the client was made its last refusal: of TLS, or of the account."""
         self.hear()
         return list(self._refusals.values())
 
@@ -131,7 +131,7 @@ def login_accepted(properties: Properties) -> None:
 
 
 def may_pass(properties: Properties) -> bool:
-    """Whether a refusal of the account may pass: see `raycdc.clients.logins`."""
+    """Return True if a refusal of the account may pass: see `raycdc.clients.logins`."""
     return LOGINS.may_change(*_account(properties), _text(properties.get("sasl.password", "")))
 
 
@@ -170,8 +170,10 @@ def messages_in_the_open(bootstrap_servers: str, properties: Properties, *, sect
 
 
 def answer_of(asked: Future[T], timeout_s: float, admin: Admin | None = None) -> T:
-    """The answer to a question of an admin client. `KafkaException` where there is none in time, too: librdkafka's own
-    end of a question may come a moment later than ours. The `admin` of a lasting client hears of refusals meanwhile.
+    """The answer to a question of an admin client.
+
+    `KafkaException` if there is none in time, too: librdkafka's own end of a question may come a moment later than
+    ours. The `admin` of a lasting client hears of refusals meanwhile.
     """
     until_s = time.monotonic() + timeout_s
     while True:
@@ -286,7 +288,7 @@ def _refusal(admin: Admin, bootstrap_servers: str) -> KafkaError | None:
 
 
 def may_answer(server: str) -> bool:
-    """False where `server` (``host``, ``host:port``, ``protocol://host:port``) refuses connections, or is no host."""
+    """False if `server` (``host``, ``host:port``, ``protocol://host:port``) refuses connections, or is no host."""
     host, _, port = server.rpartition("://")[2].rpartition(":")
     if not host or host.endswith(":") or (":" in host and not host.startswith("[")):
         host, port = server.rpartition("://")[2], str(_PORT)

@@ -29,7 +29,7 @@ class Logins:
             self._accepted.add((server, user))
 
     def may_change(self, server: str, user: str, secret: str) -> bool:
-        """Whether a refusal of the account, which logged in with `secret`, may pass."""
+        """Return True if a refusal of the account, which logged in with `secret`, may pass."""
         with self._lock:
             return isinstance(secret, Renewed) and (secret.sent or (server, user) in self._accepted)
 

@@ -6,7 +6,7 @@ they are asked; a process has several clients. The driver tells of both before i
 
 MongoDB servers whose certificates the driver refuses: told apart from servers that are away, and explained.
 
-Another password for a MongoDB client that is there: its streams and cursors go on, and it logs in anew by itself.
+Another password for a MongoDB client that is there: its streams and cursors go on, and it logs in again by itself.
 
 The driver has no word for that; its pools ask the client's settings at each login. (pymongo 4, `PoolOptions`.)
 
@@ -27,7 +27,7 @@ from raycdc.core.certificate_faults import TlsServer, first_fault
 from raycdc.core.connection_attempts import TRIES
 
 #: How long the driver looks for a server before whoever asked hears that there is none: waiting longer is ours, which
-#: people are told of (`raycdc.core.retry`). A ``serverSelectionTimeoutMS`` in the connection string goes before.
+#: people are reported (`raycdc.core.retry`). A ``serverSelectionTimeoutMS`` in the connection string goes before.
 SELECTION_TIMEOUT_MS = 5_000
 Address = tuple[str, int | None]
 
@@ -142,6 +142,6 @@ def redacted(text: str) -> str:
 
 
 def denied_database(text: str) -> str:
-    """The database in which a user may not give a command; empty where `text` does not say so."""
+    """The database in which a user may not give a command; empty if `text` does not say so."""
     found = _DENIED.match(text)
     return found["database"] if found else ""

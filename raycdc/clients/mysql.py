@@ -301,12 +301,12 @@ def is_of_changed_table(cause: BaseException | None) -> bool:
 
 
 def is_of_locked_table(cause: BaseException | None) -> bool:
-    """Whether the server gave up waiting for a lock that another session holds."""
+    """Return True if the server gave up waiting for a lock that another session holds."""
     return isinstance(cause, pymysql.Error) and _code_and_text(cause)[0] == ER.LOCK_WAIT_TIMEOUT
 
 
 def is_denied(cause: BaseException | None) -> bool:
-    """Whether the server says that the account may not do this."""
+    """Return True if the server says that the account may not do this."""
     return isinstance(cause, pymysql.Error) and _code_and_text(cause)[0] in _DENIED
 
 

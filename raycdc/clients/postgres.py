@@ -79,7 +79,10 @@ def certificate_words(account: PostgresAccount, text: str, *, section: str) -> s
 
 
 def sends_no_password_as_it_is(account: PostgresAccount) -> bool:
-    """Whether a server that asks for the password itself, not for a proof of it, gets none: others could hear it."""
+    """Return True if a server that asks for the password itself, not for a proof of it, gets none.
+
+    Others could hear it.
+    """
     return account.tls_mode.resolved(account.host) is TlsMode.DISABLED and not is_loopback(account.host)
 
 

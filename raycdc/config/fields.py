@@ -37,7 +37,7 @@ TomlTable: TypeAlias = Mapping[str, TomlValue]
 
 
 def section_of(document: TomlTable, name: str) -> dict[str, TomlValue]:
-    """A copy of a section that may be changed; empty where there is none, or something else has its name."""
+    """A copy of a section that may be changed; empty if there is none, or something else has its name."""
     section = document.get(name)
     return dict(section) if isinstance(section, Mapping) else {}
 

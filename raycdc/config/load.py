@@ -33,8 +33,10 @@ _OF_THIS_MACHINE = ("localhost", "::1")
 
 
 def _may_be_secret(text: str) -> bool:
-    """Whether a value of a key that may hold a secret can be one: of a URL that names a file or this machine, and no
-    account, everybody who reads the configuration knows all there is.
+    """Return True if a value of a key that may hold a secret can be one.
+
+    Of a URL that names a file or this machine, and no account, everybody who reads the configuration knows all there
+    is.
     """
     if "://" not in text:
         return bool(text)

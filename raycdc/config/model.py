@@ -113,7 +113,7 @@ class PipelineConfig:
 
     @property
     def state_key(self) -> StateKey | None:
-        """The key that encrypts masked values which the state must remember; None where there is none."""
+        """The key that encrypts masked values which the state must remember; None if there is none."""
         key = self.pipeline.state_key
         return StateKey(key.reveal()) if key else None
 

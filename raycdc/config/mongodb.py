@@ -53,7 +53,7 @@ def parse_mongodb_uri(uri: str) -> MongoDbUri:
 
 
 def open_hosts(uri: str) -> list[str]:
-    """The hosts of a valid connection string that are reached without TLS; empty where the driver encrypts."""
+    """The hosts of a valid connection string that are reached without TLS; empty if the driver encrypts."""
     if uri.startswith(_SRV):
         return ["a mongodb+srv host"] if re.search(r"[?&](tls|ssl)=false", uri, re.IGNORECASE) else []
     from pymongo.uri_parser import parse_uri

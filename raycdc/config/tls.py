@@ -51,7 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 def split_url(url: str) -> tuple[SplitResult, str]:
-    """The parts of a URL, and its host, which is empty where the text is no URL in ASCII that could be asked."""
+    """The parts of a URL, and its host, which is empty if the text is no URL in ASCII that could be asked."""
     try:
         parts = urlsplit(url)
         host = "" if parts.port == 0 else parts.hostname or ""

@@ -227,7 +227,7 @@ class ActivityTracker:
 
 
 class RecurringActivity:
-    """A work of one thread that rests between its turns, but for a `failing` that lasts beyond them."""
+    """A work of one thread that rests between its turns, except for a `failing` that lasts beyond them."""
 
     def __init__(self, work: _Activity, threads: Threads, end: Callable[[], None]) -> None:
         self._work = work

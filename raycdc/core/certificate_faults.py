@@ -194,7 +194,7 @@ def _signer(certificate: Certificate) -> str:
 
 
 def endpoint(address: str, port: int) -> tuple[str, int]:
-    """Host and port of ``host``, ``host:port``, ``[v6]:port`` or ``scheme://host:port``; `port` where there is none."""
+    """Host and port of ``host``, ``host:port``, ``[v6]:port`` or ``scheme://host:port``; `port` if there is none."""
     text = address.strip().rpartition("://")[2].partition("/")[0]
     host, _, digits = text.rpartition(":")
     with suppress(ValueError):

@@ -54,7 +54,7 @@ POINTS = (
     "before_look",
     # The Kafka sink's transactions.
     "after_parts",
-    # Upkeep of a lake's tables.
+    # Maintenance of a lake's tables.
     "before_optimize",
     "after_optimize",
     # The driver's writer of epochs.

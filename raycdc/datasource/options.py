@@ -4,21 +4,21 @@
 |---|---|
 | `config` | a configuration as ``raycdc run`` takes it; only its source and the pipeline's cadence count here |
 | `table` | the one table to read, ``DATABASE.TABLE`` as the source has it (no routes) |
-| `state` | folder of a stream's state; default: the pipeline's with ``.spark/DATABASE.TABLE`` behind it |
+| `state` | folder of a stream's state; default: the pipeline's with ``.spark/DATABASE.TABLE`` after it |
 | `until` | ``caught-up``: a stream ends its reading at the source's present end, for ``availableNow`` |
 | `truncate` | ``fail`` (default), or ``row``: a truncation is a row with `_op` ``T`` and no `_sign` |
 | `changelog` | ``true``: a bounded read gives every change instead of the rows as they are |
 | `metadata` | ``false``: a bounded read has the table's columns alone |
 | `filter` | the source's ``snapshot.filter`` of the table, instead of the configuration's |
 | `fields` | with MongoDB: ``snapshot.fields`` of the collection, with commas between them |
-| `limit` | with MongoDB: ``snapshot.limit`` of the collection |
+| `limit` | with MongoDB: ``snapshot.limit`` of the collection
 
-Rows of bounded reads wait in the system's folder for temporary files (``TMPDIR``).
+|Rows of bounded reads wait in the system's folder for temporary files (``TMPDIR``).
 
 The conditions of a query over the DataFrame are not handed to the source: Spark 4.1 keeps what a filter left of a
 Python data source and gives it to other queries over the same DataFrame, which are without that filter.
 
-Made anew in each of Spark's processes, from the options alone.
+Made again in each of Spark's processes, from the options alone.
 """
 
 from __future__ import annotations

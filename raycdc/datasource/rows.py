@@ -52,7 +52,7 @@ _SIGNS = (1, -1, 1, -1, None)
 
 
 def changelog_ddl(schema: TableSchema) -> str:
-    """Spark SQL column list of a stream. `SchemaError` where the table has one of our columns."""
+    """Spark SQL column list of a stream. Raises `SchemaError` if the table has one of our columns."""
     clashes = {column.name.casefold() for column in schema.columns} & {SIGN, WATERMARK}
     if clashes:
         raise SchemaError(f"Column {min(clashes)} of the table has the name of one that the data source adds.")
@@ -82,7 +82,7 @@ def column_types(schema: TableSchema) -> dict[str, str]:
 
 
 def widened(table: TableId, known: TableSchema | None, schema: TableSchema) -> TableSchema:
-    """`known`, with what rows of another version of the same table need. `SchemaError` when its key changed."""
+    """`known`, with what rows of another version of the same table need. Raises `SchemaError` if its key changed."""
     return schema if known is None else merge_schemas(table, known, table, schema)
 
 
@@ -140,7 +140,10 @@ def remember_schema(store: CheckpointStore, table: TableId, schema: TableSchema)
 
 
 def discover_schema(options: ReadOptions, state: Path) -> TableSchema:
-    """Run the source into `state` until its first epoch with the table is sealed. `SourceError` when none comes."""
+    """Run the source into `state` until its first epoch with the table is sealed.
+
+    Raises `SourceError` if none comes.
+    """
     pipeline = options.pipeline(state)
     deadline_s = time.monotonic() + FIRST_EPOCH_S
     with pipeline.ledger(in_flight_max=1 << 30) as ledger:

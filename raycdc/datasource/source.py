@@ -1,6 +1,6 @@
 """The data source as Spark sees it: its name, its columns, its two readers; and how a session gets it.
 
-Spark makes it anew in processes of its own, so it knows nothing but its options.
+Spark makes it again in processes of its own, so it knows nothing but its options.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from raycdc.state.store import CheckpointStore
 class RaycdcDataSource(DataSource):
     """``format("raycdc")``; the options are those of `raycdc.datasource.options`."""
 
-    #: The result of `schema`; Spark pickles the source after asking it. None where the user gives the columns.
+    #: The result of `schema`; Spark pickles the source after asking it. None if the user gives the columns.
     _found: TableSchema | None = None
 
     @classmethod

@@ -89,14 +89,14 @@ class RaycdcStreamReader(DataSourceStreamReader):
         self._stack: ExitStack | None = None
         self._ledger: Ledger | None = None
         self._target = expected
-        #: A query that names its columns takes these; one that takes all must not lose one in silence.
+        #: A query that names its columns takes these; one that takes all must not lose one silently.
         self._takes_all = expected is not None
         self._latest = 0
 
     # -- Spark's calls, in the query's process ------------------------------------------------------------------------
 
     def initialOffset(self) -> OffsetJson:  # noqa: N802 - Spark's name
-        """Before everything; asked by a query without a checkpoint. `StateError` where earlier rows are gone."""
+        """Before everything; asked by a query without a checkpoint. Raises `StateError` if earlier rows are gone."""
         ledger = self._open()
         if ledger.acknowledged:
             raise StateError(
@@ -111,7 +111,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         """The newest sealed epoch that the next batch may take; waits a moment for one."""
         ledger = self._open()
         if not self._latest:
-            # The epoch that Spark knew before a restart is among the sealed ones, and offsets must not go back behind
+            # The epoch that Spark knew before a restart is among the sealed ones, and offsets must not go back after
             # it.
             self._latest = max((ledger.acknowledged, *ledger.store.sealed_epochs()))
         if self._options.until:
@@ -223,7 +223,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
         return [SegmentsPartition([(entry, watermarks[entry.segment.path]) for entry in task]) for task in tasks]
 
     def _check_columns(self, target: TableSchema) -> None:
-        """`SchemaError` where rows do not have what Spark was told they have, or have more."""
+        """Raise `SchemaError` if rows do not have what Spark was told they have, or have more."""
         have = column_types(target)
         wanted = {name: kind for name, kind in self._types.items() if name not in ADDED}
         other = [name for name, kind in wanted.items() if have.get(name) != kind]
@@ -237,7 +237,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
 
 
 def await_lease(store: CheckpointStore) -> None:
-    """Wait until no other process has the state. `StateError` when one keeps it."""
+    """Wait until no other process has the state. Raises `StateError` if one keeps it."""
     deadline_s = time.monotonic() + LEASE_TIMEOUT_S
     while True:
         try:

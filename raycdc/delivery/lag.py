@@ -48,7 +48,7 @@ class Lag:
 
     def _poll(self, status: JobStatus, now_ms: int) -> None:
         if status.generation != self._generation:
-            # A new coordinator goes on from the last sealed epoch and reads everything since then again.
+            # A new coordinator continues from the last sealed epoch and reads everything since then again.
             self._generation, self._seen = status.generation, {}
         times = list(_seen(status.readers, now_ms))
         if not times:

@@ -33,7 +33,7 @@ def slot_of(table: TableId) -> TableId:
 
 
 def table_of(slot: TableId) -> TableId | None:
-    """Inverse of `slot_of`; None where `slot` is the name of a target."""
+    """Return the inverse of `slot_of`; None if `slot` is the name of a target."""
     return TableId(slot.db.removeprefix(ROW_STORE_OF), slot.table) if slot.db.startswith(ROW_STORE_OF) else None
 
 

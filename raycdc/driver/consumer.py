@@ -106,7 +106,7 @@ class Ledger:
         manifest = next_manifest(self.store, self._supervisor, epoch, wait_s)
         if manifest is None:
             return None
-        # A consumer has no way to do without one table, so a row that it would lack in silence ends it.
+        # A consumer has no way to do without one table, so a row that it would lack silently ends it.
         for refused in refused_missing(manifest, self._records).values():
             raise refused
         for table, missing in record_missing(manifest, self._records).items():

@@ -4,12 +4,12 @@ Ray and Spark take seconds to start, longer than a run of a small table lasts. T
 threads of the driver (`PromotableLauncher`), stage tasks run there too, and both engines start in the background.
 
 The promotion of the source side (`EnginePromotion`) is a restart of it within the run: the coordinator and its readers
-end, a new generation fences anything that is left of them, and the actors go on from the last manifest, exactly as
+end, a new generation fences anything that is left of them, and the actors continue from the last manifest, exactly as
 after the loss of a coordinator. Rows that were read and not sealed are read again, so the promotion waits for the end
 of an epoch. There is no promotion before the first manifest, because a new start could choose another log position. The
 epoch loop keeps running. The data side needs no promotion: a task writes the same files wherever it runs.
 
-*What if the process dies here?* Before and after the new generation, the next start goes on from the last manifest; a
+*What if the process dies here?* Before and after the new generation, the next start continues from the last manifest; a
 generation only says who may write. *What if Ray or Spark dies?* Before the promotion, nothing of the run depends on
 them: it goes on in its own process, reports the loss, and they are started again. After it, a lost Ray is started again
 as in any run (`raycdc.pipeline`). *What if the run ends while they start?* It does not wait; their start is abandoned
@@ -67,7 +67,10 @@ STAYS = "The run goes on in its own process, and starts Ray and Spark again in"
 
 
 def begins_in_process(config: PipelineConfig, *, local: bool) -> bool:
-    """Whether a run on Ray and Spark may begin without them: both are this machine's alone, and no row needs Spark."""
+    """Return True if a run on Ray and Spark may begin without them.
+
+    Both are this machine's alone, and no row needs Spark.
+    """
     if local or config.pipeline.engines != "auto" or config.ray.address != "local" or not config.spark.is_here:
         return False
     ray = sys.modules.get("ray")
@@ -297,7 +300,7 @@ def _close(made: Future[Launcher]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PromotionState:
-    """What a promotion needs to know of the state: whether there is a manifest to go on from, and any commit.
+    """What a promotion needs to know of the state: whether there is a manifest to continue from, and any commit.
 
     `sweep` deletes what the earlier readers had not sealed; it is called while no reader runs.
     """

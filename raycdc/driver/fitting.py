@@ -118,9 +118,10 @@ def effects_of(changed: Sequence[Difference]) -> list[str]:
 def require_nothing_written(
     changed: Sequence[Difference], store: CheckpointStore, written: Callable[[], Sequence[TableId]]
 ) -> list[Difference]:
-    """Those of the `changed` keys that were corrected before anything was committed. `ConfigError` where a target holds
-    rows nevertheless: a run died between writing them and recording that. `written` asks the targets, of which some may
-    hold an epoch.
+    """Those of the `changed` keys that were corrected before anything was committed.
+
+    Raises `ConfigError` if a target holds rows nevertheless: a run died between writing them and recording that.
+    `written` asks the targets, of which some may hold an epoch.
     """
     corrected = [difference for difference in changed if _is_correction(difference, store)]
     if corrected and (targets := written()):

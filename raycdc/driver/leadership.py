@@ -69,11 +69,11 @@ class Leadership:
         self._heartbeat.require_held()
 
     def announce(self, door: ControlEndpoint) -> None:
-        """Have the next sign of life say where this run can be asked."""
+        """Have the next heartbeat say where this run can be asked."""
         self._heartbeat.door = door
 
     def ends(self, end: RunEnd) -> None:
-        """Have the last sign of life say how the run ended."""
+        """Have the last heartbeat say how the run ended."""
         self._run_end = end
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class _Pause:
         self.reported = ""
 
     def __call__(self, holder: str) -> None:
-        """Blocks for `POLL_S`. `StoppedWaitingError` where the run is to stop."""
+        """Blocks for `POLL_S`. Raises `StoppedWaitingError` if the run is to stop."""
         if holder != self.reported:
             self.reported = holder
             self._reporter.waiting(holder, self._where, at_most_s=self._at_most_s)
@@ -171,7 +171,7 @@ class _Standby:
         return found, self._store.generations.take_over(found.after) if isinstance(found, Vacancy) else None
 
     def outage(self, cause: Exception) -> Outage | None:
-        """A store or disk that does not answer is waited for. `StoppedWaitingError` where the run is to stop."""
+        """A store or disk that does not answer is waited for. Raises `StoppedWaitingError` if the run is to stop."""
         if not isinstance(cause.__cause__, OSError | StoreError):
             return None
         if self._stopping.is_set():

@@ -211,7 +211,7 @@ class ResolvedRun:
 
     @cached_property
     def changes(self) -> SelectionChanges:
-        """The effect of the run on the selection. `ConfigError` for tables that cannot begin by themselves."""
+        """The effect of the run on the selection. Raises `ConfigError` for tables that cannot begin by themselves."""
         selection = self.selection
         if self.store is None or selection is None:
             return SelectionChanges()
@@ -234,8 +234,9 @@ class ResolvedRun:
 
     @cached_property
     def refused(self) -> tuple[Refusal, ...]:
-        """Followed tables that the source can follow no further, which are parked; `SchemaError` where none is to
-        be.
+        """Followed tables that the source can follow no further, which are parked.
+
+        Raises `SchemaError` if none is to be.
         """
         stream = stream_of(self.last)
         if stream is None:
@@ -284,7 +285,7 @@ class ResolvedRun:
         )
 
     def require_rows(self, table: TableId, document: SchemaDocument, again: BackfillRows) -> None:
-        """`ConfigError` unless the source can read these rows again. From any thread."""
+        """Raise `ConfigError` unless the source can read these rows again. From any thread."""
         source = self._source_maker(FullBy.NOTHING)().incremental()
         if source is None:
             raise ConfigError(
@@ -435,7 +436,7 @@ def _log_start(restart: Restart) -> LogStart:
 def _selection_changes(run: ResolvedRun, store: CheckpointStore, selection: TableSelection) -> SelectionChanges:
     was, rules = read_configured(store) or {}, run.rules
     patterns = kept_texts(was, "source.tables") or kept_texts(was, "source.collections")
-    #: The selection of the last start; None where the state does not say.
+    #: The selection of the last start; None if the state does not say.
     before = TableSelector(patterns, kept_texts(was, "source.exclude")) if patterns else None
     changes = changes_of(selection, run.last, run.requests, run.config.source.captures)
     every = [*selection.tables, *map(TableId.parse, known_tables(run.last))]

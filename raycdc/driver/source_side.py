@@ -211,7 +211,7 @@ def job_spec(resolved: ResolvedRun, store: CheckpointStore) -> JobSpec:
 
 
 def copies_of(config: PipelineConfig, store: CheckpointStore) -> SegmentCopies | None:
-    """The copies of the state's segments; None where there are none."""
+    """The copies of the state's segments; None if there are none."""
     if not config.pipeline.spool:
         return None
     location = parse_location(config.pipeline.spool)

@@ -36,7 +36,7 @@ class StartRetry:
         self._retrier = Retrier(notify=notify, stopping=stopping)
 
     def __call__(self, act: Callable[[], T]) -> T:
-        """The result of `act`. `StoppedWaitingError` when the run was stopped while it waited."""
+        """The result of `act`. Raises `StoppedWaitingError` if the run was stopped while it waited."""
         return self._retrier(act, self._outage) if self._waits else act()
 
     def warning(self, text: str) -> None:

@@ -65,8 +65,10 @@ STORE_TRIES_FOR_S = 10.0
 
 @dataclass(frozen=True)
 class Start:
-    """A start that is to be: with Ray and Spark, unless `local`. `has_sink` is False where epochs are taken by hand;
-    `asked` is the end that its caller wants instead of the configuration's.
+    """A start that is to be: with Ray and Spark, unless `local`.
+
+    `has_sink` is False if epochs are taken by hand; `asked` is the end that its caller wants instead of the
+    configuration's.
     """
 
     config: PipelineConfig
@@ -100,8 +102,9 @@ class Start:
 
     @cached_property
     def store(self) -> CheckpointStore | None:
-        """The state that there is, for a command that only looks; None where there is none, or where the checks of the
-        state say why it cannot be read.
+        """The state that there is, for a command that only looks.
+
+        None if there is none, or where the checks of the state say why it cannot be read.
         """
         location = state_of(self.config)
         try:
@@ -113,8 +116,9 @@ class Start:
 
     @cached_property
     def no_merging(self) -> str:
-        """Why several tables cannot be merged into one target whose rows are updated; empty where they can, and for
-        targets that have every change.
+        """Why several tables cannot be merged into one target whose rows are updated.
+
+        Empty if they can, and for targets that have every change.
         """
         config = self.config
         if config.sink.write != UPSERT:
@@ -161,7 +165,7 @@ def require(results: list[CheckResult]) -> None:
 
 
 def require_row_store(start: Start) -> None:
-    """`ConfigError` where the rows that make a changelog full cannot be kept."""
+    """Raise `ConfigError` if the rows that make a changelog full cannot be kept."""
     known = state_of(start.config).below(KNOWN)
     if isinstance(known, FolderLocation) and (invalid := misread(known.path)):
         raise ConfigError(
@@ -321,13 +325,13 @@ def _pipeline(start: Start) -> Iterator[CheckResult]:
 
 
 def listen(options: ControlOptions) -> socket.socket:
-    """A socket that listens where the options of the control door say. `ConfigError` where none can."""
+    """A socket that listens where the options of the control door say. Raises `ConfigError` if none can."""
     remedy = "another control.port (0 takes a free one) or control.host, or set control.enabled = false"
     return _listening("control", options.host, options.port, remedy)
 
 
 def listen_for_scrapers(options: MetricsOptions) -> socket.socket:
-    """A socket that listens at `metrics.address`. `ConfigError` where none can."""
+    """A socket that listens at `metrics.address`. Raises `ConfigError` if none can."""
     return _listening("metrics", *options.host_and_port, "another metrics.address")
 
 
@@ -396,7 +400,7 @@ def _traces(start: Start) -> Iterator[CheckResult]:
 
 
 def _no_certificates(ca: str | None) -> str:
-    """Why a file has no certificate authorities; empty where it has, or none is named."""
+    """Why a file has no certificate authorities; empty if it has, or none is named."""
     try:
         if ca is not None:
             ssl.create_default_context(cafile=ca)

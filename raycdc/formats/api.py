@@ -22,7 +22,7 @@ from raycdc.errors import DataError, SchemaError
 from raycdc.model import TableId, TableSchema
 from raycdc.model.evolution import SchemaChangeEvent
 
-#: Of the interface below and of the decoders' state; a decoder refuses a state that is newer.
+#: The version of the interface below and of the decoders' state; a decoder refuses a newer state.
 FORMAT_VERSION = 1
 
 
@@ -36,7 +36,7 @@ class BadMessageError(DataError):
 
 
 class CorruptMessageError(BadMessageError):
-    """A message is not what the format says at all: no JSON, no object, cut."""
+    """A message does not have the format at all: no JSON, no object, truncated."""
 
     cure = (
         "See whether the topic has messages of another format, and name the right one in `source.format`; else as "
@@ -51,7 +51,7 @@ class UnknownTypeError(BadMessageError):
 
 
 class MissingBeforeImageError(BadMessageError):
-    """An update or delete does not say what the row was before."""
+    """An update or delete lacks the row before the change."""
 
     cure = (
         'Have the producer write whole rows before a change, or set `before_image = "optional"` in the format, '
@@ -60,7 +60,10 @@ class MissingBeforeImageError(BadMessageError):
 
 
 class PartialRowError(BadMessageError):
-    """A row lacks a field that rows of its table had before: the message tells a part of it; the rest is not NULL."""
+    """A row lacks a field that earlier rows of its table had.
+
+    The message is partial, and the missing value is not NULL.
+    """
 
     cure = (
         "Have the producer write whole rows; or, where the column is gone at the source, give the columns that are "
@@ -172,7 +175,7 @@ class FormatDecoder(Protocol):
         ...
 
     def snapshot_state(self) -> dict[str, Any]:
-        """JSON-able: the tables' schemas, to go on from after a restart."""
+        """JSON-able: the tables' schemas, to continue from after a restart."""
         ...
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
@@ -199,7 +202,7 @@ class FormatEncoder(Protocol):
         ...
 
     def encode_change(self, event: SchemaChangeEvent, *, ts_ms: int) -> bytes | None:
-        """The message that tells of a schema change; None where the format has none."""
+        """Return the message for a schema change; None if the format has none."""
         ...
 
 

@@ -35,7 +35,7 @@ class Action(IntEnum):
 
 
 class TimeUnit(IntEnum):
-    """How the envelope spells the time of the change."""
+    """The unit of the envelope's time of the change."""
 
     SECONDS = 0
     MILLIS = 1
@@ -191,7 +191,7 @@ class RepeatedTexts:
         return [(name, row[TOKEN]) for name, row in enumerate(rows) if row[FOUND] == UNKNOWN]
 
     def add(self, name: int, text: bytes) -> None:
-        """Make a text known; `view` is another one afterwards."""
+        """Add a known text; `view` is another one afterwards."""
         self._texts.append((name, text))
         self.view = self._view()
 

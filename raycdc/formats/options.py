@@ -11,7 +11,8 @@ from raycdc.formats.decoding.sql_types import parse_columns
 from raycdc.model import TableId, TableSchema
 from raycdc.model.rules.selector import TableSelector
 
-#: Where messages that could not be decoded go with ``on_error = "dead-letter"``: no message may name that table then.
+#: The target of messages that could not be decoded, with ``on_error = "dead-letter"``: no message may name that table
+#: then.
 DEAD_LETTERS = TableId("raycdc", "dead_letters")
 
 
@@ -24,7 +25,7 @@ Columns = Annotated[str, AfterValidator(_check_columns)]
 
 
 class ColumnsOptions(Options):
-    """Where the columns of a format's tables come from: they are given, or come from the messages up to a limit."""
+    """The columns of a format's tables: configured, or taken from the messages up to a limit."""
 
     columns: Columns | None = option(
         None,
@@ -77,7 +78,7 @@ class FormatOptions(ColumnsOptions):
     )
 
     def selector(self) -> TableSelector | None:
-        """Which tables are taken; None for all."""
+        """Return the selector of tables; None for all."""
         if not self.include and not self.exclude:
             return None
         return TableSelector(self.include or (r".*\..*",), self.exclude, key_path="source.format")

@@ -34,7 +34,7 @@ def failing(array: pa.Array, turn: Callable[[pa.Array], Any]) -> Any:
 
 
 def beyond_calendar(column: pa.Array | pa.ChunkedArray) -> bool:
-    """Whether a day or moment of the column is outside the years 1 to 9999: many readers have no others."""
+    """Return True if a day or moment of the column is outside the years 1 to 9999: many readers have no others."""
     first, last = _FIRST_DAY, _LAST_DAY + 1
     if pa.types.is_date(column.type):
         numbers = column.cast(pa.int32())

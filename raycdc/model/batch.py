@@ -69,7 +69,7 @@ _RESERVED = frozenset({*META_COLUMNS, "_deleted", "_raycdc_order"})
 
 
 def reserved_column(names: Iterable[str]) -> str:
-    """The reason why a table with columns of these names is not supported, with advice; empty where it is."""
+    """The reason why a table with columns of these names is not supported, with advice; empty if it is."""
     taken = next((name for name in names if name.casefold() in _RESERVED), None)
     if taken is None:
         return ""
@@ -117,7 +117,7 @@ def part_of(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
 
 
 def changelog_schema(schema: TableSchema) -> pa.Schema:
-    """Arrow schema of a batch of `schema`'s table. `SchemaError` where that would have two columns of one name."""
+    """Arrow schema of a batch of `schema`'s table. Raises `SchemaError` if that would have two columns of one name."""
     if reserved := reserved_column(column.name for column in schema.columns):
         raise SchemaError(f"A {reserved}.")
     return pa.schema([*schema.arrow(), *META_FIELDS])

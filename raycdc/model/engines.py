@@ -42,7 +42,7 @@ class EngineRows:
         return EngineRows(_sum(self.read, other.read), _sum(self.written, other.written))
 
     def __str__(self) -> str:
-        """For people; empty where there are none."""
+        """For people; empty if there are none."""
         parts = []
         for verb, rows, names in (("read", self.read, _READERS), ("written", self.written, _WRITERS)):
             if counts := [f"{rows[engine]:,} by {name}" for engine, name in names.items() if rows.get(engine)]:
@@ -58,7 +58,7 @@ class EngineRows:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Mapping[str, int]]) -> EngineRows:
-        """Inverse of `to_json`; engines that this version does not know are left out."""
+        """Return the inverse of `to_json`; engines that this version does not know are left out."""
         known = {str(engine): engine for engine in EngineName}
         read, written = (
             {known[name]: rows for name, rows in data.get(key, {}).items() if name in known}

@@ -22,9 +22,9 @@ from raycdc.model.types import LogicalType
 
 @dataclass(frozen=True, slots=True)
 class Column(JsonObject):
-    """One column. `default` is the constant an added column gives to rows that existed before, as text, or None.
+    """One column. `default` is the constant that existing rows get when the column is added, as text, or None.
 
-    `hidden`: it is what a mask leaves of that constant, to stand in rows that are masked already.
+    `hidden`: the default is the masked form of that constant, for rows that are masked already.
     """
 
     name: str
@@ -63,7 +63,7 @@ class TableSchema(JsonObject):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableSchema:
-        """One object for many tables of one schema: tenants have tables by the ten thousand."""
+        """Return one shared object for many tables of one schema: tenants have tables by the ten thousand."""
         return _schema_of(json.dumps({"columns": data["columns"], "primary_key": data["primary_key"]}))
 
 

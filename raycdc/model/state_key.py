@@ -36,7 +36,7 @@ class StateKey:
 
     @property
     def fingerprint(self) -> str:
-        """A text that tells keys apart and shows nothing of them."""
+        """Return a text that identifies the key without revealing it."""
         return _derived(self._secret)[1]
 
     def seal(self, data: bytes) -> str:
@@ -48,7 +48,7 @@ class StateKey:
         return f"{_HEAD}{self.fingerprint}:{base64.b64encode(sealed).decode()}"
 
     def open(self, text: str) -> bytes:
-        """Inverse of `seal`. Raises `StateError` for a text that another key made, and for a damaged one."""
+        """Return the inverse of `seal`. Raises `StateError` for a text of another key, and for a damaged one."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
@@ -65,7 +65,7 @@ class StateKey:
 
 
 def require_state_key(key: StateKey | None, text: str) -> None:
-    """`StateError` if `text`, which comes from a state, has something that `key` does not open."""
+    """Raise `StateError` if `text`, which comes from a state, has something that `key` does not open."""
     for fingerprint in sorted(set(_SEALED.findall(text))):
         if key is None:
             raise no_key()
@@ -89,7 +89,7 @@ def no_key() -> StateError:
 
 
 def is_sealed(value: object) -> bool:
-    """Whether a value of the state is one that `StateKey.seal` made."""
+    """Return True if a value of the state was made by `StateKey.seal`."""
     return isinstance(value, str) and value.startswith(_HEAD)
 
 

@@ -1,4 +1,4 @@
-"""Statements, and texts that quote one, without the values that nobody may see (`raycdc.model.redaction`). Pure."""
+"""Removes the values from statements, and from texts that quote one (`raycdc.model.redaction`). Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def without_values(text: str, statement: str) -> str:
     for value in filter(None, _VALUE.findall(statement)):
         inner = value[1:-1] if value[0] in "'\"" else value
         meant = _ESCAPED.sub(lambda found: found[1] or found[0][0], inner)
-        # A letter alone stands in every text; as a value it is in quotes.
+        # A single letter occurs in every text; as a value it is in quotes.
         alone = {inner, meant} if len(inner) > 1 else set()
         spelled |= {" ".join(value.split()), *(alone if value[0] in "'\"" or len(value) > 1 else ()), repr(meant)}
     for value in sorted(filter(lambda one: len(one) > 1, spelled), key=len, reverse=True):

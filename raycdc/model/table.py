@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from raycdc.core.typed_codec import JsonText
 
-#: Names of files have 255 bytes on Linux; this leaves some for what stands before and behind.
+#: File names have 255 bytes on Linux; this leaves room for the other parts of the name.
 FILE_NAME_BYTES = 160
 _DIGITS = 32
 #: A name between backquotes, those in it doubled.
@@ -42,12 +42,12 @@ class TableId(JsonText):
 
     @property
     def dotted(self) -> str:
-        """DATABASE.TABLE, the text that regular expressions match; another table may have the same."""
+        """Return DATABASE.TABLE, the text that regular expressions match; another table may have the same text."""
         return f"{self.db}.{self.table}"
 
     @classmethod
     def parse(cls, text: str) -> TableId:
-        """Inverse of ``str``. ValueError for a text without two parts."""
+        """Return the inverse of ``str``. ValueError for a text without two parts."""
         if (parts := _quoted(text)) is not None:
             return parts
         db, dot, table = text.partition(".")
@@ -71,8 +71,9 @@ def quoted(name: str) -> str:
 
 
 def quoted_parts(text: str, *unquoted: str) -> tuple[str, ...] | None:
-    """The parts of a name, joined by dots, of which at least one is quoted; None where none is. `unquoted` has, for
-    each part, the regular expression of its texts without quotes.
+    """The parts of a name, joined by dots, of which at least one is quoted; None if none is.
+
+    `unquoted` has, for each part, the regular expression of its texts without quotes.
     """
     whole = r"\.".join(f"({_QUOTED}|{part})" for part in unquoted)
     if "`" not in text or (parts := re.fullmatch(whole, text, re.DOTALL)) is None:

@@ -1,4 +1,4 @@
-"""Logical types: the one vocabulary between a source's types, Arrow, Spark and the sinks.
+"""Logical types: the common types between a source, Arrow, Spark and the sinks.
 
 | kind | Arrow | Spark | note |
 |---|---|---|---|

@@ -34,8 +34,9 @@ class Projection(JsonObject):
 class RowView(JsonObject):
     """Rows of schema `source`, to be read as rows of `target`, which has all their columns in types that hold them.
 
-    Columns are the same when their names differ in case alone. One that `source` lacks is null, or with `fill` the
-    constant default that it was added with elsewhere. With a `projection` stored rows become ones of `source` by it.
+    Columns are the same if their names differ only in case. A column that `source` lacks is null, or, with `fill`, has
+    the constant default with which it was added elsewhere. A `projection` first converts stored rows to rows of
+    `source`.
     """
 
     source: TableSchema
@@ -45,7 +46,7 @@ class RowView(JsonObject):
 
 
 def projected(projection: Projection | None, names: Mapping[str, str]) -> Projection | None:
-    """`projection` with further columns, each with the values of the one that `names` has for it."""
+    """Return `projection` with the additional columns `names`, each with the values of the column named for it."""
     if not names:
         return projection
     there = {output.name: output for output in projection.outputs} if projection is not None else {}

@@ -59,7 +59,7 @@ class JobSpec:
     token: str | None = field(default=None, repr=False)
     #: The copies of segments.
     copies: SegmentCopies | None = None
-    #: By which Flight servers are known where they listen beyond this machine; None where none does.
+    #: By which Flight servers are known where they listen beyond this machine; None if none does.
     authority: JobAuthority | None = None
 
     @property

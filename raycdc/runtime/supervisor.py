@@ -1,8 +1,8 @@
 """Keeps a job's coordinator and readers alive: starts, watches, ends and replaces them.
 
-One thread in the driver. It never decides about data: a reader that ends is reported to the coordinator and replaced
-by a new incarnation; a coordinator that ends is replaced by a new *generation* with all readers, which goes on from
-the last manifest. Errors the coordinator names end the job.
+One thread in the driver. It never decides about data: a reader that ends is reported to the coordinator and replaced by
+a new incarnation; a coordinator that ends is replaced by a new *generation* with all readers, which continues from the
+last manifest. Errors the coordinator names end the job.
 
 | event | reaction |
 |---|---|

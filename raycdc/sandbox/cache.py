@@ -69,8 +69,9 @@ _LOG_LINES = 25
 
 
 def fetch_exactly(into: Path, coordinates: Sequence[str]) -> list[Path]:
-    """Put these jars into the folder `into`. Downloads; blocks up to minutes. `ArtifactError` when one cannot be had,
-    or is another one than it should be.
+    """Put these jars into the folder `into`. Downloads; blocks up to minutes.
+
+    Raises `ArtifactError` if one cannot be had, or is another one than it should be.
     """
     jars = _retrieved(into, coordinates)
     verify(jars)

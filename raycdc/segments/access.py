@@ -28,13 +28,14 @@ class Copies(Protocol):
     """Takes a copy of each finished segment (`raycdc.segments.copies`)."""
 
     def put(self, path: Path) -> None:
-        """Blocks until the copy of the file is safe. `SpoolError` where it cannot be."""
+        """Blocks until the copy of the file is safe. Raises `SpoolError` if it cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolAddress:
-    """Where segments are written: folder, the name of the spool's node and its Flight endpoint (or empty), and who
-    takes copies of them.
+    """The destination of new segments.
+
+    Folder, the name of the spool's node, its Flight endpoint (or empty), and their copies.
     """
 
     folder: Path
@@ -64,7 +65,7 @@ class SegmentAccess:
         return replace(self, flights=flights)
 
     def is_own(self, segment: Segment) -> bool:
-        """Whether the segment is in the spool of this process's node; never known `ANYWHERE`."""
+        """Return True if the segment is in the spool of this process's node; always False with `ANYWHERE`."""
         return segment.node == self.node
 
     def located(self, segments: Iterable[Segment]) -> tuple[Segment, ...]:
@@ -80,7 +81,10 @@ _CRC_BLOCK_BYTES = 1 << 20
 
 
 def mapped_reader(path: Path, expected_bytes: int) -> Any:
-    """An open Arrow file reader over a mapped file. `StateError` when it is missing or not `expected_bytes` long."""
+    """An open Arrow file reader over a mapped file.
+
+    Raises `StateError` if it is missing or not `expected_bytes` long.
+    """
     try:
         source = pa.memory_map(str(path), "r")
     except OSError as cause:

@@ -9,17 +9,17 @@ target has no row for as long as its row at the source is bad.
 | good | good | the update |
 | good | bad | a deletion: the row that was there is true no more |
 | bad | good | an insert |
-| bad | bad | nothing |
+| bad | bad | nothing
 
-A row that was good when it was written may be bad when it goes, where a column's type changed meanwhile: where rows are
-updated, a bad before-image and a bad deletion are always the deletion of their key, which is harmless when there is
-none. `raycdc.delivery.rows.bad_row_filter` refuses what a changelog, or a target of several tables, cannot follow.
+|A row that was good when it was written may be bad when it goes, where a column's type changed meanwhile: where rows \
+are updated, a bad before-image and a bad deletion are always the deletion of their key, which is harmless when there \
+is none. `raycdc.delivery.rows.bad_row_filter` refuses what a changelog, or a target of several tables, cannot follow.
 
 Images of a topic may lack values, so there bad ones prove little of what the target has: a deletion stays one, and
 where rows are updated a bad row that came is the deletion of its key, too. So is a bad row that a backfill reads again,
 because the target may have the row as it was when it was good.
 
-A segment written anew without its bad rows, and the letters of these: both are there in the end, or neither is.
+A segment written again without its bad rows, and the letters of these: both are there in the end, or neither is.
 
 Called by whoever makes segments of segments (`raycdc.delivery.rows.bad_row_filter`, `raycdc.spark.derive`), on a thread
 of theirs.
@@ -78,12 +78,15 @@ class BadRecords:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether targets do without bad rows; otherwise the first one is an error, of its table or of the run."""
+        """Return True if bad rows are left out of targets.
+
+        Otherwise the first one is an error, of its table or of the run.
+        """
         return self.action in (SKIP, DEAD_LETTER)
 
     @property
     def kept(self) -> str:
-        """Where people find the rows that are kept; empty where none are."""
+        """Return the location of the kept rows, for people; empty if none are kept."""
         return self.location or self.folder
 
     def of_kind(self, kind: str) -> BadRecords:
@@ -95,8 +98,9 @@ class BadRecords:
         return replace(self, partial=False) if kind == "snapshot" else self
 
     def dead_letters(self, epoch: int, name: str, part: str = "") -> DeadLetterFile | None:
-        """Where the bad rows of one segment of `epoch` go; written again they replace themselves. Those that are
-        written again all together, by whoever stages the epoch anew, have the same `part`.
+        """Return the dead-letter file for the bad rows of one segment of `epoch`; a repeated write replaces it.
+
+        Files that are always written together, by the process that stages the epoch, have the same `part`.
         """
         if self.action != DEAD_LETTER:
             return None
@@ -107,7 +111,7 @@ class BadRecords:
 
 @dataclass(frozen=True, slots=True)
 class FilteredSegment:
-    """A segment without its bad rows (None: no row is left), how many came that were bad, and what the first has."""
+    """A segment without its bad rows (None: no row is left), their number, and the problem of the first."""
 
     segment: Segment | None
     bad: int = 0
@@ -135,12 +139,12 @@ def judged(ops: Any, numbers: Any, wanted: Any, bad: Any, records: BadRecords) -
 
 
 def counted(ops: Any, bad: Any) -> Any:
-    """Which rows are told of: those that came, each once, and not again when they go."""
+    """Return the bad rows to report: those that were written, not those that were removed, so each is reported once."""
     return bad & np.isin(ops, _CAME)
 
 
 def update_indexes(ops: Any, numbers: Any) -> Any:
-    """Where the before-images are whose after-image is the next row: both have their numbers from one change."""
+    """Return the indexes of before-images whose after-image is the next row: both have numbers of one change."""
     first = (ops[:-1] == RowKind.UPDATE_BEFORE) & (ops[1:] == RowKind.UPDATE_AFTER)
     return np.flatnonzero(first & (numbers[1:] == numbers[:-1] + 1))
 
@@ -162,15 +166,16 @@ def whole_updates(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         yield held
 
 
-#: Rows that stay, how many bad ones were among them, and what the first of these has.
+#: The remaining rows, the number of bad ones, and the problem of the first.
 FilteredRows = tuple[pa.RecordBatch, int, str]
 
 
 def write_filtered(
     writer: SegmentWriter, dead_letters: DeadLetterFile | None, batches: Iterable[FilteredRows], *, seq_base: int
 ) -> FilteredSegment:
-    """The segment that `writer` makes of `batches`; none where no row stays. `dead_letters` are those that making
-    `batches` writes to. Blocks on the disk; whatever is raised meanwhile leaves neither a segment nor letters.
+    """Return the segment that `writer` makes of `batches`; none if no row remains. `batches` write to `dead_letters`.
+
+    Blocks on the disk; after an error neither a segment nor dead letters remain.
     """
     count, why = 0, ""
     try:
@@ -190,16 +195,16 @@ def write_filtered(
 
 @dataclass(frozen=True, slots=True)
 class MissingRowCount:
-    """How many rows of a table an epoch does without, and what the first has."""
+    """The number of rows of a table that an epoch leaves out, and the problem of the first."""
 
     count: int
     why: str
 
 
 def record_missing(manifest: Manifest, records: BadRecords) -> dict[TableId, MissingRowCount]:
-    """The missing rows of an epoch, kept where that is asked for: durable, and doing it again changes nothing.
+    """Store the missing rows of an epoch, if dead letters are kept: durable and repeatable.
 
-    Nothing where rows are not left out: `refused_missing`. Called before anybody sees the epoch.
+    Does nothing if rows are not left out: `refused_missing`. Called before the epoch is used.
     """
     rows = missing_rows(manifest)
     if not rows or not records.leaves_out:

@@ -40,7 +40,7 @@ class JobAuthority:
 
     @classmethod
     def new(cls) -> Self:
-        """One with a new key."""
+        """Return an authority with a new key."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -52,7 +52,7 @@ class JobAuthority:
         )
 
     def identity(self, host: str) -> ServerIdentity:
-        """That of a server which others reach at `host`, an address or a name."""
+        """Return the identity of a server that others reach at `host`, an address or a name."""
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.hazmat.primitives.serialization import load_pem_private_key

@@ -35,7 +35,7 @@ class SegmentCopies:
     settings: StorageSettings
 
     def put(self, path: Path) -> None:
-        """Hand in the copy of a finished segment's file. `SpoolError` where the store does not take it."""
+        """Hand in the copy of a finished segment's file. Raises `SpoolError` if the store does not take it."""
         try:
             _store(self).put_file(path.name, path)
         except StoreError as cause:
@@ -48,7 +48,7 @@ class SegmentCopies:
         return replace(manifest, segments=tuple(self._restored(manifest.segments, spool, access)))
 
     def forget(self, segments: Iterable[Segment]) -> None:
-        """Nobody reads these any more; what a failure leaves is swept at the next start."""
+        """Delete copies of unused segments; the next start deletes those that a failure leaves."""
         names = sorted({segment.name for segment in segments})
         if names:
             with suppress(StoreError):
@@ -72,7 +72,7 @@ class SegmentCopies:
                 yield segment
 
     def _fetched(self, segment: Segment) -> bool:
-        """Whether the file of `segment` was made from its copy."""
+        """Return True if the file of `segment` was made from its copy."""
         copy: Stored | None = None
         with suppress(StoreError):  # Without a copy the rows are read again.
             copy = _store(self).read(segment.name)
@@ -95,7 +95,7 @@ class SegmentCopies:
 
 @cache
 def _store(copies: SegmentCopies) -> ObjectStore:
-    """One client for each process."""
+    """Return one client for each process."""
     return ObjectStore(copies.location, copies.settings)
 
 

@@ -30,8 +30,9 @@ _WAITING = re.compile(r"\.((\d{10})-.+\.jsonl)\.(\d{10})\.([0-9a-f]{16})")
 
 @dataclass(frozen=True, slots=True)
 class PendingDeadLetterFile:
-    """A file of `epoch` that is to be called `name`, by the driver that began in the generation `driver`. Of the files
-    of one `part` those of the newest driver count: it staged the share anew, whatever others had made of it.
+    """A file of `epoch` that will be renamed to `name`, by the driver that began in the generation `driver`.
+
+    Of the files of one `part`, those of the newest driver count: it staged the part again.
     """
 
     epoch: int
@@ -46,7 +47,7 @@ class PendingDeadLetterFile:
 
 
 def counting(files: Iterable[str], epoch: int) -> dict[str, str]:
-    """Of the files that wait, those of `epoch` that count, and what each is to be called."""
+    """Return the waiting files of `epoch` that count, each with its final name."""
     matches = [found for file in files if (found := _WAITING.fullmatch(file)) and int(found[2]) == epoch]
     newest: dict[str, int] = {}
     for found in matches:

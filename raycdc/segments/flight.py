@@ -31,7 +31,7 @@ _HEADER = "authorization"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A call for stored columns (None: all) of the `part`-th of so many runs of a segment's batches."""
+    """A call for stored columns (None: all) of the `part`-th of several runs of a segment's batches."""
 
     path: str
     bytes: int
@@ -111,7 +111,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             raise flight.FlightServerError(str(cause)) from cause
 
     def _inside(self, text: str) -> Path:
-        """The file that `text` names: a name in the spool, or an absolute path in one of the folders."""
+        """Return the file of `text`: a name in the spool, or an absolute path in one of the folders."""
         path = Path(self._spool, text).resolve()
         if not any(path.is_relative_to(folder) for folder in self._folders):
             raise flight.FlightUnauthorizedError(f"{text} is not in the spool of this server")
@@ -148,7 +148,7 @@ def fetch_schema(segment: Segment, access: SegmentAccess) -> pa.Schema:
 
 
 def intact_there(segment: Segment, access: SegmentAccess, *, checksum: bool) -> bool:
-    """Whether the segment's node has it with its exact size and, when asked, its exact content."""
+    """Return True if the segment's node has it with its exact size and, if requested, its exact content."""
     body = json.dumps({"path": segment.path, "checksum": checksum}).encode()
     try:
         with _connected(segment, access) as client:
@@ -162,7 +162,7 @@ def intact_there(segment: Segment, access: SegmentAccess, *, checksum: bool) -> 
 
 
 def delete_there(segment: Segment, access: SegmentAccess) -> None:
-    """Delete the file on its node, as far as the node answers: what is left behind its next start sweeps."""
+    """Delete the file on its node, if the node answers; its next start deletes remaining ones."""
     body = json.dumps({"path": segment.path}).encode()
     try:
         with _connected(segment, access) as client:
@@ -191,7 +191,7 @@ def _options(token: str) -> Any:
 
 
 class _RequireToken(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Refuses each call whose token is not ours."""
+    """Refuses each call with a wrong token."""
 
     def __init__(self, token: str) -> None:
         super().__init__()

@@ -16,15 +16,15 @@ import pyarrow as pa
 from raycdc.model import RowKind, key_hashes
 from raycdc.model.batch import lost_values, with_lost_values
 
-#: A partition is worth a task of its own from about this size on (`raycdc.sinks.task_plan.TASK_BYTES_MIN`).
+#: A partition is worth its own task from about this size on (`raycdc.sinks.task_plan.TASK_BYTES_MIN`).
 PARTITION_BYTES = 16 << 20
 PARTITIONS_MAX = 16
 
 
 def partitions_for(volume_bytes: int, *, worth_bytes: int = 0, most: int = PARTITIONS_MAX) -> int:
-    """How many partitions so many bytes are worth, of which one is worth `worth_bytes` (0: `PARTITION_BYTES`).
+    """Return the number of partitions for this many bytes, each worth `worth_bytes` (0: `PARTITION_BYTES`).
 
-    A power of two, at most `most`.
+    It is a power of two, at most `most`.
     """
     wanted = max(1, min(most, volume_bytes // (worth_bytes or PARTITION_BYTES)))
     return 1 << (wanted.bit_length() - 1)

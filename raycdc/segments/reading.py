@@ -65,7 +65,7 @@ def viewed(batch: pa.RecordBatch, view: RowView, columns: Sequence[str], *, tabl
 
 
 def _unmerged_names(view: RowView, columns: Sequence[str]) -> list[str]:
-    """Of `columns`, what rows of the view's source have, and metadata."""
+    """Return those of `columns` that rows of the view's source have, and metadata."""
     there = {column.name.casefold(): column.name for column in view.source.columns}
     meta = [name for name in columns if name in META_COLUMNS]
     found = [there[name.casefold()] for name in columns if name not in META_COLUMNS and name.casefold() in there]
@@ -90,7 +90,7 @@ def _projected(batch: pa.RecordBatch, projection: Projection, names: Sequence[st
 
 def _output(batch: pa.RecordBatch, output: Output) -> pa.Array:
     if not output.stored:
-        # A row that stands for an emptied table has no values.
+        # A row that means an emptied table has no values.
         constant = pa.scalar(output.constant, constant_type(output.constant).arrow())
         if "_op" not in batch.schema.names:
             return pa.repeat(constant, batch.num_rows)
@@ -101,7 +101,7 @@ def _output(batch: pa.RecordBatch, output: Output) -> pa.Array:
 
 
 def _is_deleted(ops: pa.Array) -> pa.Array:
-    """Which rows say that a key is gone. A before-image does, until the after-image of the same key follows."""
+    """Return the rows that delete a key. A before-image does, until the after-image of the same key follows."""
     return pc.is_in(ops, pa.array([RowKind.UPDATE_BEFORE, RowKind.DELETE], pa.int8()))
 
 
@@ -117,7 +117,10 @@ def _symbols() -> pa.StringArray:
 
 
 def turned(array: pa.Array, have: LogicalType, want: LogicalType) -> pa.Array:
-    """Values of type `have` as values of `want`, which is a merge of it. pyarrow's error for one that does not fit."""
+    """Return values of type `have` as values of `want`, a merge of it.
+
+    Raises pyarrow's error for one that does not fit.
+    """
     if have.arrow() == want.arrow():
         return array
     if pa.types.is_string(want.arrow()):
@@ -166,7 +169,7 @@ def _missing(column: Column, rows: int, *, fill: bool, table: TableId) -> pa.Arr
 
 
 def all_names(view: RowView) -> list[str]:
-    """The schema that `read_segment` gives for a view when no columns are asked for."""
+    """Return the columns of `read_segment` for a view if no columns are requested."""
     return [*(column.name for column in view.target.columns), *(n for n in META_COLUMNS if n not in ("_db", "_table"))]
 
 
@@ -233,7 +236,7 @@ def _unavailable(segment: Segment) -> SegmentUnavailableError:
 
 
 def verify_segments(segments: Iterable[Segment], *, access: SegmentAccess = HERE, checksum: bool = False) -> bool:
-    """Whether every segment is there with its exact size, and with `checksum` its exact content, on its node."""
+    """Return True if every segment is on its node with its exact size, and with `checksum` its exact content."""
     for segment in segments:
         if _is_local(segment, access):
             intact = _intact_here(segment, checksum=checksum)
@@ -249,14 +252,14 @@ def verify_segments(segments: Iterable[Segment], *, access: SegmentAccess = HERE
 
 
 def delete_there(segment: Segment, access: SegmentAccess) -> None:
-    """Delete a segment in another node's spool; harmless when that node is not there now."""
+    """Delete a segment in another node's spool; harmless if that node is unavailable."""
     from raycdc.segments import flight
 
     flight.delete_there(segment, access)
 
 
 def stored_columns(columns: Sequence[str] | None) -> list[str] | None:
-    """The columns to fetch for `columns`, without those that follow from the descriptor."""
+    """Return the columns to fetch for `columns`, without those that follow from the descriptor."""
     return None if columns is None else [c for c in columns if c not in DESCRIPTOR_COLUMNS]
 
 

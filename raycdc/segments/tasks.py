@@ -2,7 +2,7 @@
 
 A task is a frozen value that says all it needs and is pickled by the name of its class, so that nothing is captured by
 accident and the same task gives the same files wherever and however often it runs. The runner is handed to the sink
-(`SinkContext.run_tasks`); the sink does not know which engine is behind it.
+(`SinkContext.run_tasks`); the sink does not know which engine is after it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 
 class StageTask(ABC, Generic[ResultT_co]):
-    """A frozen dataclass of its inputs, picklable, as its result is.
+    """A stage task: a frozen dataclass of its inputs, picklable, as is its result.
 
-    `run` must be harmless to run twice, at once or after a failure: it writes files under names of its own and returns
-    their names.
+    `run` must be safe to run twice, at the same time or after a failure: it writes files under its own names and
+    returns their names.
     """
 
     __slots__ = ()
 
     @property
     def input_bytes(self) -> int:
-        """How much the task reads, by which a runner judges its cost."""
+        """Return how many bytes the task reads, by which a runner estimates its cost."""
         return 0
 
     @property
@@ -84,7 +84,7 @@ class TaskLog:
         return {engine: rows for engine, rows in counts.items() if rows}
 
     def forget(self, segments: Iterable[Segment]) -> None:
-        """Their epoch is recorded."""
+        """Forget the segments, because their epoch is recorded."""
         with self._lock:
             self._by_spark.difference_update(segment.name for segment in segments)
 

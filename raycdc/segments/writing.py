@@ -29,11 +29,11 @@ from raycdc.state.manifests.manifest import Segment
 
 SUFFIX_OPEN = ".open"
 
-#: Smaller batches in rows and bytes wait for the next ones: what one costs on its way does not depend on its rows, and
-#: where transactions come one by one, a batch has the rows of one.
+#: Smaller batches in rows and bytes wait for the next ones: the cost of a batch does not depend on its rows, and with
+#: many small transactions each batch has only a few rows.
 _SMALL_ROWS = 512
 _SMALL_BYTES = 64 << 10
-#: As much as this is written together, what Arrow keeps beside the values of a batch of some columns included.
+#: This much is written together, including Arrow's overhead for a batch of some columns.
 _JOINED_ROWS = 8192
 _JOINED_BYTES = 1 << 20
 _OVERHEAD_BYTES = 6 << 10
@@ -64,7 +64,7 @@ class SegmentWriter:
     def __init__(self, spool: SpoolAddress, contents: SegmentContents, *, name: str) -> None:
         self.path = spool.folder.absolute() / name
         self.rows = 0
-        #: Values that are not what the source has; `raycdc.model.batch` says which.
+        #: The number of lost values; see `raycdc.model.batch`.
         self.lost = 0
         self._spool = spool
         self._contents = contents
@@ -74,7 +74,7 @@ class SegmentWriter:
 
     @classmethod
     def remaking(cls, segment: Segment, spool: Path | str, name: str, *, kind: str = "") -> SegmentWriter:
-        """The writer of what is made of `segment`: of its table, split and partition, in `spool` beside the state."""
+        """Return the writer of a segment that is made from `segment`: of its table, split and partition, in `spool`."""
         contents = SegmentContents(
             segment.table, segment.schema, segment.split_id, kind or segment.kind, segment.partition
         )
@@ -85,7 +85,7 @@ class SegmentWriter:
 
     @property
     def bytes(self) -> int:
-        """Bytes written so far, and of what waits to be, without the footer that `finish` adds."""
+        """Return the bytes written and waiting so far, without the footer that `finish` adds."""
         return (self._file.size if self._file else 0) + self._small.bytes
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -119,9 +119,9 @@ class SegmentWriter:
                 self._writer.write_batch(batch.slice(start, step))
 
     def finish(self, *, seq_base: int = 0) -> Segment:
-        """Write the footer, sync, give the file its name and return its descriptor. At least one row was appended.
+        """Write the footer, sync, rename the file and return its descriptor. At least one row was appended.
 
-        Where the spool has copies, that of the segment is safe, too.
+        If the spool has copies, the copy of the segment is safe as well.
         """
         self._write_small()
         assert self._file is not None, f"segment {self.path.name} has no rows; ask `rows` before finishing"
@@ -174,7 +174,7 @@ class _SmallBatches:
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
-        #: As much memory as they take: what is open must show in it, however small each is.
+        #: Their memory, so that `bytes` includes all waiting rows, however small the batches are.
         self.bytes = 0
 
     @property
@@ -191,7 +191,7 @@ class _SmallBatches:
         return True
 
     def joined(self) -> pa.RecordBatch | None:
-        """All that was kept, as one batch that owns its memory, and nothing is kept any more; None where none was."""
+        """Return all kept batches as one batch that owns its memory, and clear them; None if there are none."""
         if not self._batches:
             return None
         batches, rows = self._batches, self._rows
@@ -202,7 +202,7 @@ class _SmallBatches:
 
 
 def rows_per_batch(batch: pa.RecordBatch) -> int:
-    """How many rows of `batch` fit the limits of one batch, at least one."""
+    """Return how many rows of `batch` fit the limits of one batch, at least one."""
     by_bytes: int = BATCH_BYTES_MAX * batch.num_rows // max(batch.get_total_buffer_size(), 1)
     return max(1, min(BATCH_ROWS_MAX, by_bytes, int(batch.num_rows)))
 
@@ -234,7 +234,7 @@ class _ChecksummedFile:
         return self.size
 
     def flush(self) -> None:
-        """Nothing is buffered here; `sync` makes the file durable."""
+        """No bytes are buffered here; `sync` makes the file durable."""
 
     def sync(self) -> None:
         os.fsync(self._file.fileno())
@@ -245,13 +245,13 @@ class _ChecksummedFile:
 
 
 class MadeSegments:
-    """Who makes segments in `folder` forgets them there, too. Callable from any thread."""
+    """The segments in `folder`, which their maker also deletes there. Callable from any thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def forget(self, segments: Iterable[Segment]) -> None:
-        """Delete those of the folder, which nobody needs any more."""
+        """Delete the unused segments of the folder."""
         for segment in segments:
             if Path(segment.path).parent == self._folder:
                 Path(segment.path).unlink(missing_ok=True)

@@ -12,11 +12,11 @@ none has a secret or a row's value.
 id |
 | ``GET /v1/commands``, ``GET /v1/commands/ID`` | what became of those that are remembered, of one |
 | ``GET /v1/events`` | the events of `raycdc.observe.events`, as server-sent events |
-| ``GET /v1/openapi.json`` | all of this for programs |
+| ``GET /v1/openapi.json`` | all of this for programs
 
-A browser that a foreign page has under its command finds nothing here: a request needs the token in its
-``Authorization``, which no page can add for another's, its ``Host`` must be one of the door's own names (a name that
-was bound anew to this address is none), and its ``Origin``, where there is one, the door itself.
+|A browser that a foreign page has under its command finds nothing here: a request needs the token in its \
+``Authorization``, which no page can add for another's, its ``Host`` must be one of the door's own names (a name that \
+was bound again to this address is none), and its ``Origin``, where there is one, the door itself.
 """
 
 from __future__ import annotations

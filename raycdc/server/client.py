@@ -19,7 +19,7 @@ from raycdc.state.store import CheckpointStore
 
 #: A control API that does not answer for this long counts as absent.
 ANSWERS_S = 10.0
-#: A run says where its door is with its next sign of life, after its libraries are loaded.
+#: A run says where its door is with its next heartbeat, after its libraries are loaded.
 OPENS_WITHIN_S = RENEW_S + 3.0
 #: A door without a page has no such path.
 LINKS = "/v1/links"
@@ -127,7 +127,7 @@ class ControlClient:
         return Status.from_json(self._ask("/v1/status"))
 
     def page_link(self, *, reads_only: bool) -> str:
-        """A link that lets one browser in, within ten minutes. `StateError` where the run has no page, too."""
+        """A link that lets one browser in, within ten minutes. Raises `StateError` if the run has no page, too."""
         code = json.loads(self._ask(LINKS, json.dumps({"read_only": reads_only})))["code"]
         return page_link(self._url.geturl(), code)
 

@@ -5,11 +5,11 @@ It is read-only, and open from a run's first step on, also while a standby waits
 | request | answer |
 |---|---|
 | ``GET /metrics`` | the figures; with ``metrics.token`` to those alone who have it |
-| ``GET /healthz`` | 200 as long as the run moves: 503 says why a supervisor should start it anew |
-| ``GET /readyz`` | 200 while rows are read and written, else 503 with what it does instead |
+| ``GET /healthz`` | 200 as long as the run moves: 503 says why a supervisor should start it again |
+| ``GET /readyz`` | 200 while rows are read and written, else 503 with what it does instead
 
-On this machine's own address a request must call it by an address or as localhost: a page of a browser, whose own name
-was bound anew to 127.0.0.1, finds nothing here.
+|On this machine's own address a request must call it by an address or as localhost: a page of a browser, whose own \
+name was bound again to 127.0.0.1, finds nothing here.
 
 The figures of a run in Prometheus' form.
 
@@ -272,7 +272,7 @@ class _MetricsEndpoint:
 
 
 def _is_address(host: str) -> bool:
-    """Whether a ``Host`` is an IP address or localhost, with a port or without."""
+    """Return True if a ``Host`` is an IP address or localhost, with a port or without."""
     name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
     if name.lower() == "localhost":
         return True

@@ -124,7 +124,7 @@ class SinkContext:
 
     @property
     def spark(self) -> Any:
-        """The SparkSession; None where the pipeline runs without Spark. May block: a run begins before Spark is up."""
+        """The SparkSession; None if the pipeline runs without Spark. May block: a run begins before Spark is up."""
         return None if self.session is None else self.session()
 
     def without_tasks(self, size: int, most: int) -> bool:
@@ -194,7 +194,7 @@ class Sink(ABC):
         return []
 
     def statement(self, target: TargetShape) -> str:
-        """The statement that makes such a target, as ``raycdc plan`` shows it; empty where there is nothing like it.
+        """The statement that makes such a target, as ``raycdc plan`` shows it; empty if there is nothing like it.
 
         Pure. The server may get it in other words, with the settings of raycdc's own bookkeeping.
         """

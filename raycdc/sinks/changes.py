@@ -29,7 +29,7 @@ from raycdc.sinks.change_rules import ChangeRules
 
 
 def check_changes(work: TableCommit, rules: ChangeRules) -> None:
-    """`SinkError` for a change that the target cannot follow at all, or that the user does not want."""
+    """Raise `SinkError` for a change that the target cannot follow at all, or that the user does not want."""
     for event in work.changes:
         match event:
             case AlterPrimaryKeyEvent():
@@ -79,7 +79,7 @@ def replaces_all_rows(work: TableCommit, rules: ChangeRules) -> bool:
 
 
 def check_key(work: TableCommit) -> None:
-    """`SinkError` for a table whose rows an upsert target cannot tell apart."""
+    """Raise `SinkError` for a table whose rows an upsert target cannot tell apart."""
     if not work.schema.primary_key:
         raise KeyRefusedError(
             f"{work.source} has no primary key, so an upsert target cannot tell its rows apart. "
@@ -102,7 +102,7 @@ def fitted_to(work: TableCommit, context: SinkContext, names: Collection[str]) -
 
 
 def check_constant(target: TableId, column: Column) -> pa.Scalar:
-    """The constant default of an added column as a value of its type. `SinkError` where it is none."""
+    """The constant default of an added column as a value of its type. Raises `SinkError` if it is none."""
     assert column.default is not None
     try:
         return constant(column.default, column.type.arrow())
@@ -114,7 +114,10 @@ def check_constant(target: TableId, column: Column) -> pa.Scalar:
 
 
 def check_names(work: TableCommit, wanted: pa.Schema) -> None:
-    """`SinkError` for columns that would have the name of a metadata column of the changelog; `wanted` are all."""
+    """Raise `SinkError` for columns that would have the name of a metadata column of the changelog.
+
+    `wanted` are all.
+    """
     clashes = {c.name.casefold() for c in work.schema.columns} & {n.casefold() for n in META_COLUMNS}
     if clashes and len(wanted) > len(work.schema.columns):
         raise ColumnsRefusedError(

@@ -35,7 +35,7 @@ def exit_code(session: Any) -> int | None:
 
 
 def of_memory(code: int | None) -> bool:
-    """Whether a JVM with that exit code had no memory left."""
+    """Return True if a JVM with that exit code had no memory left."""
     return code in _NO_MEMORY
 
 

@@ -33,7 +33,7 @@ from raycdc.model.redaction import key_named
 from raycdc.sinks.api import TableCommit
 from raycdc.sinks.rows import DELETED
 
-#: Column of compacted rows of a merged target: True where the target must not have the key yet.
+#: Column of compacted rows of a merged target: True if the target must not have the key yet.
 CLAIMED = "_claimed"
 
 ORIGIN = ("_db", "_table")

@@ -118,7 +118,10 @@ class CommitMetadata:
 
 
 def holds(held: CommitVector | None, goal: CommitVector, target: TableId | str) -> bool:
-    """Whether a target with the record `held` has the step `goal`. `FencedError` where a newer driver wrote it."""
+    """Return True if a target with the record `held` has the step `goal`.
+
+    Raises `FencedError` if a newer driver wrote it.
+    """
     if held is not None and held.generation > goal.generation:
         raise fenced(target, held.generation)
     return held is not None and held.progress >= goal.progress
@@ -134,7 +137,7 @@ def require_not_barred(held: CommitVector | None, goal: CommitVector, target: Ta
 
 
 def half_written(held: CommitVector | None, goal: CommitVector) -> bool:
-    """Whether a target with the record `held` has rows of the epoch of `goal`, which cannot be taken back."""
+    """Return True if a target with the record `held` has rows of the epoch of `goal`, which cannot be taken back."""
     return held is not None and held.epoch == goal.epoch and STEP_SCHEMA < held.step < STEP_TOMBSTONE
 
 
@@ -361,7 +364,7 @@ class ExactlyOnceSink(Sink, Generic[TargetT]):
         """
 
     def check_work(self, work: TableCommit) -> None:
-        """`SinkError` for columns, a key or a name that this kind of target cannot have. Changes nothing."""
+        """Raise `SinkError` for columns, a key or a name that this kind of target cannot have. Changes nothing."""
 
     @abstractmethod
     def prepare(self, work: TableCommit, batch: StageBatch) -> Any:

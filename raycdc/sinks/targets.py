@@ -23,7 +23,7 @@ _FOLDER = NameRules("this sink", folder=True)
 
 
 def table_folder(root: Folder, target: TableId) -> Folder:
-    """``ROOT/DB/TABLE``. `SinkError` for a name that would leave the folder or hide in it."""
+    """``ROOT/DB/TABLE``. Raises `SinkError` for a name that would leave the folder or hide in it."""
     if why := _FOLDER.no_table(target):
         raise NameRefusedError(f"{target}: {why}.")
     return root / target.db / target.table
@@ -32,7 +32,10 @@ def table_folder(root: Folder, target: TableId) -> Folder:
 def check_names(
     rules: NameRules, target: TableId, columns: Iterable[str], key: Sequence[str] = (), *, upsert: bool = True
 ) -> None:
-    """`SinkError` for names that the target cannot hold: the table was to be parked, or to have others, before."""
+    """Raise `SinkError` for names that the target cannot hold.
+
+    The table was to be parked, or to have others, before.
+    """
     if why := rules.no_table(target):
         raise NameRefusedError(f"{target}: {why}.")
     for name in columns:
@@ -74,7 +77,7 @@ def occupied_error(location: str, elsewhere: str, *, replaced: str = "to empty i
 
 
 def check_write(kind: str, supported: tuple[str, ...], wanted: str) -> None:
-    """`ConfigError` when the sink cannot write the way the user wants."""
+    """Raise `ConfigError` if the sink cannot write the way the user wants."""
     if wanted not in supported:
         raise ConfigError(f'sink.write = "{wanted}": {kind} supports {" and ".join(supported)} only.')
 

@@ -1,15 +1,15 @@
 """The interface of a source: everything that the author of a connector implements.
 
 A connector is a package with an entry point in ``raycdc.sources``: a `raycdc.plugins.Plugin` that names the model of
-its ``[source]`` section (a `raycdc.config.SourceConfig`) and its `Source`. raycdc makes the source anew in every
+its ``[source]`` section (a `raycdc.config.SourceConfig`) and its `Source`. raycdc makes the source again in every
 process that needs it, from the section and a `SourceContext`, so it is picklable and holds no connection.
 
 | the connector reads | it implements |
 |---|---|
 | tables: a snapshot in chunks, then one log | `IncrementalSource`; the enumerator and the reader are raycdc's |
-| independent logs (partitions) | `Source`; enumerator and reader are its own (`raycdc.source.protocol`, `…reader`) |
+| independent logs (partitions) | `Source`; enumerator and reader are its own (`raycdc.source.protocol`, `…reader`)
 
-To copy: `raycdc/connectors/datagen` for the first kind, ``examples/custom_source`` for one without a snapshot, and
+|To copy: `raycdc/connectors/datagen` for the first kind, ``examples/custom_source`` for one without a snapshot, and \
 ``examples/custom_events`` for the second kind, with events of its own in both directions.
 
 The nouns are those of Flink's FLIP-27 and of Flink CDC: `Boundedness`, the enumerator that is created or restored, the
@@ -22,11 +22,11 @@ the second half of `Source`; the default of each of these methods means that the
 | the driver before it starts anything, and ``check`` | `selection`, `preflight`, `restart`, `has_before_images` |
 | the same, if a state exists | `unfollowable`, `require_as_begun` |
 | the coordinator's process | `create_enumerator`, `acknowledge` |
-| every reader's process | `create_reader`, `warm_up`, `statistics` |
+| every reader's process | `create_reader`, `warm_up`, `statistics`
 
-All of them may block, except `create_enumerator` and `create_reader`. They raise `raycdc.errors.SourceError` with what
-happened and what to do, `SourceUnavailableError` if a retry may help, and `LogLostError` if the log no longer reaches
-back to the state's position.
+|All of them may block, except `create_enumerator` and `create_reader`. They raise `raycdc.errors.SourceError` with \
+what happened and what to do, `SourceUnavailableError` if a retry may help, and `LogLostError` if the log no longer \
+reaches back to the state's position.
 
 A `check` returns each problem that it finds as a ``CheckResult(ok=False)`` with the fix, and the later checks (of
 tables, transforms and the sink) go on. It raises `SourceError` only if the source cannot be reached; the later checks
@@ -246,7 +246,7 @@ class Source(ABC, Generic[ConfigT]):
         return False
 
     def incremental(self) -> IncrementalSource[Any] | None:
-        """The source as one whose tables can be read at any time; None where rows are known by their log alone."""
+        """The source as one whose tables can be read at any time; None if rows are known by their log alone."""
         return None
 
     def warm_up(self) -> None:
@@ -282,7 +282,7 @@ class IncrementalSource(Source[ConfigT]):
     @property
     @abstractmethod
     def ring_s(self) -> float:
-        """Seconds of dropped rows to remember, as the server cannot say when they become visible; 0 where it can."""
+        """Seconds of dropped rows to remember, as the server cannot say when they become visible; 0 if it can."""
 
     @abstractmethod
     def enumerator_dialect(self) -> EnumeratorDialect:

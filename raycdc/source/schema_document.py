@@ -47,5 +47,5 @@ class SchemaDocument:
         return TableSchema.from_json(self._json)
 
     def own(self, name: str) -> Any:
-        """A value that the connector itself put into the document; None where it did not."""
+        """A value that the connector itself put into the document; None if it did not."""
         return self._json.get(name)

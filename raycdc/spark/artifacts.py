@@ -96,7 +96,7 @@ def fetch(
 
 
 def verify(jars: Sequence[Path]) -> None:
-    """`ArtifactError` for the first jar that has not the hash of `LOCK`."""
+    """Raise `ArtifactError` for the first jar that has not the hash of `LOCK`."""
     known = _locked()
     for jar in jars:
         digest = _digest(jar)

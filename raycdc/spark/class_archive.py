@@ -2,7 +2,7 @@
 
 It is made once per machine (`make_class_archive`; `make setup` calls it) and used by every later session. Measured:
 starting a session takes 4.7 instead of 9.2 CPU-seconds. The JVM ignores an archive that does not fit its class path, so
-a wrong one costs time, never correctness; the name holds what it depends on all the same. One that another user could
+a wrong one costs time, never correctness; the name holds what it depends on nevertheless. One that another user could
 have written is not used, because its code would run.
 
 Method: "Class Data Sharing" with dynamic archives, JDK 13 and newer.

@@ -41,7 +41,10 @@ class JvmStart:
 
     @property
     def was_killed(self) -> bool:
-        """Whether a signal ended the process, as where the machine has no memory for it; a shell says 128 and more."""
+        """Return True if a signal ended the process, as where the machine has no memory for it.
+
+        A shell says 128 and more.
+        """
         with self._lock:
             code = None if self._process is None else self._process.poll()
         return code is not None and (code < 0 or code > _BY_SIGNAL)

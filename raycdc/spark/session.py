@@ -167,8 +167,9 @@ def delta_jars() -> list[Path]:
 
 
 def fetch_delta_jars() -> None:
-    """Fetch the Delta jars into the user's cache, once, where there are none; `EngineNotStartedError` where that fails,
-    `ConfigError` for jars that are there and are others.
+    """Fetch the Delta jars into the user's cache, once, where there are none.
+
+    Raises `EngineNotStartedError` if that fails, `ConfigError` for jars that are there and are others.
 
     They have the hashes that this version of raycdc knows (`raycdc.spark.artifacts`), and are compared with them again
     at each start, because others may be able to write where they lie.
@@ -235,7 +236,7 @@ def _settings(master: str, scratch: Path, java: str) -> dict[str, str]:
         # For executors, and for the Python workers of this machine.
         "spark.executorEnv.PYTHONPATH": str(_PROJECT),
         "spark.python.daemon.module": "raycdc.spark.daemon",
-        # mapInArrow is lenient: without this it cuts decimals and drops columns in silence.
+        # mapInArrow is lenient: without this it cuts decimals and drops columns silently.
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     }
     if master.startswith("local"):
@@ -279,7 +280,7 @@ def check_java() -> str:
 
 
 def _java() -> str | None:
-    """The Java that Spark will use, be it there or not; None where there is none."""
+    """The Java that Spark will use, be it there or not; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else shutil.which("java")
 

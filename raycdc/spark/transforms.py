@@ -64,7 +64,7 @@ class TransformSession:
     """
 
     def __init__(self, session: Callable[[], Any], transforms: Transforms) -> None:
-        """`ConfigError` for a function that cannot be used."""
+        """Raise `ConfigError` for a function that cannot be used."""
         self._session, self._transforms = session, transforms
         self._lock = Lock()
         self._knows: Any = None
@@ -176,7 +176,10 @@ def expression_ddl(schema: TableSchema) -> str:
 
 
 def load_function(path: str, key_path: str) -> Any:
-    """The user-defined function at ``package.module:name``; `ConfigError` where there is none that Spark can call."""
+    """The user-defined function at ``package.module:name``.
+
+    Raises `ConfigError` if there is none that Spark can call.
+    """
     module, _, name = path.partition(":")
     try:
         with _working_folder_last():

@@ -14,8 +14,9 @@ _NAME = "bad_rows.json"
 
 
 def bad_rows(store: CheckpointStore, committed: int) -> dict[str, int]:
-    """Rows left out of each table in epochs up to `committed`, the last one in the sink; tables without any are not
-    in it. `StateError` when the file cannot be read.
+    """Rows left out of each table in epochs up to `committed`, the last one in the sink.
+
+    Tables without any are not in it. Raises `StateError` if the file cannot be read.
     """
     document = store.documents.read(_NAME)
     return {} if document is None else dict(document["after" if document["epoch"] <= committed else "before"])

@@ -60,7 +60,7 @@ UPGRADES: dict[int, Upgrade] = {1: _name_segments_by_node, 2: _number_changes}
 #: Version of the documents other than manifests and commit records, and their upgrades.
 DOCUMENT_VERSION = 1
 DOCUMENT_UPGRADES: dict[int, Upgrade] = {}
-#: Version of a document of that form with parts which a raycdc that knows the form alone would pass over in silence, so
+#: Version of a document of that form with parts which a raycdc that knows the form alone would pass over silently, so
 #: that it refuses the document by name. Without such parts it stays what older versions read.
 EXTENDED_VERSION = 2
 EXTENDED_UPGRADES: dict[int, Upgrade] = {**DOCUMENT_UPGRADES, DOCUMENT_VERSION: lambda plain: plain}
@@ -87,7 +87,10 @@ def encode_signed(document: Mapping[str, object]) -> tuple[bytes, str]:
 
 
 def decode(data: bytes, *, origin: str) -> Document:
-    """Inverse of `encode`, without ``sha``. Raises `StateError` naming `origin` when the content is damaged."""
+    """Return the inverse of `encode`, without ``sha``.
+
+    Raises `StateError` naming `origin` when the content is damaged.
+    """
     return decode_signed(data, origin=origin)[0]
 
 
@@ -129,7 +132,7 @@ def malformed_as_damage(origin: str) -> Iterator[None]:
 
 
 def read(folder: StateFolder, name: str) -> Document | None:
-    """The document `name` of a state's folder, in whatever version; None where there is none."""
+    """The document `name` of a state's folder, in whatever version; None if there is none."""
     data = folder.read(name)
     return None if data is None else decode(data, origin=folder.origin(name))
 

@@ -21,7 +21,7 @@ from raycdc.config.model import COMMON_SECTIONS, REPEATED_SECTIONS, PipelineConf
 from raycdc.plugins import PluginGroup, load_plugin
 from raycdc.state.store import CheckpointStore
 
-#: The value of a key as TOML would have it; None where it has none.
+#: The value of a key as TOML would have it; None if it has none.
 Setting: TypeAlias = "bool | int | float | str | list[Setting] | dict[str, Setting] | None"
 
 _NAME = "configured.json"
@@ -92,7 +92,7 @@ def all_keys(config: PipelineConfig) -> dict[str, Setting]:
 
 
 def read_configured(store: CheckpointStore) -> dict[str, Setting] | None:
-    """The configuration that the state was made with; None where it does not say."""
+    """The configuration that the state was made with; None if it does not say."""
     document = store.documents.read(_NAME)
     return None if document is None else as_of_now(document["keys"])
 
@@ -111,7 +111,7 @@ def as_of_now(keys: Mapping[str, Setting]) -> dict[str, Setting]:
 
 
 def kept_sink(keys: Mapping[str, Setting]) -> str | None:
-    """The type of the sink that a state's epochs were for; None where they were for their readers."""
+    """The type of the sink that a state's epochs were for; None if they were for their readers."""
     kind = keys.get("sink.type")
     return None if kind is None else str(kind)
 

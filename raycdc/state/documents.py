@@ -91,7 +91,7 @@ _UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{32}\.tmp")
 
 
 def kind_of(name: str) -> str:
-    """The kind of a file by its name below the state's folder; empty where there is none."""
+    """The kind of a file by its name below the state's folder; empty if there is none."""
     folder, _, last = name.rpartition("/")
     unfinished = _UNFINISHED.fullmatch(last)
     if unfinished is not None:
@@ -123,7 +123,7 @@ class DriverDocuments:
         self.folder = folder
         self._generations = generations
         self._taken_over: _TakenOver | None = None
-        #: Held by a thread of the driver that writes a document as it has read it, but for a change.
+        #: Held by a thread of the driver that writes a document as it has read it, except for a change.
         self.changing = threading.RLock()
 
     def read(self, name: str) -> dict[str, Any] | None:

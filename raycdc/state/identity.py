@@ -94,7 +94,10 @@ def require_usable(folder: StateFolder) -> StateIdentity | None:
 
 
 def identity_of(folder: StateFolder, pipeline: str, *, create: bool) -> StateIdentity:
-    """The identity of the state in a folder, which is made where a state begins. `StateError` where it is barred."""
+    """The identity of the state in a folder, which is made where a state begins.
+
+    Raises `StateError` if it is barred.
+    """
     return require_usable(folder) or _created(folder, pipeline, create=create)
 
 

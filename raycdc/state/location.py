@@ -86,7 +86,7 @@ class StateLock:
         return folder.lease("lease")
 
     def holder(self) -> str:
-        """The pid of the process on this host that has the lock; empty where none has it."""
+        """The pid of the process on this host that has the lock; empty if none has it."""
         return LocalFolder(self._location.work).holder("lease")
 
     @property
@@ -98,7 +98,7 @@ class StateLock:
 
     @property
     def file(self) -> LockFile | None:
-        """The locked file; None where it is in the state's own folder."""
+        """The locked file; None if it is in the state's own folder."""
         path = self._location.work / "lease"
         return LockFile(lock_of(path), str(path)) if self._location.on_store else None
 

@@ -3,12 +3,12 @@
 | value | its author |
 |---|---|
 | `Position` | a connector: the position of its log |
-| `LogNotes` | a connector: further data that its log needs to go on from there |
+| `LogNotes` | a connector: further data that its log needs to continue from there |
 | `SealedSplit` | the reader of the unbounded split: the position, and data that belong to it |
 | `EnumeratorState` | an enumerator |
-| `PlannerState` | the part of a connector that cuts tables into chunks |
+| `PlannerState` | the part of a connector that cuts tables into chunks
 
-Each author has its own classes with a codec, such as ``BinlogOffset.from_json(position.to_json())``. Here a value is
+|Each author has its own classes with a codec, such as ``BinlogOffset.from_json(position.to_json())``. Here a value is \
 the JSON of that codec, as links and stores have it. Invariant: it is written exactly as it was read.
 """
 
@@ -82,7 +82,7 @@ class SealedSplit(Opaque):
 
     @property
     def missing(self) -> Any:
-        """The JSON of `raycdc.state.missing.MissingState`; None where no row was ever missing."""
+        """The JSON of `raycdc.state.missing.MissingState`; None if no row was ever missing."""
         return self._json.get("missing")
 
     def incarnation(self, table: str) -> int | None:

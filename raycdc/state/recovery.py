@@ -153,7 +153,7 @@ def decide(
 
 
 def lacks(epoch: int, vector: CommitVector | None) -> bool:
-    """Whether a table that says `vector` of itself may need the epoch's segments."""
+    """Return True if a table that says `vector` of itself may need the epoch's segments."""
     return _holding(epoch, vector) in (_TargetProgress.NONE, _TargetProgress.PART)
 
 

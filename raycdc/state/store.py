@@ -112,7 +112,7 @@ class CheckpointStore:
 
     @classmethod
     def there(cls, path: StateLocation | Path | str, *, pipeline: str = "") -> CheckpointStore | None:
-        """The store at `path`, as a start would find it, with its errors; None where a start would make one."""
+        """The store at `path`, as a start would find it, with its errors; None if a start would make one."""
         location = path if isinstance(path, StateLocation) else StateLocation.of(path)
         folder = location.open()
         if folder.read(NAME) is None:
@@ -184,7 +184,7 @@ class CheckpointStore:
             self.manifest_files.written(known, generation=manifest.generation)
 
     def manifest(self, epoch: int) -> Manifest:
-        """The manifest of `epoch`; `StateError` when it is not there (never sealed, dropped or pruned).
+        """The manifest of `epoch`. Raises `StateError` if it is not there (never sealed, dropped or pruned).
 
         Segments in the state's spool are placed there; those of other nodes are the caller's to place.
         """
@@ -200,7 +200,7 @@ class CheckpointStore:
         return self.manifest_files.epochs.sealed(after)
 
     def manifest_after(self, after: int) -> Manifest | None:
-        """The first sealed epoch greater than `after`; None where there is none."""
+        """The first sealed epoch greater than `after`; None if there is none."""
 
         def act() -> Manifest | None:
             sealed = self.sealed_epochs(after)
@@ -290,11 +290,11 @@ class CheckpointStore:
         self._remembered.durable.update(named)
 
     def schema(self, fingerprint: str) -> TableSchema:
-        """The schema called `fingerprint`; `StateError` when the state does not have it."""
+        """The schema called `fingerprint`. Raises `StateError` if the state does not have it."""
         return TableSchema.from_json(self.document(fingerprint))
 
     def document(self, fingerprint: str) -> dict[str, Any]:
-        """The document kept by `put_documents`; `StateError` when the state does not have it."""
+        """The document kept by `put_documents`. Raises `StateError` if the state does not have it."""
         name = f"schemas/{fingerprint}.json"
         document = codec.read_current(self._folder, name)
         if document is None:

@@ -44,7 +44,10 @@ from raycdc.storage.url import Location
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Which content of an object was read or written. S3 and Azure compare the first, GCS the second: keep both."""
+    """The version of an object's content that was read or written.
+
+    S3 and Azure compare the first, GCS the second: keep both.
+    """
 
     e_tag: str = ""
     number: str = ""
@@ -60,23 +63,26 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class ObjectWritten:
-    """The object has our content, or had it: somebody may have replaced it since."""
+    """The object has our content, or had it and was replaced since."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class PreconditionFailed:
-    """Nothing was written, because the object is not as it was to be. `current`: what is there; None where nothing."""
+    """Nothing was written, because the object differs from the expected one.
+
+    `current` is its content; None if it is missing.
+    """
 
     current: Stored | None
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked; the text says where and why, and what to do. Without secrets.
+    """The store cannot carry out a request; the text gives the location, the reason and the solution, without secrets.
 
-    `lasting`: nothing but a person changes it (a wrong key, no such bucket). Otherwise the store did not answer, or
-    only with errors, for as long as was tried.
+    `lasting`: only a person can solve it (a wrong key, no such bucket). Otherwise the store did not answer, or only
+    with errors, during all retries.
     """
 
     def __init__(self, text: str, *, lasting: bool = False) -> None:
@@ -95,7 +101,7 @@ class Store(Protocol):
         ...
 
     def put(self, name: str, data: bytes) -> ObjectWritten:
-        """Write the object `name`, whatever is there."""
+        """Write the object `name`, and replace an existing one."""
         ...
 
     def put_if_absent(self, name: str, data: bytes) -> ObjectWritten | PreconditionFailed:
@@ -115,7 +121,7 @@ class Store(Protocol):
         ...
 
 
-#: Each try is one request that the library has repeated already, for its own minutes, where nothing was answered.
+#: Each try is one request that the library has already repeated for minutes, if there was no answer.
 TRIES = 4
 
 
@@ -140,7 +146,7 @@ def resolve_write(
     *,
     before: Version | None,
 ) -> ObjectWritten | PreconditionFailed:
-    """Write `data` by `attempt`, as the module's table says. `before` is what must be there: None for nothing."""
+    """Write `data` by `attempt`, as in the module's table. `before` is the expected content: None for no object."""
     for left in reversed(range(TRIES)):
         outcome = attempt()
         if isinstance(outcome, ConfirmedWrite):

@@ -1,8 +1,8 @@
 """Files of a target, on this machine or in an object store: the one place where sinks write, read and delete them.
 
-A file of this machine is named by a path, one in a store by a `StorePath`, which may be joined as a path may. Either is
-there whole or not at all. In a store that is so by itself: an upload that did not end well makes no object. Names in a
-store are keys: there are no folders to be made, and none that are left.
+A file of this machine is named by a path, one in a store by a `StorePath`, which may be joined as a path may. A file is
+either complete or missing. A store guarantees this itself: a failed upload makes no object. Names in a store are keys:
+folders need not be created, and are never left over.
 
 *Secrets*: tasks that run elsewhere get a `StorePath` among their arguments, which are written down on their way. Where
 the configuration has keys, arguments therefore name a file that has them (`Access.secrets`).
@@ -36,13 +36,13 @@ from raycdc.storage.url import FolderLocation, ObjectLocation, parse_location
 if TYPE_CHECKING:
     from raycdc.storage.object_store import AnyClient
 
-#: Files up to this size are read in one request, and larger ones in pieces of it as they are asked for.
+#: Files up to this size are read in one request, and larger ones in pieces of this size on demand.
 READ_BYTES = 8 << 20
 #: A part of an upload; files below it are one request. S3 takes 10,000 parts, so that a file may have 80 GB.
 WRITE_BYTES = 8 << 20
 #: S3 copies no larger objects in one request.
 COPY_BYTES_MAX = 5 << 30
-#: So many keys are deleted by one request of S3's.
+#: The number of keys that one S3 request deletes.
 _DELETED_AT_ONCE = 1_000
 
 
@@ -72,7 +72,7 @@ class Access:
         self._written = settings
 
     def client(self, location: ObjectLocation) -> AnyClient:
-        """A client for the bucket of `location`. `OSError` where the settings cannot be used."""
+        """A client for the bucket of `location`. Raises `OSError` if the settings cannot be used."""
         bucket = replace(location, prefix="")
         if bucket not in self._clients:
             try:
@@ -83,7 +83,7 @@ class Access:
 
 
 def has_secrets(settings: StorageSettings) -> bool:
-    """Whether arguments of tasks must not say them."""
+    """Return True if the settings have secrets that must not be in arguments of tasks."""
     return bool(settings.secret_access_key or settings.session_token or settings.account_key or settings.sas_token)
 
 
@@ -122,7 +122,7 @@ class StorePath:
         return replace(self, location=replace(self.location, prefix=self.location.prefix.rpartition("/")[0]))
 
     def relative_to(self, folder: StorePath) -> str:
-        """The rest of the key behind that of `folder`."""
+        """Return the rest of the key after that of `folder`."""
         beginning = _keys_below(folder)
         assert self.location.prefix.startswith(beginning), (self, folder)
         return self.location.prefix[len(beginning) :]
@@ -135,7 +135,7 @@ FileName = str | Path | StorePath
 
 
 def keys_change(path: AnyPath) -> bool:
-    """Whether it is in a store whose keys are read again."""
+    """Return True if the path is in a store whose keys are read again."""
     return isinstance(path, StorePath) and path.access.settings.changes
 
 
@@ -158,7 +158,7 @@ def relative(path: FileName, folder: AnyPath) -> str:
 
 @contextmanager
 def writing(path: FileName) -> Iterator[IO[bytes]]:
-    """A file to write, which is there when the block ends well, and synced; else not."""
+    """Yield a file to write, which exists, synced, if the block succeeds, and otherwise does not."""
     if not isinstance(path, StorePath):
         with _replaced(Path(path)) as local:
             yield local
@@ -171,7 +171,7 @@ def writing(path: FileName) -> Iterator[IO[bytes]]:
     try:
         yield cast("IO[bytes]", _Upload(upload, path))
     except BaseException as error:
-        # Nothing becomes visible, and the parts that were sent are given up.
+        # Nothing becomes visible, and the sent parts are dropped.
         with contextlib.suppress(OSError), _named(path, "written"):
             upload.__exit__(type(error), error, None)
         raise
@@ -200,7 +200,7 @@ def reading(path: FileName) -> Iterator[Any]:
 
 
 def content(path: AnyPath) -> bytes:
-    """The bytes of a file. `FileNotFoundError` where there is none."""
+    """The bytes of a file. Raises `FileNotFoundError` if there is none."""
     if isinstance(path, Path):
         return path.read_bytes()
     import obstore
@@ -210,12 +210,12 @@ def content(path: AnyPath) -> bytes:
 
 
 def is_there(path: FileName) -> bool:
-    """Whether there is such a file. A store is asked each time."""
+    """Return True if the file exists. A store is queried each time."""
     return Path(path).exists() if not isinstance(path, StorePath) else _head(path) is not None
 
 
 def identity(path: AnyPath) -> tuple[object, ...] | None:
-    """A value that changes when the file is another one; None where there is none, or nobody can tell."""
+    """Return a value that changes if the file is replaced; None if it is missing or the value is unknown."""
     if isinstance(path, StorePath):
         head = _head(path)
         return None if head is None else (head["e_tag"], head["version"], head["last_modified"])
@@ -227,7 +227,7 @@ def identity(path: AnyPath) -> tuple[object, ...] | None:
 
 
 def modified(path: AnyPath) -> float | None:
-    """When the file was written, in seconds of whoever keeps it; None where there is none."""
+    """Return when the file was written, in seconds of the storage's clock; None if it is missing."""
     if isinstance(path, StorePath):
         head = _head(path)
         return None if head is None else head["last_modified"].timestamp()
@@ -250,7 +250,7 @@ def touch(path: AnyPath) -> None:
 
 
 def names_in(folder: AnyPath) -> list[str]:
-    """The files and folders in a folder, in order; none where there is none."""
+    """The files and folders in a folder, in order; none if there is none."""
     if isinstance(folder, Path):
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     import obstore
@@ -263,7 +263,7 @@ def names_in(folder: AnyPath) -> list[str]:
 
 
 def files_below(folder: AnyPath) -> list[str]:
-    """The files in a folder and in those inside it, by their paths from there, in order; none where there is none."""
+    """The files in a folder and in those inside it, by their paths from there, in order; none if there is none."""
     if isinstance(folder, Path):
         return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     import obstore
@@ -276,8 +276,9 @@ def files_below(folder: AnyPath) -> list[str]:
 
 
 def each_below(folder: AnyPath) -> Iterator[str]:
-    """`files_below`, in any order and one after another: who stops early has not looked at all of them. One that comes
-    or goes meanwhile may be among them.
+    """Yield the files below a folder like `files_below`, in any order and lazily: a caller may stop early.
+
+    Files that are created or deleted meanwhile may be among them.
     """
     if isinstance(folder, Path):
         for location, _, names in os.walk(folder):
@@ -292,8 +293,9 @@ def each_below(folder: AnyPath) -> Iterator[str]:
 
 
 def transfer(file: AnyPath, to: AnyPath) -> int:
-    """Copy a file to wherever, whole or not at all, in a folder for this user alone; its bytes. `FileNotFoundError`
-    where there is none.
+    """Copy a file to wherever, whole or not at all, in a folder for this user alone; its bytes.
+
+    `FileNotFoundError` if there is none.
     """
     with reading(file) as source, writing(to) as whole:
         if isinstance(to, Path):
@@ -312,7 +314,7 @@ def _piecewise(source: Any, to: IO[bytes]) -> int:
 
 
 def names_after(folder: StorePath, beginning: str, after: str = "") -> list[str]:
-    """The names of the objects directly in a folder that begin so and come behind `after`, in order."""
+    """Return the names of the objects directly in a folder that begin with `beginning` and follow `after`, in order."""
     import obstore
 
     location = _keys_below(folder)
@@ -330,7 +332,7 @@ def names_after(folder: StorePath, beginning: str, after: str = "") -> list[str]
 
 
 def copy(file: StorePath, to: StorePath) -> None:
-    """Copy an object to another name of its bucket; the store does it, whole or not at all."""
+    """Copy an object to another name of its bucket, inside the store, completely or not at all."""
     import obstore
 
     client = file.access.client(file.location)
@@ -345,7 +347,7 @@ def copy(file: StorePath, to: StorePath) -> None:
 
 
 def delete(files: Iterable[FileName]) -> None:
-    """Delete files that nobody will read; one that cannot be deleted only costs space."""
+    """Delete unused files; one that cannot be deleted only costs space."""
     for file in files:
         with contextlib.suppress(OSError):
             if isinstance(file, StorePath):
@@ -355,8 +357,9 @@ def delete(files: Iterable[FileName]) -> None:
 
 
 def delete_table(folder: AnyPath, log: str) -> None:
-    """Delete a folder with all that is in it. In a store the files of its `log` go first, the newest before older ones,
-    so that no version names files that are gone.
+    """Delete a folder with its content. In a store the files of its `log` are deleted first, from new to old.
+
+    No version then names missing files.
     """
     if isinstance(folder, Path):
         shutil.rmtree(folder, ignore_errors=True)
@@ -407,7 +410,7 @@ def _named(path: StorePath, verb: str) -> Iterator[None]:
 
 
 class _Upload:
-    """An upload as Arrow wants a file: one that says how far it is."""
+    """An upload with Arrow's file interface, which includes its position."""
 
     closed = False
 
@@ -437,7 +440,7 @@ class _Upload:
         return False
 
     def flush(self) -> None:
-        """Nothing is there before the end."""
+        """The file appears only at the end."""
 
     def close(self) -> None:
         """The end of the block ends the upload."""
@@ -478,7 +481,7 @@ class _Download:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[IO[bytes]]:
-    """A file written under a temporary name, synced and renamed to its own when the block ends well."""
+    """Yield a file with a temporary name, which is synced and renamed if the block succeeds."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     file = temporary.open("wb")
@@ -487,7 +490,7 @@ def _replaced(path: Path) -> Iterator[IO[bytes]]:
         file.flush()
         os.fsync(file.fileno())
     except BaseException:
-        with contextlib.suppress(OSError):  # A full disk does not take what is still buffered.
+        with contextlib.suppress(OSError):  # A full disk cannot take the buffered bytes.
             file.close()
         temporary.unlink(missing_ok=True)
         raise

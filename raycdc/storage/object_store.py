@@ -5,8 +5,8 @@ The library repeats what a server did not answer, or answered with an error of i
 Whether an object store can be used: it is reached, it may be written, and it decides who makes an object.
 
 A server that takes ``If-None-Match`` and does not look at it (S3's had none before 2024, and some that speak its API
-have none now) would let two writers overwrite each other's commit in silence. So one object is put where nothing is,
-then again by another: the store has to refuse that.
+have none now) would let two writers overwrite each other's commit silently. So one object is put where nothing is, then
+again by another: the store has to refuse that.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     AnyClient = S3Store | GCSStore | AzureStore | MemoryStore
 
-#: A request that a server does not answer is given up after so long, and made again.
+#: A request without an answer is cancelled after this time, and repeated.
 REQUEST_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 5
 #: Never above two tries a second at one server. With the pauses growing to the longest, the tries last two minutes.
@@ -85,13 +85,13 @@ class ObjectStore:
         client: AnyClient | None = None,
         tries_for_s: float = TRIES_FOR_S,
     ) -> None:
-        """The objects below `location`. Raises `StoreError` where the settings cannot be used.
+        """Access the objects below `location`. Raises `StoreError` if the settings are unusable.
 
-        `client` is for tests: a client of obstore's that is there already.
+        `client` is for tests: an existing client of obstore.
         """
         self._location = location
         self._tries_for_s = tries_for_s
-        #: Requests by operation, for whoever watches their cost; those that the library repeats count once.
+        #: Requests by operation, for tests of their cost; those that the library repeats count once.
         self.requests: Counter[str] = Counter()
         self._endpoint = settings.endpoint if settings else ""
         #: Whether a refusal may pass, because other keys may be read any moment; and whether the store let us in ever.
@@ -158,7 +158,7 @@ class ObjectStore:
                 return  # S3 does not tell, others do.
 
     def put_file(self, name: str, path: Path) -> None:
-        """`put` of a file of this machine, in parts where it is large: it is there when all of them are."""
+        """`put` a file of this machine, in parts if it is large: the object appears when all of them are sent."""
         import obstore
 
         self.requests["put"] += 1
@@ -181,7 +181,7 @@ class ObjectStore:
             try:
                 return ConfirmedWrite(self._put(name, data, mode))
             except FileNotFoundError as cause:
-                # To S3, If-Match on an object that is gone is an object that is not found.
+                # For S3, If-Match on a missing object is an object that is not found.
                 return self._unsure(name, cause)
             except _doubtful() as cause:
                 return self._unsure(name, cause)
@@ -223,8 +223,9 @@ class ObjectStore:
 
     @contextmanager
     def _named(self, name: str, verb: str, *, small: bool = True) -> Iterator[None]:
-        """Errors of the library become `StoreError`, with the object's URL in them. A `small` request is answered soon
-        by a store that is there (`raycdc.storage.silence`).
+        """Turn errors of the library into `StoreError` with the object's URL. A `small` request has a quick answer.
+
+        Slow ones are reported (`raycdc.storage.silence`).
         """
         location = self._location.below(name) if name else self._location
         try:
@@ -246,7 +247,7 @@ class ObjectStore:
             raise StoreError(f"{location} cannot be {verb}: {shown(cause)}.") from cause
 
     def _certificate_fault(self, cause: Exception) -> str:
-        """What is wrong with the certificate of an endpoint of one's own, where that is the library's error."""
+        """Return the problem of a custom endpoint's certificate, if that is the library's error."""
         if not self._endpoint.startswith("https://") or "InvalidCertificate" not in str(cause):
             return ""
         host, port = endpoint(self._endpoint, 443)
@@ -262,7 +263,10 @@ class ObjectStore:
 
 
 def client_of(location: ObjectLocation, settings: StorageSettings, *, tries_for_s: float = TRIES_FOR_S) -> AnyClient:
-    """A client of the objects below `location`. Raises `StoreError` where the settings cannot be used; asks nobody."""
+    """Return a client of the objects below `location`.
+
+    Raises `StoreError` if the settings are unusable; sends no request.
+    """
     try:
         return _client_for(location, settings, tries_for_s)
     except ProfileError as cause:
@@ -294,7 +298,7 @@ def _client_for(location: ObjectLocation, settings: StorageSettings, tries_for_s
         case StoreKind.S3:
             settings = with_profile(settings)
             keys = _S3Keys(settings) if settings.changes else None
-            # Who gives the client its keys itself gives all of them.
+            # A client with explicit keys must get all of them explicitly.
             settings = replace(settings, access_key_id="", secret_access_key="", session_token="") if keys else settings
             config = {
                 "endpoint": settings.endpoint,
@@ -374,12 +378,12 @@ def _version(e_tag: str | None, number: str | None) -> Version:
 
 
 def shown(cause: Exception) -> str:
-    """The first line of what the library says, without the query of the request."""
+    """Return the first line of the library's error, without the query of the request."""
     return _QUERY.sub("", str(cause).partition("\n")[0]).rstrip(" .")
 
 
 def _doubtful() -> tuple[type[Exception], ...]:
-    """After these, looking at the object tells what became of a conditional write."""
+    """Return the errors after which the object must be read to find the outcome of a conditional write."""
     from obstore import exceptions
 
     return (exceptions.AlreadyExistsError, exceptions.PreconditionError, exceptions.GenericError)
@@ -392,7 +396,7 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 def _is_answer(error: BaseException) -> bool:
-    """Whether a store that failed a request in this way has answered it."""
+    """Return True if a store that failed a request in this way has answered it."""
     return isinstance(error, (FileNotFoundError, *_refusals())) or (isinstance(error, StoreError) and error.lasting)
 
 

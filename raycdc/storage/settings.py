@@ -54,14 +54,15 @@ class StorageSettings:
 
     @property
     def in_path(self) -> bool:
-        """Whether the bucket stands in the path of a request and not in its host name: mostly right for servers of
-        one's own, and wrong for Amazon's.
+        """Return True if the bucket is in the path of a request and not in its host name.
+
+        This is mostly right for custom servers, and wrong for Amazon's.
         """
         return bool(self.endpoint) if self.path_style is None else self.path_style
 
     @property
     def changes(self) -> bool:
-        """Whether a key is read again: see `now`."""
+        """Return True if a key is read again: see `now`."""
         keys = (self.access_key_id, self.secret_access_key, self.session_token, self.account_key, self.sas_token)
         return any(isinstance(key, Renewed) for key in keys)
 
@@ -79,7 +80,7 @@ class StorageSettings:
         )
 
 
-#: Nothing said: the environment and the machine's role decide.
+#: No settings: the environment and the machine's role decide.
 LIKE_ANYBODY = StorageSettings()
 
 
@@ -124,7 +125,10 @@ def with_profile(settings: StorageSettings, environment: Mapping[str, str] | Non
 
 
 def _profile(name: str, environment: Mapping[str, str]) -> dict[str, str] | None:
-    """What both files of AWS's tools say of a profile; of one key, the file of credentials counts."""
+    """Return the settings of a profile in both files of AWS's tools.
+
+    For each key the file of credentials has priority.
+    """
     home = Path(environment.get("HOME") or Path.home()) / ".aws"
     files = (
         (Path(environment.get("AWS_CONFIG_FILE") or home / "config"), name if name == "default" else f"profile {name}"),
@@ -149,7 +153,7 @@ _Property = str | dict[str, str | dict[str, str]]
 
 
 def account_of(location: ObjectLocation, settings: StorageSettings) -> str:
-    """The account of a place at Azure; empty where only the environment may name it."""
+    """The account of a place at Azure; empty if only the environment may name it."""
     return location.account or settings.account
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from raycdc.core.threads import THREADS, Threads
 
-#: A store that has not answered for so long is told of. Documents are small, and a busy store answers within a second.
+#: A store without an answer for this long is reported. Documents are small, and a busy store answers within a second.
 SILENT_S = 5.0
 #: How often `watching_stores` looks.
 POLL_S = 1.0
@@ -27,8 +27,9 @@ POLL_S = 1.0
 
 @dataclass(slots=True)
 class _Store:
-    """One store. `since_s` is when the oldest request began that it has not answered; None where there is none.
-    `until_s` is when the newest one is given up; of both, what was told last.
+    """One store. `since_s` is the start of the oldest unanswered request; None if there is none.
+
+    `until_s` is the deadline of the newest one; the reported values are those of the last message.
     """
 
     asking: int = 0
@@ -39,7 +40,7 @@ class _Store:
 
 
 class Silences:
-    """See the module's docstring. For any thread; a child of a process begins anew."""
+    """The stores that do not answer; see the module's docstring. For any thread; a forked child starts again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -49,14 +50,16 @@ class Silences:
         return f"Silences({self._stores})"
 
     def forget(self) -> None:
-        """Begin anew, in a child of a process: it makes none of the requests."""
+        """Start again in a forked child, which makes none of the requests."""
         self._lock = threading.Lock()
         self._stores: dict[str, _Store] = {}
 
     @contextmanager
     def asking(self, store: str, *, tries_for_s: float, is_answer: Callable[[BaseException], bool]) -> Iterator[None]:
-        """A request to the `store` of that URL, within the block. It is answered if the block ends well, or with an
-        error that is an answer; any other leaves the store silent since the request began, until it answers another.
+        """Track a request to the `store` of that URL during the block. It counts as answered if the block succeeds.
+
+        An error that is an answer counts as well; any other error leaves the store silent since the request began,
+        until it answers another.
         """
         now_s = self._clock()
         with self._lock:
@@ -72,7 +75,7 @@ class Silences:
         self._ended(one, answered=True)
 
     def poll(self, time_of_day: Callable[[float], str]) -> list[str]:
-        """What is to be told now, each once. `time_of_day` shows the time so many seconds from now, in words."""
+        """Return the messages to report now, each once. `time_of_day` formats the time this many seconds from now."""
         said = []
         now_s = self._clock()
         with self._lock:
@@ -103,7 +106,7 @@ class Silences:
                 one.since_s = self._clock() if one.asking else None
 
 
-#: Of this process.
+#: The object of this process.
 SILENCES = Silences()
 os.register_at_fork(after_in_child=SILENCES.forget)
 

@@ -21,12 +21,12 @@ from urllib.parse import unquote
 
 #: With one slash, too: what `pathlib` makes of a URL has no second one.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-#: Of names of buckets and containers; S3's are the longest.
+#: For names of buckets and containers; S3's are the longest.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _AZURE_HOST = re.compile(r"([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
 _LOCAL_HOSTS = ("", "localhost")
 
-#: Schemes that others use for the same stores, and ours.
+#: Schemes that other programs use for the same stores, with ours.
 _SAME_STORE = {
     "s3a": "s3",
     "s3n": "s3",
@@ -51,7 +51,7 @@ class StoreKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FolderLocation:
-    """A folder or file of this machine; `path` is as it was written, without ``file:``."""
+    """A folder or file of this machine; `path` is as written, without ``file:``."""
 
     path: str
 
@@ -65,9 +65,9 @@ class FolderLocation:
 
 @dataclass(frozen=True, slots=True)
 class ObjectLocation:
-    """What lies below `prefix` (without slashes at its ends; empty: everything) in a bucket or container.
+    """The objects below `prefix` (without slashes at its ends; empty: all) in a bucket or container.
 
-    `account` is Azure's, where the URL names it.
+    `account` is Azure's, if the URL names it.
     """
 
     kind: StoreKind
@@ -105,9 +105,9 @@ def parse_location(text: str) -> Location:
 
 
 def check_location(text: str) -> str:
-    """`text` as the rest of raycdc takes it: a path, or a URL of an object store in its one spelling. Empty stays so.
+    """Return `text` in its normal form: a path, or a URL of an object store. Empty text stays empty.
 
-    Raises ValueError with the way out.
+    Raises ValueError with the solution.
     """
     return str(parse_location(text))
 
@@ -125,7 +125,7 @@ def check_local_path(text: str) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Whether a checked text is a URL of an object store."""
+    """Return True if a checked text is a URL of an object store."""
     return _SCHEME.match(text) is not None
 
 
@@ -138,7 +138,7 @@ def _path(text: str) -> str:
 
 
 def _file_path(text: str, rest: str) -> str:
-    """Of ``file:///srv/lake`` and ``file:/srv/lake`` (RFC 8089, 2)."""
+    """Return the path of ``file:///srv/lake`` and ``file:/srv/lake`` (RFC 8089, 2)."""
     host, slash, path = rest[1:].partition("/") if rest.startswith("/") else ("", "/", rest)
     if host.lower() not in _LOCAL_HOSTS or not slash:
         raise ValueError(f'"{text}" names the machine {host!r}; write "file:///" and the path on this one')
@@ -169,7 +169,7 @@ def _object_location(text: str, scheme: str, rest: str) -> ObjectLocation:
 
 
 def _prefix(text: str, path: str) -> str:
-    """Keys as every library writes them: those that one of them would change or cut off are refused."""
+    """Return the prefix; characters that one of the libraries would change or cut off are refused."""
     prefix = path.removesuffix("/")
     for bad in "?#%*\\":
         if bad in prefix:

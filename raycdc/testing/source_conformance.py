@@ -206,7 +206,7 @@ TIMEOUT_S = 120.0
 
 
 class LogStories(SourceStories):
-    """The log has every change once and in order, and goes on from each of its places."""
+    """The log has every change once and in order, and continues from each of its places."""
 
     def test_log_positions_ascend(self, tmp_path: Path) -> None:
         start = self._start(tmp_path)

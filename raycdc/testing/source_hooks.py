@@ -40,5 +40,5 @@ class SourceHooks(ABC):
         return None
 
     def lose_log(self, folder: Path) -> bool:
-        """Purge the log that is there at the source; False where that cannot be."""
+        """Purge the log that is there at the source; False if that cannot be."""
         return False

@@ -1,14 +1,14 @@
 """The effect of masks on a table's columns and schema changes; readers mask the rows.
 
-Manifests and schemas keep the source's columns with their types, and no default that a mask hides (`redacted_schema`,
-`redacted_changes`): sources report them so. The masked columns and changes are worked out where targets are known.
+Manifests and schemas keep the source's columns with their types, but no default that a mask hides (`redacted_schema`,
+`redacted_changes`): sources report them in that form. The masked columns and changes are computed when targets are
+known.
 
-Batches with masked columns; called in readers before a row is written anywhere but into memory of theirs. Pure.
+`masked` masks the columns of a batch; readers call it before a row leaves their memory. Pure.
 
-Rows and keys as they may stand in the state: masked columns are masked, and values to compare by are encrypted.
-
-Handed to sources (`raycdc.source.connector.SourceContext`), which keep bounds of chunks and rows that wait. Pure,
-picklable.
+`Masking` seals rows and keys for the state: masked columns are masked, and values that are compared later are
+encrypted. It is passed to sources (`raycdc.source.connector.SourceContext`), which keep bounds of chunks and waiting
+rows. Pure, picklable.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _REFUSED = "?"
 
 
 def masked_schema(table: TableId, schema: TableSchema, masks: Masks) -> TableSchema:
-    """The columns that rows of `table` have in segments. `ConfigError` for masks that cannot be."""
+    """The columns that rows of `table` have in segments. Raises `ConfigError` for masks that cannot be."""
     masks.check_key(table, schema.primary_key)
     kept = [masked for column in schema.columns if (masked := _masked(table, column, masks)) is not None]
     if not kept:
@@ -208,7 +208,7 @@ def _redacted(table: TableId, change: SchemaChangeEvent, masks: Masks) -> Schema
 
 
 def masked_default(table: TableId, column: Column, mask: Mask) -> str | None:
-    """The value of existing rows in the column, masked as in all other rows; None where the column is dropped.
+    """The value of existing rows in the column, masked as in all other rows; None if the column is dropped.
 
     `SchemaError`, without the default's text, where the mask cannot hide it.
     """
@@ -254,11 +254,11 @@ class Masking:
     state_key: StateKey | None = None
 
     def masks_any(self, table: TableId, columns: Collection[str]) -> bool:
-        """Whether a mask is about one of these columns."""
+        """Return True if a mask applies to one of these columns."""
         return any(self.masks.of(table, column) is not None for column in columns)
 
     def concerns(self, table: TableId) -> bool:
-        """Whether a mask can be about a column of `table`."""
+        """Return True if a mask can be about a column of `table`."""
         return any(mask.plain is None or mask.plain[0] == table for mask in self.masks.all)
 
     def batch(self, table: TableId, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -287,7 +287,7 @@ class Masking:
         return self.state_key.seal(data)
 
     def open(self, text: str) -> bytes:
-        """Inverse of `seal`. Raises `StateError` without the key, and for another one."""
+        """Return the inverse of `seal`. Raises `StateError` without the key, and for another key."""
         if self.state_key is None:
             raise no_key()
         return self.state_key.open(text)
@@ -297,5 +297,5 @@ class Masking:
         return self.seal(table, json.dumps(value).encode()) if self.masks_any(table, columns) else value
 
     def open_json(self, value: Any) -> Any:
-        """Inverse of `seal_json`; a value that was not sealed is itself."""
+        """Return the inverse of `seal_json`; a value that was not sealed is itself."""
         return json.loads(self.open(value)) if is_sealed(value) else value

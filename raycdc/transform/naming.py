@@ -33,7 +33,7 @@ from raycdc.model.rules.layout import TableLayout
 from raycdc.model.rules.names import ANY_NAMES, NameRules
 from raycdc.transform.resolved import ResolvedTransform
 
-#: Behind a name it makes one that no column has.
+#: Appended to a name, it makes a name that no column has.
 _EXCHANGED = "\N{NORTH EAST ARROW}"
 
 #: The columns of a table that have another name in its targets.
@@ -51,12 +51,14 @@ class Naming:
 
     @property
     def acts(self) -> bool:
-        """Whether there are names that targets cannot hold."""
+        """Return True if there are names that targets cannot hold."""
         return self.rules != ANY_NAMES
 
     def names(self, table: TableId, columns: Sequence[str], key: Sequence[str]) -> Names:
-        """The columns of the table, with that key, that have another name in its targets. `SchemaError` where two would
-        have one name, or where names are not to be replaced.
+        """Return the columns of the table that have another name in its targets.
+
+        `key` is the table's key. Raises `SchemaError` if two columns would get one name, or if names must not be
+        replaced.
         """
         known = self.known.get(str(table), {})
         alone = key[0] if self.upsert and len(key) == 1 else None
@@ -155,7 +157,7 @@ def _in_order(changes: Sequence[SchemaChangeEvent], names: Names) -> Sequence[Sc
     while final:
         name = next((name for name, new_name in final.items() if is_free(new_name, name)), None)
         if name is None:
-            # They exchange names in the target, by a name of nobody's.
+            # They exchange names in the target, through a third name that no column has.
             name = next(iter(final))
             spare = f"{names.get(name, name)}{_EXCHANGED}"
             ordered.append(RenameColumnEvent(table, name, spare))

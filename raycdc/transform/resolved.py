@@ -32,7 +32,7 @@ from raycdc.model.view import Output, Projection, constant_type
 class ResolvedColumn:
     """A column of the result: the table's or a metadata column `stored` unchanged, a `constant`, or computed by `sql`.
 
-    `flows` is True for one that ``*`` brought. One that is looked up is `stored` in the segment that has it.
+    `flows` is True for a column of ``*``. A column of a lookup is `stored` in the segment that has it.
     """
 
     name: str
@@ -74,7 +74,7 @@ class ResolvedLookup:
 
 
 def resolved_lookups(where: str, lookups: Sequence[Lookup], columns: Sequence[ResolvedColumn]) -> list[ResolvedLookup]:
-    """`lookups` for rows with `columns`. `SchemaError` for one that has no usable key column."""
+    """Return `lookups` for rows with `columns`. Raises `SchemaError` for a lookup without a usable key column."""
     there = {column.name.casefold(): column for column in columns}
     found: list[ResolvedLookup] = []
     first = 0
@@ -99,7 +99,7 @@ def resolved_lookups(where: str, lookups: Sequence[Lookup], columns: Sequence[Re
 
 
 def _key_type(logical: LogicalType, asked: str) -> str:
-    """The type of the field that equals a column of type `logical`; empty where none does."""
+    """The type of the field that equals a column of type `logical`; empty if none does."""
     if logical.kind in _WHOLE or (logical.kind is TypeKind.BIT and logical.length <= 63):
         return "long" if asked in ("", "long") else ""
     if logical.kind in _TEXT:
@@ -136,8 +136,10 @@ class Uses:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTransform:
-    """See the module's docstring. `schema` is that of the rows it makes of rows of `source`, `layout` what the target
-    is to have, by columns of `schema`, and `lookups` are joined with rows of the result.
+    """A transform resolved for one table; see the module's docstring. `schema` is that of the resulting rows.
+
+    `source` is the schema of the original rows, `layout` the wanted layout of the target, by columns of `schema`, and
+    `lookups` are joined with rows of the result.
     """
 
     table: TableId
@@ -167,20 +169,20 @@ class ResolvedTransform:
 
     @property
     def drops(self) -> bool:
-        """Whether a lookup leaves out rows without a document."""
+        """Return True if a lookup leaves out rows without a document."""
         return any(one.lookup.drop for one in self.lookups)
 
     @property
     def has_new_key(self) -> bool:
-        """Whether rows have another key than those of the table."""
+        """Return True if the rows' key differs from the table's."""
         return bool(self.transform.primary_keys) and self.schema.primary_key != _kept_key(self.source, self.columns)
 
     def derived(self, *, upsert: bool) -> bool:
-        """Whether rows have to be computed, and not only viewed."""
+        """Return True if rows must be computed, and not only viewed."""
         return bool(self.computed or self.transform.filter or (self.has_new_key and not upsert))
 
     def projection(self) -> Projection:
-        """How stored rows, with the computed columns where there are any, become rows of `schema`."""
+        """Return the projection from stored rows, with the computed columns if there are any, to rows of `schema`."""
         outputs = []
         numbers = iter(range(len(self.columns)))
         for column in self.columns:
@@ -189,7 +191,7 @@ class ResolvedTransform:
         return Projection(tuple(outputs), self.transform.deleted_column if self.transform.soft else "")
 
     def plain_view(self) -> bool:
-        """Whether rows are the table's own, column by column."""
+        """Return True if the rows are the table's own, column by column."""
         names = [column.name for column in self.source.columns]
         return not self.transform.soft and [c.stored for c in self.columns] == names == [c.name for c in self.columns]
 
@@ -210,7 +212,10 @@ def finished(
     uses: Uses,
     key_path: str,
 ) -> ResolvedTransform:
-    """The transform with the `columns` found, and those looked up; `SchemaError` for what no target can have."""
+    """Return the transform with the resolved `columns` and its lookups.
+
+    Raises `SchemaError` if no target can have it.
+    """
     where = f"{key_path}: {table}"
     lookups = resolved_lookups(where, transform.lookups, columns)
     columns = [*columns, *(ResolvedColumn(c.name, c.type, stored=n) for one in lookups for n, c in one.stored())]
@@ -305,12 +310,12 @@ def _kept_key(schema: TableSchema, columns: Sequence[ResolvedColumn]) -> tuple[s
 
 
 def is_plain(transform: Transform) -> bool:
-    """Whether the transform needs no Spark."""
+    """Return True if the transform needs no Spark."""
     return not transform.filter and not any(isinstance(item, Expression) for item in transform.items)
 
 
 def needs_spark(transform: Transform) -> bool:
-    """Whether a run without Spark cannot carry the transform out."""
+    """Return True if a run without Spark cannot carry the transform out."""
     return not is_plain(transform) or bool(transform.udfs)
 
 
@@ -339,7 +344,7 @@ class PlainResolver:
 
 
 def plain_column(where: str, item: Renamed | Constant, schema: TableSchema) -> ResolvedColumn:
-    """The column that `item` gives. `SchemaError` where the table lacks it."""
+    """The column that `item` gives. Raises `SchemaError` if the table lacks it."""
     match item:
         case Constant(value, name):
             return ResolvedColumn(name, constant_type(value), nullable=False, constant=value)
@@ -351,7 +356,7 @@ def plain_column(where: str, item: Renamed | Constant, schema: TableSchema) -> R
             if index is None:
                 raise unknown_column(where, column, at, schema)
             found = schema.columns[index]
-            # A column that is named without AS keeps its own spelling.
+            # A column without AS keeps its own spelling.
             return ResolvedColumn(found.name if name == column else name, found.type, found.nullable, found.name)
         case _:
             assert_never(item)

@@ -1,7 +1,7 @@
 """The transforms of a running pipeline: each table's transform, its present meaning, and whether the sink can take it.
 
-Owned by the epoch loop (`raycdc.delivery.targets.commit_planner`) and asked by `check` and `plan`; resolving a schema
-for the first time asks Spark, afterwards the answer is remembered.
+Owned by the epoch loop (`raycdc.delivery.targets.commit_planner`) and used by `check` and `plan`. Spark resolves a
+schema the first time; afterwards the result is remembered.
 
 A source table's schema changes as changes of the transformed rows. Pure.
 
@@ -126,7 +126,7 @@ def _moved(resolved: ResolvedTransform, change: AlterColumnPositionEvent) -> lis
 
 
 def _retyped(resolved: ResolvedTransform, before: TableSchema | None) -> list[SchemaChangeEvent]:
-    """Columns other than those of ``*`` whose type is another than before."""
+    """Return the changes of columns other than those of ``*`` whose type changed."""
     if before is None:
         return []
     changed: list[SchemaChangeEvent] = []
@@ -144,7 +144,7 @@ class TransformUse:
     `upsert`: the sink updates rows. `no_proof`: the reason why it cannot find out that a key is there already; empty
     where it can. `order_by`: the column that orders the changes of a key, if any. `leaves_out`: rows on which an
     expression fails are left out. `no_layout`: the reason why a target with some columns cannot have the layout that is
-    asked for; empty where it can. `adopts`: targets may have had rows of somebody else.
+    asked for; empty if it can. `adopts`: targets may have had rows of somebody else.
     """
 
     upsert: bool = False
@@ -164,7 +164,7 @@ class TransformedTables:
     use: TransformUse = field(default_factory=TransformUse)
     masks: Masks = field(default_factory=Masks)
     naming: Naming = field(default_factory=Naming)
-    #: Called with the columns of a table that have another name in its targets, before any row is written under it.
+    #: Called with the columns of a table that have another name in its targets, before any row is written with it.
     on_names: Callable[[TableId, Names], None] = lambda _, __: None
     _known: dict[tuple[TableId, str], ResolvedTransform | None] = field(default_factory=dict)
     #: The earlier answers, because every epoch asks for every table, and a fingerprint costs some 100 microseconds.
@@ -190,8 +190,9 @@ class TransformedTables:
         return masked_schema(table, schema, self.masks), masked_changes(table, changes, self.masks)
 
     def resolved(self, table: TableId, schema: TableSchema) -> ResolvedTransform | None:
-        """The transform of `table`, read with `schema`, and with the names that its targets can hold; None where rows
-        are as they were read. Raises `SchemaError` or `ConfigError`.
+        """The transform of `table`, read with `schema`, and with the names that its targets can hold.
+
+        None if rows are as they were read. Raises `SchemaError` or `ConfigError`.
         """
         last = self._last.get(table)
         if last is not None and last[0] is schema:
@@ -227,7 +228,7 @@ class TransformedTables:
         return renamed(resolved or PlainResolver().resolve(table, everything, schema, "sink.invalid_names"), names)
 
     def derived(self, resolved: ResolvedTransform) -> bool:
-        """Whether rows of the table have to be computed, and not only viewed."""
+        """Return True if rows of the table must be computed, and not only viewed."""
         return resolved.derived(upsert=self.use.upsert)
 
     def _check(self, resolved: ResolvedTransform, key_path: str) -> None:
@@ -277,7 +278,10 @@ class TransformedTables:
         assert not set(resolved.schema.primary_key) & set(META_COLUMNS), resolved
 
     def _check_left_out(self, resolved: ResolvedTransform, where: str, row: str, instead: str) -> None:
-        """`ConfigError` where a row that is left out cannot be the deletion of its key. `row` says which ones are."""
+        """Raise `ConfigError` if a row that is left out cannot be the deletion of its key.
+
+        `row` says which ones are.
+        """
         why = ""
         if self.use.order_by:
             why = f"{row} would leave an older one of its key in place, as with source.order_by nothing is deleted"
@@ -296,7 +300,7 @@ class TransformedTables:
 def layout_of(
     target: TableId, transforms: Mapping[TableId, ResolvedTransform], sources: Sequence[TableId]
 ) -> TableLayout:
-    """The layout that the transforms of `sources` ask for. `ConfigError` if they do not ask for the same."""
+    """The layout that the transforms of `sources` ask for. Raises `ConfigError` if they do not ask for the same."""
     asked = {source: transforms[source].layout if source in transforms else ANY_LAYOUT for source in sources}
     first = next(iter(asked.values()), ANY_LAYOUT)
     if other := next((source for source, layout in asked.items() if layout != first), None):

@@ -3,7 +3,7 @@
 There a table can be parked at the statement while the others go on (`raycdc.source.tables.parking`); behind the
 manifest the same change would end the run at every start. Names are therefore searched in the text of expressions,
 which finds more than an analyzer would (also names of functions): a table that is parked needlessly is noticed, and can
-be read anew.
+be read again.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class TargetRules:
 
     @property
     def gets_added(self) -> bool:
-        """Whether targets get the columns that are added."""
+        """Return True if targets get added columns."""
         return not self.ignored and AddColumnEvent.type not in self.left_out
 
     def speaks_of(self, table: TableId, column: str) -> bool:
-        """Whether a transform or a mask of the table names the column, so that its values must stay there."""
+        """Return True if a transform or a mask of the table names the column, so that its values must stay there."""
         transform = self.transforms.of(table)
         return self.masks.of(table, column) is not None or (
             transform is not None and column.casefold() in named(transform)
         )
 
     def shared(self, table: TableId, tables: Collection[TableId]) -> str:
-        """The reason why `table`, one of `tables`, cannot begin again or be emptied alone; empty where it can."""
+        """Return the reason why `table`, one of `tables`, cannot be resnapshotted or emptied alone; empty if it can."""
         if not self.upsert:
             return ""
         for target in self.router.targets(table):
@@ -83,8 +83,9 @@ class TargetRules:
         return ""
 
     def refusal(self, table: TableId, schema: TableSchema) -> str:
-        """The reason why no target can hold the table as it is, with advice; empty where targets can, as far as that is
-        known without Spark.
+        """Return the reason why no target can hold the present table, with advice; empty if targets can.
+
+        Expressions that need Spark are not checked.
         """
         for target in self.router.targets(table):
             if why := self.naming.rules.no_table(target):
@@ -127,8 +128,9 @@ class TargetRules:
         return ""
 
     def names(self, table: TableId, schema: TableSchema) -> Names:
-        """The columns of its rows that have another name in targets, as far as that is known without Spark.
-        `SchemaError` where they cannot have one.
+        """Return the columns of its rows that have another name in targets, without the help of Spark.
+
+        Raises `SchemaError` if a name cannot be replaced.
         """
         transform = self.transforms.of(table)
         if transform is not None and not is_plain(transform):
@@ -149,9 +151,7 @@ class TargetRules:
         events: Sequence[SchemaChangeEvent],
         tables: Collection[TableId],
     ) -> str:
-        """The reason why the targets cannot follow `events`, which lead from `before` to `after`;
-        empty where they can.
-        """
+        """The reason why the targets cannot follow `events`, which lead from `before` to `after`; empty if they can."""
         emptying = [event.type for event in events if isinstance(event, TruncateTableEvent | DropTableEvent)]
         if (left := [kind for kind in emptying if kind not in self.left_out]) and (why := self.shared(table, tables)):
             return f"{left[0]} of {table}: {why}"
@@ -177,7 +177,7 @@ class TargetRules:
 
 
 def _lost(event: SchemaChangeEvent, transform: Transform) -> str:
-    """The column that the transform names and that `event` removes or replaces; empty where there is none."""
+    """The column that the transform names and that `event` removes or replaces; empty if there is none."""
     match event:
         case DropColumnEvent(_, name):
             return name if name.casefold() in named(transform) else ""
@@ -206,8 +206,9 @@ def named(transform: Transform) -> set[str]:
 
 
 def _taken(transform: Transform) -> set[str]:
-    """Names that the transform gives to columns beside those that ``*`` brings, in lower case; a table's column of such
-    a name would be in the result twice.
+    """Return the names that the transform gives to columns other than those of ``*``, in lower case.
+
+    A table's column of such a name would be in the result twice.
     """
     stars = [item for item in transform.items if isinstance(item, Star)]
     if not stars:

@@ -4,7 +4,7 @@
 
 1. The newest commit record says a place L of the log: the target has all changes up to it.
 2. The source is read by SELECTs of key ranges, each of which sees everything up to L (`source_rows`), and the target by
-   a reader of its own (`targets`). What a transform computes or filters is computed anew (`expressions`). Both sides'
+   a reader of its own (`targets`). What a transform computes or filters is computed again (`expressions`). Both sides'
    values get one form per logical type (`canonical`), and each row becomes two numbers of 64 bits: the hash of its key,
    and that of key and values (`digests`).
 3. Counts and sums of these numbers, whatever the order of rows, are compared for the whole table. Equal sums: equal
@@ -14,7 +14,7 @@
 5. The log is read from L up to U, its end once both sides were read (`log_changes`). Neither side can have a change
    behind U. So a key of which the log has no change in (L, U] had one value all the time, on both sides: a candidate
    like that is a difference, and nothing else is.
-   The pipeline itself may have emptied the target to read the table anew: every epoch is sealed before a target has
+   The pipeline itself may have emptied the target to read the table again: every epoch is sealed before a target has
    anything of it, so the newest manifest is looked at after both sides were read.
 6. The other candidates are compared again in the next round, when the target holds everything up to U. The log has
    their values, so both sides are asked for these keys alone (`some_rows`); the hashes say which of the rows that come

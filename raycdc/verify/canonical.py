@@ -50,7 +50,7 @@ class Family(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CanonicalForm:
-    """How values of a column are compared. `scale` belongs to decimals. With `one_zero` -0.0 is 0.0."""
+    """The form in which values of a column are compared. `scale` is for decimals. With `one_zero`, -0.0 is 0.0."""
 
     family: Family
     scale: int = 0
@@ -158,7 +158,7 @@ def _mix(hashes: np.ndarray, array: pa.Array, column: ComparedColumn, *, one_zer
         words, width = _words(cast, form, one_zero=one_zero)
         loops.mix_words(hashes, words, width, valid, column.salt)
     if invalid is not None:
-        # As their texts, beside the NULL that stands for them.
+        # Invalid values are hashed as text, in addition to the NULL that replaces them.
         texts = array.filter(pa.array(invalid)).cast(pa.large_string(), safe=False)
         part = hashes[invalid]
         _mix_bytes(part, texts.cast(pa.large_binary()), _NO_NULLS, ~column.salt & 0xFFFFFFFFFFFFFF)
@@ -174,7 +174,7 @@ def _mix_bytes(hashes: np.ndarray, array: pa.Array, valid: np.ndarray, salt: int
 
 
 def _cast(array: pa.Array, form: CanonicalForm) -> tuple[pa.Array, np.ndarray | None]:
-    """The values in the form's Arrow type, NULL for those that cannot be, and which these are."""
+    """Return the values in the form's Arrow type, NULL for impossible ones, and which these are."""
     wanted = form.arrow(array.type)
     try:
         return _turned(array, form, wanted), None

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from raycdc.model.batch import SYMBOLS, RowKind
 
-#: The columns of a changelog that say what a change is, and in which order changes are.
+#: The columns of a changelog with the kind of a change, and the order of changes.
 KIND = "_op"
 ORDER = "_seq"
 

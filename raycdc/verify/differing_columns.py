@@ -15,15 +15,13 @@ import pyarrow as pa
 from raycdc.verify.canonical import Compared, ComparedColumn
 from raycdc.verify.changelog import EMPTIED, Fold
 
-#: Of so many keys columns are compared: enough to name a column that differs in few of them.
+#: Columns are compared for this many keys: enough to find a column that differs in few of them.
 KEYS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class DifferingColumn:
-    """A column whose values differ; `moved_to` is one of the target that the source has not and that has all of them,
-    empty if none does.
-    """
+    """A column whose values differ; `moved_to` is a column that only the target has with all these values, or empty."""
 
     name: str
     moved_to: str = ""
@@ -31,8 +29,9 @@ class DifferingColumn:
 
 @dataclass(slots=True)
 class SideByColumns:
-    """The rows of one side with the keys `wanted` (hashes, ascending): the hash of each of the `columns`. Of each, a
-    pair has the form in which its values are compared and the name that they have on this side.
+    """The rows of one side with the keys `wanted` (hashes, ascending): the hash of each of the `columns`.
+
+    Each column is a pair of its comparison form and its name on this side.
     """
 
     compared: Compared
@@ -45,7 +44,7 @@ class SideByColumns:
 
     @property
     def is_complete(self) -> bool:
-        """Whether each key was seen; of changes there may always be more."""
+        """Return True if each key was seen; for changes more may always follow."""
         return not self._folds and self._seen >= len(self.wanted)
 
     def add(
@@ -89,8 +88,10 @@ class SideByColumns:
 
 
 def differing_columns(source: SideByColumns, target: SideByColumns) -> list[DifferingColumn]:
-    """The columns of the `source` whose values are others in the `target`, in their order. The target may have further
-    ones that are compared as one of the source's: these are looked for among its columns that the source has not.
+    """Return the columns of the `source` whose values differ in the `target`, in their order.
+
+    The target may have additional columns with the same form as a source column: these are searched among the columns
+    that the source lacks.
     """
     keys, ours = source.rows()
     their_keys, theirs = target.rows()
@@ -100,7 +101,7 @@ def differing_columns(source: SideByColumns, target: SideByColumns) -> list[Diff
     for number, (column, _) in enumerate(source.columns):
         if not len(at) or not (ours[number] != theirs[number]).any():
             continue
-        # One value in all rows, such as NULL, is anybody's.
+        # A column with one value in all rows, such as NULL, would match any other.
         others = range(len(source.columns), len(target.columns)) if len(np.unique(ours[number])) > 1 else ()
         same = (
             target.columns[other][1]

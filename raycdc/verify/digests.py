@@ -17,7 +17,7 @@ import numpy as np
 
 from raycdc.verify import hash_loops as loops
 
-#: Of each side, before it goes to files.
+#: The memory of each side, before it uses files.
 MEMORY_BYTES_MAX = 512 << 20
 #: Ranges of key hashes, as a power of two.
 _RANGE_BITS = 12
@@ -29,7 +29,7 @@ _ROW_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """How many rows, and the sum of their hashes mod 2^128, in two halves: the same in whatever order they come."""
+    """The number of rows, and the sum of their hashes mod 2^128, in two halves; independent of their order."""
 
     rows: int
     first: int
@@ -52,7 +52,7 @@ class Differing:
         return len(self.missing) + len(self.extra) + len(self.changed)
 
     def without(self, keys: np.ndarray) -> Differing:
-        """Those that are none of `keys`."""
+        """Return the keys without those of `keys`."""
         kept = (part[~np.isin(part, keys)] for part in (self.missing, self.extra, self.changed))
         return Differing(*kept)
 
@@ -93,7 +93,7 @@ class Digests:
 
     @property
     def checksum(self) -> Checksum:
-        """Of all rows."""
+        """Return the checksum of all rows."""
         sums = (int(part.sum(dtype=np.uint64)) for part in (self._counts, self._first, self._second))
         return Checksum(*sums)
 
@@ -103,7 +103,7 @@ class Digests:
         return np.concatenate([part[0] for part in self._parts(everything)])
 
     def differing(self, target: Digests) -> Differing:
-        """How the target's rows differ from these, which are the source's."""
+        """Return how the target's rows differ from these, which are the source's."""
         unequal = (self._counts != target._counts) | (self._first != target._first) | (self._second != target._second)
         found = [
             _compared(ours, theirs) for ours, theirs in zip(self._parts(unequal), target._parts(unequal), strict=True)

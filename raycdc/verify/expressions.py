@@ -1,7 +1,7 @@
-"""What Spark computes of a row, and whether a filter lets it pass: asked once more, of a session of verify's own.
+"""Computes a row's Spark columns and filters again, in verify's own session.
 
-The session is started when the first expression is met, with the functions that transforms name. Nothing of what the
-run computed is used: each batch of the source goes to Spark and comes back, row for row.
+The session is started at the first expression, with the functions that transforms name. The run's results are not used:
+each batch of the source goes to Spark and comes back, row for row.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class ComputedRows:
 
 
 class Expressions:
-    """A `TransformResolver`, and the values of what it resolved. Used by one thread at a time; `close` ends Spark."""
+    """A `TransformResolver`, and the values of the resolved expressions.
+
+    Used by one thread at a time; `close` ends Spark.
+    """
 
     def __init__(self, options: SparkOptions, transforms: Transforms) -> None:
         self._options = options
@@ -52,15 +55,16 @@ class Expressions:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def close(self) -> None:
-        """Once, by whoever made it."""
+        """End Spark. Called once, by the creator."""
         if self._session is not None:
             self._session.stop()
         if self._scratch is not None:
             self._scratch.cleanup()
 
     def resolve(self, table: TableId, transform: Transform, schema: TableSchema, key_path: str) -> ResolvedTransform:
-        """As a run resolves it. Starts Spark (some 5 s) for the first transform that needs it; `ConfigError` where that
-        cannot start.
+        """As a run resolves it. Starts Spark (some 5 s) for the first transform that needs it.
+
+        Raises `ConfigError` if that cannot start.
         """
         if is_plain(transform):
             return self._plain.resolve(table, transform, schema, key_path)
@@ -77,8 +81,9 @@ class Expressions:
         return SparkResolver(TransformSession(lambda: self._session, self._transforms))
 
     def rows(self, resolved: ResolvedTransform, batch: pa.RecordBatch) -> ComputedRows:
-        """The columns that `resolved` computes of a batch of its source's rows. `NotComparedError` where an expression
-        fails on one; its text has no value of a row.
+        """The columns that `resolved` computes of a batch of its source's rows.
+
+        Raises `NotComparedError` if an expression fails on one; its text has no value of a row.
         """
         columns = computable(resolved)
         keep = resolved.transform.filter
@@ -93,7 +98,7 @@ class Expressions:
         ddl = TableSchema(tuple(Column(name, kind) for name, kind in kinds.items())).spark_ddl()
         ddl = ", ".join(part for part in (ddl, f"`{_ROW}` bigint") if part)
         wanted = [*(column.sql for column in columns), *([f"coalesce(({keep}), false)"] if keep else []), _ROW]
-        # By number: two expressions may give one name before they get theirs.
+        # By number: two expressions may have one name at first.
         names = [*(f"c{number}" for number in range(len(columns))), *([_KEEP] if keep else []), _ROW]
         try:
             with quiet_errors():

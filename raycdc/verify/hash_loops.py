@@ -17,7 +17,7 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0xA0761D6478BD642F)
 _HALF = np.uint64(33)
 
-#: What became of a key, as `compare` writes it.
+#: The status of a key, in the output of `compare`.
 MISSING = 1
 EXTRA = 2
 CHANGED = 3
@@ -58,7 +58,7 @@ def mix_bytes(
         code = hashes[row] * _STEP + np.uint64(salt)
         if len(valid) == 0 or valid[row]:
             at, end = ends[row], ends[row + 1]
-            # The length first: a text of zeros is another one than a longer text of zeros.
+            # The length comes first: a text of zeros must differ from a longer one.
             code = _mixed(code ^ np.uint64(end - at)) + _STEP
             while at + 8 <= end:
                 code = _mixed(code ^ np.uint64(load(data, at, 64))) + _STEP
@@ -88,8 +88,9 @@ def sums(
     second: NDArray[np.uint64],
     shift: int,
 ) -> None:
-    """Add each row to the range of its key's hash: ``keys[i] >> shift``. Sums wrap at 2^64; those in `second` are of
-    another number of each row, so that both together have 128 bits.
+    """Add each row to the range of its key's hash: ``keys[i] >> shift``. Sums wrap at 2^64.
+
+    `second` has the sums of another hash of each row, so that both together have 128 bits.
     """
     for row in range(len(keys)):
         index = np.int64(keys[row] >> np.uint64(shift))

@@ -1,4 +1,4 @@
-"""What the state says of the target, read while another process may write it: no lease is taken, nothing is changed."""
+"""Reads the commits in the state while another process may write it: takes no lease and changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from raycdc.state.opaque import Position
 from raycdc.state.store import CheckpointStore, CommitRecord
 from raycdc.verify.targets.api import NotComparedError
 
-#: How often the state is looked at while a commit is waited for.
+#: How often the state is read while waiting for a commit.
 POLL_S = 0.25
 
 
@@ -39,7 +39,7 @@ class CommittedState:
         return self.stream.ordinal
 
     def document(self, table: TableId) -> SchemaDocument:
-        """The table's schema document there. `NotComparedError` where its rows are not followed there."""
+        """The table's schema document there. Raises `NotComparedError` if its rows are not followed there."""
         for name, entry in self.record.parked.items():
             if str(table) in entry.sources:
                 raise NotComparedError(f"its target {name} is parked: {entry.text}")
@@ -72,7 +72,10 @@ class PipelineState:
         self._newest: CommittedState | None = None
 
     def held(self) -> CommittedState:
-        """As of the newest commit. `StateError` where nothing was committed yet, or the source keeps no log's state."""
+        """As of the newest commit.
+
+        Raises `StateError` if nothing was committed yet, or the source keeps no log's state.
+        """
         for _ in range(3):
             record = self.store.last_commit()
             if record is None:
@@ -82,15 +85,16 @@ class PipelineState:
             try:
                 manifest = self.store.manifest(record.epoch)
             except StateError:
-                continue  # So many epochs were committed meanwhile that it is pruned.
+                continue  # Enough epochs were committed meanwhile that it was pruned.
             self._newest = self._held(record, manifest)
             return self._newest
         raise StateError(f"{self.store.location} has no manifest of its newest commit. Is another process changing it?")
 
     def goes_on(self, table: TableId, held: CommittedState) -> bool:
-        """Whether no epoch that is sealed by now begins the table anew, or leaves it, after `held`.
+        """Return True if no sealed epoch after `held` resnapshots or removes the table.
 
-        Each epoch is sealed before a target has anything of it, and the first of a new beginning empties the target.
+        Each epoch is sealed before a target has any of its rows, and the first epoch of a new snapshot empties the
+        target.
         """
         newest = stream_of(self.store.last_manifest())
         if newest is None or table not in newest.followed:
@@ -98,12 +102,13 @@ class PipelineState:
         return newest.followed[table].incarnation == held.stream.followed[table].incarnation
 
     def is_running(self) -> bool:
-        """Whether a driver seems to have the state."""
+        """Return True if a driver seems to have the state."""
         return not isinstance(self._watch.poll(), Vacancy)
 
     def held_beyond(self, ordinal: int, wait_s: float, stopped: threading.Event) -> CommittedState | None:
-        """As of the first commit that has everything up to `ordinal`; None if there is none within `wait_s`, or as soon
-        as nobody runs the pipeline.
+        """Return the first commit with everything up to `ordinal`; None if there is none within `wait_s`.
+
+        Also None if the pipeline stops running.
         """
         left = wait_s
         while True:

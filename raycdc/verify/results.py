@@ -25,18 +25,18 @@ from raycdc.verify.canonical import Compared
 from raycdc.verify.differing_columns import DifferingColumn
 from raycdc.verify.digests import Checksum, Differing
 
-#: Of the JSON lines; raised when a key changes its meaning.
+#: The version of the JSON lines; raised when a key changes its meaning.
 RESULT_VERSION = 1
 
 
 class ComparisonVerdict(StrEnum):
-    """What is known of a table once it was compared."""
+    """The result of a table's comparison."""
 
     #: Every row is the same on both sides.
     EQUAL = "equal"
     #: At least one row differs that was the same all the time.
     DIFFERENT = "different"
-    #: No row is known to differ, but some changed whenever they were looked at, or are not written yet.
+    #: No row is known to differ, but some changed during each comparison, or are not written yet.
     UNSETTLED = "unsettled"
     #: It was not compared, for a reason.
     NOT_COMPARED = "not compared"
@@ -194,7 +194,7 @@ class TableResult:
         )
 
 
-#: Beyond so many keys a table is read anew as a whole: they are in the state, and each is looked up by itself.
+#: Beyond so many keys a table is read again as a whole: they are in the state, and each is looked up by itself.
 KEYS_MAX = 10_000
 
 

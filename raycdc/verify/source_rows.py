@@ -172,7 +172,7 @@ class SomeRows:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether a side is not read whole."""
+        """Return True if a side is not read whole."""
         return bool(self.lists or self.values)
 
     def whole(self) -> SomeRows:
@@ -278,8 +278,9 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _askable(array: pa.ChunkedArray, column: ComparedColumn) -> pa.Array | None:
-    """The distinct values, ascending, as int64, decimal128(38, 0) or string; None where values that are compared as
-    equal may be unequal for who finds them.
+    """The distinct values, ascending, as int64, decimal128(38, 0) or string.
+
+    None if values that are compared as equal may be unequal for who finds them.
     """
     form, kind = column.form, array.type
     if array.null_count:

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 #: A key that differs is looked at so often while it keeps changing.
 ROUNDS_MAX = 6
-#: Times that a table is begun anew because it was itself changed while it was read.
+#: Times that a table is begun again because it was itself changed while it was read.
 ATTEMPTS_MAX = 3
 #: Columns of the target alone among which values are looked for that another one lacks.
 EXAMPLES_MAX = 8
@@ -54,7 +54,7 @@ class Sides:
     counted_by: tuple[str, ...] = ()
     #: The target's rows are changes, of which each key's last one counts.
     is_changelog: bool = False
-    #: The source's column of each part of the compared key; empty where a key of the target names no row of the source.
+    #: The source's column of each part of the compared key; empty if a key of the target names no row of the source.
     source_key: Mapping[str, str] = field(default_factory=dict)
     #: A row of the source may be none of the target.
     leaves_rows_out: bool = False
@@ -149,7 +149,7 @@ class TableComparison:
                     comparison = self._compared(held, sides, log)
             except (LogSaysMoreError, TableChangedError, TableLockedError) as cause:
                 why = str(cause)
-                # The run has to pass that place before anything can be compared behind it.
+                # The run has to pass that place before anything can be compared after it.
                 self._terms.stopped.wait(1.0)
                 continue
             return replace(comparison, seconds=time.monotonic() - begun, sample=self._terms.sample)
@@ -304,7 +304,7 @@ class TableComparison:
 
     @staticmethod
     def _sought(sides: Sides, differing: Differing) -> KeysToRepair | None:
-        """What gathers the keys that differ for a backfill; None where they cannot be named."""
+        """What gathers the keys that differ for a backfill; None if they cannot be named."""
         if not sides.source_key or sides.leaves_rows_out or sides.is_changelog or differing.count > KEYS_MAX:
             return None
         return KeysToRepair(sides.compared, sides.source_key, sides.source.document.schema, np.sort(differing.keys()))

@@ -72,7 +72,7 @@ class Verifier:
         self._expressions.close()
 
     def tables(self, names: Sequence[str]) -> list[TableId]:
-        """The tables called `names`, or all that the pipeline has; `ConfigError` for one that it has not."""
+        """The tables called `names`, or all that the pipeline has. Raises `ConfigError` for one that it has not."""
         stream = self._state.held().stream
         known = {str(table): table for table in stream.tables}
         if not names:
@@ -129,7 +129,7 @@ class Verifier:
         return bad_rows(self._state.store, self._state.held().record.epoch).get(str(table), 0)
 
     def _require_alone(self, table: TableId, target: TableId) -> None:
-        """`NotComparedError` where the target has rows that are not the table's."""
+        """Raise `NotComparedError` if the target has rows that are not the table's."""
         if not self._source.takes_snapshot:
             raise NotComparedError(
                 "the pipeline began without a snapshot (source.startup), so its targets lack older rows"
@@ -189,7 +189,7 @@ class Verifier:
         notes.append(f"{target} has no column {named}, which the source has (pipeline.schema_change lets that be)")
 
     def _transformed(self, table: TableId, schema: TableSchema) -> tuple[TableSchema, ResolvedTransform | None]:
-        """The columns of the target's rows, and how they are made. `NotComparedError` where nobody can say."""
+        """The columns of the target's rows, and how they are made. Raises `NotComparedError` if nobody can say."""
         asked = self._transforms.transforms.of(table)
         if asked is not None and asked.lookups:
             raise NotComparedError("it is joined with a [[lookup]], whose answers change by themselves")
@@ -203,7 +203,7 @@ class Verifier:
 
 
 def _source_key(schema: TableSchema, resolved: ResolvedTransform | None) -> Mapping[str, str]:
-    """The source's column of each part of the target's key; empty where the target's key alone says no row of it."""
+    """The source's column of each part of the target's key; empty if the target's key alone says no row of it."""
     if resolved is None:
         return {name: name for name in schema.primary_key}
     stored = {column.name: column.stored for column in resolved.columns}

@@ -66,7 +66,7 @@ class Figures:
 
     @property
     def bottleneck(self) -> str:
-        """The busiest stage; empty where nothing is known."""
+        """The busiest stage; empty if nothing is known."""
         return max(self.shares, key=lambda stage: self.shares[stage]) if any(self.shares.values()) else ""
 
     @property
@@ -223,7 +223,7 @@ class Setting:
 
     @classmethod
     def parse(cls, text: str) -> Setting:
-        """`ConfigError` for what is no such text."""
+        """Raise `ConfigError` for what is no such text."""
         key, equals, value = text.partition("=")
         if not equals or "." not in key.strip(". "):
             raise ConfigError(f'--try "{text}" is no KEY=VALUE with a section in the key, such as readers.max=4.')

@@ -17,7 +17,7 @@ CHUNKS_EACH = 4
 
 
 def advice_for(results: Sequence[StrategyResult], readers: int) -> Advice | None:
-    """For `readers` readers; None where nothing was measured."""
+    """For `readers` readers; None if nothing was measured."""
     measured = [result for result in results if result.runs]
     if not measured:
         return None

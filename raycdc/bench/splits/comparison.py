@@ -73,7 +73,10 @@ class SplitComparison:
     def __init__(
         self, source: Source[Any], where: str, terms: ComparisonRequest, watch: Callable[[ComparisonProgress], None]
     ) -> None:
-        """`where` names the source for people. `ConfigError` for a source with one way alone, or an unknown name."""
+        """`where` names the source for people.
+
+        Raises `ConfigError` for a source with one way alone, or an unknown name.
+        """
         tables = source.incremental()
         if tables is None or not (trials := tables.split_trials()):
             raise ConfigError(
@@ -92,7 +95,10 @@ class SplitComparison:
         self._cores = os.cpu_count() or 1
 
     def expected(self) -> Expected:
-        """What it will cost; asks the source for its tables. `ConfigError` for a table that it does not capture."""
+        """What it will cost; asks the source for its tables.
+
+        Raises `ConfigError` for a table that it does not capture.
+        """
         captured = self._source.tables()
         chosen = [TableId.parse(name) for name in self._terms.tables] or sorted(captured)
         for table in chosen:

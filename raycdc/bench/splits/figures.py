@@ -160,7 +160,7 @@ class StrategyResult:
 
     @property
     def cut_off(self) -> bool:
-        """Whether a chunk has more rows than were read."""
+        """Return True if a chunk has more rows than were read."""
         return any(chunk.cut_off for chunk in self.alone)
 
     def times_s(self) -> list[float]:
@@ -170,9 +170,10 @@ class StrategyResult:
         return filled_in([c.seconds for c in alone], [c.number for c in alone], self.planning.chunks)
 
     def slowdown(self, readers: int) -> float:
-        """How much longer a chunk takes beside so many readers than with one alone, as it was measured: they share the
-        server's processors and disks. Beyond what was measured each further reader takes as much of the others' time as
-        those did (Amdahl's law); with one number of readers alone nobody knows, and it is 1.
+        """How much longer a chunk takes beside so many readers than with one alone, as it was measured.
+
+        They share the server's processors and disks. Beyond what was measured each further reader takes as much of the
+        others' time as those did (Amdahl's law); with one number of readers alone it is unknown, and it is 1.
         """
         alone = [chunk.seconds for chunk in self.alone]
         measured = {

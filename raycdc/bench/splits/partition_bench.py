@@ -28,7 +28,7 @@ HOT = 0.9
 
 
 def advice_for_partitions(report: PartitionReport, *, job_readers: int) -> PartitionAdvice | None:
-    """The fewest readers that are about as fast as any number; None where there was nothing to read.
+    """The fewest readers that are about as fast as any number; None if there was nothing to read.
 
     `job_readers` is how many a job has now.
     """
@@ -122,7 +122,10 @@ class PartitionBench:
         self._cores = os.cpu_count() or 1
 
     def expected(self) -> ExpectedReads:
-        """What it will cost; asks the source. `ConfigError` for a topic that is not selected, and for empty ones."""
+        """What it will cost; asks the source.
+
+        Raises `ConfigError` for a topic that is not selected, and for empty ones.
+        """
         partitions = self._trial.partitions()
         topics = sorted({partition.topic for partition in partitions})
         for name in self._terms.topics:

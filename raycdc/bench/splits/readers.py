@@ -23,7 +23,7 @@ from raycdc.source.split import OpenedAt, SnapshotSplit
 #: How often the one who waits for readers looks whether it is to stop.
 _TURN_S = 0.2
 _ENDS_WITHIN_S = 5.0
-#: ``ru_maxrss`` is in KiB, but for macOS (getrusage(2)).
+#: ``ru_maxrss`` is in KiB, except for macOS (getrusage(2)).
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 

@@ -195,7 +195,10 @@ def _confirmed(cost: str, asked: BenchSplitsOptions) -> bool:
 
 
 def _page_writer(path: Path) -> Callable[[Report], None]:
-    """Return what writes the page to `path`. `ConfigError` if it cannot be written, before anything is measured."""
+    """Return what writes the page to `path`.
+
+    Raises `ConfigError` if it cannot be written, before anything is measured.
+    """
     try:
         from raycdc.bench.splits.page import write_page
     except ImportError:

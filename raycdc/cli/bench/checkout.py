@@ -13,7 +13,7 @@ from raycdc.errors import ConfigError
 
 
 def run(words: Sequence[str]) -> int:
-    """Run ``python -m bench`` with `words`; its exit code. `ConfigError` where there are no benchmarks."""
+    """Run ``python -m bench`` with `words`; its exit code. Raises `ConfigError` if there are no benchmarks."""
     root = Path(raycdc.__file__).parent.parent
     if not (root / "bench" / "__main__.py").exists():
         raise ConfigError(

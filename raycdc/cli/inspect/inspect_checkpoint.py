@@ -21,7 +21,7 @@ from raycdc.storage.url import is_url
 
 
 def print_checkpoint(path: Path, *, one_line: bool, summary: bool) -> int:
-    """Print the state in (or named by the configuration at) `path`. `StateError` when there is none to read."""
+    """Print the state in (or named by the configuration at) `path`. Raises `StateError` if there is none to read."""
     store = CheckpointStore(state_location_of(path), create=False)
     document = checkpoint_document(store)
     if summary:

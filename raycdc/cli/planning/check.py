@@ -188,7 +188,7 @@ def state_effects(run: ResolvedRun) -> list[str]:
 
 
 def _not_read_twice(run: ResolvedRun) -> list[str]:
-    """The tables that are to go on from where they were left, where the log can be read once at a time alone."""
+    """The tables that are to continue from where they were left, where the log can be read once at a time alone."""
     stream = stream_of(run.last)
     if stream is None or run.store is None or not (why := run.config.source.why_read_once):
         return []

@@ -47,9 +47,10 @@ ROWS_PER_S = 500_000
 
 
 def plan_config(path: Path, *, as_json: bool, out: Path | None = None) -> int:
-    """Print each target with its source tables, columns and statement; seal the plan as the file `out`. `ConfigError`
-    with all transforms that are wrong, or where a run would not begin and the plan was to be sealed; `SchemaError` for
-    tables that cannot be merged.
+    """Print each target with its source tables, columns and statement; seal the plan as the file `out`.
+
+    `ConfigError` with all transforms that are wrong, or where a run would not begin and the plan was to be sealed.
+    Raises `SchemaError` for tables that cannot be merged.
     """
     config = load_config(path)
     run = next_run(config)

@@ -49,7 +49,7 @@ class PlannedColumn:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTarget:
-    """A target as a run would make it; as JSON, its fields are the keys. `ddl` is empty where the sink has none."""
+    """A target as a run would make it; as JSON, its fields are the keys. `ddl` is empty if the sink has none."""
 
     target: str
     write: str
@@ -99,7 +99,7 @@ _ADAPTER = TypeAdapter(SealedPlan)
 
 
 def write_plan(path: Path, plan: SealedPlan) -> None:
-    """Put the sealed plan there, whole or not at all, for this user alone. `ConfigError` where that cannot be."""
+    """Put the sealed plan there, whole or not at all, for this user alone. Raises `ConfigError` if that cannot be."""
     # The name is unpredictable, so that no other user's file or link can be there.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -117,7 +117,7 @@ def write_plan(path: Path, plan: SealedPlan) -> None:
 
 
 def read_plan(path: Path) -> SealedPlan:
-    """The plan in a file. `ConfigError` where that is none, was changed, or is of a newer raycdc."""
+    """The plan in a file. Raises `ConfigError` if that is none, was changed, or is of a newer raycdc."""
     again = "Make it anew: raycdc plan CONFIG --out FILE."
     try:
         document = codec.decode(path.read_bytes(), origin=str(path))

@@ -41,7 +41,7 @@ LeftOutChange = Literal[
     "truncate_table",
     "drop_table",
 ]
-#: All that there are: a table is always created, and a new key or name of a table is never left out in silence.
+#: All that there are: a table is always created, and a new key or name of a table is never left out silently.
 SchemaChange = Literal["create_table", "alter_primary_key", "rename_table", LeftOutChange]
 
 

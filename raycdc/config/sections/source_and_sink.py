@@ -81,9 +81,7 @@ class SourceConfig(Options):
 
     @property
     def order_column(self) -> str:
-        """The column that orders the changes of a key, of which the greatest wins; empty where
-        changes come in order.
-        """
+        """The column that orders the changes of a key, of which the greatest wins; empty if changes come in order."""
         return ""
 
     @property
@@ -147,7 +145,7 @@ class SinkConfig(Options):
         return ()
 
     def commits_grow(self, pipeline: PipelineOptions) -> bool:
-        """Whether a commit costs more the more of them a target has had, so that none is made without need."""
+        """Return True if a commit costs more the more of them a target has had, so that none is made without need."""
         return False
 
     def problems(self, pipeline: PipelineOptions, *, local: bool) -> Iterator[str]:

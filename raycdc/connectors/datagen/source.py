@@ -82,7 +82,7 @@ class DatagenPosition:
 
     @classmethod
     def of(cls, position: Position) -> DatagenPosition:
-        """Inverse of `sealed`."""
+        """Return the inverse of `sealed`."""
         return cls(**position.to_json())
 
     def sealed(self) -> Position:

@@ -19,7 +19,7 @@ class DecoderState(Opaque):
     __slots__ = ()
 
     def __bool__(self) -> bool:
-        """Whether a message was read."""
+        """Return True if a message was read."""
         return bool(self._json)
 
 
@@ -64,7 +64,7 @@ class PartitionState:
 
     @classmethod
     def of(cls, state: SealedSplit) -> Self:
-        """Inverse of `sealed`; raises as `from_json`."""
+        """Return the inverse of `sealed`; raises as `from_json`."""
         return cls.from_json(state.to_json())
 
     def sealed(self) -> SealedSplit:
@@ -107,6 +107,6 @@ def offset_of(position: Position) -> int:
 
 
 def partition_of(split_id: str) -> tuple[str, int]:
-    """Inverse of `PartitionState.split_id`."""
+    """Return the inverse of `PartitionState.split_id`."""
     topic, _, number = split_id.rpartition(":")
     return topic, int(number)

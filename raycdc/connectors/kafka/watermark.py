@@ -71,6 +71,6 @@ class Alignment:
 
     @property
     def limit_ms(self) -> int | None:
-        """Event time beyond which a partition waits; None where none does."""
+        """Event time beyond which a partition waits; None if none does."""
         known = [w for w in self._readers.values() if w is not None]
         return min(known) + self._max_drift_ms if known else None

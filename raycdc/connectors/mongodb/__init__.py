@@ -1,10 +1,10 @@
 """MongoDB: collections read by ranges of their keys, raw BSON into Arrow columns.
 
 **The log.** A change stream is the log: the ordinal is the cluster time, the events of one cluster time are a unit
-(`log_reader.py` says when it is whole), and the position is the last resume token. A chunk is read in a
-session that is causally behind the place where it was opened, and H is the session's time after one more read. Keys of
-events are compared as BSON, which is made again from their column (`StreamKeyOrder`). `stream/followed.py` has a table
-of what each event about a collection does: every collection that appears is parked and begins again.
+(`log_reader.py` says when it is whole), and the position is the last resume token. A chunk is read in a session that is
+causally behind the place where it was opened, and H is the session's time after one more read. Keys of events are
+compared as BSON, which is made again from their column (`StreamKeyOrder`). `stream/followed.py` has a table of what
+each event about a collection does: every collection that appears is parked and begins again.
 
 **Changes without documents.** An event that is too large for an answer is asked for without documents (a *lean*
 answer), and the documents are then read from the collection by its UUID. A document that is not found has been deleted
@@ -16,17 +16,17 @@ commits. The ordinal stays before whatever waits, so no run ends on it. If megab
 then deleted, the log is read ahead once with lean answers. *Rejected:* holding the unit back, because everything up to
 the deletion would be held with it.
 
-**The start.** Before a run, a first `getMore` asks whether the log reaches back, because `on_log_lost` acts there and
-a server opens a stream at any place. Equal numbers are one key, also as text (`bson/number_loops.py`). The server
-filters the stream by names and databases only, because a pattern in the server's language might match less than ours.
-A snapshot alone has a log of new beginnings only (`QuietLog`): its position is no place, and chunks read exactly
-what they report.
+**The start.** Before a run, a first `getMore` asks whether the log reaches back, because `on_log_lost` acts there and a
+server opens a stream at any place. Equal numbers are one key, also as text (`bson/number_loops.py`). The server filters
+the stream by names and databases only, because a pattern in the server's language might match less than ours. A
+snapshot alone has a log of new beginnings only (`QuietLog`): its position is no place, and chunks read exactly what
+they report.
 
 **Chunks** are cut by `_id` in BSON's order across types (`keys.sort_key`) and read by index bounds, because comparisons
 in a query match one type only. Bounds of shard keys become the nearest `_id`, which is allowed because the set of
 documents that are read does not depend on where a bound lies. Shard keys without `_id` change, so all chunks are read
 as of one cluster time (`keys.IndexBound`, `causal.AsOf`). Servers lose that time after minutes; the collection is then
-refused (`TIME_LOST`), and never begins again in silence. A selection of rows and fields (`selection.py`) is only for
+refused (`TIME_LOST`), and never begins again silently. A selection of rows and fields (`selection.py`) is only for
 copies without a stream. No filter of a query in Spark comes down to the server, because Spark 4.1 gives the plan made
 for one query to other queries over the same DataFrame.
 

@@ -153,7 +153,7 @@ class CollectionProbes:
     context: SourceContext
 
     def layout_now(self, table: TableId) -> CollectionLayout | None:
-        """The layout of the collection; None where there is no such collection. For a source that follows no log."""
+        """The layout of the collection; None if there is no such collection. For a source that follows no log."""
         with connect(self.config.uri) as client:
             uuid = found(client, table)
             return None if uuid is None else layout_of(client, self.config, table, uuid)

@@ -49,7 +49,10 @@ def _with_all_fields(config: MongoDbSourceConfig, table: TableId) -> str | None:
 
 
 def _shard_key(client: Client, table: TableId) -> list[str]:
-    """Fields of documents that the collection is sharded by. `SourceError` for a cluster that does not tell them."""
+    """Fields of documents that the collection is sharded by.
+
+    Raises `SourceError` for a cluster that does not tell them.
+    """
     try:
         with errors(client, f"reading config.collections for {table}, which masks are about"):
             collection = sharded(client, table)

@@ -119,7 +119,7 @@ class CollectionLayout:
 
     @property
     def rest(self) -> bool:
-        """Whether a column holds the fields that have no other one."""
+        """Return True if a column holds the fields that have no other one."""
         return self.on_type_mismatch is OnTypeMismatch.REST and not self.whole
 
     @property
@@ -162,7 +162,7 @@ class CollectionLayout:
 
     @classmethod
     def from_document(cls, document: SchemaDocument) -> CollectionLayout:
-        """Inverse of `document`."""
+        """Return the inverse of `document`."""
         how = document.own("mongodb")
         columns = document.schema.columns
         json_, mismatch = Spelling(how["json"]), OnTypeMismatch(how["on_misfit"])

@@ -295,7 +295,7 @@ def _now_ms() -> int:
 
 
 def _notes(reads: DocumentReads) -> LogNotes | None:
-    """Documents that are still to be read; None where they are as they were when last asked for."""
+    """Documents that are still to be read; None if they are as they were when last asked for."""
     state = reads.state()
     return None if state is None else LogNotes.from_json(state)
 
@@ -307,8 +307,8 @@ _IDLE_S = 1.0
 class QuietLog:
     """`raycdc.source.snapshot.reader.reading.BlockingLog` of the units that let `wanted` begin again; then silence.
 
-    `probe` asks the source for a collection's layout, None where there is none such. It blocks, in the fetcher's
-    thread. `wanted` says of each whether a target may have rows of it.
+    `probe` asks the source for a collection's layout, None if there is none such. It blocks, in the fetcher's thread.
+    `wanted` says of each whether a target may have rows of it.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class TableOptions:
 
     @property
     def accept_cascades(self) -> bool:
-        """Whether a table is followed although rows of it may change without being logged."""
+        """Return True if a table is followed although rows of it may change without being logged."""
         return self.config.on_cascade == "accept"
 
     def named_key(self, table: TableId) -> str | None:
@@ -106,7 +106,7 @@ def probe_table(
 ) -> FollowableTable[MySqlTable] | UnfollowableTable | None:
     """The table's schema, a position, the schema again: equal ones prove that it is the one there. None: no table.
 
-    `rules` say what targets can hold. `TableLockedError` where not even its columns can be asked for, or change all
+    `rules` say what targets can hold. Raises `TableLockedError` if not even its columns can be asked for, or change all
     the time.
     """
     with closing(connect_briefly(connect, seconds=PLANNING_WAIT_S)) as connection:

@@ -62,7 +62,7 @@ class JsonObject:
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """Inverse of `to_json`. Raises `CodecError`."""
+        """Return the inverse of `to_json`. Raises `CodecError`."""
         return _codec_of(cls).read(data)  # type: ignore[no-any-return]
 
 
@@ -72,7 +72,7 @@ def write(value: Any) -> Any:
 
 
 def read(cls: Any, data: Any) -> Any:
-    """Inverse of `write`. Raises `CodecError`."""
+    """Return the inverse of `write`. Raises `CodecError`."""
     return _codec_of(cls).read(data)
 
 
@@ -492,5 +492,5 @@ def _union_of(arguments: Sequence[Any]) -> Form:
 
 
 def _is_one_value(cls: type[Any]) -> bool:
-    """Whether a member of a union is one value behind its name, and no list of fields."""
+    """Return True if a member of a union is one value behind its name, and no list of fields."""
     return issubclass(cls, JsonObject) or hasattr(cls, "from_json")

@@ -82,7 +82,7 @@ class LookupSegments:
         return f"Answers({str(self.path)!r}, {self._state.where!r})"
 
     def note(self, name: str) -> bytes | None:
-        """The note `name`; None where there is none."""
+        """The note `name`; None if there is none."""
         self._here.create()
         return self._state.read(_document(name))
 
@@ -161,7 +161,7 @@ def _copy(file: str) -> str:
 
 
 def _file_of(note: bytes | None) -> str:
-    """The joined segment that a note names; empty where it names none."""
+    """The joined segment that a note names; empty if it names none."""
     return str(json.loads(note or b"{}").get("file", ""))
 
 

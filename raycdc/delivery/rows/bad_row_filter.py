@@ -88,7 +88,10 @@ class BadRowFilter(MadeSegments):
         return self._records.leaves_out and segment.view is not None and bool(risky(segment.view))
 
     def __call__(self, segment: Segment, target: TableId, epoch: int) -> FilteredSegment:
-        """`segment`, which it `concerns`, without bad rows. `SegmentUnavailableError` when it cannot be read now."""
+        """`segment`, which it `concerns`, without bad rows.
+
+        Raises `SegmentUnavailableError` if it cannot be read now.
+        """
         view = segment.view
         assert view is not None
         merged = _Merged(segment, view, risky(view), target, self._access)
@@ -157,7 +160,7 @@ class _Merged:
     access: SegmentAccess
 
     def any_bad(self) -> bool:
-        """Whether a value fails at all."""
+        """Return True if a value fails at all."""
         plain = replace(self.segment, view=replace(self.view, target=self.view.source, fill=False))
         names = [column.name for column, _ in self.columns]
         for batch in read_segment(plain, names, access=self.access):
@@ -194,7 +197,7 @@ class _Task:
     access: SegmentAccess
 
     def first(self) -> str:
-        """The reason why the first bad row is one, and its key; empty where there is none."""
+        """The reason why the first bad row is one, and its key; empty if there is none."""
         for batch in self._rows():
             shown = self._shown(batch)
             reasons = self.judge(shown.select([column.name for column in self.schema.columns]))

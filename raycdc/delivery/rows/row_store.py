@@ -233,8 +233,9 @@ class RowStore(MadeSegments):
         return target.vector() if target.refresh() else None
 
     def exact(self, work: TableCommit) -> dict[str, Segment | None]:
-        """The exact segment of each segment of `work`, which is a source table's share of an epoch, by its name; None
-        where no row is left. `SegmentUnavailableError` when one cannot be read now.
+        """The exact segment of each segment of `work`, which is a source table's share of an epoch, by its name.
+
+        None where no row is left. Raises `SegmentUnavailableError` if one cannot be read now.
         """
         if self._empties and _is_resnapshot(work):
             self._make_way(work)

@@ -208,7 +208,7 @@ class CommitPlanner:
             return ()
         parked: list[str] = []
         if stream is not None:
-            # A parked table that stays at its position goes on with the written rows, unless it is resnapshotted.
+            # A parked table that stays at its position continues with the written rows, unless it is resnapshotted.
             asked = requests_of(self._store)
             parked = [
                 str(table)

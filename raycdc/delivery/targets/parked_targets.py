@@ -148,7 +148,7 @@ class ParkedTargets:
         return entry is None or not entry.waits(source, manifest)
 
     def begins(self, target: TableId, manifest: Manifest) -> bool:
-        """Whether a share of `target` is the first one since it was parked: whatever it was before is over."""
+        """Return True if a share of `target` is the first one since it was parked: whatever it was before is over."""
         entry = self._entries.get(str(target))
         return entry is not None and not entry.begun and manifest.epoch >= entry.epoch
 

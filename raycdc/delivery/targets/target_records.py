@@ -166,7 +166,7 @@ class TargetRecords:
         return None
 
     def _held_if_there(self, target: TableId) -> CommitVector | None:
-        """The vector of `target`; None where it cannot be asked, which its next write reports, too."""
+        """The vector of `target`; None if it cannot be asked, which its next write reports, too."""
         try:
             return self.held(target)
         except TableRefusedError:

@@ -128,7 +128,7 @@ class TargetRetry:
         return TargetBlockedError(f"{text}: {str(cause).rstrip('.')}. {words}".rstrip())
 
     def _words(self, target: TableId, cause: SinkUnavailableError) -> str | None:
-        """Words about who or what blocks `target` (may be empty), if others answer; None where that is not certain."""
+        """Words about who or what blocks `target` (may be empty), if others answer; None if that is not certain."""
         try:
             if isinstance(cause, SinkLockedError) and (words := self._sink.blocked(target)):
                 return words

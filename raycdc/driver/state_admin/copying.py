@@ -101,7 +101,7 @@ def documents_of(location: StateLocation, folder: StateFolder) -> dict[str, byte
 def put_documents(
     location: StateLocation, folder: StateFolder, documents: Mapping[str, bytes], *, keeps: frozenset[str] = frozenset()
 ) -> None:
-    """Make `documents` all that there are, but for those of the names that it `keeps`."""
+    """Make `documents` all that there are, except for those of the names that it `keeps`."""
     folders = {name.partition("/")[0] for name in documents if "/" in name}
     folder.create(*sorted({"epochs", "commits", "schemas", "spool"} | folders))
 
@@ -271,7 +271,7 @@ class Copy:
         return self._source.documents() == documents and self._source.files(segments) == there
 
     def write(self) -> Copied:
-        """Make the documents of the new place as they were at the last look, but for ``meta.json``."""
+        """Make the documents of the new place as they were at the last look, except for ``meta.json``."""
         target, documents = self._target, self._documents
 
         def act() -> None:
@@ -411,8 +411,9 @@ class Backup:
 
 
 def back_up(source: StateLocation, target: StateLocation) -> Backup:
-    """Copy the state at `source` to `target`, an empty place. `StateError` where that is no place for it, or the state
-    never holds still.
+    """Copy the state at `source` to `target`, an empty place.
+
+    Raises `StateError` if that is no place for it, or the state never holds still.
     """
     side = CopyLocation(source)
     identity = identity_there(side)
@@ -447,7 +448,7 @@ def _copied(source: StateLocation, copy: Copy) -> Copied:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A state that is in `location` now. `copied` is None where an earlier command had copied it."""
+    """A state that is in `location` now. `copied` is None if an earlier command had copied it."""
 
     pipeline: str
     before: str
@@ -490,8 +491,9 @@ def move(source: StateLocation, target: StateLocation) -> Moved:
 
 
 def _is_finished(old: CopyLocation, new: CopyLocation, identity: StateIdentity) -> bool:
-    """Whether a move that was barred is finished, by now at the latest; False where the copy is not the newest any
-    more.
+    """Return True if a move that was barred is finished, by now at the latest.
+
+    False if the copy is not the newest any more.
     """
     there = read_identity(new.folder)
     if there is None or there.checkpoint != identity.checkpoint:

@@ -128,7 +128,7 @@ class Examination:
 
 
 def examine(location: StateLocation) -> Examination:
-    """Read the state at `location`. `StateError` where there is none, or its storage does not answer."""
+    """Read the state at `location`. Raises `StateError` if there is none, or its storage does not answer."""
     examination = _Inspection(location).run()
     for _ in range(ATTEMPTS - 1):
         if not (examination.driver and examination.findings):
@@ -292,7 +292,7 @@ class _Inspection:
 
 
 def fingerprints(manifest: Manifest) -> set[str]:
-    """Return the schemas that are needed to go on from the epoch, or to write it."""
+    """Return the schemas that are needed to continue from the epoch, or to write it."""
     document: Any = manifest.to_json()
     parts = [document[part] for part in ("to_splits", "enumerator", "segments", "tables")]
     return {fingerprint for part in parts for fingerprint in _fingerprints(part, "")}

@@ -46,7 +46,7 @@ _SIMPLE: dict[TypeKind, int] = {
 
 @dataclass(frozen=True, slots=True)
 class WireColumn:
-    """A column as a format spells it: `wire` is one of `code_loops.WIRE_…`."""
+    """A column in a format's representation: `wire` is one of `code_loops.WIRE_…`."""
 
     name: str
     type: LogicalType

@@ -49,11 +49,11 @@ class MessageAt:
         return key
 
     def text(self, slot: int) -> str:
-        """The text of an envelope field; empty where the message has none."""
+        """The text of an envelope field; empty if the message has none."""
         return self.chunk.text(self.number, slot).decode("utf-8", "replace")
 
     def does(self, action: int) -> bool:
-        """Whether the scan found this action in the message."""
+        """Return True if the scan found this action in the message."""
         return bool(self.chunk.messages.info[self.number, envelope.ACTION] == action)
 
     def left_out(self, error: BadMessageError) -> BadMessage:
@@ -74,7 +74,7 @@ def scan_error(message: MessageAt, spec: EnvelopeSpec) -> BadMessageError:
 
 
 def no_before_image(message: MessageAt, advice: str) -> BadMessageError:
-    """The error of an update or delete that lacks the row as it was before."""
+    """Return the error for an update or delete that lacks the row before the change."""
     change = "an update" if message.does(envelope.UPDATE) else "a delete"
     return _error(MissingBeforeImageError, message, f"{change} without the row as it was before. {advice}")
 
@@ -85,7 +85,7 @@ def no_row(message: MessageAt) -> BadMessageError:
 
 
 def partial_row(message: MessageAt, table: TableId, column: WireColumn, advice: str) -> BadMessageError:
-    """The error of a message that tells a part of its row."""
+    """Return the error for a message with a partial row."""
     why = (
         f"table {table}: the row lacks the field {column.name!r}, which rows before it had. The message tells a part "
         f"of the row, and the rest must not become NULL. {advice} Where the column is gone at the source, give those "

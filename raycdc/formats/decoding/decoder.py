@@ -110,7 +110,7 @@ class EnvelopeDecoder:
         actions = chunk.column(envelope.ACTION)
         stop = chunk.count
         failure: BadMessageError | None = None
-        # A statement may be about more tables than the one that its message names.
+        # A statement may change more tables than the one that its message names.
         ours = np.isin(chunk.column(envelope.TABLE_NUMBER), self._tables.of_ours()) & (actions != envelope.DDL)
         for at in np.flatnonzero((actions == envelope.BAD) | ours).tolist():
             message = MessageAt(batch, chunk, at)

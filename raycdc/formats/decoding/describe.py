@@ -41,7 +41,7 @@ _VALUES = {
 
 
 def is_damage(error: int) -> bool:
-    """Whether the message is no JSON of the format's shape at all."""
+    """Return True if the message is not JSON of the format's shape at all."""
     return error in _DAMAGE
 
 

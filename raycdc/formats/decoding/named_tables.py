@@ -30,8 +30,9 @@ _NAMES = (envelope.DATABASE, envelope.SCHEMA, envelope.TABLE)
 
 
 class EnvelopeDialect(Protocol):
-    """The knowledge of a format beyond its envelope; each question is asked once per table, schema text or DDL
-    message.
+    """The knowledge of a format beyond its envelope.
+
+    Each method is called once per table, schema text or DDL message.
     """
 
     spec: EnvelopeSpec
@@ -45,7 +46,7 @@ class EnvelopeDialect(Protocol):
         ...
 
     def has_documents(self, message: bytes) -> bool:
-        """Whether a table's first message holds MongoDB's documents."""
+        """Return True if a table's first message holds MongoDB's documents."""
         ...
 
     def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
@@ -53,11 +54,11 @@ class EnvelopeDialect(Protocol):
         ...
 
     def wire(self, logical: LogicalType) -> int:
-        """How values of a type are spelled where no schema is embedded."""
+        """Return the representation of a type's values if no schema is embedded."""
         ...
 
     def defined(self, message: bytes) -> tuple[list[WireColumn], tuple[str, ...]] | None:
-        """The columns and key that a DDL message defines; None where it defines none."""
+        """The columns and key that a DDL message defines; None if it defines none."""
         ...
 
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
@@ -124,7 +125,7 @@ class NamedTables:
         return [number for number, shape in enumerate(self.shapes) if shape.decoder.state.id == DEAD_LETTERS]
 
     def takes_none_of(self, message: MessageAt) -> bool:
-        """Whether a bad message names a table that is not taken. A message that is no JSON at all names none."""
+        """Return True if a bad message names a table that is not taken. A message that is no JSON at all names none."""
         if self._selector is None or not message.text(envelope.TABLE):
             return False
         return not self._selector.matches(self._table_id(message))
@@ -144,7 +145,8 @@ class NamedTables:
         text = self.layout.names.flags[envelope.FLAG_VERSION_NAME]
         version = self._repeats.found(int(text)) if text >= 0 else ABSENT
         index = -1
-        # A statement about a whole database names no table, and whoever selects some of its tables must hear of it.
+        # A statement about a whole database names no table, and must be seen even if only some of its tables are
+        # selected.
         whole_database = not name and message.does(envelope.DDL)
         if self._selector is None or whole_database or self._selector.matches(table_id):
             columns = self._dialect.described(self._repeats.text(version)) if version >= 0 else None

@@ -1,4 +1,4 @@
-"""One table's part in decoding: its columns, its arena, and the batches that come out."""
+"""One table's part in decoding: its columns, its arena, and the resulting batches."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TableDecoder:
         self._plan.cells[:, loops.HAD] = 0
 
     def rebuild(self) -> None:
-        """Make arena and plan anew for the state's columns; the arena must be empty."""
+        """Create arena and plan again for the state's columns; the arena must be empty."""
         self._note_had()
         columns = [WireColumn(c.name, c.type, c.wire) for c in self.state.visible()]
         self._schema = self.state.schema(self._extra)

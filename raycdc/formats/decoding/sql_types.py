@@ -1,7 +1,7 @@
 """Column types as text → logical types: MySQL's spelling, and the common names of Flink SQL and Spark SQL.
 
-Used for ``columns = "id BIGINT, …"`` and ``--schema``, for Canal's ``mysqlType`` and for Maxwell's table definitions.
-What MySQL and others spell alike means what MySQL means by it (TIMESTAMP is an instant, DATETIME a wall-clock reading).
+Used for ``columns = "id BIGINT, …"`` and ``--schema``, for Canal's ``mysqlType`` and for Maxwell's table definitions. A
+name that MySQL and others share has MySQL's meaning (TIMESTAMP is an instant, DATETIME a wall-clock reading).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _INLINE_KEY = re.compile(r"\bPRIMARY\s+KEY\b", re.IGNORECASE)
 
 
 def type_words() -> tuple[str, ...]:
-    """Every word that names a type; DECIMAL, BIT and others take parameters behind it."""
+    """Return every word that names a type; DECIMAL, BIT and others are followed by parameters."""
     return tuple(dict.fromkeys((*_INTEGERS, "decimal", "numeric", "bit", *_SIMPLE, *_MOMENTS)))
 
 
@@ -170,7 +170,7 @@ def _split(text: str) -> list[str]:
 
 
 def same_type(one: LogicalType, other: LogicalType) -> bool:
-    """Whether two types hold the same values; how the source spells them does not matter."""
+    """Return True if two types hold the same values; the source's names for them do not matter."""
     return (one.kind, one.precision, one.scale, one.fsp, one.length) == (
         other.kind,
         other.precision,

@@ -138,7 +138,10 @@ class TableState(JsonObject):
         return {column.name for column in self.columns if column.had}
 
     def changed(self) -> None:
-        """A statement changed the table, and does not say how: the next description or row tells what rows have now."""
+        """Note that a statement changed the table in an unknown way.
+
+        The next description or row has the new columns.
+        """
         for column in self.columns:
             column.had = False
 
@@ -147,7 +150,7 @@ class TableState(JsonObject):
         self.columns.append(TableColumn(name, _STRING, inferred=True))
 
     def observed(self, masks: np.ndarray) -> list[SchemaChangeEvent]:
-        """Widen inferred columns to what was seen."""
+        """Widen inferred columns to the observed values."""
         events: list[SchemaChangeEvent] = []
         for index, (column, mask) in enumerate(zip(self.columns, masks.tolist(), strict=True)):
             if not column.inferred or column.mask | mask == column.mask:
@@ -179,7 +182,7 @@ class TableState(JsonObject):
         return AddColumnEvent(self.id, Column(column.name, column.type), self._after(len(self.columns) - 1))
 
     def _after(self, index: int) -> After | First:
-        """The place of the column number `index` among those that have a type."""
+        """Return the position of the column number `index` among those that have a type."""
         for before in range(index - 1, -1, -1):
             if self.columns[before].visible or self.keep_nulls:
                 return After(self.columns[before].name)
@@ -208,7 +211,7 @@ def inferred_type(mask: int) -> LogicalType:
 
 
 def inferred_wire(kind: LogicalType) -> int:
-    """MongoDB's dates are milliseconds; nothing else that is inferred has a spelling of its own."""
+    """MongoDB's dates are milliseconds; other inferred types have no special representation."""
     return cells.WIRE_MILLIS if kind.kind is TypeKind.TIMESTAMP else cells.WIRE_PLAIN
 
 

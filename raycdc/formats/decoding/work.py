@@ -26,7 +26,7 @@ from raycdc.formats.loops.tape_loops import (
     Tape,
 )
 
-#: Bytes behind the work buffer that loops may read.
+#: Bytes after the end of the work buffer that loops may read.
 _PAD = 64
 #: Positions in the work buffer are 32-bit; it is up to three times as large as its messages.
 MESSAGE_BYTES_MAX = 512 << 20
@@ -80,7 +80,7 @@ class Chunk:
         return self.tape.data[self.messages.info[number, BEGIN] : self.messages.info[number, STOP]].tobytes()
 
     def token(self, token: int) -> bytes:
-        """A token's text, as it stands (strings without their quotes)."""
+        """Return a token's text, unchanged (strings without their quotes)."""
         if token < 0:
             return b""
         return self.tape.data[self.tape.tok[token, AT] : self.tape.tok[token, END]].tobytes()
@@ -95,7 +95,7 @@ class Chunk:
         return keys
 
     def _row_end(self, message: int, key: int) -> int:
-        """The token behind the row that has the token `key`."""
+        """Return the token after the row whose token is `key`."""
         for slot in range(envelope.AFTER, envelope.BEFORE + 1):
             row = int(self.messages.found[message, slot])
             if row < 0 or not row < key < self.tape.tok[row, NEXT]:
@@ -108,7 +108,7 @@ class Chunk:
         raise AssertionError("the loops name keys of rows alone")
 
     def text(self, message: int, slot: int) -> bytes:
-        """The text of an envelope field; empty where the message has none."""
+        """The text of an envelope field; empty if the message has none."""
         return self.token(int(self.messages.found[message, slot]))
 
     def number(self, first: int) -> int:
@@ -121,7 +121,7 @@ class Chunk:
 
 
 def cut(batch: MessageBatch, workspace: Workspace, chunk_bytes: int, slots: int) -> Iterator[Chunk]:
-    """The batch in chunks of about `chunk_bytes`; a longer message is a chunk of its own."""
+    """Yield the batch in chunks of about `chunk_bytes`; a longer message is its own chunk."""
     if not len(batch):
         return
     values = batch.values

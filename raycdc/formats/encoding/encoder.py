@@ -47,11 +47,11 @@ class EncoderChanges:
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How a format writes the messages of one table.
+    """The way in which a format writes the messages of one table.
 
     `spell` turns a column into JSON texts, and `compose` the changes into messages. A key begins with `key_head`, and
-    `key_prefix` stands before the name of each of its columns. `truncate` writes a truncation at a time in
-    milliseconds; None where the format has no such message.
+    `key_prefix` comes before the name of each of its columns. `truncate` writes a truncation at a time in milliseconds;
+    it is None if the format has no such message.
     """
 
     spell: Spell
@@ -88,7 +88,8 @@ class RowEncoder:
         kept[paired - 1] = False
         at = np.flatnonzero(kept)
         images = self._objects(names, cells, rows)
-        # The row before an update's second row is its first; for all others the image is its own "before".
+        # For an update's second row, the row before the change is the first one; for all others the image is its own
+        # "before".
         previous = np.where(kind[at] == _UPDATE, at - 1, at)
         after, before = images.take(pa.array(at)), images.take(pa.array(previous))
         old = self._changed(names, cells, at, previous)
@@ -96,7 +97,7 @@ class RowEncoder:
         keys = self._keys(key_cells, rows).take(pa.array(at))
         if not self._tombstones or not self._schema.primary_key:
             return EncodedBatch(keys, values)
-        # A null index takes a null: the tombstone behind each delete.
+        # A null index takes a null: the tombstone after each delete.
         deletes = kind[at] == _DELETE
         order = np.repeat(np.arange(len(at)), 1 + deletes)
         second = np.zeros(len(order), bool)

@@ -1,4 +1,7 @@
-"""How each format spells the values of a column: Arrow arrays → JSON texts. The inverse of the decoders' wires."""
+"""The representation of a column's values in each format: Arrow arrays → JSON texts.
+
+The inverse of the decoders' wires.
+"""
 
 from __future__ import annotations
 

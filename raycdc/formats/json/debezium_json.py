@@ -113,7 +113,7 @@ class DebeziumJson(JsonDialect):
         return tuple(payload) if isinstance(payload, dict) else ()
 
     def wire(self, logical: LogicalType) -> int:
-        """Debezium's defaults, or what the options say."""
+        """Return Debezium's default representation, or the one of the options."""
         match logical.kind:
             case TypeKind.DECIMAL | TypeKind.UINT64:
                 return {"auto": cells.WIRE_EITHER, "base64": cells.WIRE_BASE64}.get(
@@ -135,18 +135,18 @@ class DebeziumJson(JsonDialect):
                 return cells.WIRE_PLAIN
 
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
-        """A truncated table, or what a schema-change event says."""
+        """Return a truncation, or the changes of a schema-change event."""
         event = _event(message)
         if event.get("op") == "t":
             return [TruncateTableEvent(table)], ""
         dropped = any(change.get("type") == "DROP" for change in event.get("tableChanges") or ())
         source = event.get("source")
-        # Statements of other databases are not read; what they do to rows and columns is in the messages.
+        # Statements of other databases are not parsed; their effects on rows and columns are in the messages.
         mysql = isinstance(source, dict) and source.get("connector") in ("mysql", "mariadb")
         return ([DropTableEvent(table)] if dropped else []), str(event.get("ddl") or "") if mysql else ""
 
     def before_fix(self, message: bytes) -> str:
-        """Each database has its own switch."""
+        """Each database has its own setting."""
         source = _event(message).get("source")
         connector = source.get("connector") if isinstance(source, dict) else None
         return f"{_FIXES.get(str(connector), _FIX)} {OPTIONAL_FIX}"

@@ -1,7 +1,7 @@
-"""The schema that Kafka Connect's JSON converter puts beside Debezium's events → columns and how they are spelled.
+"""The schema that Kafka Connect's JSON converter adds to Debezium's events → columns and their representations.
 
-Reference: Debezium documentation, "Data type mappings", semantic types ``io.debezium.…``, and Kafka
-Connect's logical types.
+Reference: Debezium documentation, "Data type mappings", semantic types ``io.debezium.…``, and Kafka Connect's logical
+types.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ConnectField(TypedDict):
 
 
 def described_columns(schema: Any) -> list[WireColumn] | None:
-    """The columns of the row in an envelope's schema; None where rows are documents or no row is described."""
+    """The columns of the row in an envelope's schema; None if rows are documents or no row is described."""
     fields = schema.get("fields") if isinstance(schema, dict) else None
     for side in ("after", "before"):
         for field in fields or ():
@@ -137,7 +137,7 @@ _CONNECT_TYPES: dict[TypeKind, tuple[str, str]] = {
 
 
 def connect_schema(table: TableId, schema: TableSchema) -> ConnectField:
-    """The schema that the encoder puts beside its events; `described_columns` reads it."""
+    """Return the schema that the encoder adds to its events; `described_columns` reads it."""
     prefix = f"raycdc.{table.db}.{table.table}"
     fields = [_described(column) for column in schema.columns]
     row = ConnectField(type="struct", fields=fields, optional=True, name=f"{prefix}.Value")

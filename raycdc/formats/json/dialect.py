@@ -1,4 +1,4 @@
-"""A base of the built-in formats: everything that they share beside the envelope."""
+"""The base of the built-in formats: everything that they share except the envelope."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class JsonDialect:
         return None
 
     def has_documents(self, message: bytes) -> bool:
-        """Whether a table's first message holds MongoDB's documents."""
+        """Return True if a table's first message holds MongoDB's documents."""
         return False
 
     def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
@@ -65,11 +65,11 @@ class JsonDialect:
         return ()
 
     def wire(self, logical: LogicalType) -> int:
-        """How values of a type are spelled where no schema is embedded."""
+        """Return the representation of a type's values if no schema is embedded."""
         return cells.WIRE_PLAIN
 
     def defined(self, message: bytes) -> tuple[list[WireColumn], tuple[str, ...]] | None:
-        """The columns and key that a DDL message defines; None where it defines none."""
+        """The columns and key that a DDL message defines; None if it defines none."""
         return None
 
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:
@@ -94,7 +94,7 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def parsed(message: bytes | None) -> dict[str, Any]:
-    """A message as a dict, for what is asked once per table; empty where it is none."""
+    """Return a message as a dict, for checks that run once per table; empty if it is not an object."""
     if not message:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""``maxwell-json``: what Maxwell's daemon writes (its documentation, "Data Format").
+"""``maxwell-json``: the messages of Maxwell's daemon (its documentation, "Data Format").
 
 ``{"database", "table", "type": "insert", "ts": seconds, "xid", "commit", "data": {…}, "old": {…}}``. An update's
 ``old`` holds the columns that changed: one absent from it is unchanged, one that is null was null. A bootstrap is
@@ -92,7 +92,7 @@ class MaxwellJson(JsonDialect):
         return dropped, str(found.get("sql") or "")
 
     def before_fix(self, message: bytes) -> str:
-        """Maxwell writes `old` unless told otherwise."""
+        """Maxwell writes `old` by default."""
         return f'Maxwell writes it as "old": keep its filters and scripts from dropping that field. {OPTIONAL_FIX}'
 
     def encoder(self, table: TableId, schema: TableSchema) -> FormatEncoder:

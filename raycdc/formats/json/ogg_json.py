@@ -58,7 +58,7 @@ class OggJson(JsonDialect):
         return ([TruncateTableEvent(table)] if truncated else []), ""
 
     def before_fix(self, message: bytes) -> str:
-        """Supplemental logging decides what is in the trail."""
+        """Supplemental logging decides which columns are in the trail."""
         return (
             "Add supplemental logging of all columns (ADD TRANDATA … ALLCOLS) and let the extract write before-images "
             f"(LOGALLSUPCOLS). {OPTIONAL_FIX}"

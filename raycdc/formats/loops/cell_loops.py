@@ -268,7 +268,7 @@ def _variable(tape: Any, token: Any, out: Any, to: Any) -> Any:
 
 @inlined
 def is_unavailable(tape: Any, token: Any) -> Any:
-    """Whether a value is the stand-in for a large value that Debezium did not get (PostgreSQL's TOAST)."""
+    """Return True if a value is Debezium's placeholder for a large value that it did not get (PostgreSQL's TOAST)."""
     if tape.tok[token, KIND] != STRING:
         return False
     at = tape.tok[token, AT]

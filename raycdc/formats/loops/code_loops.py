@@ -11,7 +11,8 @@ C_KIND, C_P1, C_P2, C_WIRE, C_BASE, C_SLOT, C_HAS_NULL, C_WIDE = range(8)
 #: Columns of `ArenaView.slot`.
 S_BASE, S_ROOM = 0, 1
 
-# Wires. A column has one that its kind knows; `WIRE_PLAIN` is what JSON and MySQL's text say.
+# Representations ("wires"). A column has one that its kind supports; `WIRE_PLAIN` is the form of JSON and of MySQL's
+# text.
 WIRE_PLAIN = 0
 WIRE_BASE64 = 1  # decimals: unscaled two's complement, big end first; bits: little end first
 WIRE_EITHER = 2  # decimals: text or base64, refused where both would do
@@ -34,5 +35,5 @@ PARTIAL = 52
 #: Indices into `ArenaView.counters`.
 FULL_SLOT, FULL_NEED, ZERO_DATES, ERROR_COLUMN, ROWS = range(5)
 
-#: Room that every text value has beyond its own length: for numbers that become text, and quotes.
+#: Extra room of every text value: for numbers that become text, and quotes.
 TEXT_SLACK = 128

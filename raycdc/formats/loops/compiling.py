@@ -1,5 +1,4 @@
-"""How the formats' loops are compiled: as `raycdc.core.compiled`, without reference counts and with calls that are
-none.
+"""Compiles the formats' loops like `raycdc.core.compiled`, but without reference counts, and with inlined calls.
 
 numba passes a tuple of arrays by value, some eighty machine words for each call, and counts references around it. In
 loops over the cells of a row both cost more than the work. Nothing here owns memory, so `helper` and `njit` switch the

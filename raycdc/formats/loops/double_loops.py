@@ -19,7 +19,7 @@ import numpy as np
 
 from raycdc.core.compiled import external, helper
 
-#: Room a caller must leave: the longest text, and the C library's digits behind it.
+#: The room that a caller must leave: the longest text, and the C library's digits after it.
 DOUBLE_TEXT_MAX = 80
 _SCRATCH_AT = 44
 
@@ -126,7 +126,7 @@ def _write_digits(out: Any, at: Any, digits: Any, point: Any, to: Any, servers: 
 
 @helper
 def _last_digit(out: Any, at: Any) -> Any:
-    """Where the last digit before the exponent stands in the C library's text at `at`."""
+    """Return the position of the last digit before the exponent in the C library's text at `at`."""
     while out[at + 1] != 0 and out[at + 1] != 101:
         at += 1
     return at

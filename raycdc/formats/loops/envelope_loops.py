@@ -41,7 +41,7 @@ from raycdc.formats.loops.tape_loops import (
 # The actions of a message. The first three have rows.
 INSERT, UPDATE, DELETE, TRUNCATE, DDL, IGNORE, TOMBSTONE, FILTERED, BAD = range(9)
 
-# Why a message is bad, beside the damages of `tape_loops`; `describe` has the words.
+# Reasons for a bad message in addition to the damages of `tape_loops`; `describe` has their texts.
 NOT_AN_OBJECT, NO_TYPE, UNKNOWN_TYPE, NO_ROWS, NO_BEFORE, BAD_DOCUMENT = 20, 21, 22, 23, 24, 25
 
 # Fields every envelope may have; those of a format's own metadata follow.
@@ -263,7 +263,10 @@ def _table(tape: Any, tables: Any, found: Any, message: Any, version: Any) -> An
 
 @inlined
 def _rows(tape: Any, repeats: Any, names: Any, messages: Any, message: Any) -> Any:
-    """Check that what the rows lie in is of the right kind; 0 or why not. Documents in strings become tokens."""
+    """Check that the containers of the rows are of the right kind; return 0 or the reason.
+
+    Tokenizes documents in strings.
+    """
     for slot in range(AFTER, BEFORE + 1):
         token = np.int64(messages.found[message, slot])
         if token < 0:
@@ -379,7 +382,7 @@ def scan(tape: Any, repeats: Any, names: Any, tables: Any, messages: Any, first:
 
 @helper
 def _null_payload(tape: Any, root: Any) -> Any:
-    """Whether the object is ``{"schema": …, "payload": null}``: a tombstone with its envelope."""
+    """Return True if the object is ``{"schema": …, "payload": null}``: a tombstone with its envelope."""
     key = root + 1
     last = np.int64(tape.tok[root, NEXT])
     payload = False

@@ -114,7 +114,7 @@ def _exact(data: Any, at: Any, end: Any, precision: Any, scale: Any) -> Any:
         if minus:
             exponent = -exponent
     whole = (point if point >= 0 else stop) - at
-    weight = whole + exponent  # the next digit stands for 10**(weight - 1)
+    weight = whole + exponent  # the next digit counts 10**(weight - 1)
     digits = 0
     for i in range(at, stop):
         if i == point:
@@ -238,7 +238,7 @@ def _word(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def base64_length(data: Any, at: Any, end: Any) -> Any:
-    """(bytes a base64 text stands for, its end without padding), or -1 for none."""
+    """Return the number of bytes of a base64 text, and its end without padding; -1 for invalid text."""
     stop = end
     while stop > at and end - stop < 2 and data[stop - 1] == 61:
         stop -= 1
@@ -353,7 +353,7 @@ def to_decimal(data: Any, kind: Any, at: Any, end: Any, precision: Any, scale: A
 
 @helper
 def decimal_wire(data: Any, at: Any, end: Any, scale: Any) -> Any:
-    """How a decimal in a string is spelled where nobody says: text, base64, or `WIRE_EITHER` for both."""
+    """Return the representation of a decimal in a string: text, base64, or `WIRE_EITHER` if both are possible."""
     signs = False
     for i in range(at, end):
         signs = signs or data[i] == 46 or data[i] == 45
@@ -383,7 +383,7 @@ def to_integer(data: Any, kind: Any, at: Any, end: Any) -> Any:
 
 @helper
 def _has_digits(data: Any, at: Any, end: Any) -> Any:
-    """Whether a checked number is another one than 0."""
+    """Return True if a checked number is not 0."""
     for i in range(at, end):
         if 49 <= data[i] <= 57:
             return True

@@ -57,7 +57,7 @@ STOP_FIELD = 1
     FLAG_OVERLAY,  # an update's images complete each other
     FLAG_BEFORE_OPTIONAL,  # without a before-image an update is one row
     FLAG_EXTENDED,  # MongoDB's extended JSON
-    FLAG_UNAVAILABLE,  # Debezium's stand-in for values it does not have
+    FLAG_UNAVAILABLE,  # Debezium's placeholder for missing values
     FLAG_FOLD,  # names that differ in case only are the same
     FLAG_TIME,  # unit of the time field: 0 seconds, 1 milliseconds, 2 microseconds, 3 text
     FLAG_WHOLE,  # a row that lacks a field which rows before it had is refused
@@ -190,7 +190,7 @@ def _time_ms(tape: Any, token: Any, unit: Any) -> Any:
             return np.int64(0)
         end = np.int64(tape.tok[token, END])
         at = np.int64(tape.tok[token, AT])
-        # Oracle's times may have nanoseconds; a millisecond is what is kept.
+        # Oracle's times may have nanoseconds; only milliseconds are kept.
         if end - at > 23 and tape.data[at + 19] == 46:
             end = at + 23
         error, micros = moment(tape.data, at, end)
@@ -209,10 +209,10 @@ _PLUS_I, _MINUS_U, _PLUS_U, _MINUS_D = 0, 1, 2, 3
 
 @inlined
 def _images(tape: Any, plan: Any, action: Any, after: Any, before: Any) -> Any:
-    """Gather what one change needs: (error, first row kind, last row kind)."""
+    """Collect the images of one change: return (error, first row kind, last row kind)."""
     patch = plan.flags[FLAG_PATCH] == 1
     if before >= 0 and plan.flags[FLAG_OVERLAY] == 1 and np.int64(tape.tok[before, NEXT]) == before + 1:
-        # An object without a field is no row: of a delete or an update nobody wrote the one before.
+        # An object without a field is not a row: the message of the delete or update has no row before the change.
         before = np.int64(-1)
     if action == DELETE and patch:
         before = after
@@ -342,7 +342,7 @@ def decode_rows(tape: Any, plan: Any, a: Any, messages: Any, seqs: Any, wanted: 
     return STOP_END, len(wanted), 0
 
 
-# Classes of values, for inference; a column's mask is the union of what was seen.
+# Classes of values, for inference; a column's mask is the union of the observed classes.
 SEEN_NULL, SEEN_BOOL, SEEN_SMALL, SEEN_INT64, SEEN_BIG, SEEN_DOUBLE = 1, 2, 4, 8, 16, 32
 SEEN_EXACT, SEEN_TEXT, SEEN_NESTED, SEEN_DATE, SEEN_BYTES = 64, 128, 256, 512, 1024
 
@@ -365,7 +365,7 @@ def _class(tape: Any, token: Any, mongo: Any) -> Any:
     if mongo and kind == OBJECT:
         inner = extended(tape, token)
         if inner != token:
-            # The second letter of the key tells the type: $date, $binary, $oid, $numberLong …
+            # The second letter of the key identifies the type: $date, $binary, $oid, $numberLong …
             letter = tape.data[tape.tok[token + 1, AT] + 1]
             if letter == 100:
                 return SEEN_DATE
@@ -402,7 +402,7 @@ def _class(tape: Any, token: Any, mongo: Any) -> Any:
     if kind == INTEGER:
         if digits <= 15:
             return SEEN_SMALL
-        # 19 digits may pass 2**63; those that start below 9 do not.
+        # 19 digits may exceed 2**63; those that start below 9 do not.
         first = tape.data[at] if tape.data[at] != 45 else tape.data[at + 1]
         if digits <= 18 or (digits == 19 and first < 57):
             return SEEN_INT64

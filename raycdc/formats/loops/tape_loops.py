@@ -21,7 +21,7 @@ from raycdc.formats.loops.compiling import helper, inlined
 
 OBJECT, ARRAY, STRING, ESCAPED, INTEGER, FRACTION, TRUE, FALSE, NULL = range(9)
 
-#: Containers inside containers; bounds the stack and what a hostile message may cost.
+#: The limit of nested containers: it bounds the stack and the cost of a hostile message.
 DEPTH_MAX = 128
 
 # Why a message is no JSON; `describe.DAMAGE` has the words.
@@ -75,7 +75,7 @@ OWNER = 2
 
 @inlined
 def same_bytes(a: Any, a_at: Any, b: Any, b_at: Any, length: Any) -> Any:
-    """Whether two stretches are equal; both arrays can be read eight bytes beyond their stretch."""
+    """Return True if two ranges are equal; both arrays can be read eight bytes beyond their range."""
     done = 0
     while done + 8 <= length:
         if load(a, a_at + done, 64) != load(b, b_at + done, 64):
@@ -231,9 +231,9 @@ def _number(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def unescape(data: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
-    """Write a checked string's plain text to ``out[to:]``; its end, or -1 for half a surrogate pair.
+    """Write a checked string's plain text to ``out[to:]``; return its end, or -1 for half a surrogate pair.
 
-    The plain text is never longer than the escaped one, so `to` may equal `at` of another stretch of the same size.
+    The plain text is never longer than the escaped one, so `to` may equal `at` of another range of the same size.
     """
     while at < end:
         byte = data[at]
@@ -322,9 +322,9 @@ def _repeat_name(tape: Any, repeats: Any, at: Any, length: Any) -> Any:
 
 @helper
 def _known_text(tape: Any, repeats: Any, name: Any, at: Any, end: Any) -> Any:
-    """The number of the known text that stands at `at`, or `UNKNOWN`.
+    """Return the number of the known text at `at`, or `UNKNOWN`.
 
-    A text is a complete object or array, so one that begins like the input is all of the input's value.
+    A text is a complete object or array, so a text that equals the beginning of the input is the complete value.
     """
     guess = repeats.name[name, LAST]
     for text in range(-1, len(repeats.text)):
@@ -360,9 +360,9 @@ def _blank(byte: Any) -> Any:
 # long: one state machine; a helper would hand its whole state back and forth
 @helper
 def tokenize(tape: Any, repeats: Any, at: Any, end: Any, outer: Any) -> Any:
-    """Append the tokens of the one JSON value in ``data[at:end]``: (damage or 0, where the damage is).
+    """Append the tokens of the one JSON value in ``data[at:end]``; return (damage or 0, position of the damage).
 
-    `outer` says that it is a message, in which repeated texts are looked for, and not a document inside one.
+    `outer`: it is a message, in which repeated texts are searched, and not a document inside one.
     """
     data = tape.data
     tok = tape.tok

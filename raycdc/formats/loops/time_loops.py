@@ -32,7 +32,7 @@ _NO_DATE = -(1 << 62)
 
 @helper
 def _days(year: Any, month: Any, day: Any) -> Any:
-    """Days since 1970-01-01 (proleptic Gregorian), or `_NO_DATE` for one that does not exist.
+    """Return the days since 1970-01-01 (proleptic Gregorian), or `_NO_DATE` for a date that does not exist.
 
     Method: H. Hinnant, "chrono-compatible low-level date algorithms", days_from_civil.
     """

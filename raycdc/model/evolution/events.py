@@ -246,7 +246,10 @@ def event_to_json(event: SchemaChangeEvent) -> dict[str, Any]:
 
 
 def event_from_json(data: Mapping[str, Any]) -> SchemaChangeEvent:
-    """Inverse of `event_to_json`. Raises `SchemaError` naming an unknown type or a field that is missing or invalid."""
+    """Return the inverse of `event_to_json`.
+
+    Raises `SchemaError` naming an unknown type or a field that is missing or invalid.
+    """
     kind = data.get("type")
     cls = _BY_TYPE.get(kind) if isinstance(kind, str) else None
     if cls is None:

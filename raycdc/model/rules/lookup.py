@@ -26,9 +26,9 @@ class Lookup:
     """The `number`-th ``[[lookup]]``, for the tables that `table` names by a name or by a regular expression in full.
 
     The document of `dimension` whose `field` equals the row's column `key` gives `columns`. `key_type` is the type of
-    the field, empty where the type of the column says it. `drop`: a row without a document is left out. `rules` are
-    other keys of the configuration that change the answers. Keys that only say when the run ends (many,
-    on_type_mismatch) are not among them, because they may be changed, as the messages that end the run advise.
+    the field, empty if the type of the column says it. `drop`: a row without a document is left out. `rules` are other
+    keys of the configuration that change the answers. Keys that only say when the run ends (many, on_type_mismatch) are
+    not among them, because they may be changed, as the messages that end the run advise.
     """
 
     number: int

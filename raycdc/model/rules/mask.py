@@ -110,6 +110,6 @@ class Masks:
                 )
 
     def identity(self, table: TableId) -> str:
-        """A text that differs if values of `table` would differ; empty where no mask can be about the table."""
+        """A text that differs if values of `table` would differ; empty if no mask can be about the table."""
         about = [mask.identity() for mask in self.all if mask.plain is None or mask.plain[0] == table]
         return "-".join(about)

@@ -113,7 +113,7 @@ class NameRules:
         return self._cut(made, name)
 
     def no_table(self, target: TableId) -> str:
-        """Why there can be no target of this name, and what to do; empty where there can."""
+        """Why there can be no target of this name, and what to do; empty if there can."""
         parts = (
             ("database", target.db, self.database, self.database_bytes_max),
             ("table", target.table, self.table, 0),
@@ -275,7 +275,7 @@ NAMES: Mapping[str, NameRules] = {
     "jsonl": NameRules("a folder of JSON files", folder=True, named=False),
     "console": NameRules("the console", named=False),
     "kafka": NameRules("a topic", named=False, topics=_BROKERS_TOPICS),
-    # Manual: "Identifiers and Key Words"; longer names are cut in silence.
+    # Manual: "Identifiers and Key Words"; longer names are cut silently.
     "postgresql": NameRules(
         "PostgreSQL",
         characters="\0",

@@ -127,7 +127,7 @@ class Router:
         return ""
 
     def _makes_names(self, index: int) -> bool:
-        """Whether a route's target depends on what its groups matched."""
+        """Return True if a route's target depends on what its groups matched."""
         return any(number or name for number, name, *_ in _REFERENCE.findall(self.routes[index].to))
 
 
@@ -200,7 +200,7 @@ def _written(to: str, *, symbol: str, table: str, group: Callable[[int | str], s
 
 
 def _matched(match: re.Match[str], group: int | str) -> str:
-    """The text that a group matched; empty where the group took no part."""
+    """The text that a group matched; empty if the group took no part."""
     return match[group] or ""
 
 

@@ -73,7 +73,10 @@ class TableSelector:
         return tuple(text for text in self.include if not is_plain_name(text))
 
     def matches(self, table: TableId) -> bool:
-        """Whether `table` is captured. Remembered per table, because the log names a table in every transaction."""
+        """Return True if `table` is captured.
+
+        Remembered per table, because the log names a table in every transaction.
+        """
         known = self._cache.get(table)
         if known is None:
             known = self._cache[table] = self._matches(table)
@@ -87,7 +90,7 @@ class TableSelector:
 
 
 def plain_table(text: str) -> TableId | None:
-    """The table that a plain name names; None for a regular expression, and for what is neither."""
+    """Return the table that a plain name names; None for a regular expression, and for an invalid text."""
     if (parts := quoted_parts(text, UNQUOTED, UNQUOTED)) is not None:
         return TableId(*parts)
     db, dot, table = text.partition(".")
@@ -97,7 +100,7 @@ def plain_table(text: str) -> TableId | None:
 
 
 def is_plain_name(text: str) -> bool:
-    """Whether `text` names one table."""
+    """Return True if `text` names one table."""
     return plain_table(text) is not None
 
 
@@ -107,8 +110,9 @@ def plain_name(table: TableId) -> str:
 
 
 def bare_dot(text: str) -> str:
-    """A regular expression that says what `text` seems to mean, where its dot between database and table stands for
-    any character; empty where nothing is odd about it.
+    """Return a regular expression with the probable meaning of `text`, whose dot matches any character.
+
+    Empty if `text` is not suspicious. The dot is the one between database and table.
     """
     if is_plain_name(text) or (found := _BARE_DOT.match(text)) is None:
         return ""

@@ -29,7 +29,7 @@ from raycdc.model.rules.lookup import Lookup
 from raycdc.model.rules.selector import NamePattern, check_pattern, plain_table
 from raycdc.model.table import TableId
 
-#: The column that says which rows are deleted, where ``deleted_column`` does not name another.
+#: The column that marks deleted rows, unless ``deleted_column`` names another.
 DELETED_COLUMN = "is_deleted"
 
 _NAME = r"(?:[^\W\d]\w*|`(?:[^`]|``)+`)"
@@ -39,14 +39,14 @@ _PLAIN = re.compile(
     re.IGNORECASE,
 )
 _ANY_NAME = re.compile(_NAME)
-#: Words that are no columns where they stand alone.
+#: Words that are not columns if they stand alone.
 _WORDS = frozenset({"null", "current_date", "current_timestamp", "current_user", "current_time", "user", "session_user",
                     "localtimestamp"})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Star:
-    """``*``, but for the columns named."""
+    """``*``, except for the columns named."""
 
     left_out: tuple[str, ...]
     at: int
@@ -63,7 +63,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One value in all rows."""
+    """One value for all rows."""
 
     value: int | str | bool
     name: str
@@ -152,11 +152,11 @@ class Transforms:
         self._known: dict[TableId, Transform | None] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is any at all."""
+        """Return True if there is any transform or lookup."""
         return bool(self.all or self.lookups)
 
     def of(self, table: TableId) -> Transform | None:
-        """The transform of `table`; None where its rows stay as they are."""
+        """The transform of `table`; None if its rows stay as they are."""
         if table not in self._known:
             index = self.index(table)
             transform = None if index is None else self.all[index]
@@ -166,7 +166,7 @@ class Transforms:
         return self._known[table]
 
     def index(self, table: TableId) -> int | None:
-        """The number of the table's ``[[transform]]``; None where it has none."""
+        """The number of the table's ``[[transform]]``; None if it has none."""
         return next((i for i, pattern in enumerate(self._patterns) if pattern.match(table)), None)
 
     def key_path(self, table: TableId) -> str:
@@ -195,7 +195,7 @@ def _item(text: str, at: int) -> Item:
     name = unquoted(matched["name"]) if matched["name"] else ""
     if matched["column"] is None:
         value: int | str = int(matched["number"]) if matched["number"] else matched["text"]
-        # Without a name Spark makes one of the expression; it tells what is wrong with that.
+        # Without a name Spark makes one from the expression, and reports problems with it.
         in_range = not isinstance(value, int) or value < 1 << 31
         return Constant(value, name, at) if name and in_range else Expression(text, at)
     if matched["column"].casefold() in ("true", "false"):
@@ -252,7 +252,10 @@ def _stripped(text: str, begin: int, end: int) -> tuple[str, int]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Where the quote at `at` is closed. A backslash takes the next character's meaning, but in names and raw texts."""
+    """Return the position of the closing quote.
+
+    A backslash escapes the next character, but not in names and raw texts.
+    """
     quote = text[at]
     raw = quote == "`" or re.search(r"\b[rR]$", text[:at]) is not None
     key_path = at + 1

@@ -57,11 +57,11 @@ class NotificationReceiver(Protocol):
         """The receiver among all of any configuration, without secrets."""
 
     def send(self, message: Message) -> None:
-        """Blocks for the receiver's timeout at most. `NotSentError` where it was not taken."""
+        """Blocks for the receiver's timeout at most. Raises `NotSentError` if it was not taken."""
 
 
 class OfOptions:
-    """A `NotificationReceiver` as one ``[[notify]]`` describes it, but for its `send`."""
+    """A `NotificationReceiver` as one ``[[notify]]`` describes it, except for its `send`."""
 
     def __init__(self, options: NotifyOptions) -> None:
         self._options = options
@@ -237,8 +237,9 @@ class NotificationOutbox:
                 return
 
     def _pause(self, seconds: float, message: Message) -> bool:
-        """Wait before the next try; False where the run has dropped the message. The end of the run cuts it short; from
-        then on there is a try each second.
+        """Wait before the next try; False if the run has dropped the message.
+
+        The end of the run cuts it short; from then on there is a try each second.
         """
         with self._changed:
             closing = self._closing

@@ -262,7 +262,7 @@ class Status:
 
     @classmethod
     def from_json(cls, data: bytes) -> Status:
-        """`StateError` where a newer raycdc wrote it."""
+        """Raise `StateError` if a newer raycdc wrote it."""
         version = json.loads(data).get("version", 0)
         if version > VERSION:
             raise StateError(

@@ -100,7 +100,7 @@ class Stages:
         return Stages((*self._buckets[:-1], bucket), self._before, self._polled_s)
 
     def bottleneck(self) -> Bottleneck | None:
-        """The busiest stage of the last minute; None where too little is known."""
+        """The busiest stage of the last minute; None if too little is known."""
         total = reduce(_Bucket.plus, self._buckets)
         if total.passed_s < BUCKET_S or not total.readers_s:
             return None

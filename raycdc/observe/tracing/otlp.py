@@ -176,7 +176,7 @@ class _Exporter(SpanExporter):
         return self._accounted
 
     def _sent(self, spans: Sequence[ReadableSpan]) -> str:
-        """Why the spans were not taken; empty where they were."""
+        """Why the spans were not taken; empty if they were."""
         self._wire.forget()
         if why := self._headers.read():
             return why

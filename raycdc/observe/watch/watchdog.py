@@ -5,8 +5,8 @@ readers and the coordinator told with their heartbeats, chunks that wait for the
 has not moved for ``pipeline.watchdog`` is told, again when it has stood twice as long, and once more when it goes on.
 Nothing else depends on it: it never ends a run, which patience and time-outs do.
 
-An enumerator that says nothing for as long is told of instead of what it and its readers waited for when it spoke last:
-that may have gone on since, and nobody knows.
+An enumerator that says nothing for as long is reported instead of what it and its readers waited for when it spoke
+last: that may have gone on since, and it is unknown.
 
 A log without changes, a table that waits for its turn and a reader that keeps to a rate are no work that stands.
 """

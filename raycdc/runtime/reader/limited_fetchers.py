@@ -145,5 +145,5 @@ class RateLimitedChunks:
 def gate_of(
     rate_limit: RateLimit, stopwatch: Stopwatch, *, reached_s: Callable[[], float]
 ) -> ProcessRateLimiter | None:
-    """The gate of a reader of a source that is read at this pace; None where it is read as fast as can be."""
+    """The gate of a reader of a source that is read at this pace; None if it is read as fast as can be."""
     return ProcessRateLimiter(rate_limit, stopwatch, reached_s=reached_s) if rate_limit else None

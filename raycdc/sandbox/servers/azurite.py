@@ -82,7 +82,7 @@ class AzuriteServer(PrivateServer):
         )
 
     def change_key(self, key: str) -> None:
-        """The only key from now on, in base64. The server is started anew, so it must be one that `keeps`."""
+        """The only key from now on, in base64. The server is started again, so it must be one that `keeps`."""
         assert self._keeps
         self.stop()
         self.key = key

@@ -41,7 +41,7 @@ _MODULE = f"github.com/fsouza/fake-gcs-server@v{VERSION}"
 _START_TIMEOUT_S = 300.0
 _TIMEOUT_S = 60.0
 _MATCH = "x-goog-if-generation-match"
-#: What a client is told of an object.
+#: What a client is reported an object.
 _HEADERS = ("Content-Type", "Content-Range", "X-Goog-Generation", "Last-Modified", "ETag")
 
 

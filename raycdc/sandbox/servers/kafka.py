@@ -173,7 +173,7 @@ class KafkaServer(PrivateServer):
             try:
                 admin.create_topics([topic])[name].result(_ADMIN_TIMEOUT_S)
             except KafkaException as error:
-                # On a busy machine the broker's sign of life is late, and for a moment there is no broker to have it.
+                # On a busy machine the broker's heartbeat is late, and for a moment there is no broker to have it.
                 if error.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
                     raise
                 return False

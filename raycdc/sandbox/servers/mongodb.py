@@ -1,12 +1,12 @@
 """A private MongoDB: an emulated replica set of one node (`MongoReplicaSet.java` over mongo-java-server); no root.
 
-No registry carries MongoDB's own server. Its stand-in was written from MongoDB's documentation: commands,
-sessions, transactions, change streams with resume tokens and images, `splitVector`, reads by index bounds and as of a
-cluster time, validators, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows
-no users (any password will do by ``authMechanism=PLAIN``, but for users who were given one), TLS, elections, sharding
-or isolation: writes of a transaction are seen at once, and two transactions conflict, and end by their age, only once
-somebody has set ``transactionLifetimeLimitSeconds``.
-Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set, `mongodb_choice.mongodb_for_tests` gives that one instead.
+No registry carries MongoDB's own server. Its stand-in was written from MongoDB's documentation: commands, sessions,
+transactions, change streams with resume tokens and images, `splitVector`, reads by index bounds and as of a cluster
+time, validators, fail points. It keeps everything in memory: a server that was stopped starts empty. It knows no users
+(any password will do by ``authMechanism=PLAIN``, except for users who were given one), TLS, elections, sharding or
+isolation: writes of a transaction are seen at once, and two transactions conflict, and end by their age, only once
+somebody has set ``transactionLifetimeLimitSeconds``. Where ``RAYCDC_TEST_MONGODB_URI`` names a real replica set,
+`mongodb_choice.mongodb_for_tests` gives that one instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MongoDb:
 
     @property
     def running(self) -> bool:
-        """Whether it can be asked."""
+        """Return True if it can be asked."""
         return True
 
     def client(self, **options: Any) -> pymongo.MongoClient[dict[str, Any]]:
@@ -64,7 +64,7 @@ class MongoDb:
             return list(client[database][collection].find(dict(query or {})).sort("_id", 1))
 
     def answers(self) -> bool:
-        """Whether it is there."""
+        """Return True if it is there."""
         from pymongo.errors import PyMongoError
 
         try:

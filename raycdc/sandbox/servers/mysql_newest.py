@@ -61,7 +61,7 @@ class MySqlNewestServer(AnyMySql):
 
     @classmethod
     def installed(cls) -> bool:
-        """Whether its files are on this machine already."""
+        """Return True if its files are on this machine already."""
         return (cache_dir() / "mysql-newest").is_dir()
 
     def _home(self) -> Path:

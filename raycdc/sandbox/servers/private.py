@@ -109,7 +109,7 @@ class GuardedProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the server process still lives (a stopped, SIGSTOPped one does)."""
+        """Return True if the server process still lives (a stopped, SIGSTOPped one does)."""
         return self._guard.poll() is None
 
     def send(self, number: Signals) -> None:
@@ -173,7 +173,7 @@ class PrivateServer(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether the server's process lives."""
+        """Return True if the server's process lives."""
         return self._process is not None and self._process.running
 
     @abstractmethod
@@ -228,7 +228,7 @@ class PrivateServer(ABC):
         self.port = 0
 
     def _listens(self) -> bool:
-        """Whether somebody takes connections at `port`."""
+        """Return True if somebody takes connections at `port`."""
         with socket.socket() as probe:
             return probe.connect_ex((self.host, self.port)) == 0
 

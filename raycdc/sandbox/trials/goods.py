@@ -18,7 +18,7 @@ Row = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class SandboxRowChange:
-    """One row of a table: as it was, and as it is; None where there was or is none."""
+    """One row of a table: as it was, and as it is; None if there was or is none."""
 
     table: str
     before: Row | None

@@ -155,8 +155,8 @@ KINDS: Mapping[str, SandboxKind] = {
 def new_trial(kind: str, *, port: int | None = None, standard: bool = False) -> SandboxServer:
     """A trial server of one of `KINDS`, to be started as a block.
 
-    `port` is taken as it is; `ConfigError` where it is in use. With `standard` the usual port is taken where none is
-    given and it is free. The first start of a kind on a machine may take minutes, because it is downloaded; a
+    `port` is taken as it is. Raises `ConfigError` if it is in use. With `standard` the usual port is taken where none
+    is given and it is free. The first start of a kind on a machine may take minutes, because it is downloaded; a
     `ServerError` then says what is missing.
     """
     found = KINDS[kind]

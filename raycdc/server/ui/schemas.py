@@ -45,7 +45,7 @@ class Schemas:
         return f"Schemas({str(self._store.location)!r})"
 
     def of(self, name: str) -> SchemaReport | None:
-        """The schema of the table that is called so; None where the state has none. `StateError` of the storage."""
+        """The schema of the table that is called so; None if the state has none. `StateError` of the storage."""
         manifest = self._store.last_manifest()
         if manifest is None:
             return None

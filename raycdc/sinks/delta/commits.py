@@ -1,8 +1,8 @@
 """Makes the commits of this pipeline to a Delta table through delta-rs, each with its vector.
 
-Called by `target`, `evolution` and `upkeep`, by one thread at a time per table. delta-rs refuses a *concurrent* commit
-of the same app but not a repeated version: each commit therefore checks the vector in the snapshot on which it is
-based. Two things are done here, because delta-rs does not do them:
+Called by `target`, `evolution` and `maintenance`, by one thread at a time per table. delta-rs refuses a *concurrent*
+commit of the same app but not a repeated version: each commit therefore checks the vector in the snapshot on which it
+is based. Two things are done here, because delta-rs does not do them:
 
 * It sees no conflict between replacing all rows and another writer's commit meanwhile (an OPTIMIZE would bring the old
   rows back), so those commits are for the very next version or fail, and are tried again.
@@ -79,7 +79,7 @@ class WriteChecks:
         return constraints
 
     def check_merge(self) -> None:
-        """`SinkError` where rows cannot be updated as the table demands it."""
+        """Raise `SinkError` if rows cannot be updated as the table demands it."""
         if generated := self.constraints().generated:
             raise TargetModifiedError(
                 f"{self._target.location} has the generated column {generated[0]!r}, which delta-rs does not compute "
@@ -87,8 +87,9 @@ class WriteChecks:
             )
 
     def check_files(self, files: Sequence[DataFile]) -> None:
-        """`SinkError` where staged files are not simply its rows: its columns are mapped, or the files were written for
-        other partitions than the table has by now.
+        """Raise `SinkError` if staged files are not simply its rows.
+
+        Its columns are mapped, or the files were written for other partitions than the table has by now.
         """
         if self._target.table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
             raise TargetModifiedError(
@@ -416,7 +417,7 @@ class DeltaCommits:
                 raise self._target.error(what, cause) from cause
         self._target.refresh()
         if not self._holds(commit_metadata):
-            # A merge or update that changes nothing commits nothing; the vector must be written all the same.
+            # A merge or update that changes nothing commits nothing; the vector must be written nevertheless.
             self.append([], commit_metadata)
 
     def _is_made(self, commit_metadata: CommitMetadata) -> bool:

@@ -55,7 +55,7 @@ _SQL_TYPES: dict[TypeKind, str] = {
 
 
 def check_columns(work: TableCommit, wanted: pa.Schema) -> None:
-    """`SinkError` for column names that Delta cannot have."""
+    """Raise `SinkError` for column names that Delta cannot have."""
     check_names_held(NAMES["delta"], work.target, wanted.names)
     check_names(work, wanted)
 
@@ -76,7 +76,7 @@ def check_mergeable(target: DeltaTarget, wanted: pa.Schema) -> None:
 
 
 def default_sql(target: TableId, column: Column) -> str:
-    """A constant default as delta-rs's SQL. `SinkError` where it is no value of the column's type."""
+    """A constant default as delta-rs's SQL. Raises `SinkError` if it is no value of the column's type."""
     assert column.default is not None
     check_constant(target, column)
     text = column.default.replace("'", "''")

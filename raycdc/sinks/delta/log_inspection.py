@@ -97,7 +97,7 @@ class LogWatch:
         #: Files of the pipeline's last commit that were missing at the first check: its driver may have died before it
         #: checked them itself.
         self.lost: list[str] = []
-        #: Those of the commits that the last look found new; None where it could not read all of them.
+        #: Those of the commits that the last look found new; None if it could not read all of them.
         self.transactions: AppTransactions | None = None
         #: Commits that were just read and not yet checked.
         self._read: dict[int, list[str]] = {}
@@ -140,7 +140,7 @@ class LogWatch:
         if self._seen is None and known and known[-1].ours and (missing := self._absent(commits[0].added)):
             self.lost = sorted(missing & _files(table).keys())
         self._seen, self._file = version, self._identity(version)
-        # Pipelines that share a table keep to the same rules, and upkeep only moves rows.
+        # Pipelines that share a table keep to the same rules, and maintenance only moves rows.
         others = [commit for commit in commits if not commit.of_raycdc and commit.operation != "OPTIMIZE"]
         suspects = [commit for commit in others if self._takes_rows(commit)]
         doubted = [*self._doubted, *(c for c in others if c.removed and c not in suspects)]

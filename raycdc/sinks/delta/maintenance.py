@@ -130,7 +130,7 @@ class DeltaMaintenance:
         clock: Callable[[], float] = time.time,
         warn: Callable[[str], None] = ignore_text,
     ) -> None:
-        """`ConfigError` where the options want Spark and there is none."""
+        """Raise `ConfigError` if the options want Spark and there is none."""
         if options.z_order and session is None:
             raise ConfigError(NO_SPARK_ORDER)
         self._options = options

@@ -52,7 +52,7 @@ def merge(
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", commit_metadata.text(target.app_id))
         session.read.parquet(*files).createOrReplaceTempView("changes")
         session.sql(_statement(target, schema, order_by)).collect()
-    # A merge that changed nothing may have committed nothing; the vector must be written all the same.
+    # A merge that changed nothing may have committed nothing; the vector must be written nevertheless.
     DeltaCommits(target).mark(commit_metadata)
 
 

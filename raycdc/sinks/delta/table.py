@@ -60,7 +60,7 @@ def vector_to_version(vector: CommitVector) -> int:
 
 
 def version_to_vector(version: int) -> CommitVector:
-    """Inverse of `vector_to_version`."""
+    """Return the inverse of `vector_to_version`."""
     generation = version & ((1 << _GENERATION_BITS) - 1)
     rest = version >> _GENERATION_BITS
     return CommitVector(rest >> _STEP_BITS, rest & ((1 << _STEP_BITS) - 1), generation)
@@ -183,8 +183,9 @@ class DeltaTarget:
             self._id = here
 
     def _check_whole(self, losses: Losses) -> None:
-        """`SinkError` where rows are missing that the target had. Others may delete rows of a changelog, and their own
-        rows of a table that they made.
+        """Raise `SinkError` if rows are missing that the target had.
+
+        Others may delete rows of a changelog, and their own rows of a table that they made.
         """
         if losses.restored:
             raise TargetDroppedError(
@@ -199,7 +200,7 @@ class DeltaTarget:
 
     @property
     def table(self) -> DeltaTable:
-        """As of the last `refresh`, or a commit since. `TargetDroppedError` where that found none."""
+        """As of the last `refresh`, or a commit since. Raises `TargetDroppedError` if that found none."""
         if self._table is None:
             raise TargetDroppedError(
                 f"{self.location} disappeared while it was being written to. Read its source table anew."
@@ -253,7 +254,7 @@ class DeltaTarget:
         return list(self.table.metadata().partition_columns)
 
     def check_layout(self, layout: TableLayout) -> None:
-        """`SinkError` when the table has other partitions than those asked for."""
+        """Raise `SinkError` if the table has other partitions than those asked for."""
         if layout.partitions and (there := self.partition_columns) != list(layout.columns):
             raise TargetModifiedError(
                 f"{self.location} is partitioned by {listed(there)}, and partition_by asks "

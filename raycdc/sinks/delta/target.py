@@ -45,8 +45,9 @@ from raycdc.storage.files import FileName, delete, reading
 
 
 def check_unchanged(target: DeltaTarget, source: Collection[str]) -> None:
-    """`SinkError` where others changed rows of a table that holds epochs, in columns of the `source`. Rows that they
-    took away are noticed by each `DeltaTarget.refresh`.
+    """Raise `SinkError` if others changed rows of a table that holds epochs, in columns of the `source`.
+
+    Rows that they took away are noticed by each `DeltaTarget.refresh`.
     """
     if is_ours_alone(target) and (operation := target.log.changed(source)):
         raise TargetModifiedError(

@@ -52,7 +52,7 @@ class StoreCommitRecord(JsonObject):
 
     @classmethod
     def decoded(cls, data: bytes, location: object) -> StoreCommitRecord:
-        """`SinkError` for a version that this raycdc does not know."""
+        """Raise `SinkError` for a version that this raycdc does not know."""
         record = json.loads(data)
         if (version := record.get("version", 0)) != _VERSION:
             raise SinkError(
@@ -72,7 +72,7 @@ class StoreNotes:
 
     def commit(self, record: StoreCommitRecord) -> bool:
         """Make `record` the one of its epoch. Returns False if another record exists."""
-        # The staged object's name, and the generation where there is none, are nobody else's.
+        # The staged object's name, and the generation if there is none, are nobody else's.
         return not isinstance(self._store.put_if_absent(self._name(record.epoch), record.encoded()), PreconditionFailed)
 
     def newest_done(self) -> StoreCommitRecord | None:

@@ -335,7 +335,7 @@ class ReopenedCatalog:
         return self._asked(lambda catalog: catalog.load_table(name))
 
     def create_table(self, name: tuple[str, str], schema: Any, *, partition_spec: Any, properties: Any) -> None:
-        """Make a table, and its namespace where there is none."""
+        """Make a table, and its namespace if there is none."""
 
         def make_in_namespace(catalog: Catalog) -> None:
             catalog.create_table(name, schema, partition_spec=partition_spec, properties=properties)

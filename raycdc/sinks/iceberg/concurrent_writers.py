@@ -53,7 +53,7 @@ def check_unchanged(target: IcebergTarget, source: Collection[str]) -> None:
 
 
 def check_files(target: IcebergTarget) -> None:
-    """`SinkError` where files of this pipeline's last commit are not there: it may have died before it looked."""
+    """Raise `SinkError` if files of this pipeline's last commit are not there: it may have died before it looked."""
     record = target.record
     made = None if record is None or record.snapshot is None else target.table.metadata.snapshot_by_id(record.snapshot)
     if record is None or made is None:
@@ -82,7 +82,7 @@ def _until(ours: int | None, head: int | None, known: dict[int, Snapshot]) -> It
 
 
 def _is_harmless(snapshot: Snapshot) -> bool:
-    """Whether a snapshot cannot take a row away. Pipelines that share a table keep to the same rules."""
+    """Return True if a snapshot cannot take a row away. Pipelines that share a table keep to the same rules."""
     summary = snapshot.summary
     return summary is not None and (summary.operation in _HARMLESS or summary[EPOCH_OF_SNAPSHOT] is not None)
 

@@ -219,7 +219,7 @@ def _statistics(footer: Any, columns: Sequence[IcebergColumn]) -> Statistics:
 
 
 def _bound(kind: str, values: list[Any], *, upper: bool) -> bytes | None:
-    """The least or greatest of a footer's raw values as a manifest has it; None where there is no safe one."""
+    """The least or greatest of a footer's raw values as a manifest has it; None if there is no safe one."""
     chosen = max if upper else min
     match kind:
         case "int" | "date":

@@ -51,7 +51,7 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.\-]{1,60}")
 
 
 def no_layout(layout: TableLayout, schema: TableSchema) -> str:
-    """Why an Iceberg table of `schema` cannot be laid out so; empty where it can."""
+    """Why an Iceberg table of `schema` cannot be laid out so; empty if it can."""
     types = {field.name: type_text(field.type) for field in stored(schema.arrow())}
     for field in layout.partitions:
         kind = types[field.column]

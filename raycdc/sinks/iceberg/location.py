@@ -82,7 +82,7 @@ class TableFiles:
     scheme: str = ""
 
     def path(self, location: str) -> AnyPath:
-        """The path of a location. `SinkError` for a scheme that raycdc does not write to."""
+        """The path of a location. Raises `SinkError` for a scheme that raycdc does not write to."""
         if is_in_store(location):
             return StorePath(_object_of(location), self.access)
         return local_path(location)
@@ -155,7 +155,10 @@ def local_path(location: str) -> Path:
 
 
 def location_of(name: str) -> str:
-    """A path or URL as Iceberg's readers take it: without the escapes of a URI. `SinkError` where they would cut it."""
+    """A path or URL as Iceberg's readers take it: without the escapes of a URI.
+
+    Raises `SinkError` if they would cut it.
+    """
     if bad := sorted(set(name) & set("?#")):
         raise NameRefusedError(
             f"{name} has a {bad[0]!r} in its name, where readers of Iceberg tables would cut it off."
@@ -164,7 +167,7 @@ def location_of(name: str) -> str:
 
 
 def warehouse_of(text: str, storage: StorageSettings) -> str:
-    """The warehouse of a configuration as a path or URL. `SinkError` where Azure's account is not known."""
+    """The warehouse of a configuration as a path or URL. Raises `SinkError` if Azure's account is not known."""
     match location := parse_location(text):
         case FolderLocation(path):
             return str(Path(path).absolute())

@@ -176,13 +176,13 @@ def _code(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> int:
-    """The HTTP status of an answer of Amazon's; 0 where it is none."""
+    """The HTTP status of an answer of Amazon's; 0 if it is none."""
     response: Any = getattr(error, "response", None) if _is_amazons(error) else None
     return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if isinstance(response, dict) else 0
 
 
 def _is_lost(error: DBAPIError) -> bool:
-    """Whether a database is not there, or has no time for us."""
+    """Return True if a database is not there, or has no time for us."""
     if error.connection_invalidated:
         return True
     cause: Any = error.orig

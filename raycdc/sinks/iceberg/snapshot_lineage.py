@@ -1,4 +1,4 @@
-"""Finds this pipeline's last commit in an Iceberg table's metadata, and detects a rollback behind it.
+"""Finds this pipeline's last commit in an Iceberg table's metadata, and detects a rollback after it.
 
 It also decides which snapshots a commit expires. Every commit writes the whole metadata, which lists every snapshot:
 after ten thousand of them that is some 8 MB each time. A commit of ours may therefore drop old ones, in the same update
@@ -10,12 +10,12 @@ later.
 | those younger than this | ``sink.expire_snapshots`` |
 | this number | ``sink.keep_snapshots``; if neither is set, the table's property `KEEP`, which upsert tables get from \
 us |
-| all | ``sink.keep_snapshots = 0``; a table without any of these; ``gc.enabled = false`` |
+| all | ``sink.keep_snapshots = 0``; a table without any of these; ``gc.enabled = false``
 
-*Only the oldest are dropped, never one between two that stay.* Iceberg's own clean-up, in the versions that delete
-files by the snapshots that added them (``IncrementalFileCleanup``), treats a snapshot before such a gap as rolled back
-and deletes the files that it added, although the table has them. For the same reason a branch or tag keeps everything
-newer than its snapshot while it exists.
+|*Only the oldest are dropped, never one between two that stay.* Iceberg's own clean-up, in the versions that delete \
+files by the snapshots that added them (``IncrementalFileCleanup``), treats a snapshot before such a gap as rolled \
+back and deletes the files that it added, although the table has them. For the same reason a branch or tag keeps \
+everything newer than its snapshot while it exists.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _DROP_IT = "drop the table (in a hadoop catalog: delete its folder) and read its
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """The vector of a pipeline, and the snapshot that its last commit made; None where that had no rows."""
+    """The vector of a pipeline, and the snapshot that its last commit made; None if that had no rows."""
 
     vector: CommitVector
     snapshot: int | None
@@ -107,7 +107,10 @@ class SnapshotLineage:
         self._vectors.pop(table, None)
 
     def check(self, table: TableId, seen: CommitVector | None, held: CommitVector | None) -> None:
-        """`SinkError` when the table has `held`, which is less than `seen`: rows that came in between are missing."""
+        """Raise `SinkError` if the table has `held`, which is less than `seen`.
+
+        Rows that came in between are missing.
+        """
         if seen is not None and (held is None or held.progress < seen.progress):
             raise TargetDroppedError(
                 f"The Iceberg table {table} holds less than before: it had epoch {seen.epoch} of this pipeline and "
@@ -278,7 +281,7 @@ def expired(metadata: TableMetadata, retention: Retention, *, now_s: float) -> l
 
 
 def _named_first(metadata: TableMetadata, surplus: list[Snapshot]) -> str:
-    """For people, which branch or tag keeps the `surplus` of a table; empty where it is a pipeline's record."""
+    """For people, which branch or tag keeps the `surplus` of a table; empty if it is a pipeline's record."""
     names = {ref.snapshot_id: (name, ref) for name, ref in metadata.refs.items() if name != MAIN_BRANCH}
     noted = {one.snapshot for one in noted_snapshots(metadata)}
     first = next((one for one in surplus if one.snapshot_id in names or one.snapshot_id in noted), None)

@@ -74,7 +74,7 @@ _FORBIDDEN = ". The catalog lets us in, but not to this table: let our account r
 #: How often a commit is retried after it lost against another writer of the table (for example a compaction).
 CONFLICT_RETRIES = 5
 
-#: Property of the snapshots by which upkeep made small files larger ones.
+#: Property of the snapshots by which maintenance made small files larger ones.
 MAINTENANCE_OF_SNAPSHOT = "raycdc.upkeep"
 
 #: Settings for pyiceberg and Spark of a table that we create, which keep metadata files and manifests from
@@ -181,7 +181,7 @@ class IcebergTarget:
         return self.ownership.created_by_pipeline and not self.data_files()
 
     def columns(self) -> list[IcebergColumn]:
-        """The table's columns. `SinkError` for a type that this sink does not write."""
+        """The table's columns. Raises `SinkError` for a type that this sink does not write."""
         fields = self.table.metadata.schema().fields
         for one in fields:
             if not isinstance(one.field_type, PrimitiveType) or not is_known(str(one.field_type)):
@@ -204,7 +204,7 @@ class IcebergTarget:
         return [StoredPartition(f.source_id, f.name, str(f.transform)) for f in self.table.metadata.spec().fields]
 
     def check_layout(self, layout: TableLayout) -> None:
-        """`SinkError` when the table has other partitions than those asked for."""
+        """Raise `SinkError` if the table has other partitions than those asked for."""
         names = {column.id: column.name for column in self.columns()}
         there = [(names.get(one.source, ""), one.transform) for one in self.partitions()]
         if layout.partitions and there != [(field.column, transform_text(field)) for field in layout.partitions]:
@@ -217,7 +217,7 @@ class IcebergTarget:
             )
 
     def check_plain(self) -> None:
-        """`SinkError` when the table's files are not simply its columns, as those of a stage task are."""
+        """Raise `SinkError` if the table's files are not simply its columns, as those of a stage task are."""
         metadata = self.table.metadata
         invalid = [one.transform for one in self.partitions() if not one.is_known]
         special = [f"is partitioned by {invalid[0]}, which raycdc does not know"] if invalid else []

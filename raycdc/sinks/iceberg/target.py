@@ -165,7 +165,7 @@ TOGETHER_BYTES_MAX = 8 << 20
 CRUMB_BYTES_MAX = 256 << 10
 SMALL_FILES_MAX = 16
 
-#: The names of data files that merges (`new_file`; with a number for each partition) and upkeep write.
+#: The names of data files that merges (`new_file`; with a number for each partition) and maintenance write.
 _OURS = re.compile(r"(\d{10,}|upkeep)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(-\d{5,})?\.parquet")
 
 #: The beginning of names of files that no table is to have.

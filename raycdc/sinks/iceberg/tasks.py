@@ -215,7 +215,7 @@ class Rewrite(StageTask[RewrittenFiles]):
         return RewrittenFiles(went, written, carried)
 
     def _written(self, into: FileDestination, stays: Sequence[tuple[FileName, np.ndarray]]) -> list[WrittenFile]:
-        """The rows of files that stay, written; `TargetModifiedError` where they are not as many as these."""
+        """The rows of files that stay, written. Raises `TargetModifiedError` if they are not as many as these."""
         batches = (batch for path, rows in stays for batch in _kept(_converted(path, self.columns), rows))
         written = into.write(batches)
         wanted, there = sum(int(rows.sum()) for _, rows in stays), sum(file.rows for file in written)

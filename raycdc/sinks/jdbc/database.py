@@ -194,7 +194,7 @@ class JdbcTables(Protocol):
         """Carry `plan` out on the target, which is as `present` says; `key` is the one to come."""
 
     def has_null(self, target: TableId, column: str) -> bool:
-        """Whether a row of the target has NULL in the column."""
+        """Return True if a row of the target has NULL in the column."""
 
     def loosen(self, target: TableId, columns: Sequence[Column]) -> None:
         """Let `columns`, none of which is of the key, take NULL again."""

@@ -93,5 +93,5 @@ def _bytes(column: pa.Array) -> pa.Array:
 
 
 def ends_in_space(columns: Sequence[pa.Array]) -> bool:
-    """Whether a text ends in a space, which some collations do not see."""
+    """Return True if a text ends in a space, which some collations do not see."""
     return any(pc.any(pc.ends_with(column, " ")).as_py() for column in columns if pa.types.is_string(column.type))

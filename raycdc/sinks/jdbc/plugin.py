@@ -64,7 +64,7 @@ class TaskAddress:
     password_file: str = ""
 
     def open(self) -> Address:
-        """The whole address, where the task runs. `SinkError` where the password's file is not there."""
+        """The whole address, where the task runs. Raises `SinkError` if the password's file is not there."""
         path = self.password_file
         try:
             password = from_private(private_text(path)) if path else ""

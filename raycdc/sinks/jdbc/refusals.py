@@ -163,7 +163,7 @@ def without_value(text: str, code: int = 0) -> str:
 
 
 def without_quoted(sqlstate: str, text: str) -> str:
-    """A message of PostgreSQL likewise: texts in quotes and bytes, but for the names of types and encodings."""
+    """A message of PostgreSQL likewise: texts in quotes and bytes, except for the names of types and encodings."""
     if sqlstate.startswith("P0"):
         return "a trigger or function there refuses the row"
     return _POSTGRES_VALUES.sub("…", text) if sqlstate.startswith("22") else text

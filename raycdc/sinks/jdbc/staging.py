@@ -179,7 +179,7 @@ class Staging:
         self._statements.run(self._dialect.delete_matching(target, self._stage(table.name), matching, condition))
 
     def taken(self, target: TableId, key: Sequence[str], name: str) -> Key | None:
-        """The key of a `CLAIMED` row of a staging table that the target has already; None where there is none."""
+        """The key of a `CLAIMED` row of a staging table that the target has already; None if there is none."""
         shown = ", ".join(map(self._dialect.key_value, key))
         found = self._statements.rows(
             f"SELECT {shown} FROM {relation(self._dialect, target)} t JOIN {self._stage(name)} s "

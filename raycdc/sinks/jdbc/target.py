@@ -5,7 +5,7 @@ attempt recognizes it (MySQL): if a table without a record has this epoch's mark
 record was not written.
 
 Columns of a target are NOT NULL if the source's are. Such a constraint of the pipeline describes the source and never
-rejects a row: if a row has NULL there all the same (a merged table, a zero date, a column that the source dropped), the
+rejects a row: if a row has NULL there nevertheless (a merged table, a zero date, a column that the source dropped), the
 constraint is removed. Tables of others keep their constraints, and get none.
 """
 

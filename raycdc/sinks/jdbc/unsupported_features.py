@@ -162,7 +162,7 @@ def _generated(made: Collection[str], columns: Collection[str]) -> UnsupportedFe
 def check_postgres(
     rows: Rows, target: TableId, columns: Sequence[Column], key: Sequence[str], *, relation: str, where: str
 ) -> None:
-    """`SinkError` for a table with an obstacle, or whose keys are not the source's.
+    """Raise `SinkError` for a table with an obstacle, or whose keys are not the source's.
 
     `relation` is the table as SQL writes it, `where` the server for people.
     """

@@ -133,7 +133,7 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class Topics:
-    """See the module's docstring. `SinkError` where the cluster does not answer."""
+    """See the module's docstring. Raises `SinkError` if the cluster does not answer."""
 
     def __init__(self, config: KafkaSinkConfig, properties: dict[str, str]) -> None:
         self._config = config
@@ -141,7 +141,7 @@ class Topics:
         self._admin = admin_client({**properties, "log_level": 0}, section="sink")
 
     def require(self) -> None:
-        """`SinkError` where the cluster cannot be reached."""
+        """Raise `SinkError` if the cluster cannot be reached."""
         servers = self._config.bootstrap_servers
         try:
             list_topics(self._admin, servers, timeout_s=TIMEOUT_S)
@@ -343,7 +343,7 @@ class KafkaSink(Sink):
         return self._keeper.using(table, self._target(table), writes=writes)
 
     def _parts_worth(self, work: TableCommit) -> int:
-        """The number of parts in which the epoch should be written. An earlier plan is kept all the same."""
+        """The number of parts in which the epoch should be written. An earlier plan is kept nevertheless."""
         wanted = partitions_for(work.input_bytes, worth_bytes=self._config.task_bytes, most=PARTS_MAX)
         if wanted == 1 or not work.schema.primary_key:
             return 1

@@ -372,7 +372,7 @@ def _read_record(target: KafkaTarget, consumer: Consumer) -> TransactionRecord:
 
 
 def _committed(target: KafkaTarget, consumer: Consumer) -> TopicPartition | None:
-    """The group's offset; None where there is no such topic. Raises `SinkError`."""
+    """The group's offset; None if there is no such topic. Raises `SinkError`."""
     pauses = Backoff(RetryPolicy(longest_s=2.0, retry_s=TIMEOUT_S))
     while True:
         try:

@@ -123,7 +123,7 @@ def type_error(lake: LakeFormat, target: TableId, have: pa.Field, want: pa.Field
 
 
 def constant_of(target: TableId, column: LakeColumn) -> pa.Scalar | None:
-    """The constant default of an added column as a value of its type. `SinkError` where it is none."""
+    """The constant default of an added column as a value of its type. Raises `SinkError` if it is none."""
     if column.added is None or column.added.default is None:
         return None
     return check_constant(target, column.added)

@@ -8,7 +8,7 @@ from raycdc.config import Duration, Options, Size, option
 
 
 class OptimizeOptions(Options):
-    """``optimize = { … }``: upkeep of the tables by the pipeline itself, after a commit to each."""
+    """``optimize = { … }``: maintenance of the tables by the pipeline itself, after a commit to each."""
 
     every: Duration = option(timedelta(hours=1), help="How often upkeep is done, at most.")
     target_file: Size = option(128 << 20, help="Small files are rewritten as larger ones, up to this size.", ge=1 << 20)

@@ -72,8 +72,9 @@ class MaintenanceOutcome(Enum):
 
 @dataclass(slots=True)
 class _Failures:
-    """Of a table since upkeep was done last: tries that failed on end, those of them that other writers overtook, and
-    how often the bytes of a try were halved.
+    """Of a table since maintenance was done last.
+
+    Tries that failed on end, those of them that other writers overtook, and how often the bytes of a try were halved.
     """
 
     tries: int = 0

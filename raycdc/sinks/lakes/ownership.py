@@ -62,7 +62,7 @@ class Ownership:
         return [name for name in others if name in left]
 
     def note(self, present: Sequence[str], source: Collection[str]) -> dict[str, str]:
-        """The property that an older raycdc did not give the table; empty where it has it, or needs none."""
+        """The property that an older raycdc did not give the table; empty if it has it, or needs none."""
         if self.left is not None or not self.created_by_us:
             return {}
         return {left_property(self.app_id): _text(self.left_behind(present, source))}

@@ -111,7 +111,10 @@ class EncodedFields:
 
 
 def own_element(field: np.ndarray, column: Column, values: pa.Array, *, missing: bool) -> _Blobs | _Values:
-    """The field of that name (with its NUL), as `documents.element`. `UnencodableRowError` for a value that is none."""
+    """The field of that name (with its NUL), as `documents.element`.
+
+    Raises `UnencodableRowError` for a value that is none.
+    """
     form, valid = form_of(column.type), _valid(values)
     starts, data = bytes_of(values)
     if form in _BLOBS:

@@ -67,7 +67,7 @@ class Operations:
 
     @classmethod
     def of(cls, document: OperationsDocument | None) -> Operations | None:
-        """Inverse of `document`."""
+        """Return the inverse of `document`."""
         if document is None:
             return None
         renamed = tuple((old, new) for old, new in document.get("rename", ()))
@@ -87,7 +87,7 @@ class MigrationProgress:
 
     @classmethod
     def of(cls, document: Document | None) -> Self | None:
-        """Inverse of `document`."""
+        """Return the inverse of `document`."""
         return None if document is None else cls(document[ID])
 
 
@@ -137,7 +137,7 @@ class CommitCollection:
             self._server.create(TableId(self._server.record, name))
 
     def read(self, target: TableId) -> Kept | None:
-        """The record now; None where there is none."""
+        """The record now; None if there is none."""
         document = self._server.own(COMMITS).find_one({"_id": self._id(target)})
         if document is None:
             return None

@@ -38,7 +38,7 @@ _RENAMED = "raycdc_renamed_"
 
 
 def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str], planned: ColumnsPlan) -> Operations:
-    """The update that turns documents with the columns `present` into those of `planned`; empty where there is none."""
+    """The update that turns documents with the columns `present` into those of `planned`; empty if there is none."""
     names = {p.origin: p.column.name for p in planned.columns if p.origin is not None}
     renamed = {old: new for old, new in names.items() if old != new}
     if ID in renamed or ID in renamed.values() or (len(key) > 1 and not renamed.keys().isdisjoint(key)):
@@ -51,7 +51,7 @@ def operations_of(target: TableId, present: Sequence[Column], key: Sequence[str]
 
 
 def defaults_of(target: TableId, columns: Sequence[Column]) -> bytes:
-    """A document with the constant defaults of added columns; empty where there are none."""
+    """A document with the constant defaults of added columns; empty if there are none."""
     if not columns:
         return b""
     values = [pa.array([check_constant(target, column).as_py()], column.type.arrow()) for column in columns]

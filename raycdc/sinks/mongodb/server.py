@@ -125,8 +125,9 @@ class _Documents(RawBSONDocument):
 
 
 class Server:
-    """See the module's docstring. `record` is the database of the sink's own collections. `SinkError` for an `uri` that
-    the driver does not take.
+    """See the module's docstring. `record` is the database of the sink's own collections.
+
+    Raises `SinkError` for an `uri` that the driver does not take.
     """
 
     def __init__(self, uri: str, record: str) -> None:
@@ -270,7 +271,7 @@ class Server:
         raise OperationFailure(f"{len(errors)} documents were refused, the first one: {first['errmsg']}", first["code"])
 
     def described(self, target: TableId) -> Described | None:
-        """The server's description of a collection; None where there is none."""
+        """The server's description of a collection; None if there is none."""
         answers: Iterator[Any] = self.client[target.db].list_collections(filter={"name": target.table})
         return next(map(Described.of, answers), None)
 

@@ -73,7 +73,7 @@ _OPTIONS = {
 
 
 def check_collection(target: TableId, described: Described, where: str) -> None:
-    """`SinkError` for a view, and for a collection with options that no target may have."""
+    """Raise `SinkError` for a view, and for a collection with options that no target may have."""
     what = next((text for name, text in _OPTIONS.items() if name in described.options), None)
     if described.kind not in ("collection", "timeseries"):
         what = "is a view"
@@ -418,7 +418,7 @@ def _new(work: Work, commit_metadata: CommitMetadata, *, created: bool) -> Targe
 
 
 def _uuid(described: Described | None) -> str:
-    """The UUID of a collection; empty where there is none, or the server does not say."""
+    """The UUID of a collection; empty if there is none, or the server does not say."""
     return "" if described is None else described.uuid
 
 

@@ -65,7 +65,7 @@ def removals(layout: DocumentLayout, rows: pa.Table) -> Iterator[Statement]:
 def check_claims(
     server: Server, layout: DocumentLayout, rows: pa.Table, *, alone: bool, session: Session | None = None
 ) -> None:
-    """`DataError` where the target has a key already that a row of `merged_rows` says is new."""
+    """Raise `DataError` if the target has a key already that a row of `merged_rows` says is new."""
     claimed = rows.filter(rows.column(CLAIMED))
     for keys in layout.keys(claimed.to_batches()):
         document = server.collection(layout.target).find_one({ID: {"$in": keys}}, {ID: 1}, session=session)

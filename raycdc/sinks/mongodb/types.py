@@ -121,7 +121,7 @@ def same_key(old: LogicalType, new: LogicalType) -> bool:
 
 
 def key_pattern(logical: LogicalType) -> str | None:
-    """The pattern of every text of a key column of this type; None where it is no text, or any."""
+    """The pattern of every text of a key column of this type; None if it is no text, or any."""
     digits = _digits(logical)
     if form_of(logical) not in _TEXTS or digits is None:
         return None
@@ -131,7 +131,7 @@ def key_pattern(logical: LogicalType) -> str | None:
 
 
 def _digits(logical: LogicalType) -> int | None:
-    """Digits after the point that every text of this type has; None where it is no number and no time."""
+    """Digits after the point that every text of this type has; None if it is no number and no time."""
     if logical.kind in (TypeKind.DATETIME, TypeKind.TIMESTAMP, TypeKind.TIME):
         return logical.fsp
     if logical.kind is TypeKind.DECIMAL:
@@ -141,12 +141,12 @@ def _digits(logical: LogicalType) -> int | None:
 
 
 def check_columns(target: TableId, columns: Sequence[Column], key: Sequence[str], *, upsert: bool) -> None:
-    """`SinkError` for names that MongoDB takes for something else."""
+    """Raise `SinkError` for names that MongoDB takes for something else."""
     check_names(NAMES["mongodb"], target, [column.name for column in columns], key, upsert=upsert)
 
 
 def check_name(target: TableId) -> None:
-    """`SinkError` for a table whose name makes no database or collection."""
+    """Raise `SinkError` for a table whose name makes no database or collection."""
     check_names(NAMES["mongodb"], target, ())
 
 

@@ -46,7 +46,7 @@ MOVES_MAX = 64
 
 
 def weights(loads: Mapping[str, SplitLoad]) -> dict[str, float]:
-    """Each partition's load, in bytes per second; empty where they are no work."""
+    """Each partition's load, in bytes per second; empty if they are no work."""
     brought = {split_id: load.bytes_per_s + load.backlog_bytes / DRAIN_S for split_id, load in loads.items()}
     total = sum(brought.values())
     if total < LEAST_BYTES_PER_S:

@@ -7,7 +7,7 @@ is exactly the position after its rows in sealed epochs.
 `RemoveSplits` takes effect at the reader's next cut: rows read until then are in the segments of the epoch being cut,
 mixed with those of other splits, and belong to the state reported with it. The reader sends `SplitsRemoved` after that
 report; for a split that it does not have, immediately. The message may be repeated, or lost with the reader; the next
-owner always goes on from a sealed position.
+owner always continues from a sealed position.
 
 The next owner may be the same reader, if the intended one died. Fetches from before the removal may then still wait in
 a queue, and others were dropped, so the rest would leave a gap. Each addition therefore has a number, which fetchers
@@ -71,7 +71,7 @@ class PartitionSet(Generic[S]):
         return ((s, split) for s, split in self._splits.items() if s not in self._leaving)
 
     def read(self, split_id: str, addition: int) -> S | None:
-        """The split that something fetched for this `addition` is of; None where it is to be dropped."""
+        """The split that something fetched for this `addition` is of; None if it is to be dropped."""
         if split_id in self._leaving or self._numbers.get(split_id) != addition:
             return None
         return self._splits.get(split_id)

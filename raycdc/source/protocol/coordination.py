@@ -184,8 +184,8 @@ class SealTimer:
 class EnumeratorContext:
     """The `raycdc.source.protocol.api.SplitEnumeratorContext` of a coordinator.
 
-    It records the owner of each split, and the state with which an unbounded split is assigned: the split goes on from
-    there until an epoch seals a newer state.
+    It records the owner of each split, and the state with which an unbounded split is assigned: the split continues
+    from there until an epoch seals a newer state.
     """
 
     def __init__(

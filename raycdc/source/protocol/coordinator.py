@@ -302,7 +302,7 @@ class SourceCoordinator:
                 self._finish_seal(sealing)
 
     def _give_up(self, subtask_id: int, splits: Sequence[SourceSplit]) -> None:
-        """Partition splits without a reader go on from their last *sealed* state, a seal under way included."""
+        """Partition splits without a reader continue from their last *sealed* state, a seal under way included."""
         partitions = [split for split in splits if isinstance(split, PartitionSplit)]
         if partitions and self.epochs.sealing is not None:
             self.epochs.sealing.given_up.append((subtask_id, partitions))

@@ -44,7 +44,7 @@ class LiveReader:
         return subtask_id, self.link.identity.incarnation
 
     def ask_back(self, split_ids: Iterable[str]) -> None:
-        """Tell the reader to give these splits back, except those that it lacks or was told of before."""
+        """Tell the reader to give these splits back, except those that it lacks or was reported before."""
         fresh = [split_id for split_id in split_ids if split_id in self.splits and split_id not in self.asked_back]
         if fresh:
             self.asked_back.update(fresh)
@@ -147,7 +147,7 @@ class LiveReaders:
             raise FencedError(f"Reader {subtask_id}.{current} was given up as lost.")
 
     def is_new(self, subtask_id: int, identity: SenderIdentity) -> bool:
-        """Whether a packet that may be taken is the first of a newer incarnation."""
+        """Return True if a packet that may be taken is the first of a newer incarnation."""
         return identity.incarnation > self._incarnations.get(subtask_id, 0)
 
     def add(self, subtask_id: int, identity: SenderIdentity, *, now_s: float) -> None:

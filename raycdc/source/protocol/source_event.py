@@ -259,7 +259,10 @@ def encode(message: Message) -> list[Any]:
 
 
 def decode(data: Any) -> Message:
-    """Inverse of `encode`. Raises `ProtocolError` naming an unknown type, or what of a known one is wrong."""
+    """Return the inverse of `encode`.
+
+    Raises `ProtocolError` naming an unknown type, or what of a known one is wrong.
+    """
     try:
         message: Message = _MESSAGES.read(data)
     except CodecError as cause:

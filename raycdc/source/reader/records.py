@@ -51,7 +51,7 @@ class RecordEmitter(Protocol[ItemT_contra, StateT_contra]):
     """Puts a batch of a split into the open epoch and advances the split's state to its end, in one step.
 
     The emitter may decode, filter or rename columns between input and output (`ReaderOutput.collect`). The reader's
-    thread calls it; it must not block. An error ends the reader, whose successor goes on from the sealed state. If
+    thread calls it; it must not block. An error ends the reader, whose successor continues from the sealed state. If
     batches say at which position they begin, and positions have no gaps, the emitter calls `check_begin` first.
     """
 

@@ -107,7 +107,7 @@ class ParkedTables(Generic[DescribedT]):
         return iter(self._kinds)
 
     def __getitem__(self, table: TableId) -> ParkedKind | None:
-        """The event that the table waits for; None where it is not parked."""
+        """The event that the table waits for; None if it is not parked."""
         return self._kinds.get(table)
 
     @property
@@ -159,7 +159,7 @@ class ParkedTables(Generic[DescribedT]):
         return waits and table in self._new and (certain or table in self._awaited)
 
     def is_over(self, table: TableId) -> bool:
-        """Whether a table that a statement drops leaves nothing to decide: no target has anything of it."""
+        """Return True if a table that a statement drops leaves nothing to decide: no target has anything of it."""
         return table in self._refused and table in self._new
 
     def made(self, table: TableId) -> None:
@@ -195,7 +195,7 @@ class ParkedTables(Generic[DescribedT]):
         return is_made
 
     def shared(self, table: TableId) -> str:
-        """The reason why the table cannot begin again without others; empty where it can."""
+        """The reason why the table cannot begin again without others; empty if it can."""
         return self.rules.shared(table, self._sharing_targets(table))
 
     def invalidate(self, table: TableId, ordinal: int, *, stays_absent: bool = False, leaves: bool = False) -> None:
@@ -230,7 +230,7 @@ class ParkedTables(Generic[DescribedT]):
         after: TableSchema | None,
         events: Sequence[SchemaChangeEvent],
     ) -> str:
-        """Why targets cannot follow what `events` make of a table, or hold a new one; empty where they can."""
+        """Why targets cannot follow what `events` make of a table, or hold a new one; empty if they can."""
         if before is not None:
             return self.rules.objection(table, before, after, events, self._sharing_targets(table))
         return "" if after is None else self.rules.refusal(table, after)

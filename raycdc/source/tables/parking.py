@@ -59,7 +59,7 @@ class TableRequest(StrEnum):
     RESNAPSHOT = "resnapshot"
     PAUSE = "pause"
     REMOVE = "remove"
-    #: A paused table goes on from its position.
+    #: A paused table continues from its position.
     RESUME = "resume"
     #: A table that was made since the log's place is followed from there, or read where the log does not have that.
     FOLLOW = "follow"
@@ -217,7 +217,7 @@ class Requests(JsonObject):
 
 
 def can_be_resumed(state: TableState) -> bool:
-    """Whether a table is paused, or parked at a place that it can go on from."""
+    """Return True if a table is paused, or parked at a place that it can continue from."""
     return isinstance(state, Parked) and (state.phase is ParkedPhase.PAUSED or state.left is not None)
 
 
@@ -286,7 +286,7 @@ class Refusal(JsonObject):
         return ParkingCause(self.reason, self.position, self.ts_ms)
 
     def acts_on(self, state: TableState) -> bool:
-        """Whether a table in this state is still to be parked."""
+        """Return True if a table in this state is still to be parked."""
         match state:
             case Parked():
                 return False

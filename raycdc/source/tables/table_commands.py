@@ -5,13 +5,13 @@
 | `add` | in the pipeline and not removed; not selected by the configuration | a snapshot |
 | `remove` | not in the pipeline; removed | left out |
 | `pause` | not in the pipeline; paused, removed or ended | left out |
-| `resume` | not paused, nor parked at a position that it can go on from; its log cannot be read twice at the same \
-time | to go on from its position; a snapshot if the changes since then are not available |
+| `resume` | not paused, nor parked at a position that it can continue from; its log cannot be read twice at the same \
+time | to continue from its position; a snapshot if the changes since then are not available |
 | `resnapshot` | not in the pipeline; removed | a snapshot |
 | `backfill`, and `resnapshot` of some rows | not followed, or without a primary key; its target keeps changes and no \
-rows, or cannot tell its rows by key (second table); the source refuses the predicate | a backfill |
+rows, or cannot tell its rows by key (second table); the source refuses the predicate | a backfill
 
-Pure. `raycdc.driver.command_queue` keeps them, and carries them out.
+|Pure. `raycdc.driver.command_queue` keeps them, and carries them out.
 
 A backfill replaces rows of a target one by one, by key. `RowsByKey` decides if that is possible:
 
@@ -19,9 +19,9 @@ A backfill replaces rows of a target one by one, by key. `RowsByKey` decides if 
 |---|---|
 | whose target has rows of other tables | an inserted row must have a key that the target does not have yet |
 | whose transform gives it another key | likewise: its rows may come to have the same key |
-| whose transform leaves rows out | a row that it leaves out would stay in the target as it was |
+| whose transform leaves rows out | a row that it leaves out would stay in the target as it was
 
-In the first two cases, a row that is read again would be refused as a duplicate of its key. If the log deletes it in
+|In the first two cases, a row that is read again would be refused as a duplicate of its key. If the log deletes it in \
 the same epoch, the two would cancel out and the old row would stay (`raycdc.sinks.source_tables`).
 """
 
@@ -60,7 +60,7 @@ class RowsByKey:
     transforms: Transforms = field(default_factory=Transforms)
 
     def why_not(self, table: TableId, tables: Iterable[TableId], record: CommitRecord | None) -> str:
-        """Why not, with the way out; empty where they can. `tables` are the pipeline's."""
+        """Why not, with the way out; empty if they can. `tables` are the pipeline's."""
         hint = f"For all of its rows: raycdc tables resnapshot CONFIG {table}"
         for target, other in self._shared(table, tables, record):
             return (
@@ -225,7 +225,7 @@ class CommandRules:
     why_read_once: Callable[[], str] = str
 
     def why_no_rows(self, table: TableId, state: StreamState, record: CommitRecord | None) -> str:
-        """Why no rows of the table are read again, whatever the source says; empty where they may be."""
+        """Why no rows of the table are read again, whatever the source says; empty if they may be."""
         if not self.updates_rows:
             return (
                 f"The target of {table} keeps every change of a row (sink.write), and a row that is read again is not "
@@ -322,7 +322,7 @@ def taken_back(
 
 
 def _why_resnapshot(table: str, state: StreamState, record: CommitRecord | None, rules: CommandRules) -> str:
-    """Why the paused table cannot go on from where it was left; empty where it can."""
+    """Why the paused table cannot continue from where it was left; empty if it can."""
     paused = state.named(table)
     if not isinstance(paused, Parked) or paused.left is None:
         return (
@@ -428,7 +428,7 @@ def table_called(name: str, state: StreamState) -> str:
 
 
 def _said_of(together: Mapping[str, str], left: Sequence[str]) -> str:
-    """A text about the other tables that are read again; empty where the table has its targets for itself."""
+    """A text about the other tables that are read again; empty if the table has its targets for itself."""
     targets = ", ".join(sorted(set(together.values()) - {""}))
     if not targets:
         return ""

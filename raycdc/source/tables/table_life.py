@@ -122,7 +122,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class LeftAt(JsonObject):
-    """The data that a paused table needs, with schema and position, to go on from there.
+    """The data that a paused table needs, with schema and position, to continue from there.
 
     They are its incarnation, the ordinal of the position, and the connector's notes about the log before it.
     """
@@ -137,9 +137,9 @@ class Parked(JsonObject):
     """No rows of the table are passed on from `position` on. `again`: it will be resnapshotted automatically.
 
     `schema` is the last one that was followed (None: never), `ts_ms` the commit time of the event that parked it.
-    `left` is set if the table can go on from `position`: it was paused when all its chunks were published, or its log
-    could not be read for a while. An `awaited` table did not exist at `position`: it is followed from its creation in
-    the log, or resnapshotted if the log has none.
+    `left` is set if the table can continue from `position`: it was paused when all its chunks were published, or its
+    log could not be read for a while. An `awaited` table did not exist at `position`: it is followed from its creation
+    in the log, or resnapshotted if the log has none.
     """
 
     schema: str | None
@@ -161,7 +161,7 @@ class Parked(JsonObject):
 
 @dataclass(frozen=True, slots=True)
 class CatchingUp:
-    """The table was paused, and goes on from `position` in a catch-up stream, parallel to the log of the others.
+    """The table was paused, and continues from `position` in a catch-up stream, parallel to the log of the others.
 
     It keeps its incarnation from before the pause, so a target that refused that one takes nothing of it. `gone`: as
     far as the log was read, the table was dropped and not created again.
@@ -585,7 +585,7 @@ def parked_from(state: TableState, parking: ParkingCause, *, incarnation: int = 
 
 
 def resumed(paused: Parked) -> CatchingUp:
-    """Return the state of a `paused` table that goes on from its position."""
+    """Return the state of a `paused` table that continues from its position."""
     assert paused.left is not None, f"{paused} cannot go on"
     assert paused.schema is not None, f"{paused} was never followed"
     return CatchingUp(paused.schema, paused.announced, paused.position, paused.left)
@@ -608,7 +608,7 @@ class ParkingCause:
     """The reason why a table is not followed from `position` on.
 
     `again`: it will be resnapshotted automatically. `ts_ms` is the commit time of the event that caused it. `goes_on`:
-    the table is `CatchingUp` and can go on from there. `awaited`: see `Parked`.
+    the table is `CatchingUp` and can continue from there. `awaited`: see `Parked`.
     """
 
     reason: str

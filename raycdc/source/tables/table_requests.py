@@ -41,7 +41,10 @@ PARKED_NAMED, PARKED_SHOWN = 100, 20
 
 
 def stream_state(manifest: Manifest | None) -> StreamState:
-    """The log's state in `manifest`. `StateError` when there is none: nothing was read yet, or the source has none."""
+    """The log's state in `manifest`.
+
+    Raises `StateError` if there is none: nothing was read yet, or the source has none.
+    """
     state = stream_of(manifest)
     if state is None:
         raise StateError(
@@ -126,7 +129,7 @@ def _with_first_epochs(
 
 
 def _parked_again(name: str, state: TableState, record: CommitRecord | None) -> str:
-    """Why the table is parked in this beginning, by its source or for a target; empty where it is not."""
+    """Why the table is parked in this beginning, by its source or for a target; empty if it is not."""
     if isinstance(state, Parked) and state.phase is ParkedPhase.PARKED and not state.again:
         return state.reason
     now = incarnation_of(state)

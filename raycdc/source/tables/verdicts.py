@@ -81,7 +81,7 @@ class Ignore:
 
 Verdict = Follow[DescribedT] | Park | Resnapshot | Ignore
 
-#: A rule: the verdict on a subject by the facts that are known, or None where the next rule is to be asked.
+#: A rule: the verdict on a subject by the facts that are known, or None if the next rule is to be asked.
 Rule = Callable[[SubjectT, FactsT], Verdict[DescribedT] | None]
 
 

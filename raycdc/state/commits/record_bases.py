@@ -238,7 +238,7 @@ _NEVER = 1 << 62
 
 
 def reference_of(document: codec.Document) -> BaseReference | None:
-    """The base that a record's document names; None where it is whole."""
+    """The base that a record's document names; None if it is whole."""
     return BaseReference.from_json(document["base"]) if "base" in document else None
 
 

@@ -33,8 +33,9 @@ _FILE = re.compile(r"private-[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class ControlEndpoint(JsonObject):
-    """`token` is the name of a private file, empty where the configuration has the token. `problem` says why there is
-    no door.
+    """`token` is the name of a private file, empty if the configuration has the token.
+
+    `problem` says why there is no door.
     """
 
     url: str = ""
@@ -43,7 +44,10 @@ class ControlEndpoint(JsonObject):
     problem: str = ""
 
     def token_path(self, private: Path) -> Path:
-        """The file of the token in the folder of private files. `StateError` where the record names no such file."""
+        """The file of the token in the folder of private files.
+
+        Raises `StateError` if the record names no such file.
+        """
         if not self.token:
             raise StateError(f"The run at {self.url} has its token from its configuration: set the same control.token.")
         if not _FILE.fullmatch(self.token):
@@ -59,7 +63,7 @@ _TEXT_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class RunEnd(JsonObject):
-    """`exit_code` is the process's; `error` and `text` are empty where it was 0."""
+    """`exit_code` is the process's; `error` and `text` are empty if it was 0."""
 
     at_ms: int
     exit_code: int
@@ -138,7 +142,7 @@ def lock_of(file: Path) -> str:
 
 @cache
 def machine_identity() -> str:
-    """An identity of the running kernel, the same for all processes since it started; empty where there is none."""
+    """An identity of the running kernel, the same for all processes since it started; empty if there is none."""
     with suppress(OSError):
         if sys.platform == "darwin":
             asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]

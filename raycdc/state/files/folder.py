@@ -262,7 +262,7 @@ class LocalFolder:
             raise StateError(f"{self.path / name} cannot be deleted: {cause}.") from cause
 
     def holder(self, name: str) -> str:
-        """The pid of the process that has the lease `name`, as it says itself; empty where none on this host has it."""
+        """The pid of the process that has the lease `name`, as it says itself; empty if none on this host has it."""
         try:
             descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:

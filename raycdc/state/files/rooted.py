@@ -103,7 +103,7 @@ class RootUpdate:
             self.leave(name)
 
     def rename(self, name: str, to: str) -> None:
-        """`KeyError` where there is no such document."""
+        """Raise `KeyError` if there is no such document."""
         if name in self.pending:
             self.write(to, self.pending.pop(name))
             self.leave(name)
@@ -252,8 +252,9 @@ class RootedFolder:
         """A store has no folders."""
 
     def require_usable(self) -> None:
-        """`StateError` where the store refuses something, or takes a write whose condition does not hold: some servers
-        and proxies know no conditions, and on those nothing would keep a stale driver from writing.
+        """Raise `StateError` if the store refuses something, or takes a write whose condition does not hold.
+
+        Some servers and proxies know no conditions, and on those nothing would keep a stale driver from writing.
         """
         name = f"probe-{uuid.uuid4().hex}"
         with as_state_errors():

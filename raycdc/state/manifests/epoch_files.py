@@ -43,7 +43,10 @@ class Inherited:
 
 
 class EpochFiles:
-    """See the module's docstring. Every answer comes from storage, but for who sealed an epoch, which never changes."""
+    """See the module's docstring.
+
+    Every answer comes from storage, except for who sealed an epoch, which never changes.
+    """
 
     def __init__(self, folder: StateFolder) -> None:
         self._folder = folder
@@ -65,7 +68,7 @@ class EpochFiles:
         return self._folder.atomically(act)
 
     def read(self, epoch: int) -> bytes | None:
-        """The manifest of `epoch`; None where there is none, or where it was dropped."""
+        """The manifest of `epoch`; None if there is none, or where it was dropped."""
         name = epoch_name("epochs", epoch)
         data = self._folder.read(name)
         inherited = self._inherited() if data is None else None

@@ -214,7 +214,7 @@ class ManifestFiles:
     # -- reading
 
     def read(self, epoch: int) -> Manifest | None:
-        """The manifest of `epoch`, whole; None where there is none. `StateError` names the file that is of no use."""
+        """The manifest of `epoch`, whole; None if there is none. `StateError` names the file that is of no use."""
         with without_collection():
             return self._read(epoch)
 

@@ -32,10 +32,10 @@ class TargetTable(Protocol):
     one_zero: bool
 
     def columns(self) -> Sequence[str]:
-        """Names of all columns. `NotComparedError` where there is no such target."""
+        """Names of all columns. Raises `NotComparedError` if there is no such target."""
 
     def rows_about(self) -> int:
-        """About how many rows it has, for people; 0 where that would cost a scan."""
+        """About how many rows it has, for people; 0 if that would cost a scan."""
 
     def batches(self, columns: Sequence[str], wanted: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
         """The columns `columns`, in that order, of all rows; types are the target's.

@@ -44,7 +44,7 @@ class Warehouse:
     storage: StorageSettings
 
     def table(self, target: TableId) -> Table:
-        """`NotComparedError` where there is none, or where nothing here reads it."""
+        """Raise `NotComparedError` if there is none, or where nothing here reads it."""
         absent = NotComparedError(f"there is no Iceberg table {target} in the catalog")
         if self.type == "hadoop":
             location = parse_location(self.warehouse)

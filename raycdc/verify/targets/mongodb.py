@@ -74,7 +74,7 @@ class MongoDbRows:
         with connect(self._uri, key_path="sink.uri") as client:
             collection = client[self._target.db][self._target.table]
             found = RawFind(collection, self._query(wanted), [ID, *columns], batch_size=_BATCH_DOCUMENTS)
-            # By the index, as a scan meets a document twice that goes and comes again behind it.
+            # By the index, as a scan meets a document twice that goes and comes again after it.
             found.hint([(ID, ASCENDING)])
             try:
                 for raw in found:

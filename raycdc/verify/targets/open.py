@@ -13,7 +13,10 @@ READABLE = ("delta", "iceberg", "jdbc", "mongodb", "parquet")
 
 
 def open_target(config: PipelineConfig, target: TableId, schema: TableSchema) -> TargetTable:
-    """The target with rows of `schema`; opens no connection. `NotComparedError` for a sink that nobody reads here."""
+    """The target with rows of `schema`; opens no connection.
+
+    Raises `NotComparedError` for a sink that nobody reads here.
+    """
     # Each sink's section has a class of its own, which only its plug-in knows.
     section: Any = config.sink
     settings = config.storage.settings()

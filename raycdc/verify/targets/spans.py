@@ -34,7 +34,7 @@ def spans(values: pa.Array) -> Sequence[tuple[Any, Any]]:
 
 
 def arrow_condition(wanted: RowFilter | None, schema: pa.Schema) -> pc.Expression | None:
-    """For a dataset with columns of `schema`; None where it can skip nothing.
+    """For a dataset with columns of `schema`; None if it can skip nothing.
 
     Columns of integers and texts alone: of other types statistics are not exact in each format (Delta has moments in
     milliseconds, and decimals as floats).

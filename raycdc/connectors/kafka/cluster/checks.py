@@ -66,8 +66,9 @@ def check_source(
 
 
 def tables_of_last_messages(config: KafkaSourceConfig) -> dict[TableId, TableSchema]:
-    """The tables that the last messages of the topics are of, as far as these say their columns. `SourceError` when a
-    topic cannot be read, `DataError` when its messages are not of the format.
+    """The tables that the last messages of the topics are of, as far as these say their columns.
+
+    Raises `SourceError` if a topic cannot be read, `DataError` when its messages are not of the format.
     """
     cluster = KafkaCluster(config)
     schemas: dict[TableId, TableSchema] = {}

@@ -294,8 +294,9 @@ class ClusterOutage:
         self._begins(f"refuses the account: {error.str()}")
 
     def see_to(self, topic: str | None, *, answered: bool) -> None:
-        """Say when it is over: a topic without new messages would say nothing by itself. `SourceError` where the
-        account was refused for too long.
+        """Say when it is over: a topic without new messages would say nothing by itself.
+
+        Raises `SourceError` if the account was refused for too long.
         """
         if self._renews:
             self._renews = False

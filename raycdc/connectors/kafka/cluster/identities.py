@@ -21,7 +21,7 @@ from raycdc.errors import LogLostError
 #: Longest a seal waits for the answer: a reader that is silent for 10 s is taken for dead.
 IDENTITY_TIMEOUT_S = 3.0
 
-#: A topic's id as far as the cluster said: empty where there is no such topic, None where it did not say.
+#: A topic's id as far as the cluster said: empty if there is no such topic, None if it did not say.
 Answers = Mapping[str, str | None]
 
 

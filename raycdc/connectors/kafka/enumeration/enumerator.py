@@ -51,7 +51,7 @@ from raycdc.source.tables.parking import Refusal
 from raycdc.state.manifests.manifest import Manifest, TableEpoch
 from raycdc.state.opaque import EnumeratorState, SealedSplit
 
-#: More partitions than one are all the same to us.
+#: More partitions than one are nevertheless to us.
 REMEMBERED = 2
 
 

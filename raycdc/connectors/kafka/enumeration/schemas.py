@@ -102,7 +102,7 @@ def merge(
 
 
 def fits(known: TableSchema | None, other: TableSchema) -> bool:
-    """Whether a batch of schema `other` can be conformed to `known`."""
+    """Return True if a batch of schema `other` can be conformed to `known`."""
     if known is None or (other.primary_key and other.primary_key != known.primary_key):
         return False
     types = {column.name: column.type for column in known.columns}
@@ -217,7 +217,7 @@ class SchemaRegistry:
         self._fingerprints: dict[TableId, tuple[TableSchema, str]] = {}
 
     def request(self, table: TableId, schema: TableSchema) -> Update | None:
-        """A reader met a batch of `schema`. The update to tell all readers; None where they know it or will."""
+        """A reader met a batch of `schema`. The update to tell all readers; None if they know it or will."""
         merged, changes = merge(table, self._latest(table), schema)
         if not changes:
             return None

@@ -86,7 +86,7 @@ class PartitionStart:
 
 @dataclass(frozen=True, slots=True)
 class FetchFailure:
-    """An error that librdkafka reports in place of a message; `split_id` is empty where it is about no partition."""
+    """An error that librdkafka reports in place of a message; `split_id` is empty if it is about no partition."""
 
     split_id: str
     error: KafkaError

@@ -244,7 +244,7 @@ class KafkaPartitionReader:
     def _out_of_range(self, split_id: str) -> bool:
         """Raise its error, or go on elsewhere; whether by policy."""
         where = self._positions[split_id]
-        # None where the time was not enough, whatever its annotation says.
+        # None if the time was not enough, whatever its annotation says.
         found: Any = self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S)
         if found is None:
             raise SourceUnavailableError(

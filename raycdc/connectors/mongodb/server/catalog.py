@@ -322,7 +322,7 @@ class ShardKey:
 
 @dataclass(frozen=True, slots=True)
 class ShardedCollection:
-    """A collection that is sharded; `uuid` is None where the cluster does not tell it."""
+    """A collection that is sharded; `uuid` is None if the cluster does not tell it."""
 
     table: TableId
     key: ShardKey
@@ -348,7 +348,7 @@ class LowerBound:
 
 
 def sharded(client: Client, table: TableId) -> ShardedCollection | None:
-    """None where the collection is not sharded, or the server is none of a cluster. Raises the driver's errors."""
+    """None if the collection is not sharded, or the server is none of a cluster. Raises the driver's errors."""
     entries = client.get_database("config", codec_options=PLAIN)["collections"]
     entry = entries.find_one({"_id": table.dotted, "dropped": {"$ne": True}})
     return None if entry is None else ShardedCollection(table, ShardKey(tuple(entry["key"].items())), entry.get("uuid"))

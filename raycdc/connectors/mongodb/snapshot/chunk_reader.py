@@ -68,7 +68,7 @@ def with_rows(
 
 
 def require_rows(client: Client, table: TableId, layout: CollectionLayout, again: BackfillRows) -> None:
-    """`ConfigError` unless the server can be asked for these documents. Blocks."""
+    """Raise `ConfigError` unless the server can be asked for these documents. Blocks."""
     if len(again.where) > WHERE_MAX:
         raise ConfigError(f"The filter has {len(again.where):,} characters, and at most {WHERE_MAX:,} can be taken.")
     try:

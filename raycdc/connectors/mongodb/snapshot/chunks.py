@@ -165,7 +165,7 @@ class _Cutting:
                 f"{why} as of one time, which the server keeps for minutes and the change stream waits for, so only "
                 f'where source.snapshot asks for it: strategy = "{MongoDbChunkStrategy.SHARDED}"'
             )
-        # A longer one serves where there is none of the shard key's fields alone.
+        # A longer one serves if there is none of the shard key's fields alone.
         indexes = self.client[self.table.db][self.table.table].list_indexes()
         for index in sorted(indexes, key=lambda index: len(index["key"])):
             fields = tuple((name, order) for name, order in index["key"].items())

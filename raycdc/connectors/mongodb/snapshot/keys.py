@@ -72,7 +72,7 @@ def bound_to_json(bound: Bound) -> str:
 
 
 def bound_from_json(text: str) -> Bound:
-    """Inverse of `bound_to_json`."""
+    """Return the inverse of `bound_to_json`."""
     document = json_util.loads(text, json_options=CANONICAL)
     if ID in document:
         return IdBound(document[ID])
@@ -85,7 +85,7 @@ def key_to_json(key: Any) -> str:
 
 
 def key_from_json(text: str) -> Any:
-    """Inverse of `key_to_json`."""
+    """Return the inverse of `key_to_json`."""
     return json_util.loads(text, json_options=CANONICAL)[ID]
 
 

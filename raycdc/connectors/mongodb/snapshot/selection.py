@@ -110,7 +110,7 @@ class _TwiceError(Exception):
 
 
 def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    """A document of JSON; the last of two fields of one name would be it in silence."""
+    """A document of JSON; the last of two fields of one name would be it silently."""
     document: dict[str, Json] = {}
     for name, value in pairs:
         if name in document:

@@ -63,7 +63,7 @@ class CollectionEvent:
 
 
 def table_of(namespace: Document | None) -> TableId | None:
-    """The collection that the ``ns`` of an event names; None where it names none."""
+    """The collection that the ``ns`` of an event names; None if it names none."""
     if namespace is None or "coll" not in namespace:
         return None
     return TableId(namespace["db"], namespace["coll"])

@@ -83,7 +83,7 @@ class FollowedCollections:
         return f"FollowedCollections({len(self._writers)}, waiting={sorted(map(str, self._parked.waiting))})"
 
     def writer(self, table: TableId) -> RowWriter | None:
-        """The writer of the collection's rows; None where it has none."""
+        """The writer of the collection's rows; None if it has none."""
         return self._writers.get(table)
 
     def is_new(self, table: TableId) -> bool:

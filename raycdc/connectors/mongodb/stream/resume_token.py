@@ -52,7 +52,7 @@ class ResumeToken:
 
     @classmethod
     def from_json(cls, text: str) -> ResumeToken:
-        """Inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         return cls.of(json_util.loads(text, json_options=CANONICAL))
 
 
@@ -75,7 +75,7 @@ class StreamPosition(JsonObject):
 
     @classmethod
     def of(cls, sealed: Position) -> StreamPosition:
-        """Inverse of `sealed`. Raises `ConfigError` for the place of a source that followed no log."""
+        """Return the inverse of `sealed`. Raises `ConfigError` for the place of a source that followed no log."""
         position = position_of(sealed)
         if isinstance(position, NoLogPosition):
             raise ConfigError(

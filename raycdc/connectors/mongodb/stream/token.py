@@ -31,7 +31,7 @@ _HIGH_WATERMARK, _EVENT = 0, 128
 class TokenParts:
     """A decoded token. `cluster_time` is as `ordinal_of` gives it.
 
-    `version`, `txn_op_index` and `uuid` (hexadecimal) are None where the token does not have them in a known place.
+    `version`, `txn_op_index` and `uuid` (hexadecimal) are None if the token does not have them in a known place.
     """
 
     cluster_time: int
@@ -48,7 +48,7 @@ def ordinal_of(seconds: int, increment: int) -> int:
 
 
 def seconds_of(cluster_time: int) -> tuple[int, int]:
-    """Inverse of `ordinal_of`."""
+    """Return the inverse of `ordinal_of`."""
     return cluster_time >> 32, cluster_time & 0xFFFF_FFFF
 
 
@@ -91,7 +91,7 @@ def decode_token(data: str | bytes | None) -> TokenParts:
 
 
 def _number(raw: bytes, at: int) -> tuple[int | None, int]:
-    """A whole number that is not negative, and where it ends; None where there is none.
+    """A whole number that is not negative, and where it ends; None if there is none.
 
     Its type says how many bytes it has; their last bit says whether a fraction follows.
     """

@@ -215,7 +215,7 @@ class BinlogDecoder:
         yield from self._walk(data)
 
     def items_of_whole(self, events: WholeEvents) -> Iterator[LogItem]:
-        """`items`, but for the rows that their transaction takes back."""
+        """`items`, except for the rows that their transaction takes back."""
         if not self.cursor.in_transaction:
             self.xa.doubtful.clear()
         if events.doubt:

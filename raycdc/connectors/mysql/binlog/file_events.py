@@ -123,7 +123,7 @@ class FileEvents:
             raise CorruptLogError(_left_open(file))
         cursor.begin_file(file)
         if event[13:17] == bytes(4):
-            # This is a relay log, which goes on with another server's positions.
+            # This is a relay log, which continues with another server's positions.
             state[index.S_EXACT] = 0
         self._ended = bool(state[index.S_EXACT])
         cursor.move_to(pos)

@@ -79,7 +79,7 @@ class AffectedTables:
     dropped_sequences: tuple[TableId, ...] = ()
     #: The statement's first word; ALTER for DROP INDEX, which is one.
     verb: str = field(default="", compare=False)
-    #: Why its names cannot be read, so that it may be about any table that its text mentions; empty where they can.
+    #: Why its names cannot be read, so that it may be about any table that its text mentions; empty if they can.
     unread: str = ""
 
     def __bool__(self) -> bool:

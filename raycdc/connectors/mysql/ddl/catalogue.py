@@ -115,8 +115,9 @@ class DdlCatalogue:
 
 
 def _events_of_unknown(ddl: TableDdl, dialect: DdlDialect) -> list[SchemaChangeEvent] | None:
-    """The schema that a statement gives by itself for a table that no earlier statement created; None where it gives
-    none.
+    """The schema that a statement gives by itself for a table that no earlier statement created.
+
+    None if it gives none.
     """
     match ddl:
         case AlterTable():

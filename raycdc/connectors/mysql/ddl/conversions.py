@@ -141,7 +141,7 @@ def equals_as_before(before: MySqlColumn, after: MySqlColumn) -> bool:
 
 
 def may_lose(before: MySqlColumn, after: MySqlColumn, *, forgiving: bool) -> str:
-    """A text about the changes that a conversion could have made to values of `before` in silence; empty when none.
+    """A text about the changes that a conversion could have made to values of `before` silently; empty when none.
 
     A `forgiving` statement does not complain of values that do not fit; every other one still cuts spaces.
     """

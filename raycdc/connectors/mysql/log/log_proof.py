@@ -82,7 +82,7 @@ def marked(connect: Connect, info: MySqlServerInfo, offset: BinlogOffset) -> Bin
 
 
 def _beginning(connect: Connect, info: MySqlServerInfo, mark: LogMark, at: int) -> tuple[LogMark, int]:
-    """The mark of the file's beginning, and the CRC32 of the event at byte `at`; 0 where none begins there."""
+    """The mark of the file's beginning, and the CRC32 of the event at byte `at`; 0 if none begins there."""
     found: LogMark | None = None
     try:
         for kind, event, checksum_bytes in _events(connect, BinlogOffset(mark.file, at)):

@@ -61,7 +61,7 @@ class PastStart:
 
     @classmethod
     def of(cls, options: MySqlStartupOptions) -> PastStart | None:
-        """The place that the options name; None where the log begins now."""
+        """The place that the options name; None if the log begins now."""
         match options.mode:
             case StartupMode.EARLIEST:
                 return cls(earliest=True)

@@ -110,7 +110,7 @@ _ON = frozenset({"ON", "1"})
 class LoggedTables:
     """A server's answers about its log: which databases it has, and where its rows come from.
 
-    `replication` is what SHOW REPLICA STATUS says, None where this account may not ask.
+    `replication` is what SHOW REPLICA STATUS says, None if this account may not ask.
     """
 
     info: MySqlServerInfo
@@ -130,7 +130,7 @@ class LoggedTables:
         )
 
     def why_not(self, table: TableId, engine: str = "") -> str:
-        """Why rows of the table are not in the log; empty where they are."""
+        """Why rows of the table are not in the log; empty if they are."""
         setting = self._filter_of(table.db)
         if setting:
             return (
@@ -330,7 +330,7 @@ def logs_cascades(info: MySqlServerInfo) -> bool:
 
 
 def has_cascade(connection: Connection[Any], table: TableId) -> bool:
-    """Whether a foreign key changes rows of the table where others change."""
+    """Return True if a foreign key changes rows of the table where others change."""
     # Not REFERENTIAL_CONSTRAINTS: it hides the keys from users who may only SELECT.
     try:
         rows = query_raw(connection, f"SHOW CREATE TABLE {quote_name(table.db, table.table)}")
@@ -342,7 +342,7 @@ def has_cascade(connection: Connection[Any], table: TableId) -> bool:
 
 
 def refusal_of(connection: Connection[Any], info: MySqlServerInfo, table: TableId) -> str:
-    """Why the table cannot be followed; empty where it can."""
+    """Why the table cannot be followed; empty if it can."""
     return f"{table}: {CASCADES}." if not logs_cascades(info) and has_cascade(connection, table) else ""
 
 

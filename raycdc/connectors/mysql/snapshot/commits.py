@@ -159,7 +159,7 @@ def _may_commit(pending: list[_Transaction], listed: dict[str, _Transaction], bu
 def _busy_sessions(connection: Connection[Any]) -> dict[int, int | None]:
     """Sessions that may be inside a commit: a checksum of the statement each executes, by its id.
 
-    Not the command: a session that is killed inside its commit changes that at once, and commits all the same.
+    Not the command: a session that is killed inside its commit changes that at once, and commits nevertheless.
     """
     rows = query(
         connection,

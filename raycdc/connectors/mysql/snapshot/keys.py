@@ -87,7 +87,7 @@ def key_kind(column: MySqlColumn) -> KeyKind | None:
 
 
 def column_named(table: MySqlTable, name: str) -> MySqlColumn:
-    """The column `name` of `table` (case as in the server's names); `ConfigError` when there is none."""
+    """The column `name` of `table` (case as in the server's names). Raises `ConfigError` if there is none."""
     for column in table.columns:
         if column.name.lower() == name.lower():
             return column
@@ -95,7 +95,7 @@ def column_named(table: MySqlTable, name: str) -> MySqlColumn:
 
 
 def order_of(table: MySqlTable, name: str) -> tuple[LogicalType, str, str] | None:
-    """The properties that decide how values of a column compare; None where there is no such column."""
+    """The properties that decide how values of a column compare; None if there is no such column."""
     column = next((column for column in table.columns if column.name == name), None)
     return None if column is None else (column.logical(), column.charset, column.collation)
 
@@ -213,7 +213,7 @@ def bound_to_json(bound: Bound | None) -> StoredBound | None:
 
 
 def bound_from_json(data: StoredBound | None) -> Bound | None:
-    """Inverse of `bound_to_json`."""
+    """Return the inverse of `bound_to_json`."""
     if isinstance(data, list | tuple):
         return tuple(_value_from_json(value) for value in data)
     return None if data is None else _value_from_json(data)

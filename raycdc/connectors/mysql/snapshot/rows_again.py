@@ -81,7 +81,7 @@ def require_rows(
 
 
 def _require_one_condition(where: str) -> None:
-    """`ConfigError` for a text that ends its parentheses, or has comments or several statements."""
+    """Raise `ConfigError` for a text that ends its parentheses, or has comments or several statements."""
     if len(where) > WHERE_MAX:
         raise ConfigError(f"The predicate has {len(where):,} characters, and at most {WHERE_MAX:,} can be taken.")
     depth = 0
@@ -108,7 +108,7 @@ def _require_one_condition(where: str) -> None:
 
 
 def _require_nothing_masked(table: MySqlTable, where: str, masking: Masking) -> None:
-    """`ConfigError` where the predicate names a masked column: its values would be in the state."""
+    """Raise `ConfigError` if the predicate names a masked column: its values would be in the state."""
     words = {word.casefold() for word in re.findall(r"\w+", where)}
     named = [c.name for c in table.columns if c.name.casefold() in words and masking.masks_any(table.id, [c.name])]
     if named:

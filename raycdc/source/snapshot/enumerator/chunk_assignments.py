@@ -100,7 +100,7 @@ class ChunkAssignments:
 
     @property
     def any_out(self) -> bool:
-        """Whether a chunk is in no manifest yet, and not pending."""
+        """Return True if a chunk is in no manifest yet, and not pending."""
         return bool(self._out)
 
     def publish(self, out: AssignedChunk) -> None:

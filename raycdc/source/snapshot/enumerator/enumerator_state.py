@@ -76,7 +76,7 @@ class SealedEnumerator:
 
     @classmethod
     def of(cls, state: EnumeratorState) -> SealedEnumerator:
-        """Inverse of `sealed`. Raises `ProtocolError` for a version that is not known here."""
+        """Return the inverse of `sealed`. Raises `ProtocolError` for a version that is not known here."""
         data = state.to_json()
         if data["version"] not in (STATE_VERSION, BACKFILL_VERSION):
             raise ProtocolError(f"Enumerator state has version {data['version']}, this one knows {BACKFILL_VERSION}")

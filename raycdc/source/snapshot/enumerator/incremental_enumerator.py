@@ -76,7 +76,7 @@ class Restored:
 class IncrementalSnapshotEnumerator:
     """The enumerator of a source of tables; see the module's docstring.
 
-    It goes on from a `restored` state, or starts a new one.
+    It continues from a `restored` state, or starts a new one.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class IncrementalSnapshotEnumerator:
         state = SealedEnumerator() if restored is None else restored.state
         #: As `LogReader` counts parkings and new beginnings, in the last manifest.
         self._changes = 0
-        #: The same of a state that requests or refusals changed, and that no manifest has yet; 0 where there is none.
+        #: The same of a state that requests or refusals changed, and that no manifest has yet; 0 if there is none.
         self._changed = 0
         self._started = state.started
         self._end = RunEndPosition(start.until, high=state.high, on_known=self._go_on)

@@ -80,8 +80,8 @@ def uncut(key: ChunkKey | None) -> PlannerState:
 class PlannedChunks:
     """More chunks of a table: splits, the planner's new state (None: planned to the end), estimated total.
 
-    `rows` are those of the table as the source estimates them, for people; None where it does not say them now.
-    `order` says how the values of the chunk key are ordered, in the source's words; empty where that never changes.
+    `rows` are those of the table as the source estimates them, for people; None if it does not say them now. `order`
+    says how the values of the chunk key are ordered, in the source's words; empty if that never changes.
     """
 
     splits: tuple[SnapshotSplit, ...]

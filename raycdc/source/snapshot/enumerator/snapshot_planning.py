@@ -158,7 +158,7 @@ class TablePlanning:
     incarnation: int = 0
     #: Why the table is not followed, as the stream's state has it.
     parked: Parked | None = None
-    #: The table goes on from an earlier position than the log's.
+    #: The table continues from an earlier position than the log's.
     catching_up: bool = False
     amount: SnapshotAmount = NO_AMOUNT
     #: The table was dropped at the source, and the log's state has it no more; the enumerator's state does not record

@@ -64,7 +64,7 @@ class Turns:
     def next_of(
         self, pending: Sequence[SnapshotSplit], unpublished: Collection[TableId], held: Collection[TableId]
     ) -> SnapshotSplit | None:
-        """The next of `pending` but for tables that are `held` back; None where there is none, or others come first.
+        """The next of `pending` but for tables that are `held` back; None if there is none, or others come first.
 
         `unpublished` are the tables of chunks that are out and not published.
         """

@@ -68,7 +68,7 @@ class ChunkOpenings:
         return [request for request, _ in due]
 
     def next_due_s(self) -> float | None:
-        """The earliest time from which a chunk that waits may be opened; None where none waits for a time."""
+        """The earliest time from which a chunk that waits may be opened; None if none waits for a time."""
         due_s = min((due_s for _, due_s in self._waiting), default=math.inf)
         return due_s if due_s < math.inf else None
 

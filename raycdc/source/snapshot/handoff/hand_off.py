@@ -147,7 +147,7 @@ class BackfillChunks:
         self._emptied.add(table)
 
     def drop(self, table: TableId) -> SnapshotSplit | None:
-        """The chunk is open no more; None where none is."""
+        """The chunk is open no more; None if none is."""
         backfill = self._open.pop(table, None)
         if backfill is None:
             return None
@@ -263,7 +263,7 @@ class HandOff:
         return [] if chunks is None else chunks.drop()
 
     def complete_tables(self) -> list[TableId]:
-        """Tables whose every key is published are live from here on, but for changes that their chunks have."""
+        """Tables whose every key is published are live from here on, except for changes that their chunks have."""
         complete = [table for table, chunks in self._tables.items() if chunks.is_complete]
         for table in complete:
             self.drop_table(table)

@@ -110,7 +110,7 @@ class Removals:
 
     @property
     def keep_chunks_waiting(self) -> bool:
-        """Whether a chunk published now would come before a removal that it follows."""
+        """Return True if a chunk published now would come before a removal that it follows."""
         return self._truncated or (self._movable and self._removed)
 
 
@@ -173,7 +173,7 @@ class TableChunks:
         return bool(self.dropped)
 
     def open(self, split: SnapshotSplit, *, now_s: float, ordinal: int) -> bool:
-        """Hold the chunk's keys from here on: `ordinal`. False where a newer attempt is open."""
+        """Hold the chunk's keys from here on: `ordinal`. False if a newer attempt is open."""
         current = self._open.get(split.split_id)
         if current is not None and current.split.attempt >= split.attempt:
             return current.split.attempt == split.attempt

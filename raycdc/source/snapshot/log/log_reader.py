@@ -1,13 +1,13 @@
 """The log side of an incremental-snapshot reader: passes the log through the hand-off into the open epoch.
 
 Exactly one reader of a job has it. It alone decides the content of an epoch: rows of live keys, published chunks,
-schema changes. Its `state` after a cut is everything needed to go on from there.
+schema changes. Its `state` after a cut is everything needed to continue from there.
 
 It acts on the events of `raycdc.source.snapshot.chunk_events` that are for the log reader.
 
 Its parts, each with a state of its own: `LogCursor` (the log's position), `OpenEpoch` (everything since the last cut),
 `HandOff` (tables whose chunks are read), `ChunkOpenings` (chunks to be opened), `TableChanges` (changes of tables),
-`CatchUp` (tables that go on from an earlier position) and `TableStates` (the state of each table).
+`CatchUp` (tables that continue from an earlier position) and `TableStates` (the state of each table).
 
 Events take effect only between two transactions; inside one they wait. A schema change ends the epoch: `wants_seal`
 turns True and nothing is read until the cut, so the next epoch begins with it. A dropped table stays known until the

@@ -31,7 +31,7 @@ class LogRows:
 
 
 def removes(rows: LogRows) -> bool:
-    """Whether a row left its chunk or gave up its key; updates that do are deletes here."""
+    """Return True if a row left its chunk or gave up its key; updates that do are deletes here."""
     return bool((rows.batch.column("_op").to_numpy(zero_copy_only=False) == RowKind.DELETE).any())
 
 
@@ -43,7 +43,7 @@ def key_values(batch: pa.RecordBatch, key: ChunkKey) -> pa.Array:
 
 
 def take(rows: LogRows, mask: np.ndarray) -> LogRows | None:
-    """Those of the rows that `mask` has; None where it has none."""
+    """Those of the rows that `mask` has; None if it has none."""
     if not mask.any():
         return None
     if mask.all():

@@ -60,7 +60,7 @@ class EpochTables:
         self._changes.setdefault(table, []).extend(changes)
 
     def has_changes(self) -> bool:
-        """Whether a table is still to be announced."""
+        """Return True if a table is still to be announced."""
         return bool(self._table_states.changed.unannounced)
 
     def report(self) -> tuple[dict[str, TableEpoch], dict[str, SchemaDocument]]:

@@ -155,7 +155,7 @@ class StreamState:
         return cls.from_json(state.to_json())
 
     def sealed(self) -> SealedSplit:
-        """Inverse of `of`."""
+        """Return the inverse of `of`."""
         return SealedSplit.from_json(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class StreamState:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StreamState:
-        """Inverse of `to_json`. Raises `ProtocolError` for a version that is not known here."""
+        """Return the inverse of `to_json`. Raises `ProtocolError` for a version that is not known here."""
         if data["version"] not in (STATE_VERSION, AS_OF_VERSION):
             known = f"{STATE_VERSION} and {AS_OF_VERSION}"
             raise ProtocolError(f"Stream split state has version {data['version']}, this reader knows {known}")
@@ -221,6 +221,6 @@ def _gap_before(table: TableId) -> str:
 
 
 def stream_of(manifest: Manifest | None) -> StreamState | None:
-    """The state of the log after the epoch of `manifest`; None where the source has none, or nothing was sealed."""
+    """The state of the log after the epoch of `manifest`; None if the source has none, or nothing was sealed."""
     state = None if manifest is None else manifest.to_splits.get(STREAM_SPLIT_ID)
     return None if state is None else StreamState.of(state)

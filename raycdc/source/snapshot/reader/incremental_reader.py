@@ -38,7 +38,7 @@ class ReaderDialect(Protocol):
 
     @property
     def ring_s(self) -> float:
-        """Seconds of dropped rows to remember as the server cannot say when they become visible; 0 where it can."""
+        """Seconds of dropped rows to remember as the server cannot say when they become visible; 0 if it can."""
 
     @property
     def resnapshots_lost(self) -> bool:
@@ -47,7 +47,7 @@ class ReaderDialect(Protocol):
     def open_log(self, split: StreamSplit) -> LogSource: ...
 
     def open_catch_up(self, split: StreamSplit) -> LogSource:
-        """The log a second time while it is open. `SourceError` where that cannot be."""
+        """The log a second time while it is open. Raises `SourceError` if that cannot be."""
 
     def open_chunks(self) -> ChunkSource: ...
 
@@ -82,7 +82,7 @@ class IncrementalReader(SourceReaderBase):
         self._chunks = ChunksInFlight(dialect.open_chunks, send=context.send, at_once=chunks_at_once)
         self._log_source: LogSource | None = None
         self._log: LogReader | None = None
-        #: The log from an older place on, for tables that are caught up; None where this reader has no log.
+        #: The log from an older place on, for tables that are caught up; None if this reader has no log.
         self._catch_up: CatchUpStream | None = None
         self._fetched_lag_ms: int | None = None
 

@@ -176,7 +176,7 @@ class Backfills:
         return [each.backfill.request.table for each in self._going()]
 
     def next_of(self, table: TableId) -> SnapshotSplit | None:
-        """The next chunk of the table, to be given to a reader; None where none is planned, or all are given out."""
+        """The next chunk of the table, to be given to a reader; None if none is planned, or all are given out."""
         each = next((each for each in self._going() if each.backfill.request.table == table), None)
         if each is None:
             return None

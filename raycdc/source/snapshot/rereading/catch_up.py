@@ -1,4 +1,4 @@
-"""Lets paused tables go on from their position, by a second reader of the log: the catch-up stream.
+"""Lets paused tables continue from their position, by a second reader of the log: the catch-up stream.
 
 Theory of operation. The catch-up stream begins at the position of the paused tables, with their schemas and the
 connector's notes of that position, and delivers only these tables; in the main log they are paused meanwhile. Its units
@@ -20,10 +20,10 @@ restart. This is necessary because the log's reader reads ahead, and has skipped
 | reports that a table has ended | the log probes the name, because it skipped everything about a newer table of that \
 name |
 | fails temporarily, between two transactions | it alone is opened again at its position, and the log goes on |
-| cannot go on | its tables are parked with the reason; the log goes on (`catch_up_stream.py`) |
+| cannot go on | its tables are parked with the reason; the log goes on (`catch_up_stream.py`)
 
-A stream is *settled* if its notes have nothing pending before its position (`ReaderDialect.is_complete`). Until then
-its ordinal may be smaller than that of its position, at which it would be opened again. The notes of the catch-up
+|A stream is *settled* if its notes have nothing pending before its position (`ReaderDialect.is_complete`). Until then \
+its ordinal may be smaller than that of its position, at which it would be opened again. The notes of the catch-up \
 stream concern its tables, and are dropped with it.
 
 At most one unit waits; the stream is not polled until then. A join therefore decides about everything that was read,
@@ -143,7 +143,7 @@ def _numbered(rows: LogRows, shift: int) -> LogRows:
 
 
 class CatchUpFallback(Enum):
-    """The fate of tables that cannot go on from their position."""
+    """The fate of tables that cannot continue from their position."""
 
     #: They can be resumed by command, unless an epoch has a part of a transaction after their position.
     RESUME = (

@@ -8,7 +8,7 @@
 the log itself is lost |
 | had no unit for too long because of that, or is refused by the source | its tables are parked, and can be resumed by \
 command |
-| cannot go on from its position, because the log is purged | its tables are resnapshotted automatically, or parked |
+| cannot continue from its position, because the log is purged | its tables are resnapshotted automatically, or parked |
 | finds its tables captured in another way, or a log that cannot be read | its tables are parked |
 """
 

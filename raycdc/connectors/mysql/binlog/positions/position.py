@@ -135,7 +135,7 @@ class BinlogOffset(JsonObject):
 
     @classmethod
     def of(cls, position: Position) -> BinlogOffset:
-        """Inverse of `sealed`."""
+        """Return the inverse of `sealed`."""
         return cls.from_json(position.to_json())
 
     def sealed(self) -> Position:

@@ -75,7 +75,7 @@ class SchemaMismatchReports:
 
     @property
     def heard(self) -> bool:
-        """Whether a table that does not fit is passed over; else that is an error."""
+        """Return True if a table that does not fit is passed over; else that is an error."""
         return self.listener is not None
 
     def report(self, table: TableId, error: DataError, before: BinlogOffset | None = None) -> None:
@@ -93,7 +93,7 @@ _LABELLED = frozenset({"enum", "set"})
 
 
 def contradiction(table_map: TableMap, table: MySqlTable) -> str | None:
-    """The first thing that the map says otherwise, as the log has it; None where the two agree."""
+    """The first thing that the map says otherwise, as the log has it; None if the two agree."""
     # MariaDB lists no character set for address types, which look like text in a map: the sets cannot be assigned then.
     sets_are_clear = not any(column.shape.base in ADDRESS_TYPES for column in table.columns)
     # The server writes NULL as allowed in each column of the inner table of an outer join (``Field::maybe_null``).

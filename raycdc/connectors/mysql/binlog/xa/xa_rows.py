@@ -291,7 +291,7 @@ def ipc_bytes(batch: pa.RecordBatch) -> bytes:
 
 
 def batch_of(data: bytes) -> pa.RecordBatch:
-    """Inverse of `ipc_bytes`."""
+    """Return the inverse of `ipc_bytes`."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_next_batch().replace_schema_metadata(reader.schema.metadata)
 

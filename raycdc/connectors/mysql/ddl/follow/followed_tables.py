@@ -133,7 +133,7 @@ DROPPED_MAX = 4096
 
 
 class DroppedTables:
-    """By name the fingerprint of the schema when it was dropped; empty where a new one begins again in any case."""
+    """By name the fingerprint of the schema when it was dropped; empty if a new one begins again in any case."""
 
     def __init__(self, dropped: Mapping[TableId, str]) -> None:
         self._dropped = dict(dropped)

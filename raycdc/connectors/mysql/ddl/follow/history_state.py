@@ -73,7 +73,7 @@ class TemporaryTables:
         return table in self._sessions.get(thread, ())
 
     def follow(self, item: DdlItem, affected: AffectedTables) -> bool:
-        """Whether a statement is about temporary tables, and about nothing else; then that is noted."""
+        """Return True if a statement is about temporary tables, and about nothing else; then that is noted."""
         thread, file = item.thread, item.position.file
         if affected.made_temporary or affected.dropped_temporary:
             self.create(thread, affected.made_temporary, file=file)
@@ -89,7 +89,7 @@ class TemporaryTables:
         return True
 
     def renames(self, item: DdlItem, ddl: RenameTable) -> bool:
-        """Whether a RENAME TABLE of MariaDB is of a temporary table; then that is noted."""
+        """Return True if a RENAME TABLE of MariaDB is of a temporary table; then that is noted."""
         if not self.shadows(item.thread, ddl.table):
             return False
         self.rename(item.thread, ddl.table, ddl.new_table, file=item.position.file)
@@ -110,7 +110,7 @@ class TemporaryTables:
         return "its session may have made a temporary table of that name before this log was read"
 
     def may_mean(self, item: DdlItem, table: TableId) -> bool:
-        """Whether a table that a statement takes columns from is, or may be, a temporary one."""
+        """Return True if a table that a statement takes columns from is, or may be, a temporary one."""
         return self.shadows(item.thread, table) or (item.thread_specific and not self._knows(item.thread))
 
     def create(self, thread: LoggedThread, tables: Iterable[TableId], *, file: str) -> None:
@@ -189,7 +189,7 @@ class HistoryState:
     temporary: TemporaryNames = field(default_factory=TemporaryNames)
 
     def to_json(self) -> Mapping[str, Json]:
-        """Facts that say nothing are left out, but for those of tools."""
+        """Facts that say nothing are left out, except for those of tools."""
         stored: dict[str, Json] = {
             "shadows": {str(name): shadow.to_json() for name, shadow in self.shadows.items()},
             "away": sorted(map(str, self.away)),

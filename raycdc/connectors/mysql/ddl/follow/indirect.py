@@ -60,7 +60,7 @@ class SqlText:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A trigger (under its table's name), view or routine; `text` is empty where the account may not see it."""
+    """A trigger (under its table's name), view or routine; `text` is empty if the account may not see it."""
 
     kind: str
     db: str
@@ -119,7 +119,7 @@ def _qualified(tokens: Sequence[Token], at: int) -> tuple[str, int]:
 
 
 def is_change_of_rows(statement: str) -> bool:
-    """Whether a statement of the log changes rows, which should be there as rows."""
+    """Return True if a statement of the log changes rows, which should be there as rows."""
     return _CHANGES_ROWS.match(statement) is not None
 
 

@@ -57,7 +57,7 @@ class ToolTables:
         self._absent = set(absent)
 
     def __contains__(self, table: object) -> bool:
-        """Whether a tool made the table for a captured one."""
+        """Return True if a tool made the table for a captured one."""
         assert isinstance(table, TableId)
         return self.shadows.get(table) is not None or role_of(table, self._tables) is not None
 

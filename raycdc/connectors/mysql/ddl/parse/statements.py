@@ -71,7 +71,7 @@ class Spelled(Enum):
 class ColumnDefinition:
     """A column as written.
 
-    `charset` and `collation` are empty where the table's apply; `binary_collation` asks for the set's binary one.
+    `charset` and `collation` are empty if the table's apply; `binary_collation` asks for the set's binary one.
     `default` is the constant default as text, `spelled` how it is written; `computed` says what existing rows get where
     that is no constant (an expression, a counter), else empty. `period` is ``START`` or ``END`` of a system-versioned
     table's ROW START and ROW END.

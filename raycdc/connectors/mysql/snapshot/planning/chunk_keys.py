@@ -31,7 +31,7 @@ class KeyColumns:
 
     @classmethod
     def named(cls, table: MySqlTable, key: ChunkKey) -> KeyColumns:
-        """The columns `key` names; `ConfigError` when there is none of that name."""
+        """The columns `key` names. Raises `ConfigError` if there is none of that name."""
         return cls(tuple(keys.column_named(table, name) for name in key_names(key)))
 
     @property
@@ -258,7 +258,7 @@ def can_stand_alone(column: MySqlColumn) -> bool:
 def usable_key(
     connection: Connection[Any], table: MySqlTable, key: KeyColumns | None, *, named: bool
 ) -> KeyColumns | None:
-    """`key`, or None where its order cannot be followed; `ConfigError` when the user `named` it."""
+    """`key`, or None if its order cannot be followed. Raises `ConfigError` if the user `named` it."""
     if key is None or not key.alone or can_be_ordered(connection, key.columns[0]):
         return key
     if named:

@@ -76,7 +76,7 @@ def split_of(chunk: ChunkRange, table: TableId, index: int, masking: Masking) ->
 
 
 def range_of(split: SnapshotSplit, masking: Masking) -> ChunkRange:
-    """Inverse of `split_of`."""
+    """Return the inverse of `split_of`."""
     lower, upper = (keys.bound_from_json(masking.open_json(bound)) for bound in (split.lower, split.upper))
     return ChunkRange(lower, upper, split.includes_null and not split.only_null, split.only_null, split.key)
 

@@ -268,7 +268,7 @@ def _next_key(connection: Connection[Any], key: IndexedKey, bound: KeyValue, las
 
 
 def end_key(connection: Connection[Any], source: str, key: KeyColumns, order: Literal["ASC", "DESC"]) -> Bound | None:
-    """The least (ASC) or the greatest key in the table `source`; None where no row has one."""
+    """The least (ASC) or the greatest key in the table `source`; None if no row has one."""
     rows = query(
         connection,
         f"SELECT {key.select_list()} FROM {source} WHERE {key.range_condition(None, None)} "
@@ -285,7 +285,7 @@ def has_more_than(connection: Connection[Any], source: str, key: KeyColumns, *, 
 def bound_behind(connection: Connection[Any], key: IndexedKey, lower: Bound, last: Bound, *, rows: int) -> Bound | None:
     """The key at which a chunk of `rows` rows ends that begins at `lower`; more where a single key value has more.
 
-    None where fewer rows are left up to `last`.
+    None if fewer rows are left up to `last`.
     """
     columns = key.columns
     inside, after = columns.range_condition(lower, last), columns.after(lower)

@@ -65,7 +65,7 @@ class _Options:
         return ["run", str(CONFIG), *(["--local"] if self.local else [])]
 
     def followed_words(self) -> list[str]:
-        """The arguments of the run that people watch, which has a web UI."""
+        """Return the arguments of the run on the screen, with `--ui` if the web page is wanted."""
         return [*self.run_words(), *(["--ui"] if self.ui else [])]
 
 
@@ -211,7 +211,7 @@ def _engine_rows() -> str:
 
 
 def _follow(trial: SandboxSourceServer, options: _Options) -> ExitCode:
-    """Run the pipeline until it has committed all that customers did; DONE, or what to exit with."""
+    """Run the pipeline until it has committed all of the customers' changes; return the exit code."""
     with _pipeline(options) as pipeline:
         progress = _Progress(pipeline)
         with _buying(trial):

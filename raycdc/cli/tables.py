@@ -230,9 +230,7 @@ def _why_read_once(config: Path) -> str:
 
 
 def _why_not_by_key(config: Path, table: TableId, tables: Iterable[TableId], record: CommitRecord | None) -> str:
-    """Why rows of the table cannot be put over those of its target; without a configuration, as far as the state says
-    it.
-    """
+    """Return why rows of the table cannot replace those of its target; without a configuration, from the state only."""
     if not config.is_file():
         return RowsByKey().why_not(table, tables, record)
     from raycdc.config import load_config

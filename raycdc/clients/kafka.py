@@ -48,8 +48,10 @@ _HEARS_EVERY_S = 1.0
 
 
 class Admin(AdminClient):
-    """A client for questions, which keeps what librdkafka tells of brokers that it could not talk to. It tells that to
-    whoever polls the client, which is `hear`: without it a client that lasts keeps the password that it had first.
+    """A client for queries, which remembers librdkafka's errors about unreachable brokers.
+
+    librdkafka reports them only when the client is polled, which `hear` does: without it a long-lived client would keep
+    its first password.
     """
 
     def __init__(self, properties: Properties, *, section: str) -> None:

@@ -33,7 +33,7 @@ Address = tuple[str, int | None]
 
 
 def spaced() -> list[monitoring._EventListener]:
-    """For a client's ``event_listeners``."""
+    """Return the listeners for a client's ``event_listeners``."""
     return [_Heartbeats(), _Connections()]
 
 

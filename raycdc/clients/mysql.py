@@ -416,7 +416,7 @@ _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
 def _prepare_session(connection: Connection[Any]) -> None:
-    """Nothing is asked before whatever might end or refuse a question is set."""
+    """Send the settings of the session before any query."""
     mine = "MariaDB" if "mariadb" in str(connection.get_server_info()).lower() else "MySQL"
     first = [setting for setting in SESSION_SETTINGS if setting.of in ("both", mine)]
     later = [setting for setting in SESSION_SETTINGS if setting.of == "some"]
@@ -437,7 +437,7 @@ def _prepare_session(connection: Connection[Any]) -> None:
 
 
 def _set(settings: Iterable[SessionSetting]) -> str:
-    """One statement, because whoever connects waits for the answer to each."""
+    """Return one statement, because connecting waits for the answer to each."""
     return "SET " + ", ".join(f"SESSION {setting.name} = {setting.value}" for setting in settings)
 
 

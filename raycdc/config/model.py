@@ -124,7 +124,7 @@ class PipelineConfig:
 
     @property
     def mode(self) -> Mode:
-        """When a run ends: as ``pipeline.mode`` says, or after the snapshot of a source that has nothing else."""
+        """Return when a run ends: by ``pipeline.mode``, or after the snapshot of a bounded source."""
         return Mode.SNAPSHOT if self.source.bounded else self.pipeline.mode
 
     @property

@@ -198,7 +198,7 @@ class ActivityTracker:
         return tuple(found)
 
     def moved_last_s(self) -> float:
-        """When something of it began, moved or ended last, by the clock of its threads; 0 before the first."""
+        """Return when a work last began, moved or ended, by the clock of its threads; 0 before the first."""
         running = self._list()
         if running:
             self._surroundings(self._threads.now_s())

@@ -172,7 +172,7 @@ def _one_optimization() -> Iterator[None]:
         library._finalized = True
 
     def no_environment(_codegen: Any, _name: str, _environment: Any) -> None:
-        """Without machine code there is nothing to write a function's environment into."""
+        """Do nothing: without machine code there is no place for a function's environment."""
 
     set_environment = JITCPUCodegen.set_env
     JITCodeLibrary._optimize_final_module = optimize_adapter

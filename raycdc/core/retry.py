@@ -88,7 +88,7 @@ class Outage:
     kind: type[RaycdcError]
 
     def message(self, policy: RetryPolicy = POLICY) -> str:
-        """For people, when the waiting begins."""
+        """Return the message for people when the waiting begins."""
         return f"{self._sentence}. It is tried again for {policy.retry_s / 60:.0f} minutes; {self.advice}."
 
     def error(self) -> RaycdcError:

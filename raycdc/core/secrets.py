@@ -169,8 +169,9 @@ class _Calls:
         self._under_way: dict[str, tuple[float, Future[object]]] = {}
 
     def made(self, words: str, call: Callable[[], object]) -> Future[object]:
-        """The call that was made, which has returned or raised. ValueError where it takes longer than
-        `ANSWER_TIMEOUT_S`.
+        """Make the call and return its finished future.
+
+        Raises ValueError if the call takes longer than `ANSWER_TIMEOUT_S`.
         """
         answer = self._begin(words, call)
         if not wait([answer], ANSWER_TIMEOUT_S).done:

@@ -38,7 +38,7 @@ class Threads:
         return event.wait(timeout_s)
 
     def pool(self, count: int, name: str) -> Executor:
-        """As many threads, which end with the block."""
+        """Return a pool with this many threads, which end with the block."""
         return ThreadPoolExecutor(count, thread_name_prefix=f"raycdc-{name}")
 
     def start(self, call: Callable[[], None], name: str) -> Joinable:

@@ -64,13 +64,13 @@ class RaycdcReader(DataSourceReader):
     """See the module's docstring. Pickled into tasks for `read`."""
 
     def __init__(self, options: ReadOptions, types: dict[str, str], expected: TableSchema | None) -> None:
-        """As `RaycdcStreamReader`."""
+        """Take the arguments of `RaycdcStreamReader`."""
         self._options = options
         self._types = types
         self._schema = expected
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Read the source to its end; the tasks for what was read."""
+        """Read the source to its end; return the tasks that read the resulting rows."""
         folder = new_folder()
         store, manifests = self._captured(folder)
         table = self._options.table
@@ -222,7 +222,7 @@ def _planner() -> int:
 
 
 def _started(pid: int) -> str:
-    """When the process began, in the kernel's words; empty when it is gone."""
+    """Return when the process began, in the kernel's format; empty if it is gone."""
     fields = _stat(pid)
     return "" if fields is None else fields[20]
 

@@ -126,7 +126,7 @@ class ReadOptions:
         return f"{options.get('state') or 'state/' + str(options.get('name', ''))}.spark/{file_name(str(self.table))}"
 
     def _narrowed(self, source: TomlTable, listed: str) -> TomlTable:
-        """The source's section with this table alone, and without what is about others."""
+        """Return the source's section for this table only, without keys about others."""
         name = str(self.table)
         narrowed = {**self._of_table(source, _BY_TABLE), listed: [plain_name(self.table)]}
         snapshot = source.get("snapshot")

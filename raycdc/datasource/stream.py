@@ -96,7 +96,10 @@ class RaycdcStreamReader(DataSourceStreamReader):
     # -- Spark's calls, in the query's process ------------------------------------------------------------------------
 
     def initialOffset(self) -> OffsetJson:  # noqa: N802 - Spark's name
-        """Before everything; asked by a query without a checkpoint. Raises `StateError` if earlier rows are gone."""
+        """Return the offset before all epochs, for a query without a checkpoint.
+
+        Raises `StateError` if earlier rows are gone.
+        """
         ledger = self._open()
         if ledger.acknowledged:
             raise StateError(
@@ -148,7 +151,7 @@ class RaycdcStreamReader(DataSourceStreamReader):
             ledger.acknowledge(epoch)
 
     def stop(self) -> None:
-        """End the source side; what was sealed stays for the next query."""
+        """End the source side; sealed epochs remain for the next query."""
         if self._stack is not None:
             self._stack.close()
             self._stack = self._ledger = None
@@ -186,7 +189,10 @@ class RaycdcStreamReader(DataSourceStreamReader):
         return self._ledger
 
     def _offset(self, store: CheckpointStore, epoch: int) -> StreamOffset:
-        """The same text for the same epoch as long as Spark may compare it: an offset's text is what it is."""
+        """Return the offset of an epoch.
+
+        Always the same text while Spark may compare it, because the text identifies it.
+        """
         sealed = epoch in store.sealed_epochs(epoch - 1)
         watermark_ms = store.manifest(epoch).watermark_ms if sealed else None
         return StreamOffset(epoch, store.checkpoint, watermark_ms)

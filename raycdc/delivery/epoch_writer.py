@@ -353,7 +353,7 @@ class EpochWriter:
         return refused
 
     def taking_part(self, prepared: PreparedEpoch, commits: Sequence[TableCommit]) -> list[TableCommit]:
-        """Those of `commits` whose targets still do: one may have refused the epoch before, or this one, meanwhile."""
+        """Return those of `commits` whose targets were not parked meanwhile."""
         part = self._parked.taking_part(prepared.manifest, self._planner.targets(prepared.manifest))
         return [work for work in commits if work.target in part]
 

@@ -152,7 +152,7 @@ class CommandQueue:
     def sorted_out(
         self, commands: Sequence[TableCommand], rules: CommandRules
     ) -> tuple[list[TableCommand], list[TableCommand]]:
-        """Those of `commands` that `take` would refuse now, and the others; none before the first epoch."""
+        """Return those of `commands` that `take` would refuse now, and the others; none before the first epoch."""
         manifest = self._store.last_manifest()
         if manifest is None:
             return [], []

@@ -219,7 +219,7 @@ class ResolvedRun:
 
     @cached_property
     def full_by(self) -> FullBy:
-        """Where a full changelog's old values come from; fixed from the first epoch on.
+        """Return the source of a full changelog's old values, which is fixed from the first epoch on.
 
         Raises `ConfigError` if rows were already written with another ``source.changelog``.
         """

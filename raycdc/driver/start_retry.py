@@ -40,7 +40,7 @@ class StartRetry:
         return self._retrier(act, self._outage) if self._waits else act()
 
     def warning(self, text: str) -> None:
-        """For `act` to warn by."""
+        """Report a warning of `act`, once."""
         if text not in self._reported:
             self._reported.add(text)
             self._notify(text)

@@ -116,7 +116,7 @@ class Start:
 
     @cached_property
     def no_merging(self) -> str:
-        """Why several tables cannot be merged into one target whose rows are updated.
+        """Return why several tables cannot be merged into one target whose rows are updated.
 
         Empty if they can, and for targets that have every change.
         """
@@ -400,7 +400,7 @@ def _traces(start: Start) -> Iterator[CheckResult]:
 
 
 def _no_certificates(ca: str | None) -> str:
-    """Why a file has no certificate authorities; empty if it has, or none is named."""
+    """Return why a file has no certificate authorities; empty if it has, or none is named."""
     try:
         if ca is not None:
             ssl.create_default_context(cafile=ca)

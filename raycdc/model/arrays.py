@@ -18,7 +18,7 @@ _DAY_US = 86_400_000_000
 
 
 def failing(array: pa.Array, turn: Callable[[pa.Array], Any]) -> Any:
-    """Of each value whether `turn` raises on it: halved until they are found, so good ones cost one call together."""
+    """Return for each value whether `turn` raises on it; found by halving, so good values cost one call together."""
     bad = np.zeros(len(array), np.bool_)
     waiting = [(0, len(array))]
     while waiting:

@@ -42,7 +42,7 @@ class EngineRows:
         return EngineRows(_sum(self.read, other.read), _sum(self.written, other.written))
 
     def __str__(self) -> str:
-        """For people; empty if there are none."""
+        """Return a text for people; empty if there are no rows."""
         parts = []
         for verb, rows, names in (("read", self.read, _READERS), ("written", self.written, _WRITERS)):
             if counts := [f"{rows[engine]:,} by {name}" for engine, name in names.items() if rows.get(engine)]:

@@ -114,7 +114,7 @@ class ReaderHandle(Protocol):
         """The node that it is on, as `Launcher.nodes` calls it; empty while it waits."""
 
     def ended(self) -> ProcessEnd | None:
-        """Why it ended, or None while it runs."""
+        """Return why it ended, or None while it runs."""
 
     def kill(self) -> None:
         """End it at once; harmless when it has ended."""

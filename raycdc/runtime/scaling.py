@@ -171,7 +171,7 @@ class Scaled:
 
     @classmethod
     def of(cls, decision: Decision, seen: Observation) -> Scaled:
-        """As the observation shows it."""
+        """Return the event of a decision and its observation."""
         labels = {node.name: node.label or node.name for node in seen.nodes}
         nodes = Counter(labels.get(reader.node, reader.node) for reader in seen.readers if reader.has_process)
         waiting = sum(not reader.has_process for reader in seen.readers)

@@ -162,7 +162,7 @@ class ListenerNotifications:
         self._outages = 0
 
     def processes(self, coordinator: CoordinatorHandle, status: JobStatus | None) -> None:
-        """These run now."""
+        """Set the processes that run now."""
         readers = tuple(reader.pid for reader in status.readers if reader.pid) if status else ()
         pids = (coordinator.pid, readers)
         if pids != self._pids:

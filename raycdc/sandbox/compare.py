@@ -123,7 +123,7 @@ class TableDifference:
 
     @property
     def equal(self) -> bool:
-        """Same columns, same rows, each as often."""
+        """Return True if both have the same columns and the same rows, each equally often."""
         return not self.problems
 
 
@@ -281,7 +281,7 @@ def final_rows(rows: Iterable[Row], key: Sequence[str], schema: pa.Schema) -> pa
 def _advance(
     present: dict[tuple[Any, ...], dict[str, Any]], row: Row, key: Sequence[str], defaults: Mapping[str, Any]
 ) -> str | None:
-    """Apply one row to `present`; returns what was wrong with it."""
+    """Apply one row to `present`; return the problem with it."""
     identity = tuple(row[name] for name in key)
     values = {name: value for name, value in row.items() if name not in META_COLUMNS}
     there = present.get(identity)

@@ -90,8 +90,9 @@ class BadRecords:
         return self.location or self.folder
 
     def of_kind(self, kind: str) -> BadRecords:
-        """For segments of a kind: rows of a snapshot's chunks are all inserts, which sinks append; none may become a
-        deletion. Rows of a backfill are inserts of keys that may be there.
+        """Return the rules for segments of a kind: a snapshot's chunks have only inserts, which sinks append.
+
+        None of these may become a deletion. Rows of a backfill are inserts of keys that may already exist.
         """
         if kind == "backfill":
             return replace(self, partial=True)

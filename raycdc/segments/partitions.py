@@ -31,7 +31,10 @@ def partitions_for(volume_bytes: int, *, worth_bytes: int = 0, most: int = PARTI
 
 
 def partition_numbers(batch: pa.RecordBatch, key: Sequence[str], count: int) -> np.ndarray:
-    """For each row the partition of its key, uint8 below `count` (at most 256). Equal keys have equal numbers."""
+    """Return for each row the partition of its key, uint8 below `count` (at most 256).
+
+    Equal keys have equal numbers.
+    """
     numbers: np.ndarray = (key_hashes(batch, key) % np.uint64(count)).astype(np.uint8)
     return numbers
 

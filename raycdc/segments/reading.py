@@ -112,7 +112,10 @@ def symbols_of(ops: pa.Array) -> pa.Array:
 
 @cache
 def _symbols() -> pa.StringArray:
-    """Not at import: pyarrow would look for pandas before `raycdc.core.startup_tuning` can tell it to do without."""
+    """Return the symbols.
+
+    Not a constant, because pyarrow would import pandas before `raycdc.core.startup_tuning` prevents it.
+    """
     return pa.array(SYMBOLS, pa.string())
 
 

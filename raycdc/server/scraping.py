@@ -210,7 +210,7 @@ class MetricsSource:
 
     @classmethod
     def by(cls, documents: StatusDocuments) -> MetricsSource:
-        """As the status of a run has it."""
+        """Return the source of the figures from the documents of a run's status."""
         keeper = documents.keeper
         return cls(keeper.status.run.pipeline, documents.status, lambda: keeper.status.step, keeper.silent_s)
 

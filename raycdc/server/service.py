@@ -94,7 +94,7 @@ if TYPE_CHECKING:
 
 
 def _position_text(source: str, parked: Parked) -> str:
-    """Where a table was parked, in its source's words; empty if it has none."""
+    """Return where a table was parked, in its source's notation; empty if it is unknown."""
     plugin = load_plugin(PluginGroup.SOURCES, source)
     return str(plugin.position_text()(parked.position)) if plugin.positions else ""
 

@@ -40,7 +40,7 @@ def of_memory(code: int | None) -> bool:
 
 
 def words(code: int | None) -> str:
-    """For people, of a JVM that ended with that exit code."""
+    """Return the message about a JVM that ended with that exit code."""
     return f"{LOST} {MEMORY}" if of_memory(code) else LOST
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 
 def reasons(rows: int, bad: Iterable[tuple[pa.Array, str]]) -> pa.Array:
-    """For each row the text of the first of the masks that is true for it, or null."""
+    """Return for each row the text of the first mask that is true for it, or null."""
     texts = pa.nulls(rows, pa.string())
     for mask, text in bad:
         is_first = pc.and_(pc.is_null(texts), pc.fill_null(mask, fill_value=False))
@@ -21,8 +21,9 @@ def reasons(rows: int, bad: Iterable[tuple[pa.Array, str]]) -> pa.Array:
 
 
 def halved(rows: pa.RecordBatch, refusal: Callable[[pa.RecordBatch], str]) -> pa.Array:
-    """For each row the text with which `refusal` refuses it, or null; good ones, which it passes with an empty text,
-    cost one call together.
+    """Return for each row the text with which `refusal` refuses it, or null.
+
+    Good rows, for which it returns an empty text, cost one call together.
     """
     waiting, found = [(0, rows.num_rows)], {}
     while waiting:

@@ -94,7 +94,7 @@ class PartitionTrial(Protocol):
     """How a source lets its partitions be read. Can be pickled: it holds no connection."""
 
     def partitions(self) -> Sequence[TrialPartition]:
-        """All that there are, in the order of their names. Asks the source, and blocks; raises `SourceError`."""
+        """Return all partitions, in the order of their names. Queries the source, blocks, and raises `SourceError`."""
         ...
 
     def reader(self) -> TrialReader:

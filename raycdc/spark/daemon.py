@@ -10,7 +10,7 @@ import zipimport
 
 
 def _keep(_importer: zipimport.zipimporter) -> None:
-    """In place of `zipimporter.invalidate_caches`."""
+    """Replace `zipimporter.invalidate_caches` and do nothing."""
 
 
 def main() -> None:

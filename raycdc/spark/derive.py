@@ -192,7 +192,7 @@ class Deriver(MadeSegments):
         return [FilteredSegment(Segment.from_json(one) if one else None, bad, why) for one, bad, why in made]
 
     def _one_by_one(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[FilteredSegment]:
-        """As `_here`, with the rows of one segment in memory at a time."""
+        """Process the segments like `_here`, with the rows of one segment in memory at a time."""
         return [made for segment in segments for made in self._here([segment], task, spark)]
 
     def _here(self, segments: Sequence[Segment], task: _Task, spark: Any) -> list[FilteredSegment]:

@@ -93,7 +93,7 @@ class SparkTaskRunner:
         self._run([[b""]] * int(self._context.defaultParallelism))
 
     def _answers(self, tasks: Sequence[StageTask[Any]]) -> list[TaskResult]:
-        """In the order of the tasks."""
+        """Return the results in the order of the tasks."""
         groups = group_tasks([task.input_bytes for task in tasks], parallelism=int(self._context.defaultParallelism))
         found = self._run([[pickle.dumps(tasks[number]) for number in group] for group in groups])
         numbers = [number for group in groups for number in group]

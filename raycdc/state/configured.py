@@ -215,7 +215,7 @@ def _raw(options: BaseModel, key: str) -> Any:
 
 
 def _value(options: BaseModel, key: str) -> Any:
-    """As TOML would have it."""
+    """Return the value as in TOML."""
     dumped: Any = options.model_dump(mode="json", by_alias=True)
     for part in key.split("."):
         dumped = None if dumped is None else dumped[part]

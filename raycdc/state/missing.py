@@ -52,7 +52,7 @@ class MissingRows:
         self.rows = []
 
     def state(self) -> MissingState:
-        """As the stream's state has them."""
+        """Return the missing rows for the stream's state."""
         return MissingState(self._count + len(self.rows), tuple(self.rows))
 
 
@@ -62,7 +62,7 @@ def _missing_in(split: SealedSplit | None) -> MissingState:
 
 
 def missing_rows(manifest: Manifest) -> list[MissingRow]:
-    """Those of one epoch."""
+    """Return the missing rows of one epoch."""
     rows: list[MissingRow] = []
     for name, state in manifest.to_splits.items():
         begin = manifest.from_splits.get(name)

@@ -38,7 +38,7 @@ class Opaque:
         return cls(data)
 
     def to_json(self) -> Any:
-        """For the author's codec, for links and for stores."""
+        """Return the document for the author's codec, for links and for stores."""
         return self._json
 
 

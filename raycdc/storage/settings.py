@@ -67,7 +67,7 @@ class StorageSettings:
         return any(isinstance(key, Renewed) for key in keys)
 
     def now(self) -> StorageSettings:
-        """With the keys as their references give them now. May block (`raycdc.core.secrets.ANSWER_TIMEOUT_S`)."""
+        """Return the settings with the present keys. May block (`raycdc.core.secrets.ANSWER_TIMEOUT_S`)."""
         if not self.changes:
             return self
         return replace(

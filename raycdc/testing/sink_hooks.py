@@ -45,7 +45,7 @@ class SinkHooks(ABC):
         return sink
 
     def storage(self, folder: Path) -> StorageSettings:
-        """How object stores are reached, for a sink that takes their URLs."""
+        """Return the settings of object stores, for a sink that takes their URLs."""
         return LIKE_ANYBODY
 
     @abstractmethod
@@ -56,11 +56,11 @@ class SinkHooks(ABC):
 
     @abstractmethod
     def lose(self, folder: Path, target: TableId) -> None:
-        """Remove `target`, as somebody else might."""
+        """Remove `target`, as another user might."""
 
     @abstractmethod
     def occupy(self, folder: Path, target: TableId) -> None:
-        """Put something of somebody else's at `target`, with at least one row."""
+        """Put something of another user at `target`, with at least one row."""
 
     def changes(self, table: ScriptedTable) -> list[Change]:
         """The changes of `table`, in order, as a changelog of this sink tells them: a kind of row, and the row."""

@@ -16,7 +16,7 @@ from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 from raycdc.testing.epochs import EpochScript, ScriptedTable
 
-#: A quantity of which no story has more, except for the rows that an altered target cannot hold.
+#: A value that is greater than any in the stories, except for rows that an altered target cannot hold.
 LARGE = 100_000
 
 

@@ -14,7 +14,7 @@ from raycdc.model.batch import SYMBOLS, RowKind
 KIND = "_op"
 ORDER = "_seq"
 
-#: After these a key has a row.
+#: Kinds of changes after which the key has a row.
 _THERE = (SYMBOLS[RowKind.INSERT], SYMBOLS[RowKind.UPDATE_AFTER])
 #: The kind of a row without a key, which says that the table was emptied.
 EMPTIED = SYMBOLS[RowKind.TRUNCATE]

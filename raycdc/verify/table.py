@@ -30,9 +30,9 @@ from raycdc.verify.targets.api import NotComparedError, RowFilter, TargetTable
 
 Result = TypeVar("Result")
 
-#: A key that differs is looked at so often while it keeps changing.
+#: The number of rounds in which a differing key is compared again while it keeps changing.
 ROUNDS_MAX = 6
-#: Times that a table is begun again because it was itself changed while it was read.
+#: The number of attempts for a table whose columns change while it is read.
 ATTEMPTS_MAX = 3
 #: Columns of the target alone among which values are looked for that another one lacks.
 EXAMPLES_MAX = 8

@@ -163,7 +163,7 @@ class _Watched:
         return bool(self._seen.rows)
 
     def note(self, text: str) -> None:
-        """Something for people to know beside the figures."""
+        """Add a note for people to the figures."""
         self._seen.notes.append(text)
 
     def close(self) -> None:
@@ -192,7 +192,10 @@ class _Watched:
         )
 
     def _readers_cpu_s(self) -> float:
-        """Of their processes; without Ray that is one, which did other work before."""
+        """Return the CPU seconds of the readers' processes.
+
+        Without Ray that is one process, which also did other work.
+        """
         of_process: dict[int, float] = {}
         for (_, pid), seconds in self._seen.readers.items():
             of_process[pid] = max(of_process.get(pid, 0.0), seconds.get("process_cpu", 0.0))
@@ -223,7 +226,7 @@ class Setting:
 
     @classmethod
     def parse(cls, text: str) -> Setting:
-        """Raise `ConfigError` for what is no such text."""
+        """Parse the text. Raises `ConfigError` for an invalid one."""
         key, equals, value = text.partition("=")
         if not equals or "." not in key.strip(". "):
             raise ConfigError(f'--try "{text}" is no KEY=VALUE with a section in the key, such as readers.max=4.')

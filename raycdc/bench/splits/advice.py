@@ -17,7 +17,7 @@ CHUNKS_EACH = 4
 
 
 def advice_for(results: Sequence[StrategyResult], readers: int) -> Advice | None:
-    """For `readers` readers; None if nothing was measured."""
+    """Return the advice for `readers` readers; None if nothing was measured."""
     measured = [result for result in results if result.runs]
     if not measured:
         return None
@@ -92,7 +92,7 @@ def _reasons(chosen: StrategyResult, measured: Sequence[StrategyResult], readers
 
 
 def _against(other: StrategyResult, chosen: StrategyResult, readers: int) -> str:
-    """Why `other` was not chosen."""
+    """Return why `other` was not chosen."""
     assert other.planning is not None
     seconds, ratio = other.whole_s(readers), other.whole_s(readers) / max(chosen.whole_s(readers), 1e-9)
     least = "at least " if other.cut_off else ""

@@ -44,7 +44,7 @@ def list_schedule(times_s: Sequence[float], readers: int) -> ReadSchedule:
 
 
 def spread(count: int, wanted: int) -> list[int]:
-    """At most `wanted` of `count` numbers from 0, evenly spread, with the first and the last one."""
+    """Return at most `wanted` of `count` numbers from 0, evenly spread, with the first and the last one."""
     if wanted >= count:
         return list(range(count))
     if wanted <= 1:

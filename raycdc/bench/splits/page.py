@@ -141,7 +141,7 @@ def _marked(result: StrategyResult, best: str) -> str:
 
 
 def _figures(result: StrategyResult, readers: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """By their names."""
+    """Yield the figures with their names."""
     planning, rows, sizes = result.planning, result.rows(), result.sizes()
     assert planning is not None
     least = "≥ " if result.cut_off else ""
@@ -284,7 +284,7 @@ def _axes(number: int, across: int = 0) -> dict[str, str]:
 
 
 def colour(number: int) -> str:
-    """Of the strategy with this number."""
+    """Return the color of the strategy with this number."""
     return _COLOURS[number % len(_COLOURS)]
 
 

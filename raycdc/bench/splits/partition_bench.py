@@ -114,7 +114,10 @@ class PartitionBench:
     def __init__(
         self, trial: PartitionTrial, where: str, terms: PartitionBenchRequest, watch: Callable[[str, float], None]
     ) -> None:
-        """`where` names the source for people; `watch` is told what is done, and which part of all is."""
+        """Prepare the bench.
+
+        `where` names the source for people; `watch` is called with each step and the finished share.
+        """
         self._trial = trial
         self._where = where
         self._terms = terms

@@ -158,7 +158,7 @@ class ReaderProcesses:
         return [answers[reader] for reader in range(len(self._links))], *self._end()
 
     def _end(self) -> tuple[float, int]:
-        """They have nothing more to do: their CPU seconds for it, and the memory of the largest."""
+        """End the readers; return their CPU seconds for the work, and the memory of the largest."""
         for link in self._links:
             link.send(None)
         ended = [self._answer(link, _Ended) for link in self._links]
@@ -181,7 +181,7 @@ class ReaderProcesses:
         return True
 
     def _answers(self, busy: list[bool]) -> Iterator[tuple[int, _Done]]:
-        """Of the readers that are `busy`, as they come; the caller says who is busy then."""
+        """Yield the answers of the `busy` readers as they arrive; the caller updates `busy`."""
         while any(busy):
             at_work = {id(link): reader for reader, link in enumerate(self._links) if busy[reader]}
             for link in wait([self._links[reader] for reader in at_work.values()], _TURN_S):

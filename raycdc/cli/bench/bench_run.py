@@ -129,7 +129,7 @@ def _print(runs: Sequence[Figures]) -> None:
 
 
 def _lines(figures: Figures, first: Figures) -> Iterator[tuple[str, str]]:
-    """By their names, the same ones for each run."""
+    """Yield the figures with their names, the same names for each run."""
     ratio = figures.rows_per_s / first.rows_per_s if first.rows_per_s else 0.0
     yield "rows", f"{figures.rows:,}" + ("" if figures.whole else ", not all")
     yield "seconds to start", f"{figures.start_s:.1f}"

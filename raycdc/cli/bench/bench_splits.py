@@ -322,7 +322,7 @@ def _cells(result: StrategyResult, job_readers: int, *, chosen: bool) -> list[Te
 
 
 def _short(number: float) -> str:
-    """As exact as is useful in a narrow column: ``940``, ``12.3 k``, ``1.2 M``."""
+    """Return the number as exactly as is useful in a narrow column: ``940``, ``12.3 k``, ``1.2 M``."""
     for unit, one, least in (("M", 1_000_000, 1_000_000), ("k", 1_000, 10_000)):
         if number >= least:
             return f"{number / one:,.1f} {unit}"

@@ -31,7 +31,7 @@ A command that fails prints one paragraph: what happened, where, and what to do.
 which has the classes behind the texts: `raycdc run --json` names them (`"event": "error"`), and so does a log. The exit
 code is the command's. *Again* says that a run tries it again by itself, for up to five minutes, before it ends.
 
-`raycdc docs troubleshooting` begins at what one sees, and has what raycdc does by itself.
+`raycdc docs troubleshooting` is sorted by symptom, and describes the automatic reaction to each.
 
 ## Exit codes
 

@@ -171,7 +171,7 @@ def as_parked(result: CheckResult, *, parks: bool) -> CheckResult:
 
 
 def _context(run: ResolvedRun) -> SinkContext:
-    """As a run's."""
+    """Return the sink context as in a run."""
     return sink_context(run.config, run.app_id, run_in_process)
 
 

@@ -387,7 +387,7 @@ def _cells(table: TableFigures, left_s: float | None) -> tuple[RenderableType, .
 
 
 def _rows_of(table: TableFigures) -> str:
-    """Of a snapshot the rows of its chunks, of about how many; else those of this run."""
+    """Return the rows of a snapshot's chunks with the estimated total; for other tables the rows of this run."""
     if table.phase != "snapshot" or table.amount is None:
         return _number(table.rows)
     about = table.rows_about

@@ -204,7 +204,7 @@ def _commit(commit: CommitReport, now_ms: int) -> str:
 
 
 def _ago(commit: CommitReport, now_ms: int) -> str:
-    """When it was; its epoch where that is forgotten."""
+    """Return the age of the commit; its epoch if the time is unknown."""
     return f"epoch {commit.epoch}" if commit.at_ms is None else f"{duration_text(now_ms - commit.at_ms)} ago"
 
 

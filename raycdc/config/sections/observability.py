@@ -23,7 +23,7 @@ TOKEN_LENGTH_MIN = 16
 
 
 def check_token(token: Secret) -> Secret:
-    """Return `token` if it is valid for the control API; empty for none. ValueError says what is wrong."""
+    """Return `token` if it is valid for the control API; empty for none. Raises ValueError for an invalid one."""
     if token and len(token.reveal()) < TOKEN_LENGTH_MIN:
         raise ValueError(f"needs at least {TOKEN_LENGTH_MIN} characters")
     if token and not token.reveal().isascii():

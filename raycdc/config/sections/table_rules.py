@@ -117,7 +117,7 @@ class TransformOptions(Options):
         return self
 
     def transform(self) -> Transform:
-        """As the way of the data has it."""
+        """Return the transform as a rule of the pipeline."""
         return Transform(
             table=self.table,
             projection=self.projection,

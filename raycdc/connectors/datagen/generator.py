@@ -63,7 +63,7 @@ class Generator:
         return happened if most is None else min(most, happened)
 
     def time_ms(self, began_ms: int, transaction: int) -> int:
-        """When a transaction was committed, in Unix milliseconds."""
+        """Return when a transaction was committed, in Unix milliseconds."""
         return began_ms + int(transaction * 1000 / (self._config.per_second or 1000))
 
     # --- schemas --------------------------------------------------------------------------------------------------

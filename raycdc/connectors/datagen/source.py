@@ -86,7 +86,7 @@ class DatagenPosition:
         return cls(**position.to_json())
 
     def sealed(self) -> Position:
-        """As states have it."""
+        """Return the position for states."""
         return Position.from_json(asdict(self))
 
 
@@ -360,7 +360,7 @@ class DatagenKeyOrder:
         """Do nothing: no table is remembered."""
 
     def forget(self, table: TableId) -> None:
-        """As there is nothing to forget."""
+        """Do nothing, because no table is remembered."""
 
     def bound(self, table: TableId, raw: int) -> int:
         return raw

@@ -68,7 +68,7 @@ class PartitionState:
         return cls.from_json(state.to_json())
 
     def sealed(self) -> SealedSplit:
-        """As manifests and messages have it."""
+        """Return the state for manifests and messages."""
         return SealedSplit.from_json(self.to_json())
 
     def to_json(self) -> dict[str, Any]:

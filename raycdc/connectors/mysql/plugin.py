@@ -156,7 +156,7 @@ class TypesOptions(Options):
     )
 
     def options(self) -> TypeOptions:
-        """As the type mapping takes them."""
+        """Return the options of the type mapping."""
         return TypeOptions(self.invalid_dates, self.invalid_text, self.tinyint1, self.geometry)
 
 

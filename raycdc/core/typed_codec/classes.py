@@ -186,7 +186,7 @@ def _object_writer(cls: type[Any], parts: Sequence[_Part]) -> Callable[[Any], An
 
 
 def _in_order(parts: Sequence[_Part]) -> list[_Part]:
-    """The parts as their keys are written."""
+    """Return the parts in the order in which their keys are written."""
     ordered = [part for part in parts if not part.options.before]
     for part in parts:
         if part.options.before:
@@ -492,5 +492,5 @@ def _union_of(arguments: Sequence[Any]) -> Form:
 
 
 def _is_one_value(cls: type[Any]) -> bool:
-    """Return True if a member of a union is one value behind its name, and no list of fields."""
+    """Return True if a member of a union is written as one value after its name, not as a list of fields."""
     return issubclass(cls, JsonObject) or hasattr(cls, "from_json")

@@ -368,7 +368,7 @@ class KindForm(Form):
 
 
 def fault_of(form: Form, data: Any) -> CodecError | None:
-    """Why `data` cannot be read; None if it can."""
+    """Return why `data` cannot be read; None if it can."""
     try:
         form.read(data)
     except CodecError as error:

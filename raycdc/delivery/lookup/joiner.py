@@ -148,7 +148,7 @@ class LookupSegments:
 
 
 def answers_of(store: CheckpointStore) -> LookupSegments:
-    """Those of the driver that has the state of `store`."""
+    """Return the lookup segments of the driver that has the state of `store`."""
     return LookupSegments(store.path / _NOTES, store.documents, copied=store.location.on_store)
 
 

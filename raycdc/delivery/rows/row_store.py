@@ -210,7 +210,7 @@ class RowStore(MadeSegments):
 
     @classmethod
     def opened(cls, state: StateLocation, context: SinkContext) -> RowStore:
-        """Those of the pipeline whose state is at `state` and whose sink has `context`."""
+        """Return the row store of the pipeline with this `state` and this `context` of its sink."""
         sink = DeltaSink(DeltaSinkConfig(path=str(state.below(KNOWN))))
         # A change that empties no target leaves the rows known.
         left_out = context.left_out & {TruncateTableEvent.type, DropTableEvent.type}

@@ -65,7 +65,7 @@ class Parks:
 
 
 def parks_of(options: PipelineOptions) -> Parks:
-    """As the configuration has it."""
+    """Return the configured parking rules."""
     return Parks(
         tables=options.on_table_error == "park",
         changes=options.schema_change is not SchemaChangeBehavior.FAIL,

@@ -142,7 +142,7 @@ class TargetRecords:
         return self._parked.taking_part(manifest, self._planner.targets(manifest))
 
     def _asks(self, target: TableId) -> bool:
-        """Return True if the target remembers what it holds."""
+        """Return True if the target stores its own commits."""
         return self._sink.durable or table_of(target) is not None
 
     def _held_or_parked(

@@ -46,11 +46,11 @@ def is_damage(error: int) -> bool:
 
 
 def damage(error: int, at: int) -> str:
-    """Why a message is no JSON, and where."""
+    """Return why a message is not JSON, and where."""
     where = f" at byte {at}" if error < envelope.NOT_AN_OBJECT else ""
     return f"{_DAMAGE[error]}{where}"
 
 
 def value_problem(error: int) -> str:
-    """Why a value does not fit its column."""
+    """Return why a value does not fit its column."""
     return _VALUES[error]

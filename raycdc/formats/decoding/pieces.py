@@ -207,7 +207,7 @@ class TableDecoder:
         return pc.binary_join_element_wise(prefix, offsets, pa.array(parts).cast(pa.string()), ":")
 
     def _new_fields(self, keys: list[bytes]) -> list[str]:
-        """Those of the keys that no column has yet, each once; names that differ in case as the loops see them."""
+        """Return the keys that no column has yet, each once; names that differ in case as the loops see them."""
         fold = bool(self._flags[loops.FLAG_FOLD])
         columns = [column.name.encode() for column in self.state.columns]
         exact, folded = set(columns), Counter(name.lower() for name in columns)

@@ -150,7 +150,7 @@ def parse_columns(text: str, *, key_path: str) -> TableSchema:
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside brackets and quotes."""
+    """Split the text at commas outside brackets and quotes."""
     parts: list[str] = []
     depth, start, quote = 0, 0, ""
     for at, character in enumerate(text):

@@ -246,7 +246,7 @@ _EXACT = {TypeKind.DECIMAL, TypeKind.UINT64}
 
 
 def _wire_for(given: LogicalType, described: WireColumn) -> int:
-    """How a value described as `described` is spelled in a column whose type was given otherwise."""
+    """Return the representation of a value described as `described` in a column with another configured type."""
     if described.type.kind is given.kind:
         return described.wire
     if any(given.kind in family and described.type.kind in family for family in (_MOMENTS, _EXACT)):

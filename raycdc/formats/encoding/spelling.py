@@ -111,7 +111,7 @@ def maxwell(array: pa.Array, logical: LogicalType) -> pa.Array:
 
 
 def canal(array: pa.Array, logical: LogicalType) -> pa.Array:
-    """Everything is text: bytes a character each, JSON inside a string."""
+    """Return the values as texts: bytes as one character each, JSON inside a string."""
     match logical.kind:
         case TypeKind.DECIMAL:
             return between_quotes(decimal_text(array, logical.scale))

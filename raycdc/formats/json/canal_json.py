@@ -78,7 +78,7 @@ class CanalJson(JsonDialect):
         return columns
 
     def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
-        """From ``pkNames``."""
+        """Return the key from ``pkNames``."""
         return names(parsed(message).get("pkNames"))
 
     def wire(self, logical: LogicalType) -> int:

@@ -49,7 +49,7 @@ class OggJson(JsonDialect):
         return TableId(first, rest) if dot else TableId(NO_DATABASE, table or topic)
 
     def primary_key(self, message: bytes, key: bytes | None) -> tuple[str, ...]:
-        """From ``primary_keys``."""
+        """Return the key from ``primary_keys``."""
         return names(parsed(message).get("primary_keys"))
 
     def changes(self, message: bytes, table: TableId) -> tuple[list[SchemaChangeEvent], str]:

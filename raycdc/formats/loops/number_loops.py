@@ -394,7 +394,7 @@ def _has_digits(data: Any, at: Any, end: Any) -> Any:
 
 @helper
 def fits_float(number: Any) -> Any:
-    """Why a double is no number of single precision; OK where one is nearest to it."""
+    """Return why a double has no nearest single-precision number; OK if it has."""
     single = np.float64(np.float32(number))
     if np.isinf(single) and not np.isinf(number):
         return OUT_OF_RANGE

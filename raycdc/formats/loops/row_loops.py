@@ -291,10 +291,10 @@ def _change(tape: Any, plan: Any, a: Any, messages: Any, message: Any, after: An
 
 @njit
 def decode_rows(tape: Any, plan: Any, a: Any, messages: Any, seqs: Any, wanted: Any, first: Any) -> Any:
-    """Write the rows of the messages ``wanted[first:]``: (why it stopped, at which of them, the error).
+    """Write the rows of the messages ``wanted[first:]``; return the reason of the stop, the message, and the error.
 
     Rows of message ``m`` are numbered from ``seqs[m]`` on. `STOP_ROWS`: ``counters[FULL_NEED]`` rows are needed;
-    `STOP_TEXT`: the counters say which text column wants how much.
+    `STOP_TEXT`: the counters have the text column and the room that it needs.
     """
     rows_max = len(a.meta)
     for i in range(first, len(wanted)):

@@ -36,7 +36,7 @@ class PartitionField:
     width: int = 0
 
     def sql(self) -> str:
-        """As in a CREATE TABLE."""
+        """Return the partition as in a CREATE TABLE."""
         column = "`" + self.column.replace("`", "``") + "`"
         if self.kind == "identity":
             return column

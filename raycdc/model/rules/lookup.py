@@ -55,6 +55,6 @@ class Lookup:
         return NamePattern.of(self.table)
 
     def identity(self) -> list[Any]:
-        """Everything that changes the joined rows when it changes."""
+        """Return everything that affects the joined rows, to detect changes."""
         columns = [[column.field, column.name, column.type.native] for column in self.columns]
         return [self.dimension, self.key, self.field, self.key_type, columns, self.drop, self.rules]

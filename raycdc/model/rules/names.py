@@ -113,7 +113,7 @@ class NameRules:
         return self._cut(made, name)
 
     def no_table(self, target: TableId) -> str:
-        """Why there can be no target of this name, and what to do; empty if there can."""
+        """Return why no target can have this name, with the solution; empty if it can."""
         parts = (
             ("database", target.db, self.database, self.database_bytes_max),
             ("table", target.table, self.table, 0),

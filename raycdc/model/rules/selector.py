@@ -36,7 +36,7 @@ class NamePattern:
 
     @classmethod
     def of(cls, text: str) -> NamePattern:
-        """Of a `text` that `check_pattern` took."""
+        """Return the pattern of a `text` that `check_pattern` accepted."""
         table = plain_table(text)
         return cls(table, re.compile(text if table is None else re.escape(table.dotted)))
 

@@ -175,7 +175,7 @@ class NotificationOutbox:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """No more messages come: what waits is tried at once, without pauses."""
+        """Accept no more messages; waiting ones are tried immediately, without pauses."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

@@ -149,7 +149,7 @@ class _Deadline:
 
 
 def _after_s(answer: http.client.HTTPResponse) -> float:
-    """When to come again, where the answer says so in seconds."""
+    """Return the delay of the answer's Retry-After, in seconds."""
     text = answer.headers.get("Retry-After", "")
     return float(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0.0
 

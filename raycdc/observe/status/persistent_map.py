@@ -60,7 +60,7 @@ class PersistentMap(Mapping[KeyT, ValueT]):
         return new
 
     def _take(self, changed: Mapping[KeyT, ValueT], dropped: Collection[KeyT]) -> None:
-        """Change this map, which nobody else has yet; each bucket is copied before its first change."""
+        """Change this map, which is not shared yet; each bucket is copied before its first change."""
         own: set[int] = set()
 
         def bucket_of(key: KeyT) -> dict[KeyT, ValueT]:

@@ -176,7 +176,7 @@ class _Exporter(SpanExporter):
         return self._accounted
 
     def _sent(self, spans: Sequence[ReadableSpan]) -> str:
-        """Why the spans were not taken; empty if they were."""
+        """Send the spans; return why they were not accepted, or an empty text."""
         self._wire.forget()
         if why := self._headers.read():
             return why
@@ -270,7 +270,7 @@ class _Wire(HTTPAdapter):
         return response
 
     def refusal(self) -> str:
-        """Why the last try failed."""
+        """Return why the last try failed."""
         if not self._tried:
             # The exporter gave them up by itself, as it would each time.
             return "they cannot be encoded, or are too large for a request"

@@ -67,7 +67,7 @@ class PhaseReporter:
         return f"TableLives({len(self._phases)} tables, {len(self._waiting)} wait for their commit)"
 
     def heard(self, status: JobStatus | None) -> None:
-        """For the thread that looks at statuses."""
+        """Take a status, on the thread that reads statuses."""
         if status is None:
             return
         for table, now in status.tables.items():
@@ -177,7 +177,7 @@ class NewTables:
         return f"NewTables({len(self._known or ())} known)"
 
     def heard(self, status: JobStatus | None) -> None:
-        """For the thread that looks at statuses."""
+        """Take a status, on the thread that reads statuses."""
         if status is None or not status.tables:
             return
         progress = {str(table): reported.progress for table, reported in status.tables.items()}
@@ -224,7 +224,7 @@ class Recoveries:
         self._waiting.append(_recovered(after, why, recovery))
 
     def heard(self, status: JobStatus | None) -> None:
-        """For the thread that looks at statuses."""
+        """Take a status, on the thread that reads statuses."""
         if status is not None:
             while self._waiting:
                 self._notify(self._waiting.pop(0))

@@ -186,7 +186,7 @@ BUSY_S = 0.1
 #: How often a coordinator checks for a newer generation: otherwise one that seals nothing would not notice it, and its
 #: readers would keep their connections in addition to the successor's.
 SUCCESSOR_POLL_S = 5.0
-#: Longest the end of a run waits until the source has heard of the last commit.
+#: The longest time that the end of a run waits for the acknowledgement of the last commit at the source.
 ACKNOWLEDGE_S = 5.0
 
 

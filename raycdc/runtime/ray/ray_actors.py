@@ -47,7 +47,7 @@ def actor_class(
     namespace: str | None = None,
     concurrency: int = 1,
 ) -> Any:
-    """Return `cls` as an actor on the Ray node `node_id` only (None: where Ray finds what it `needs`)."""
+    """Return `cls` as an actor on the Ray node `node_id` only (None: any node with the resources in `needs`)."""
     options: dict[str, Any] = {"num_cpus": needs.cpus, "max_restarts": 0, "max_task_retries": 0}
     taken = {
         "memory": needs.memory_bytes,

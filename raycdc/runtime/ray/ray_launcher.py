@@ -336,7 +336,7 @@ def answer(head: RayHead | None, reference: Any, timeout_s: float) -> Any:
 
 
 def error_of_begin(cause: RayActorError) -> StateError | CoordinatorLostError:
-    """Why a coordinator did not begin: its class cannot be made here at all, or its process ended, as any may."""
+    """Return the error of a coordinator that did not start: its class cannot be created here, or its process ended."""
     if cause.actor_init_failed:
         return StateError(f"The coordinator did not start: {last_line(cause)}")
     return CoordinatorLostError(f"its process ended while it began: {last_line(cause)}")

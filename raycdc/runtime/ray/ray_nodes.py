@@ -185,7 +185,7 @@ def _has(resources: Mapping[str, float], needed: Mapping[str, float]) -> bool:
 
 
 def alive_nodes() -> list[RayNode]:
-    """As Ray's head knows them; blocks for as long as that takes to answer."""
+    """Return the nodes that Ray's head knows; blocks until it answers."""
     from ray._private import state
 
     # Ray has no types there.

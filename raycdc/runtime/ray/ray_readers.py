@@ -49,7 +49,7 @@ Wait = Callable[[list[Any]], Iterable[Any]]
 
 
 def ended_calls(calls: list[Any]) -> Iterable[Any]:
-    """As Ray knows it now."""
+    """Return the calls that have ended, as far as Ray knows now."""
     return ray.wait(calls, num_returns=len(calls), timeout=0)[0] if calls else ()
 
 
@@ -163,7 +163,7 @@ class RayReaders:
         return f"RayReaders({len(self._answered.readers)}, {len(self._prepared)} prepared)"
 
     def prepare(self, count: int) -> None:
-        """These will be wanted soon."""
+        """Start this many readers in advance."""
         self._prepared = [self._new("") for _ in range(count)]
 
     def keep_prepared(self, count: int) -> None:

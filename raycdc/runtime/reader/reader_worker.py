@@ -89,7 +89,7 @@ class TimedThreads:
         return FetchedChunks(fetchers, files)
 
     def _opened(self, open_reader: Callable[[], OpenedT]) -> OpenedT:
-        """In the fetcher's thread."""
+        """Open the reader, on the fetcher's thread."""
         with self._tracker.doing(Stage.OPEN, "waits for the server to let it in"):
             return open_reader()
 
@@ -267,7 +267,7 @@ class ReaderWorker:
         return True
 
     def _report_progress(self, progress: CutProgress) -> None:
-        """In the middle of a cut."""
+        """Send a heartbeat in the middle of a cut."""
         heartbeat = self._heartbeats.of_cut(progress, now_s=self._now_s())
         if heartbeat is not None:
             self._connection.send(heartbeat)

@@ -78,7 +78,7 @@ allow_http = true
 
     @property
     def _account(self) -> Path:
-        """An account that gets no token: clients ask nobody for one."""
+        """Return the file of an account that needs no token."""
         return self.folder / "account.json"
 
     def prepare(self) -> None:
@@ -183,7 +183,7 @@ class _Front(ThreadingHTTPServer):
         self.parts: dict[str, dict[int, bytes]] = {}
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up is nobody's fault."""
+        """Ignore clients that disconnect."""
 
 
 class _Translator(BaseHTTPRequestHandler):
@@ -192,7 +192,7 @@ class _Translator(BaseHTTPRequestHandler):
     server: _Front
 
     def log_message(self, *_: object) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

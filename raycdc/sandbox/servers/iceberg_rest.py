@@ -82,7 +82,7 @@ class IcebergRestServer(PrivateServer):
 
 
 def _hadoop() -> list[Path]:
-    """Its configuration is Hadoop's, which Spark brings."""
+    """Return Hadoop's jars from Spark, because the configuration is Hadoop's."""
     import pyspark
 
     return sorted(Path(pyspark.__file__).with_name("jars").glob("hadoop-client-*.jar"))

@@ -192,13 +192,13 @@ class KafkaServer(PrivateServer):
         self._wait_for_partitions(topic, total)
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic and what it holds."""
+        """Delete a topic with its messages."""
         admin = self.admin()
         admin.delete_topics([name])[name].result(_ADMIN_TIMEOUT_S)
 
     @contextmanager
     def fresh_topic(self, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> Iterator[str]:
-        """A topic nobody else uses; yields its name. It goes with the server."""
+        """Yield the name of a new topic. It is deleted with the server."""
         yield self.create_topic(fresh_name("t"), partitions=partitions, config=config)
 
     def _wait_for_partitions(self, topic: str, partitions: int) -> None:
@@ -271,7 +271,7 @@ def _settings(data: Path, controller_port: int) -> dict[str, str]:
 
 
 def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
-    """As Java's properties, where a line break inside a value is escaped."""
+    """Write Java properties, in which a line break inside a value is escaped."""
     lines = [f"{key}={value}".replace("\n", "\\n") for key, value in settings.items()]
     path.write_text("\n".join(lines) + "\n")
     path.with_name("log4j2.xml").write_text(_LOGGING)

@@ -82,9 +82,9 @@ class MongoDb:
 
     @contextmanager
     def fresh_database(self, prefix: str = "t") -> Iterator[str]:
-        """Name of a database nobody else uses, dropped afterwards if the server still runs.
+        """Yield the name of an unused database, which is dropped afterwards if the server still runs.
 
-        So are all whose names begin with it and an underscore.
+        All databases whose names begin with it and an underscore are dropped as well.
         """
         name = f"{fresh_name(prefix)}{self._mark}"
         try:
@@ -118,7 +118,7 @@ class MongoDbServer(PrivateServer, MongoDb):
 
     @property
     def uri(self) -> str:  # type: ignore[override]
-        """Where clients find it."""
+        """Return the URI for clients."""
         return f"mongodb://{self.host}:{self.port}/?replicaSet=rs0"
 
     @property

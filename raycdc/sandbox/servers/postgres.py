@@ -76,7 +76,7 @@ class PostgresServer(PrivateServer):
         super().close()
 
     def url(self, database: str = "postgres") -> str:
-        """Where a client finds `database`, without user and password."""
+        """Return the URL of `database` for clients, without user and password."""
         return f"postgresql://{self.host}:{self.port}/{database}"
 
     def connect(self, database: str = "postgres") -> Any:
@@ -99,7 +99,7 @@ class PostgresServer(PrivateServer):
 
     @contextmanager
     def fresh_database(self, prefix: str = "t") -> Iterator[str]:
-        """A database nobody else uses, dropped afterwards; yields its name."""
+        """Yield the name of a new database, which is dropped afterwards."""
         name = fresh_name(prefix)
         self.execute(f'CREATE DATABASE "{name}"')
         try:
@@ -183,7 +183,7 @@ def _initialise(folder: Path) -> None:
 
 
 def _readable_home(folder: Path) -> Path:
-    """As root: give `folder` to the unprivileged user, with a copy of the binaries in it; where these are."""
+    """Give `folder` to the unprivileged user if run as root, with a copy of the binaries; return their location."""
     home = folder / "postgres"
     if os.geteuid() != 0:
         return home

@@ -49,7 +49,7 @@ def fresh_name(prefix: str) -> str:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on now."""
+    """Return a TCP port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -58,9 +58,10 @@ def free_port() -> int:
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A free TCP port of the loopback interface, which the kernel gives to nobody else while the block runs. Whoever
-    asks for it by its number and with ``SO_REUSEADDR`` gets it, again and again: a socket that is bound and does not
-    listen keeps it.
+    """Yield a free TCP port of the loopback interface, which the kernel gives to no other process during the block.
+
+    A server can still bind it by its number with ``SO_REUSEADDR``, repeatedly: the socket that reserves it is bound but
+    does not listen.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -221,14 +222,14 @@ class PrivateServer(ABC):
         """Run the server (`_run`) on its ports."""
 
     def _choose_ports(self) -> None:
-        """Those it has not had yet."""
+        """Choose ports that the server did not have yet."""
         self.port = self.port or free_port()
 
     def _forget_ports(self) -> None:
         self.port = 0
 
     def _listens(self) -> bool:
-        """Return True if somebody takes connections at `port`."""
+        """Return True if a server accepts connections at `port`."""
         with socket.socket() as probe:
             return probe.connect_ex((self.host, self.port)) == 0
 

@@ -86,7 +86,7 @@ class MotoServer(PrivateServer, S3Server):
     flavor: ClassVar[str] = "moto"
 
     def prepare(self) -> None:
-        """Nothing: it is among the locked packages of development."""
+        """Do nothing: the program is among the locked development packages."""
 
     def _launch(self) -> None:
         log = self.folder / "out.log"

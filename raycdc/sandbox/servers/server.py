@@ -65,7 +65,7 @@ class DatabaseServer(PrivateServer):
 
     @abstractmethod
     def _program(self) -> Path:
-        """The server's binary, installed first if need be; `ServerError` says what is missing."""
+        """Return the server's binary, installed first if necessary. Raises `ServerError` with the missing part."""
 
     @abstractmethod
     def _template_name(self) -> str:
@@ -87,7 +87,7 @@ class DatabaseServer(PrivateServer):
         """Change a server setting; it counts from the next start on."""
         self._options[name] = value
 
-    # -- life
+    # -- start and stop
 
     @property
     def data_dir(self) -> Path:
@@ -154,7 +154,7 @@ class DatabaseServer(PrivateServer):
 
     @contextmanager
     def fresh_database(self, prefix: str = "t") -> Iterator[str]:
-        """A database nobody else uses, dropped afterwards; yields its name."""
+        """Yield the name of a new database, which is dropped afterwards."""
         name = fresh_name(prefix)
         self.execute(f"CREATE DATABASE `{name}` DEFAULT CHARACTER SET utf8mb4")
         try:

@@ -47,7 +47,7 @@ class SandboxTarget(AbstractContextManager["SandboxTarget"], ABC):
     @property
     @abstractmethod
     def where(self) -> str:
-        """Where the tables are, for people."""
+        """Return the location of the tables, for people."""
 
     @property
     @abstractmethod

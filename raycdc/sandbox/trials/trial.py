@@ -72,7 +72,7 @@ class SandboxServer(AbstractContextManager["SandboxServer"], ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where clients find it."""
+        """Return the URL for clients."""
 
     def preview_code(self, database: str, table: str) -> str:
         """Python that prints a few rows of a table, or whatever it is there; raycdc's own packages are enough."""

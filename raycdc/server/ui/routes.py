@@ -56,7 +56,10 @@ class WebUi:
     def __init__(
         self, sessions: BrowserSessions, feed: Feed, schemas: Schemas, verifications: Verifications | None = None
     ) -> None:
-        """Without `verifications` nothing is compared: the run has no file that says what."""
+        """Create the handlers.
+
+        Without `verifications` no table can be compared, because the run has no configuration file.
+        """
         self._sessions = sessions
         self._feed = feed
         self._schemas = schemas

@@ -70,7 +70,7 @@ class Verifications:
 
     @classmethod
     def of(cls, config: Path) -> Verifications:
-        """By the command line of this installation."""
+        """Return the comparisons by the command line of this installation."""
         return cls((sys.executable, "-m", "raycdc.cli", "verify", str(config), "--json"))
 
     def begin(self, table: str) -> Verification | None:

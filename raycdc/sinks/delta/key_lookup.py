@@ -48,7 +48,7 @@ def _of_file(path: AnyPath, names: Sequence[str], hashes: np.ndarray, bounds: An
             hits = [np.isin(key_hashes(batch, names), hashes) for batch in there.to_batches()]
             mask = np.concatenate(hits) if hits else np.zeros(0, np.bool_)
             if mask.any():
-                # In the table's types first: delta-rs notes others in its files, which cannot be filtered.
+                # Cast to the table's types first: the types in files of delta-rs may differ, and cannot be filtered.
                 found.append(in_types(file.read_row_group(group), schema).filter(pa.array(mask)))
     return found
 

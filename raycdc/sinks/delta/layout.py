@@ -62,7 +62,7 @@ _REFUSED: dict[str, str] = {
 
 
 def no_layout(layout: TableLayout, schema: TableSchema) -> str:
-    """Why a Delta table of `schema` cannot be laid out so; empty if it can."""
+    """Return why a Delta table of `schema` cannot have this layout; empty if it can."""
     for field in layout.partitions:
         if field.kind != "identity":
             return (
@@ -95,7 +95,7 @@ def set_by_us(layout: TableLayout) -> dict[str, str]:
 
 
 def unfit(name: str, arrow: pa.DataType) -> str:
-    """Why a column of this type cannot partition; empty if it can."""
+    """Return why a column of this type cannot partition a table; empty if it can."""
     kinds = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date)
     if any(is_one(arrow) for is_one in kinds):
         return ""
@@ -165,7 +165,7 @@ def _escaped(text: str) -> str:
 
 
 def _why_invalid(name: str, value: Any) -> str:
-    """Why no partition has this value; empty if one may."""
+    """Return why no partition can have this value; empty if one can."""
     if value == "":
         return "an empty text, for which every reader would see NULL"
     if value == NO_VALUE:

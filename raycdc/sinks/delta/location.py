@@ -23,7 +23,7 @@ _LISTED_MAX = 10_000
 
 
 def storage_options(path: AnyPath) -> dict[str, str] | None:
-    """As delta-rs takes them; None for a folder of this machine."""
+    """Return the storage options for delta-rs; None for a folder of this machine."""
     return delta_options(path.location, path.access.settings) if isinstance(path, StorePath) else None
 
 

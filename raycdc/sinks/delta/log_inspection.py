@@ -214,7 +214,7 @@ class LogWatch:
         return _Entry(version, operation, of_raycdc, ours, None if unclear else transactions)
 
     def _synced(self, entry: _Entry) -> DeltaCommit:
-        """Return a commit after making it and its added files durable, whoever wrote them."""
+        """Return a commit after making it and its added files durable, for commits of any writer."""
         log = self._log_file(entry.version)
         try:
             # Texts in it may have line separators of Unicode, at which `splitlines` would cut, too.

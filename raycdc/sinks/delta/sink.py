@@ -71,7 +71,7 @@ class Lake:
         self.root = any_path(path, Access(LIKE_ANYBODY))
 
     def reach(self, settings: StorageSettings) -> None:
-        """From here on a store is reached so."""
+        """Use these settings of the store from now on."""
         self._settings = settings
         self.root = any_path(self._path, Access(settings))
 
@@ -103,7 +103,7 @@ class _Takes:
 
     @classmethod
     def of(cls, table: DeltaTarget) -> _Takes:
-        """Of a table that was refreshed."""
+        """Return the rules of a refreshed table."""
         return cls(table.ownership.created_by_us, tuple(table.partition_columns))
 
 

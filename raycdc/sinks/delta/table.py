@@ -200,7 +200,10 @@ class DeltaTarget:
 
     @property
     def table(self) -> DeltaTable:
-        """As of the last `refresh`, or a commit since. Raises `TargetDroppedError` if that found none."""
+        """Return the table at the last `refresh`, or at a later commit.
+
+        Raises `TargetDroppedError` if it was missing.
+        """
         if self._table is None:
             raise TargetDroppedError(
                 f"{self.location} disappeared while it was being written to. Read its source table anew."
@@ -284,7 +287,7 @@ class DeltaTarget:
         return None
 
     def lacking(self, options: Mapping[str, str]) -> dict[str, str]:
-        """Those of the properties that the table has not."""
+        """Return those of the properties that the table lacks."""
         there = self.table.metadata().configuration
         return {name: value for name, value in options.items() if there.get(name, ABSENT.get(name)) != value}
 

@@ -39,7 +39,7 @@ class TableConstraints:
 
     @classmethod
     def of(cls, table: DeltaTable) -> TableConstraints:
-        """Those of the table as of its snapshot."""
+        """Return the constraints of the table's snapshot."""
         configuration, fields = table.metadata().configuration, table.schema().fields
         constraints = [
             f"{name.removeprefix(_CONSTRAINT)} ({configuration[name]})"
@@ -58,7 +58,7 @@ class TableConstraints:
         return bool(self.constraints or self.not_null or self.generated or self.identity)
 
     def __str__(self) -> str:
-        """For people."""
+        """Return the constraints as text for people."""
         each = [
             *self.constraints,
             *(f"{name} NOT NULL" for name in self.not_null),

@@ -37,7 +37,7 @@ class ConsoleSink(Sink):
         """There is nothing to look at."""
 
     def require_free(self, target: TableId) -> None:
-        """Everything can be printed."""
+        """Do nothing: every target can be printed."""
 
     def committed(self, target: TableId) -> CommitVector | None:
         return None

@@ -73,8 +73,9 @@ class FileNotes:
         self._newest = f"newest-{identity}.json"
 
     def write(self, stem: str, note: FileNote) -> None:
-        """Before the file called `stem` becomes visible. Whole or not at all: a recovery may read it when this process
-        died right after.
+        """Write the note before the file called `stem` becomes visible, completely or not at all.
+
+        A recovery may read it if this process dies right after.
         """
         LocalFolder(self._folder).write(f"{stem}-g{note.generation}.json", _encoded(note))
 
@@ -143,7 +144,7 @@ class Writers:
             self._write(f"barred-{identity}.json")
 
     def of_barred(self, visible: Iterable[str]) -> list[str]:
-        """The files, of those `visible`, that a pipeline which is barred did not live to take back."""
+        """Return those `visible` files that a barred pipeline could not remove before it died."""
         barred = {match[1] for name in self._names() if (match := _BARRED.fullmatch(name))}
         return [name for name in visible if (match := _FILE.match(name)) and match[1] in barred]
 
@@ -304,7 +305,7 @@ class FileSteps(FilesTarget):
             self._accepted.add(self.name)
 
     def _vector(self) -> CommitVector | None:
-        """The vector that the names of visible files and the notes give."""
+        """Return the commit vector, from the names of visible files and the notes."""
         vectors = [vector for vector in map(self._vector_of, self._visible()) if vector is not None]
         newest, last = max(vectors, default=None), self._notes.newest()
         if last is not None and (newest is None or last.epoch >= newest.epoch):

@@ -319,7 +319,7 @@ class ReopenedCatalog:
         return where_is(self._options)
 
     def open(self) -> None:
-        """Open it now, where it is not open yet with the keys as they are now."""
+        """Open the catalog now, unless it is already open with the present keys."""
         self._newest()
 
     @property

@@ -51,7 +51,7 @@ _PLAIN_VALUE = re.compile(r"[A-Za-z0-9_.\-]{1,60}")
 
 
 def no_layout(layout: TableLayout, schema: TableSchema) -> str:
-    """Why an Iceberg table of `schema` cannot be laid out so; empty if it can."""
+    """Return why an Iceberg table of `schema` cannot have this layout; empty if it can."""
     types = {field.name: type_text(field.type) for field in stored(schema.arrow())}
     for field in layout.partitions:
         kind = types[field.column]
@@ -77,7 +77,7 @@ def partition_name(field: PartitionField) -> str:
 
 
 def transform_text(field: PartitionField) -> str:
-    """As Iceberg's metadata has it: ``bucket[16]``."""
+    """Return the transform as in Iceberg's metadata: ``bucket[16]``."""
     return f"{field.kind}[{field.width}]" if field.width else field.kind
 
 

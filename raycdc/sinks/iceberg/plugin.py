@@ -57,7 +57,7 @@ class IcebergCatalogOptions(Options):
         return any(isinstance(text, Renewed) for text in (self.uri.reveal(), *self.properties.values()))
 
     def now(self) -> Self:
-        """With the address and the properties as their references give them now."""
+        """Return the options with the present values of the address and the properties."""
         properties = {name: newest(text) for name, text in self.properties.items()}
         return self.model_copy(update={"uri": Secret(newest(self.uri.reveal())), "properties": properties})
 

@@ -281,7 +281,7 @@ def expired(metadata: TableMetadata, retention: Retention, *, now_s: float) -> l
 
 
 def _named_first(metadata: TableMetadata, surplus: list[Snapshot]) -> str:
-    """For people, which branch or tag keeps the `surplus` of a table; empty if it is a pipeline's record."""
+    """Return which branch or tag keeps the `surplus` of a table, for people; empty if it is a pipeline's record."""
     names = {ref.snapshot_id: (name, ref) for name, ref in metadata.refs.items() if name != MAIN_BRANCH}
     noted = {one.snapshot for one in noted_snapshots(metadata)}
     first = next((one for one in surplus if one.snapshot_id in names or one.snapshot_id in noted), None)
@@ -298,7 +298,7 @@ def _named_first(metadata: TableMetadata, surplus: list[Snapshot]) -> str:
 
 
 def _keeps_all(metadata: TableMetadata) -> bool:
-    """As Iceberg's own ``expire_snapshots``, which refuses such a table: others may have its files."""
+    """Return True if snapshots must be kept, as in Iceberg's ``expire_snapshots``: other tables may use the files."""
     return metadata.properties.get("gc.enabled", "").lower() == "false"
 
 

@@ -442,7 +442,7 @@ def together(files: Sequence[DataFile], table: IcebergTarget) -> list[list[DataF
 
 
 def size_of(file: DataFile) -> int:
-    """In bytes."""
+    """Return the size in bytes."""
     return file.file_size_in_bytes
 
 
@@ -485,7 +485,7 @@ def foreign_columns(table: IcebergTarget, work: TableCommit) -> list[IcebergColu
 
 
 def parse_location(work: TableCommit, table: IcebergTarget, columns: Sequence[IcebergColumn]) -> FileDestination:
-    """Where a task puts rows of `work` that have these columns."""
+    """Return the destination of a task for rows of `work` with these columns."""
     return FileDestination(new_file(table, work), tuple(columns), tuple(table.partitions()))
 
 

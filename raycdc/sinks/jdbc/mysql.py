@@ -140,7 +140,7 @@ class MySqlDatabase:
             close_quietly(connection)
 
     def close(self) -> None:
-        """No connection is kept."""
+        """Do nothing: no connection is kept."""
 
     def check_columns(self, target: TableId, columns: Sequence[Column], key: Sequence[str]) -> None:
         check_names(self._address.names, target, [column.name for column in columns])

@@ -52,7 +52,7 @@ class Address:
         return replace(rules, ours=frozenset({f"{self.database.lower()}.{COMMIT_TABLE}"}), ours_first=STAGE_PREFIX)
 
     def for_tasks(self, password_file: str) -> TaskAddress:
-        """As tasks get it, which pass through files and processes: the password is named by its file."""
+        """Return the address for tasks, with the password's file in place of the password."""
         return TaskAddress(replace(self, password=""), password_file)
 
 

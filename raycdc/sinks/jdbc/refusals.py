@@ -65,7 +65,7 @@ _TLS_REFUSED = re.compile(
     r"certificate verify failed|does not match host name|does not support SSL|root certificate file|"
     r"SSL error: (?!unexpected eof|.*(?:bad record mac|internal error|internal_error))"
 )
-#: The server's words to who connects while it cannot serve.
+#: Messages of a server that cannot accept a connection at the moment.
 _LATER = re.compile(r"the database system is|too many (?:clients|connections)|connection slots|terminating connection")
 
 #: PostgreSQL's message about a missing privilege, and the privileges that a loader needs.

@@ -77,7 +77,7 @@ def check_sink(config: KafkaSinkConfig, tables: Sequence[TableId], *, pipeline: 
 
 
 def _colliding(admin: AdminClient, topics: Mapping[str, str], there: Container[str]) -> dict[str, CheckResult]:
-    """Return the finding about each of `topics` (name → table) that the brokers refuse beside another topic.
+    """Return the finding about each of `topics` (name → table) whose name collides with another topic's.
 
     Their metric names would be equal (Kafka's `Topic.hasCollision`).
     """

@@ -48,7 +48,7 @@ class Ownership:
 
     @property
     def created_by_pipeline(self) -> bool:
-        """Return True if this pipeline created or emptied it, with this state or another one."""
+        """Return True if this pipeline created or emptied the table, with this state or another one."""
         return is_of_pipeline(self.created_by, self.app_id)
 
     def left_behind(self, present: Sequence[str], source: Collection[str]) -> list[str]:
@@ -92,7 +92,7 @@ def nothing_left(app_id: str) -> dict[str, str]:
 
 
 def left_property(app_id: str) -> str:
-    """Return the table property with the columns that the pipeline left behind."""
+    """Return the table property with the columns that the pipeline no longer writes."""
     return f"raycdc.left-behind.{hashlib.sha256(app_id.encode()).hexdigest()[:16]}"
 
 

@@ -53,7 +53,7 @@ class Operations:
         return self.empty or bool(self.unset or self.renamed or self.values)
 
     def document(self) -> OperationsDocument:
-        """As the record has it."""
+        """Return the operations for the record."""
         parts: OperationsDocument = {}
         if self.empty:
             parts["empty"] = True
@@ -82,7 +82,7 @@ class MigrationProgress:
     last: Any
 
     def document(self) -> Document:
-        """As the record has it."""
+        """Return the document for the record."""
         return {ID: self.last}
 
     @classmethod

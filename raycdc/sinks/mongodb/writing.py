@@ -106,7 +106,7 @@ class DocumentLayout:
                 yield Statement("delete", data)
 
     def refusal(self, batch: pa.RecordBatch) -> str:
-        """Why rows cannot be documents; empty if they can."""
+        """Return why rows cannot become documents; empty if they can."""
         try:
             for _ in replace(self, changelog=False).inserts([batch]):
                 pass

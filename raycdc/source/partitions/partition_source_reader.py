@@ -78,7 +78,7 @@ class PartitionSet(Generic[S]):
 
     @property
     def wants_seal(self) -> bool:
-        """Return True if a split of ours is asked back, which a cut releases."""
+        """Return True if a split of ours was requested back, which a cut releases."""
         return bool(self._leaving)
 
     def add(self, splits: Sequence[SourceSplit]) -> None:
@@ -101,7 +101,7 @@ class PartitionSet(Generic[S]):
             self._send(SplitsRemoved(dict.fromkeys(unknown)))
 
     def states(self) -> dict[str, SealedSplit]:
-        """For `EpochSealed`, leaving ones included: their rows are in this epoch."""
+        """Return the states for `EpochSealed`, including released splits, whose rows are in this epoch."""
         return {split_id: self._state_of(split) for split_id, split in self._splits.items()}
 
     def after_cut(self) -> None:

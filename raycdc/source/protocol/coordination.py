@@ -75,7 +75,7 @@ class Acknowledgements:
 
 
 def no_acknowledgements() -> Acknowledgements:
-    """Those of a source that has no use for them."""
+    """Return the acknowledgements of a source that does not need them."""
     return Acknowledgements(lambda _: None, lambda call, handler, _: handler(call()))
 
 

@@ -155,7 +155,7 @@ class SourceCoordinator:
             self._handle(subtask_id, reader, message)
 
     def tick(self, *, now_s: float) -> bool:
-        """Run the timers: fence silent readers, seal what is due. Returns True if there was anything to do."""
+        """Run the timers: fence silent readers, and start due seals. Returns True if any had work."""
         self._context.now_s = now_s
         settings = self._settings
         silent = self.readers.silent(

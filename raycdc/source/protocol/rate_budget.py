@@ -97,7 +97,7 @@ class _UsableGrants:
     wanted: Mapping[str, int] = field(default_factory=dict)
 
     def at_most(self, lane: str) -> int:
-        """No more than this is kept to now."""
+        """Return the greatest quota that is in force at the moment."""
         return max((grant.quotas.get(lane, 0) for grant in self.grants), default=0)
 
     @property

@@ -47,7 +47,7 @@ class FetcherSplits(Generic[SplitT]):
         return self._backlog.take(self)
 
     def finished(self, split_ids: Sequence[str]) -> None:
-        """These splits were read to their end."""
+        """Note that these splits were read to their end."""
         self._backlog.finished(self, split_ids)
 
 

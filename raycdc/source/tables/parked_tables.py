@@ -230,7 +230,7 @@ class ParkedTables(Generic[DescribedT]):
         after: TableSchema | None,
         events: Sequence[SchemaChangeEvent],
     ) -> str:
-        """Why targets cannot follow what `events` make of a table, or hold a new one; empty if they can."""
+        """Return why targets cannot follow `events` of a table, or hold a new one; empty if they can."""
         if before is not None:
             return self.rules.objection(table, before, after, events, self._sharing_targets(table))
         return "" if after is None else self.rules.refusal(table, after)
@@ -241,7 +241,10 @@ class ParkedTables(Generic[DescribedT]):
 
 
 def ended(table: TableId, noun: str, *, had_rows: bool) -> str:
-    """Why a table has ended that was to begin again, and is not at the source. `had_rows`: a target may have some."""
+    """Return why a table that was to be resnapshotted has ended: it is missing at the source.
+
+    `had_rows`: a target may have some.
+    """
     if had_rows:
         return f"there is no {noun} {table} any more; the target keeps what it had"
     return f"there is no {noun} {table}; nothing of it was read"

@@ -164,7 +164,7 @@ class Requests(JsonObject):
     )
 
     def to_json(self) -> dict[str, Any]:
-        """The document has a version of its own where rows are asked for."""
+        """Return the document; it has a special version if rows are requested."""
         document = write(self)
         return {"version": EXTENDED_VERSION, **document} if self.rows else document
 
@@ -183,7 +183,7 @@ class Requests(JsonObject):
         )
 
     def and_also(self, tables: Iterable[str], request: TableRequest, state: StreamState) -> Requests:
-        """These requests, as far as a stream split's `state` still has them to do, and `action` on `tables`."""
+        """Return these requests, without those that a stream split's `state` has finished, and `action` on `tables`."""
         left = self.left(state)
         asked = {**left.tables, **dict.fromkeys(tables, request)}
         return replace(left, number=state.changes, tables=asked, numbers={})

@@ -178,13 +178,13 @@ class TableProbes(Generic[L]):
         self._locked.discard(table)
 
     def invalidate(self, table: TableId, ordinal: int) -> None:
-        """The log has a statement about the table that ends at `ordinal`: a look from before it is out of date."""
+        """Drop a probe of the table from before `ordinal`, because the log has a statement about the table there."""
         probe = self._probes.get(table)
         if probe is not None and ordinal > probe.ordinal:
             self._probes[table] = None
 
     def ready(self, ordinal: int) -> list[tuple[TableId, L | None]]:
-        """Tables whose look holds at `ordinal`, between two transactions, each once; None: the source has none such."""
+        """Return the tables whose probe is valid at `ordinal`, each once; None: the source does not have the table."""
         ready: list[tuple[TableId, L | None]] = []
         for table, known in list(self._probes.items()):
             if known is None and not self._is_due(table):

@@ -60,7 +60,7 @@ class RowsByKey:
     transforms: Transforms = field(default_factory=Transforms)
 
     def why_not(self, table: TableId, tables: Iterable[TableId], record: CommitRecord | None) -> str:
-        """Why not, with the way out; empty if they can. `tables` are the pipeline's."""
+        """Return why they cannot, with the solution; empty if they can. `tables` are the pipeline's."""
         hint = f"For all of its rows: raycdc tables resnapshot CONFIG {table}"
         for target, other in self._shared(table, tables, record):
             return (
@@ -225,7 +225,7 @@ class CommandRules:
     why_read_once: Callable[[], str] = str
 
     def why_no_rows(self, table: TableId, state: StreamState, record: CommitRecord | None) -> str:
-        """Why no rows of the table are read again, whatever the source says; empty if they may be."""
+        """Return why no rows of the table can be read again, for any source; empty if they can."""
         if not self.updates_rows:
             return (
                 f"The target of {table} keeps every change of a row (sink.write), and a row that is read again is not "
@@ -322,7 +322,7 @@ def taken_back(
 
 
 def _why_resnapshot(table: str, state: StreamState, record: CommitRecord | None, rules: CommandRules) -> str:
-    """Why the paused table cannot continue from where it was left; empty if it can."""
+    """Return why the paused table cannot continue from its position; empty if it can."""
     paused = state.named(table)
     if not isinstance(paused, Parked) or paused.left is None:
         return (

@@ -182,7 +182,10 @@ class CatchingUp:
         return self.left.ordinal
 
     def to_json(self) -> Mapping[str, Json]:
-        """A table that is caught up looks like a paused one to whoever does not know it, and may be treated so."""
+        """Return the document.
+
+        To older versions, a table in catch-up looks like a paused one, and may be treated so.
+        """
         paused = Parked(
             self.schema,
             self.announced,
@@ -401,7 +404,7 @@ class TableStates:
         self._move(table, TableTransition.ANNOUNCED, replace(state, announced=True))
 
     def opened_as_of(self, table: TableId, at: int) -> None:
-        """The first chunk of a table that is read as of one place is opened, and `at` is that place."""
+        """Note that the first chunk of a table was opened, and that all its chunks are read as of the position `at`."""
         state = self[table]
         assert isinstance(state, InSnapshot), f"{table} is {state} and was opened"
         read = AsOf(state.schema, state.announced, state.incarnation, state.snapshot, at)
@@ -481,7 +484,7 @@ class TableStates:
         self._move(table, TableTransition.BEGUN, InSnapshot(schema, announced, self.changes, snapshot))
 
     def sealed(self, announced: Container[TableId]) -> SealedTables:
-        """The tables as they are once the open epoch is sealed, which has `announced` some."""
+        """Return the state of the tables after the seal of the open epoch, which has `announced` some of them."""
         followed: dict[TableId, Followed] = {}
         parked: dict[TableId, Parked] = {}
         catching_up: dict[TableId, CatchingUp] = {}

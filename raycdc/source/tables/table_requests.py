@@ -129,7 +129,7 @@ def _with_first_epochs(
 
 
 def _parked_again(name: str, state: TableState, record: CommitRecord | None) -> str:
-    """Why the table is parked in this beginning, by its source or for a target; empty if it is not."""
+    """Return why the table is parked in this incarnation, by its source or for a target; empty if it is not."""
     if isinstance(state, Parked) and state.phase is ParkedPhase.PARKED and not state.again:
         return state.reason
     now = incarnation_of(state)

@@ -97,7 +97,7 @@ def first_verdict(
 
 
 def judge(rules: Iterable[Rule[SubjectT, FactsT, DescribedT]], subject: SubjectT, facts: FactsT) -> Verdict[DescribedT]:
-    """As `first_verdict`, of `rules` the last of which has always one."""
+    """Return the result of `first_verdict`, for `rules` of which the last one always has a verdict."""
     verdict = first_verdict(rules, subject, facts)
     assert verdict is not None, f"no rule has a verdict on {subject}"
     return verdict

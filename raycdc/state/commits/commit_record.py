@@ -101,7 +101,10 @@ class CommitRecord(JsonObject):
 
     @property
     def version(self) -> int:
-        """A raycdc that knows nothing of parked targets must not go on with rows that come behind a gap."""
+        """Return the version of the record.
+
+        Older versions must not read one with parked targets, whose rows have a gap.
+        """
         if self.routes:
             return DESCRIBED_VERSION
         return PARKED_VERSION if self.parked else 1

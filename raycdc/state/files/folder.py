@@ -303,7 +303,7 @@ def _temporary(target: Path) -> Path:
 
 
 def _halves(data: bytes) -> list[bytes]:
-    """In two writes, between which a test may end the process."""
+    """Return the data as two writes, between which a test may end the process."""
     return [data[: len(data) // 2], data[len(data) // 2 :]]
 
 

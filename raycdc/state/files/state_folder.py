@@ -29,7 +29,7 @@ class StateFolder(Protocol):
         ...
 
     def require_usable(self) -> None:
-        """Raise `StateError` if the storage is not suitable for a state. Leaves nothing behind."""
+        """Raise `StateError` if the storage is not suitable for a state. Leaves no files."""
         ...
 
     def has_remains(self) -> bool:

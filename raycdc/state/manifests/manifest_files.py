@@ -328,7 +328,7 @@ class ManifestFiles:
         self._remember(known, known.base, generation=generation)
 
     def _followed(self, epoch: int, state: SealedState) -> KnownManifest | None:
-        """The manifest that the next one, of `epoch`, may be a change of."""
+        """Return the manifest on which the manifest of `epoch` may be based; None if it must be complete."""
         remembered = self._known
         before = max((number for number in remembered if number < epoch), default=None)
         if before is None or state.entries < self.compaction.whole_below:

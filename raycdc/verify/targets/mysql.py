@@ -25,7 +25,7 @@ _TEXTS = ("varchar", "text", "mediumtext", "longtext")
 
 
 class MySqlRows:
-    """`TargetTable` of the table of `target`'s own name."""
+    """The `TargetTable` for MySQL and MariaDB, where the table has the name `target`."""
 
     #: MariaDB stores one zero only.
     one_zero = True

@@ -59,7 +59,7 @@ class KnownPartitions:
         return list(self._states.values())
 
     def restore(self, states: Iterable[PartitionState], *, found_once: bool) -> None:
-        """These are known from a manifest."""
+        """Set the partitions that a manifest has."""
         for state in states:
             self._put(state)
         self.found_once = found_once

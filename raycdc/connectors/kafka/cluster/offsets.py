@@ -152,7 +152,7 @@ class OffsetRanges:
 
     @classmethod
     def of(cls, config: KafkaSourceConfig, *, first: bool) -> OffsetRanges:
-        """Those of partitions that are found at the `first` look of a pipeline, or later."""
+        """Return the ranges of partitions that are found in the `first` discovery of a pipeline, or later."""
         return cls(config.startup if first else None, config.stop, config.on_out_of_range)
 
 

@@ -137,7 +137,7 @@ class SealedTopics:
     homes: SealedTablePartitions = field(default_factory=SealedTablePartitions)
 
     def sealed(self) -> EnumeratorState:
-        """As a manifest has it."""
+        """Return the state for manifests."""
         return EnumeratorState.from_json(
             {
                 "kind": "kafka",
@@ -265,7 +265,7 @@ class KafkaEnumerator:
         """Partitions are given, not asked for."""
 
     def handle_splits_finished(self, split_ids: Sequence[str]) -> None:
-        """No bounded splits here: a partition that reached its end is known by its state."""
+        """Do nothing: there are no bounded splits, and the end of a partition is in its state."""
 
     def add_splits_back(self, splits: Sequence[SourceSplit], subtask_id: int) -> None:
         """Take back partitions of a lost reader, or released ones, in the state last sealed."""

@@ -116,7 +116,7 @@ class KeyOwners:
 
 
 def _missing(wanted: Hashes, known: Hashes) -> Hashes:
-    """Those of `wanted` that are not in `known`; both are sorted."""
+    """Return those of `wanted` that are not in `known`; both are sorted."""
     if not len(known):
         return wanted
     indexes = np.minimum(np.searchsorted(known, wanted), len(known) - 1)

@@ -202,7 +202,7 @@ class Update:
     changes: dict[TableId, tuple[SchemaChangeEvent, ...]] = field(default_factory=dict)
 
     def to_event(self) -> SchemasInForce:
-        """For the readers."""
+        """Return the event for the readers."""
         return SchemasInForce(self.from_epoch, dict(self.schemas))
 
 
@@ -227,7 +227,7 @@ class SchemaRegistry:
         return update
 
     def updates(self) -> Sequence[Update]:
-        """Everything a new reader must know, in order."""
+        """Return all updates that a new reader needs, in order."""
         return [Update(0, dict(self._schemas)), *self._pending]
 
     def sealed(self, epoch: int) -> Update:
@@ -244,7 +244,7 @@ class SchemaRegistry:
 
     @property
     def tables(self) -> dict[TableId, TableSchema]:
-        """In force after the last sealed epoch."""
+        """Return the schemas in force after the last sealed epoch."""
         return self._schemas
 
     def fingerprints(self) -> dict[TableId, str]:
@@ -301,7 +301,7 @@ class SchemasOfReader:
         return self._in_force[table]
 
     def lacking(self, needed: Iterable[tuple[TableId, TableSchema]]) -> list[tuple[TableId, TableSchema]]:
-        """Those of `needed` that rows cannot be written with yet."""
+        """Return those of `needed` with which rows cannot be written yet."""
         return [(table, schema) for table, schema in needed if not fits(self.get(table), schema)]
 
     def ask_for(self, lacking: Sequence[tuple[TableId, TableSchema]]) -> None:

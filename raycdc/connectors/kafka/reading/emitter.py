@@ -44,7 +44,10 @@ from raycdc.source.protocol.source_event import SourceEvent
 
 
 class EpochReports:
-    """Tables with rows, where they were met, what emptied them, and new keys. Owned by the reader's thread."""
+    """The reports of an epoch: tables with rows and their partitions, truncations, and new keys.
+
+    Owned by the reader's thread.
+    """
 
     def __init__(self) -> None:
         self._affected: set[TableId] = set()

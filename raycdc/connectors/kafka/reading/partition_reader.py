@@ -213,7 +213,7 @@ class KafkaPartitionReader:
         return RecordsWithSplitIds(records, bytes=size, rows=count) if records else None
 
     def wake_up(self) -> None:
-        """No fetch waits longer than a moment."""
+        """Do nothing, because a fetch never waits long."""
 
     def close(self) -> None:
         self._consumer.close()

@@ -196,7 +196,7 @@ def _bytes(data: Any, kind: Any, at: Any, end: Any, subtype: Any, out: Any, to: 
 
 @helper
 def _value(data: Any, kind: Any, at: Any, end: Any, out: Any, to: Any) -> Any:
-    """A value behind the byte of its type."""
+    """Write a value after the byte of its type; return the end."""
     out[to] = kind
     copy(data, at, out, to + 1, end - at)
     return to + 1 + end - at

@@ -116,7 +116,7 @@ def discover(client: Client, selector: TableSelector, *, complete: bool = True) 
 
 
 def listed(client: Client, selector: TableSelector) -> dict[TableId, CollectionEntry]:
-    """Everything in the databases that the selector may mean, but the server's own collections."""
+    """Return all entries of the selected databases, except the server's own collections."""
     with errors(client, "listing collections"):
         databases = {table.db for table in selector.plain_names}
         if selector.patterns:
@@ -126,7 +126,7 @@ def listed(client: Client, selector: TableSelector) -> dict[TableId, CollectionE
 
 
 def entries_of(client: Client, database: str) -> list[CollectionEntry]:
-    """Everything in a database. Raises the driver's errors."""
+    """Return all entries of a database. Raises the driver's errors."""
     return [CollectionEntry.of(database, dict(entry)) for entry in client[database].list_collections()]
 
 
@@ -348,7 +348,10 @@ class LowerBound:
 
 
 def sharded(client: Client, table: TableId) -> ShardedCollection | None:
-    """None if the collection is not sharded, or the server is none of a cluster. Raises the driver's errors."""
+    """Return the sharding of the collection; None if it is not sharded, or there is no cluster.
+
+    Raises the driver's errors.
+    """
     entries = client.get_database("config", codec_options=PLAIN)["collections"]
     entry = entries.find_one({"_id": table.dotted, "dropped": {"$ne": True}})
     return None if entry is None else ShardedCollection(table, ShardKey(tuple(entry["key"].items())), entry.get("uuid"))

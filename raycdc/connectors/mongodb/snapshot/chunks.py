@@ -244,7 +244,7 @@ def _privilege(cause: SourceError, fix: str) -> Exception:
 
 
 def _thinned(bounds: Sequence[Bound]) -> tuple[Bound, ...]:
-    """In order, each once, and at most as many as there may be chunks."""
+    """Return the distinct bounds in order, at most as many as the limit of chunks."""
     distinct = {sort_key(bound): bound for bound in bounds}
     ordered = [distinct[key] for key in sorted(distinct)]
     step = -(-(len(ordered) + 1) // CHUNKS_MAX)

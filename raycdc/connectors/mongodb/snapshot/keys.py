@@ -150,7 +150,7 @@ class SnapshotKeyOrder:
         """Do nothing: no table is remembered."""
 
     def forget(self, table: TableId) -> None:
-        """As there is nothing to forget."""
+        """Do nothing, because no table is remembered."""
 
     def bound(self, table: TableId, raw: Any) -> SortKey:
         return sort_key(bound_from_json(raw))

@@ -37,7 +37,7 @@ class CollectionSelection:
     limit: int = 0
 
     def __str__(self) -> str:
-        """In words, as they are compared with those of a state; empty for everything."""
+        """Return the selection as text, as it is compared with that of a state; empty for everything."""
         parts = [
             f"filter {self.filter}" if self.filter else "",
             f"fields {', '.join(self.fields)}" if self.fields else "",

@@ -96,7 +96,7 @@ def filled(
 
 
 def op_time_ms(events: Events) -> Events:
-    """When each change was made, in Unix milliseconds."""
+    """Return when each change was made, in Unix milliseconds."""
     walls = events[:, codes.E_WALL]
     found: Events = np.where(walls >= 0, walls, (events[:, codes.E_TIME] >> 32) * 1000)
     return found

@@ -70,7 +70,7 @@ class StreamPosition(JsonObject):
     replica_set: str = ""
 
     def sealed(self) -> Position:
-        """As states have it."""
+        """Return the position for states."""
         return Position.from_json(self.to_json())
 
     @classmethod
@@ -95,7 +95,7 @@ class NoLogPosition(JsonObject):
     written_first = ("log",)
 
     def sealed(self) -> Position:
-        """As states have it."""
+        """Return the position for states."""
         return Position.from_json(self.to_json())
 
 

@@ -69,7 +69,7 @@ def cluster_time_of(data: str | bytes | None) -> int:
 
 
 def decode_token(data: str | bytes | None) -> TokenParts:
-    """All that is known of a token; a part in no known place is left out, because only the order matters."""
+    """Return the known parts of a token; a part at an unknown place is left out, because only the order matters."""
     raw = token_bytes(data)
     time = int.from_bytes(raw[1:_TIME_BYTES], "big")
     at = _TIME_BYTES

@@ -168,7 +168,7 @@ class BinlogDecoder:
 
     @property
     def damage_position(self) -> int:
-        """After an error: the end of the last event before the damage, in `cursor.file`."""
+        """Return the end of the last event before the damage, in `cursor.file`, after an error."""
         damaged = self._rows.damaged_event_end
         return damaged - 1 if damaged else self.cursor.event_position.pos
 

@@ -46,7 +46,7 @@ class BinlogRowsItem:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LoggedThread(JsonText):
-    """The session that ran a statement: the server it was given to, and its number there, until that server starts."""
+    """The session that ran a statement: its server, and its number there, valid until that server restarts."""
 
     server_id: int
     thread_id: int

@@ -226,7 +226,7 @@ class SessionState:
 
     @property
     def maxdb(self) -> bool:
-        """A TIMESTAMP is a DATETIME, in MariaDB and MySQL 5.7; the bit means nothing in MySQL 8 and later."""
+        """True if the sql_mode MAXDB makes a TIMESTAMP a DATETIME (MariaDB, MySQL 5.7; no effect in MySQL 8)."""
         return bool(self.sql_mode & _MAXDB)
 
 

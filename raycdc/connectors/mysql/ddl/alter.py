@@ -432,7 +432,7 @@ def _rewrites(table: MySqlTable, ordered: Sequence[Slot], ddl: AlterTable, diale
 
 
 def _converted_otherwise(before: MySqlColumn, after: MySqlColumn, dialect: DdlDialect) -> str:
-    """Why values of `before` are others in `after` though nothing was cut; empty if they are the same."""
+    """Return why values of `before` differ in `after` though they were not cut; empty if they are the same."""
     if not keeps_values(before, after):
         return f"the column {after.name!r} was converted from {before.column_type} to {after.column_type}"
     if after.is_counter and not before.is_counter and (before.nullable or not dialect.zero_is_value):

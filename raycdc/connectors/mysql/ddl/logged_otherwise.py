@@ -76,7 +76,7 @@ def definitions_mislead(definitions: Iterable[ColumnDefinition], columns: Iterab
 
 
 def unlogged_reason(table: MySqlTable) -> str:
-    """Why the log does not tell the table's rows, as far as the table itself shows it, and what to do; else empty."""
+    """Return why the log lacks the table's rows, with the solution; empty if it has them."""
     leave = "or leave the table out with source.exclude."
     if table.engine.lower() in MERGE_ENGINES:
         return f"Table {table.id}: {MERGED}. Capture the tables below it after it was dropped, {leave}"

@@ -233,7 +233,7 @@ def _is_shadow(table: TableId, owner: TableId) -> bool:
 def _with_added(
     shadow: Shadow, ddl: CreateTable, table: MySqlTable, owner: MySqlTable | None, dialect: DdlDialect
 ) -> Shadow:
-    """With values for existing rows in columns that only the new table has; the tool repeats the others as they are."""
+    """Return the shadow with the default values of columns that only the new table has; the tool copies all others."""
     repeated = set() if owner is None else {column.name.casefold() for column in owner.columns}
     empty = replace(table, columns=())
     new = [definition for definition in ddl.columns if definition.name.casefold() not in repeated]

@@ -134,7 +134,7 @@ class LogOpening:
         )
 
     def _connect(self) -> Connection[Any]:
-        """To the very server whose log is read."""
+        """Connect to the very server whose log is read."""
         return self.connections.connect_to(self.start)
 
     def _probe(self, table: TableId) -> FollowableTable[MySqlTable] | UnfollowableTable | None:

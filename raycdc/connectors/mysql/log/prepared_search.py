@@ -111,9 +111,9 @@ class _FileSearch:
 
     def __init__(self, info: MySqlServerInfo, xid: str, file: str, before: BinlogOffset) -> None:
         self.file = file
-        #: The tables that it has rows of; None while it was not found.
+        #: The tables with rows of the XA transaction; None until it is found.
         self.tables: tuple[TableId, ...] | None = None
-        #: True if it changed rows by a statement.
+        #: True if the XA transaction changed rows by a statement.
         self.has_statement = False
         #: Tables and databases that a later statement changed.
         self.changed: set[TableId | str] = set()

@@ -69,7 +69,7 @@ def discover_tables(
 def selected_tables(
     tables: Iterable[TableId], selector: TableFilter, *, named: Collection[TableId] = ()
 ) -> list[TableId]:
-    """Those of `tables`, which are base tables, that `discover_tables` finds."""
+    """Return those of the base `tables` that `discover_tables` finds."""
     selected = list(filter(selector.matches, tables))
     return sorted(set(selected) - (tool_tables(selected) - set(named)))
 

@@ -395,7 +395,7 @@ def unreadable(connection: Connection[Any], table: TableId) -> str:
 
 
 def unfit(table: MySqlTable) -> str:
-    """Why a table cannot be captured, whatever its target; empty if it can."""
+    """Return why a table cannot be captured by any pipeline; empty if it can."""
     try:
         table.schema()
     except SchemaError as cause:

@@ -130,7 +130,7 @@ class LoggedTables:
         )
 
     def why_not(self, table: TableId, engine: str = "") -> str:
-        """Why rows of the table are not in the log; empty if they are."""
+        """Return why rows of the table are not in the log; empty if they are."""
         setting = self._filter_of(table.db)
         if setting:
             return (
@@ -342,7 +342,7 @@ def has_cascade(connection: Connection[Any], table: TableId) -> bool:
 
 
 def refusal_of(connection: Connection[Any], info: MySqlServerInfo, table: TableId) -> str:
-    """Why the table cannot be followed; empty if it can."""
+    """Return why the table cannot be followed; empty if it can."""
     return f"{table}: {CASCADES}." if not logs_cascades(info) and has_cascade(connection, table) else ""
 
 

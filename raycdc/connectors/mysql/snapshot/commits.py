@@ -171,7 +171,7 @@ def _busy_sessions(connection: Connection[Any]) -> dict[int, int | None]:
 
 
 def _still_busy(connection: Connection[Any], before: dict[int, int | None]) -> dict[int, int | None]:
-    """Those of `before` that are in the same statement, as far as can be seen."""
+    """Return those sessions of `before` that are still in the same statement, as far as is visible."""
     if not before:
         return before
     now = _busy_sessions(connection)

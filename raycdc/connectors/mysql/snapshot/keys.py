@@ -370,7 +370,7 @@ def _date_at(column: MySqlColumn, number: int) -> str | None:
 
 
 def _floor(column: MySqlColumn, micros: int) -> int:
-    """Without digits the column does not have: the server would round a bound to it, and the log reader would not."""
+    """Round down to the digits of the column: the server would round a bound to them, and the log reader would not."""
     unit = 86_400_000_000 if column.shape.base == "date" else 10 ** (6 - column.logical().fsp)
     return micros // unit * unit
 

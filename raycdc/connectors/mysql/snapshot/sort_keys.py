@@ -90,7 +90,7 @@ def bound_keys(connection: Connection[Any] | None, column: MySqlColumn, bounds: 
 
 
 def classify(row_keys: SortKeys, bounds: SortKeys) -> npt.NDArray[np.int32]:
-    """For each key the number of sorted `bounds` that are not above it, so interval i is [bound i-1, bound i).
+    """Return for each key the number of sorted `bounds` that are not above it, so interval i is [bound i-1, bound i).
 
     NULL keys get `NULL_INTERVAL`. Compiled; releases the GIL.
     """

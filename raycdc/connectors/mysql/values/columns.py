@@ -108,7 +108,7 @@ class LostValues:
         return int(self._counts[column]) + self._invalid_utf8[column]
 
     def add_invalid(self, column: int, count: int) -> None:
-        """Values of the column that are no UTF-8."""
+        """Count values of the column that are not valid UTF-8."""
         self._invalid_utf8[column] += count
 
     def take(self) -> int:

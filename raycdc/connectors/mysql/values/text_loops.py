@@ -39,7 +39,7 @@ def put_texts(
     data: Any, at: Any, size: Any, count: Any, pad: Any, slot: Any, first: Any, voff: Any, vdata: Any, vbase: Any,
     vcap: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """Bytes as they are; shorter ones are padded with zero bytes to `pad`."""
+    """Write the values unchanged; shorter ones are padded with zero bytes to `pad`."""
     total = np.int64(0)
     for i in range(count):
         if at[i] >= 0:

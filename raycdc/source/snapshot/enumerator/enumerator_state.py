@@ -57,7 +57,7 @@ class SealedEnumerator:
         return replace(self, tables=tables, unfinished=unfinished)
 
     def sealed(self) -> EnumeratorState:
-        """As a manifest has it."""
+        """Return the state for manifests."""
         return self.sealed_with({str(table): planning.to_json() for table, planning in self.tables.items()})
 
     def sealed_with(self, tables: Mapping[str, Json]) -> EnumeratorState:

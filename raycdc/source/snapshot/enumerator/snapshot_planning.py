@@ -172,7 +172,7 @@ class TablePlanning:
 
     @property
     def why_over(self) -> str:
-        """Why chunks of an earlier beginning are over."""
+        """Return why chunks of an earlier snapshot are obsolete."""
         if self.parked is None or self.parked.again:
             return "the table begins again, which reads all of it"
         return f"the table is {self.parked.word}: {self.parked.reason}"

@@ -76,7 +76,10 @@ def _numbered(keys: pa.Table) -> pa.Table:
 
 
 def _mask(rows: int, kept: pa.ChunkedArray) -> pa.Array:
-    """For `filter`, which works batch by batch: taking rows gathers all texts in one array, which ends at 2 GiB."""
+    """Return the mask for `filter`, which works batch by batch.
+
+    `take` gathers all texts in one array of at most 2 GiB.
+    """
     mask = np.zeros(rows, np.bool_)
     mask[kept.to_numpy()] = True
     return pa.array(mask)

@@ -131,7 +131,7 @@ class BackfillChunks:
             self._open[split.table] = BackfillChunk(HeldChunk(split, None, holds_null=False))
 
     def passed(self, rows: LogRows) -> None:
-        """These rows go out."""
+        """Note that these rows are passed on."""
         backfill = self._open.get(rows.table)
         if backfill is not None and rows.batch.num_rows:
             backfill.passed(rows)
@@ -257,7 +257,7 @@ class HandOff:
         self._tables[table] = chunks
 
     def drop_table(self, table: TableId) -> list[SnapshotSplit]:
-        """No chunk of the table is read from here on. Returns the chunks that were open."""
+        """Drop the table, of which no more chunks are read; return the chunks that were open."""
         self.backfills.drop(table)
         chunks = self._tables.pop(table, None)
         return [] if chunks is None else chunks.drop()
@@ -356,7 +356,7 @@ class HandOff:
             chunks.removals.truncate()
 
     def rows(self, rows: LogRows, *, now_s: float) -> LogRows | None:
-        """Those of `rows` that go out now; holds or drops the rest."""
+        """Return those of `rows` to pass on now; hold or drop the others."""
         chunks = self._tables.get(rows.table)
         if chunks is None:
             state = self._table_states[rows.table]

@@ -74,7 +74,7 @@ class Retries:
         del self._counts[split.split_id]
 
     def count(self, retry: RetryChunkRequest) -> str:
-        """Why the chunk's table is parked now, if it was read too often; else empty."""
+        """Return why the chunk's table is parked now, if it was read too often; otherwise an empty text."""
         table, split_id = retry.split.table, retry.split.split_id
         self._counts[split_id] += 1
         if retry.split.again is not None:
@@ -178,7 +178,7 @@ class HeldChunk:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Of a chunk that was read."""
+        """Return the segments of a finished chunk."""
         assert isinstance(self.state, Read), f"{self.split.split_id} is {self.state} and was asked for its segments"
         return self.state.segments
 
@@ -211,7 +211,7 @@ def _released(rows: HeldRows, high: int) -> Iterator[LogRows]:
 
 
 def as_needed(rows: HeldRows, parts: Iterator[LogRows]) -> Iterable[LogRows]:
-    """At once where all is in memory; else one after the other, so that it never is."""
+    """Return all parts if they are in memory; otherwise yield them one after the other to save memory."""
     return parts if rows.spilled else tuple(parts)
 
 
@@ -234,9 +234,9 @@ class KeyOrder(Protocol):
         """Sort key of a chunk's bound."""
 
     def classify(self, table: TableId, keys: pa.Array, bounds: Sequence[SortKey]) -> np.ndarray:
-        """For each key the number of `bounds` (ascending) that are ≤ it, or -1 for NULL; int64.
+        """Return for each key the number of `bounds` (ascending) that are ≤ it, or -1 for NULL; int64.
 
-        Keys of several columns come as a struct of them.
+        Keys of several columns are a struct of them.
         """
 
 

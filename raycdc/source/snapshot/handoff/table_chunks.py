@@ -220,7 +220,7 @@ class TableChunks:
         return [chunk.split for chunk in self._open.values()]
 
     def pass_on(self, rows: LogRows, *, now_s: float) -> LogRows | None:
-        """Those of `rows` that go out now; holds or drops the rest."""
+        """Return those of `rows` to pass on now; hold or drop the others."""
         state = self.state
         if isinstance(state, AsOf):
             if rows.ordinals.size and state.bars(int(rows.ordinals[-1])):

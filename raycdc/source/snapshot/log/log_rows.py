@@ -43,7 +43,7 @@ def key_values(batch: pa.RecordBatch, key: ChunkKey) -> pa.Array:
 
 
 def take(rows: LogRows, mask: np.ndarray) -> LogRows | None:
-    """Those of the rows that `mask` has; None if it has none."""
+    """Return the rows that `mask` selects; None if there are none."""
     if not mask.any():
         return None
     if mask.all():

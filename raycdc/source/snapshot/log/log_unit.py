@@ -200,7 +200,7 @@ def rows_of(unit: LogUnit) -> tuple[LogRows, ...]:
 
 
 def updates_of(unit: LogUnit) -> tuple[SchemaUpdate, ...]:
-    """Everything that the unit says of tables."""
+    """Return all schema updates of the unit."""
     match unit:
         case SchemaChange(updates=updates) | LogTransactions(parked=updates):
             return updates

@@ -159,7 +159,7 @@ class StreamState:
         return SealedSplit.from_json(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """As a manifest has it."""
+        """Return the document for manifests."""
         as_of = any(isinstance(state, AsOf | Behind) for state in self.followed.values())
         return {
             **self.position_json(as_of=as_of),

@@ -243,7 +243,7 @@ class IncrementalReader(SourceReaderBase):
         return self._dialect.open_catch_up(split)
 
     def _reopen(self, log: LogReader, catch_up: CatchUpStream) -> None:
-        """As after a restart from the state that was just sealed."""
+        """Open the log again, as after a restart from the state that was just sealed."""
         if self._log_source is not None:
             self._log_source.close()
         catch_up.close()

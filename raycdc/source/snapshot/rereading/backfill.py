@@ -232,7 +232,7 @@ class Backfills:
         self.on_progress(table, next((backfill.progress for backfill in going), None))
 
     def sealed(self) -> tuple[Backfill, ...]:
-        """As the manifest that is being made has them."""
+        """Return the backfills for the manifest that is being made."""
         self.has_changes = False
         return tuple(each.backfill for each in self._all.values())
 

@@ -74,7 +74,7 @@ class Marks:
         self._begun = LogMark.of_format(file, event)
 
     def at(self, position: tuple[str, int], length: int, crc: int) -> LogMark | None:
-        """At `position`, where an event of `length` bytes ends (0: not known) whose checksum is `crc`."""
+        """Return the mark of `position`, where an event of `length` bytes (0: unknown) with the checksum `crc` ends."""
         if position == self._start and self._of_start is not None:
             return self._of_start
         file, pos = position
@@ -139,7 +139,7 @@ class BinlogOffset(JsonObject):
         return cls.from_json(position.to_json())
 
     def sealed(self) -> Position:
-        """As states have it."""
+        """Return the position for states."""
         return Position.from_json(self.to_json())
 
 

@@ -158,7 +158,7 @@ class MapSchemas:
 
     @classmethod
     def from_the_log(cls, given: Mapping[TableId, MySqlTable] | None = None) -> MapSchemas:
-        """No table is followed: each is made from its maps, where none of `given` fits."""
+        """Return schemas for a log without followed tables: each is made from its maps, unless one of `given` fits."""
         schemas = cls({})
         schemas._given = given or {}
         schemas.inferred = True

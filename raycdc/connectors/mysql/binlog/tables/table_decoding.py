@@ -109,7 +109,7 @@ class Decodings:
             self._count_losses(full)
 
     def forget(self, table: TableId) -> None:
-        """No more rows of its newest version come."""
+        """Forget the newest version of the table, of which no more rows come."""
         dropped = self._decodings.pop(table, None)
         if dropped is not None:
             self._count_losses(dropped.arena)

@@ -94,7 +94,7 @@ class MapColumn:
     geometry: str = ""
 
     def describe(self) -> str:
-        """As close to a column type as the map allows, for error messages."""
+        """Return the map as a column type, as exactly as it allows, for error messages."""
         return f"{self.name} {type_text(self)}".strip()
 
 

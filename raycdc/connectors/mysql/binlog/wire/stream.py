@@ -177,7 +177,7 @@ class _Silence:
 
     @property
     def seconds(self) -> float:
-        """For how long it has lasted."""
+        """Return how long it has lasted."""
         return time.monotonic() - self.heard_at
 
 

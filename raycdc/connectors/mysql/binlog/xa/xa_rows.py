@@ -180,7 +180,7 @@ class XaRows:
         return self._with_unfollowed(PreparedTransaction(tuple(parts), count), step)
 
     def _with_unfollowed(self, prepared: PreparedTransaction, step: Preparing) -> PreparedTransaction:
-        """With the events of tables that are not followed now, as far as they may be kept, and other tables' names."""
+        """Return the transaction with the events of tables that are not followed now, and other tables' names."""
         parked = {t: found for t, found in events_by_table(step.events).items() if not self._maps.wanted(t)}
         kept = {table: self.keeper.keep_events(table, msgpack.packb(found)) for table, found in parked.items()}
         parts = [part for part in prepared.rows if part.table not in parked]

@@ -38,7 +38,7 @@ _OPTION_WORDS = frozenset({"COMMENT", "COLLATE", "CHARSET", "CONVERT", "DEFAULT"
 
 
 def never_logged(table: MySqlTable) -> str | None:
-    """Why changes of `table`, as a server describes it, cannot be read from its log, and what to do; None: they can."""
+    """Return why changes of `table` cannot be read from the log, with the solution; None if they can."""
     stored = next((column for column in table.columns if " COMPRESSED" in column.column_type), None)
     if stored is not None:
         return (

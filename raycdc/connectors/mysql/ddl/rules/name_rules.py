@@ -82,7 +82,7 @@ def was_captured_before(given: GivenName, _: HistoryFacts) -> MySqlVerdict | Non
 
 
 def was_not_captured_before(given: GivenName, facts: HistoryFacts) -> MySqlVerdict | None:
-    """No target has the rows that the table got under its former name, and it is no tool's copy of this one."""
+    """Park the table if its rows under its former name are in no target, unless it is a tool's copy of this table."""
     assert given.before is not None
     is_shadow = given.before in given.names.shadows or facts.tools.role(given.before) == (given.name, "shadow")
     if given.name in facts.tables and is_shadow:

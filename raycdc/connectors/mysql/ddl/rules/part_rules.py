@@ -39,7 +39,7 @@ class StatementPart:
 
 
 def is_of_temporary_table(part: StatementPart, _: HistoryFacts) -> MySqlVerdict | None:
-    """No part of a temporary table is of interest."""
+    """Ignore all parts of a temporary table."""
     return proofs.OF_TEMPORARY if isinstance(part.ddl, TemporaryTable) else None
 
 
@@ -97,7 +97,7 @@ def is_like_a_temporary_table(part: TablePart, facts: HistoryFacts) -> MySqlVerd
 
 
 def is_not_captured(part: TablePart, facts: HistoryFacts) -> MySqlVerdict | None:
-    """Ignore a table of a tool or without relevance; a tool may give up a table that it had renamed away."""
+    """Ignore a table that is not captured, unless the statement ends a tool that has renamed a captured one away."""
     ddl = part.ddl
     if facts.captures(ddl.table):
         return None

@@ -145,7 +145,7 @@ class ChunkPlan(JsonObject):
         return replace(self, queue=(*self.queue, ChunkRange(self.next, upper, key=self.key.name)), next=upper)
 
     def with_rest_as_one(self) -> ChunkPlan:
-        """All that is left is one chunk, and the last one."""
+        """Return the plan with all remaining rows as one last chunk."""
         if self.phase is ChunkPlanPhase.START:
             return self.with_whole_table()
         if self.phase is ChunkPlanPhase.DONE:

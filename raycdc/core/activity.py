@@ -239,7 +239,7 @@ class RecurringActivity:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """The thread is at it within the block."""
+        """Note that this thread does the work during the block."""
         work = self._work
         if not work.troubled:
             work.moved_s, work.rests = self._threads.now_s(), False

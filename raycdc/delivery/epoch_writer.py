@@ -276,7 +276,7 @@ class EpochWriter:
         self._ports.on_committed(figures)
 
     def _add_known(self, prepared: PreparedEpoch) -> None:
-        """Let the known rows follow the epoch, which all targets hold; the next one is made exact by them."""
+        """Update the row store with the epoch, which all targets hold; it supplies the next epoch's before-images."""
         known = self._ports.routing.known
         if known is None:
             return

@@ -44,7 +44,7 @@ from raycdc.state.identity import read_identity
 from raycdc.state.manifests.manifest import Manifest
 from raycdc.state.store import CheckpointStore
 
-#: Why no rows are read again for a sink of one's own.
+#: The refusal of a backfill if the user's own program reads the epochs.
 NO_SINK = (
     "The epochs of this state are read by a program of your own, which would get rows that are read again as inserts "
     "of keys that it has already. Read the whole table anew, which empties it first: raycdc tables resnapshot, without "

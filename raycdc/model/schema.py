@@ -76,5 +76,5 @@ def _schema_of(text: str) -> TableSchema:
 def constant(text: str, arrow: pa.DataType) -> pa.Scalar:
     """`text` as a value of `arrow`. Raises `pa.ArrowException` where it is none."""
     scalar = pa.scalar(text)
-    # A moment is read without a zone first: Arrow wants one in the text of a type that has one.
+    # The text has no time zone, which Arrow requires for a type with one, so it is parsed without a zone first.
     return scalar.cast(pa.timestamp("us")).cast(arrow) if pa.types.is_timestamp(arrow) else scalar.cast(arrow)

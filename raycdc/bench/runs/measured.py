@@ -85,10 +85,10 @@ class Figures:
 
 
 def measured(config: PipelineConfig, limits: BenchLimits, *, settings: str, target: Path, local: bool) -> Figures:
-    """Run the pipeline until it has caught up or a limit is reached, and say what was seen.
+    """Run the pipeline until it has caught up or a limit is reached; return the figures.
 
-    Raises what a run raises, unless rows were committed before: then it is a note beside the figures, as is a table
-    that was parked, of which a run complains at its end. A `KeyboardInterrupt` goes on to the caller.
+    Raises the error of the run if no row was committed before it. Otherwise the error is a note in the figures, like a
+    parked table. A `KeyboardInterrupt` is raised again.
     """
     pipeline = Pipeline.from_config(config)
     watched = _Watched(limits, pipeline)

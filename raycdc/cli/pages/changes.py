@@ -27,13 +27,13 @@ MongoDB; it is done once, before rows of the new shape, whatever dies meanwhile.
 
 _TYPES = """## Another type
 
-What a server converts it does not log. So a statement of MySQL or MariaDB that may change values (`INT` to `VARCHAR`, a
-smaller `INT`, a `DECIMAL` with fewer digits, a `DATETIME` with fewer fractions, a shorter text) makes the table begin
-again by itself, under `evolve`, `try_evolve` and `lenient`: its rows go from an upsert target, which gets the new type,
-and all are read anew. A line and the event `parked` with `again` say so with the reason, and so does `raycdc status`
-while it is read. Where the target cannot get the type (`ignore`, or a changelog of a lake or database, whose rows stay)
-the table is parked instead, and under `fail` the run ends. The same holds for a new column whose value in old rows
-is computed (`raycdc docs troubleshooting`)."""
+A server does not log the rows that a statement converts. So a statement of MySQL or MariaDB that may change values
+(`INT` to `VARCHAR`, a smaller `INT`, a `DECIMAL` with fewer digits, a `DATETIME` with fewer fractions, a shorter text)
+resnapshots the table automatically, under `evolve`, `try_evolve` and `lenient`: its rows are deleted from an upsert
+target, which gets the new type, and all are read again. A line and the event `parked` with `again` report the reason,
+and so does `raycdc status` while the table is read. If the target cannot get the type (`ignore`, or a changelog of a
+lake or database, whose rows stay) the table is parked instead, and under `fail` the run ends. The same holds for a new
+column whose value in old rows is computed (`raycdc docs troubleshooting`)."""
 
 _OTHERS = """A renamed key column is refused under `lenient`. Where the source gives a renamed column's name to another
 column at once, the target has no second place for its values: they are under the new name alone. Where several tables

@@ -157,7 +157,7 @@ class PlainView:
                 if len(self._status().tables.known) <= PLAIN_TABLES_MAX:
                     self._line(str(event))
             case TablePhaseChanged():
-                pass  # Its progress line says so.
+                pass  # The progress line of the table shows its phase.
             case TableParked():
                 self._line(parked_text(event), "WARNING")
             case other:

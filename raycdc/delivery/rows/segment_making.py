@@ -97,7 +97,7 @@ class SegmentMaking:
                 for segment, made in zip(segments, future.result(), strict=True):
                     known.add(segment.name, segment.table, made)
                     if made.segment is not None:
-                        # Asked again, when a node did not answer, works have them already.
+                        # A repeated call, after a node did not answer, finds them here.
                         known.segments[made.segment.name] = made.segment
             commits = [replace(work, segments=tuple(_derived_segments(work, known.segments))) for work in commits]
             commits = self._filtered(commits, known, pool)

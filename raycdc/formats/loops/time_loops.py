@@ -160,7 +160,7 @@ def to_micros(value: Any, wire: Any) -> Any:
 
 @helper
 def to_moment(data: Any, kind: Any, at: Any, end: Any, wire: Any, is_date: Any) -> Any:
-    """(error, microseconds, or days for a date)."""
+    """Return the error, and the moment in microseconds, or a date in days."""
     if kind == STRING:
         error, micros = moment(data, at, end)
         if error == OK and micros == _NO_DATE:

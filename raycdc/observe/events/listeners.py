@@ -18,8 +18,9 @@ from raycdc.observe.events.run_events import Listener, RunEvent, Warned
 
 
 class Listeners:
-    """`listeners` by their names for people, in the order in which they hear. Any thread may call `notify` and `guard`;
-    a listener may call neither.
+    """The `listeners` of a run, by their names for messages, in the order of their calls.
+
+    Any thread may call `notify` and `guard`; a listener may call neither.
     """
 
     def __init__(self, listeners: Mapping[str, Listener]) -> None:

@@ -22,7 +22,7 @@ ReportT = TypeVar("ReportT")
 def traced(
     config: PipelineConfig, store: CheckpointStore, ports: EpochPorts, reporter: ProgressReporter
 ) -> Iterator[EpochPorts]:
-    """`ports` that also tell a collector of each epoch, within the block; themselves without ``[traces]``."""
+    """Yield `ports` that also send a trace of each epoch; the unchanged `ports` without ``[traces]``."""
     options = config.traces
     if not options.endpoint:
         yield ports

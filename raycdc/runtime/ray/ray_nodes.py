@@ -98,7 +98,7 @@ class RayNodes:
         self._silent[node_id] = self._clock() + SILENT_S
 
     def does_not_answer(self, node_id: str) -> bool:
-        """A reader may wait for this node, which is silent; whether that is news."""
+        """Note that this node does not answer; return True if that was not known before."""
         node = self._alive.get(node_id)
         if node is None or node_id in self._silent:
             return False

@@ -97,7 +97,7 @@ class LogWatch:
         #: Files of the pipeline's last commit that were missing at the first check: its driver may have died before it
         #: checked them itself.
         self.lost: list[str] = []
-        #: Those of the commits that the last look found new; None if it could not read all of them.
+        #: The transactions of the commits that the last inspection found; None if it could not read all of them.
         self.transactions: AppTransactions | None = None
         #: Commits that were just read and not yet checked.
         self._read: dict[int, list[str]] = {}

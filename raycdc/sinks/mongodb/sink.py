@@ -90,7 +90,7 @@ def check_sink(config: MongoDbSinkConfig, tables: Sequence[TableId]) -> list[Che
 
 
 def _user(server: Server, config: MongoDbSinkConfig, tables: Sequence[TableId]) -> list[CheckResult]:
-    """May the user connect, and write the collections in transactions? The server is closed."""
+    """Check that the user may connect and write the collections in transactions. Closes the server."""
     try:
         hello = server.client.admin.command("hello")
         described = _status(server)

@@ -166,7 +166,7 @@ class PartitionAssigner:
                 self._balanced = None
 
     def give(self) -> None:
-        """Give what waits; a split that was moved to the reader it was taken for, if that is still there."""
+        """Assign the waiting splits; a moved split goes to its new reader, if that is still registered."""
         readers = self._context.registered_readers()
         if not readers or not self._waiting:
             return

@@ -91,7 +91,7 @@ class Generations:
         self._folder.sweep(own)
 
     def own(self) -> OwnGeneration | None:
-        """The generation of the driver that writes by the store (`write_as`); None if none does."""
+        """Return the generation of the driver that writes through this store (`write_as`); None without one."""
         return None if self._driver is None else self._driver()
 
     def require_own(self, what: str) -> None:

@@ -117,7 +117,7 @@ class KafkaPartitionReader:
         #: The next offset to read; markers may lie between a position and it.
         self._wanted: dict[str, int] = {}
         self._paused: set[str] = set()
-        #: Ever read here: a message of a partition that was taken away may still come.
+        #: All topics that this reader has read: messages of removed partitions may still arrive.
         self._topics: set[str] = set()
         self._message_bytes = 1024.0
         self._outage = ClusterOutage(config, retry_policy)

@@ -92,7 +92,7 @@ def _decimal(bits: Any, top: Any) -> Any:
 
 @helper
 def put_decimal(value: Any, power: Any, out: Any, at: Any) -> Any:
-    """A decimal128 of these digits at `at` in `out`; returns that."""
+    """Write a decimal128 with these digits to `out` at `at`; return `at`."""
     digits = -value if value < 0 else value
     top = (np.int64(power) + _BIAS) << 49
     for i in range(8):

@@ -243,7 +243,7 @@ class CreateTable:
 
 @dataclass(frozen=True, slots=True)
 class AlterTable:
-    """ALTER TABLE; no actions means that nothing we carry is concerned (indexes, partitions, engine)."""
+    """ALTER TABLE; without actions it changes no rows or columns (only indexes, partitions or the engine)."""
 
     table: TableId
     actions: tuple[AlterAction, ...] = ()

@@ -523,15 +523,15 @@ MANUAL: Mapping[tuple[str, str], Sequence[tuple[str, str]]] = {
     ("delete the target", DELTA): [("delta-upsert", "deletes the folder")],
     ("delete the target", ICEBERG): [("iceberg-upsert", "deletes the folder")],
     ("delete the target", FILES): [("jsonl", "deletes the folder"), ("parquet", "deletes the folder")],
-    ("delete it and make it anew", DELTA): [("delta-upsert", "makes the table again")],
-    ("delete it and make it anew", ICEBERG): [("iceberg-upsert", "makes the table again")],
-    ("delete it and make it anew", FILES): [("jsonl", "makes the folder again")],
+    ("delete it and create it again", DELTA): [("delta-upsert", "makes the table again")],
+    ("delete it and create it again", ICEBERG): [("iceberg-upsert", "makes the table again")],
+    ("delete it and create it again", FILES): [("jsonl", "makes the folder again")],
 }
 #: Rows of the manual's table that are no deed between two epochs, or have a longer story.
 TOLD_BY = {
     "add a column and give it values": touched.test_a_column_of_others_keeps_its_values_when_rows_are_updated,
     "vacuum or clean up files that are staged": staged.test_staged_files_that_a_cleaning_tool_took_are_staged_again,
-    'replace it from another pipeline (`on_existing = "replace"`)': (
+    'replace it by another pipeline (`on_existing = "replace"`)': (
         touched.test_a_pipeline_whose_target_another_one_replaced_writes_no_more
     ),
     "add CHECK or NOT NULL": demanding.test_not_null_of_an_adopted_delta_table_holds_for_every_commit,

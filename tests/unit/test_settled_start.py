@@ -69,7 +69,7 @@ def test_a_store_that_does_not_answer_is_asked_once_for_the_state(
     keys = {"access_key_id": "AK", "secret_access_key": "any", "region": "us-east-1", "allow_http": True}
     config = config_from_dict(
         {
-            "pipeline": {"name": "shop", "state": "s3://lake/state", "work": str(tmp_path / "work")},
+            "pipeline": {"name": "shop", "state": "s3://lake/state", "work_dir": str(tmp_path / "work")},
             "source": {"type": "datagen", "tables": ["shop.orders"]},
             "sink": {"type": "delta", "path": str(tmp_path / "lake")},
             "storage": {"endpoint": "http://127.0.0.1:1", **keys},

@@ -37,7 +37,9 @@ class GapEffect(Enum):
     REFUSED = "refused, by `raycdc check` and by a start"
     PARKED = "the tables that it concerns are parked"
     WARNED = "a warning"
-    UNSEEN = "nobody can ask for it: `raycdc verify` finds what is missing, `raycdc backfill` reads it again"
+    UNSEEN = (
+        "these changes cannot be requested: `raycdc verify` finds the missing rows, `raycdc backfill` reads them again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ STATEMENTS = LogGap(
 REPLICA = LogGap(
     "`log_replica_updates = OFF` (`log_slave_updates`) on a replica or a Galera node",
     GapEffect.REFUSED,
-    "what it gets from other servers is not logged",
+    "rows from other servers are not logged",
 )
 REPLICA_STOPPED = LogGap(
     "the same, where replication is configured and does not run", GapEffect.WARNED, "it may be started at any time"
@@ -68,17 +70,19 @@ REPLICA_STOPPED = LogGap(
 REPLICA_FILTERS = LogGap(
     "`replicate_do_db`, `replicate_ignore_table` and their kin, on a replica",
     GapEffect.WARNED,
-    "what they leave out is neither in its tables nor in its log",
+    "the filtered rows are neither in its tables nor in its log",
 )
 IGNORED_ERRORS = LogGap(
-    "`binlog_error_action = IGNORE_ERROR`", GapEffect.WARNED, "a server that cannot write its log goes on without one"
+    "`binlog_error_action = IGNORE_ERROR`",
+    GapEffect.WARNED,
+    "if the server cannot write its log, it continues without one",
 )
 ENGINES = LogGap(
     "an engine whose rows are elsewhere or nowhere (`BLACKHOLE`, `FEDERATED`, `CONNECT`, `SPIDER`, `S3`, …)",
     GapEffect.PARKED,
     "its rows change without this server, or are not kept by it",
 )
-UNLOGGED_SESSIONS = LogGap("`sql_log_bin = 0` in a session", GapEffect.UNSEEN, "what the session changes is not logged")
+UNLOGGED_SESSIONS = LogGap("`sql_log_bin = 0` in a session", GapEffect.UNSEEN, "changes of the session are not logged")
 
 LOG_GAPS = (
     FILTERED, STATEMENTS, REPLICA, REPLICA_STOPPED, REPLICA_FILTERS, IGNORED_ERRORS, ENGINES, UNLOGGED_SESSIONS,

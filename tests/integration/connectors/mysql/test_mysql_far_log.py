@@ -130,7 +130,7 @@ def test_places_beyond_4_gib_are_true_after_a_start_by_gtid(request: pytest.Fixt
             for place in true[1:]:
                 found = past_position(connection, info, PastStart(file=file, pos=place.pos), open_log)
                 assert (found, found.gtid_set) == (place, place.gtid_set)
-            with pytest.raises(ConfigError, match=f"nearest place before it is {true[0]}"):
+            with pytest.raises(ConfigError, match=f"nearest position before it is {true[0]}"):
                 past_position(connection, info, PastStart(file=file, pos=true[0].pos + 1), open_log)
         finally:
             query(connection, f"PURGE BINARY LOGS TO '{log_files(connection, probe(connection))[-1][0]}'")

@@ -84,7 +84,7 @@ def test_servers_before_4_0_7_are_warned_of(
     position = StreamPosition(ordinal_of(*PLACE), replica_set="rs0").sealed()
     with pytest.raises(AskedError):
         source.log_reader(StreamSplit(StreamState(position, 0)))
-    assert len([r for r in caplog.records if "a quiet stream keeps no place" in r.message]) == warned
+    assert len([r for r in caplog.records if "a quiet stream keeps no position" in r.message]) == warned
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ class MongoDbSnapshotOptions(Options):
         {}, help="Another strategy per collection.", example={"shop.orders": "single"}
     )
     chunk_size: Size = option(
-        64 << 20, help="About this much of documents per chunk, from 1MiB to 4GiB.", ge=1 << 20, le=4 << 30, unit="size"
+        64 << 20, help="About this much of documents per chunk, from 1KiB to 4GiB.", ge=1 << 10, le=4 << 30, unit="size"
     )
     samples_per_chunk: int = option(20, help="With sample: keys sampled for each chunk.", ge=1, le=1000)
 

@@ -58,10 +58,9 @@ def document(number: int, customer: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def orders(mongodb: MongoDb, mongodb_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def orders(mongodb: MongoDb, mongodb_database: str) -> Iterator[str]:
     if not isinstance(mongodb, MongoDbServer):
         pytest.skip("writes to the config database")
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 4 << 10)
     name = f"{mongodb_database}.orders"
     with mongodb.client() as client:
         collection = client[mongodb_database].orders
@@ -85,12 +84,12 @@ def shard(client: Any, name: str, key: dict[str, Any], bounds: list[tuple[Any, .
 
 def cuts(mongodb: MongoDb, database: str, strategy: str = "sharded") -> Cuts:
     source = {"type": "mongodb", "uri": mongodb.uri, "collections": [f"{database}.orders"]}
-    config = MongoDbSourceConfig.model_validate({**source, "snapshot": {"strategy": strategy, "chunk_size": "1MiB"}})
+    config = MongoDbSourceConfig.model_validate({**source, "snapshot": {"strategy": strategy, "chunk_size": "4KiB"}})
     with connect(config.uri) as client:
         return cut(client, probe(client), TableId(database, "orders"), config.snapshot)
 
 
-SHARDED = {"snapshot": {"strategy": "sharded", "chunk_size": "1MiB"}}
+SHARDED = {"snapshot": {"strategy": "sharded", "chunk_size": "4KiB"}}
 
 
 def moves(client: Any, database: str, dice: random.Random) -> None:
@@ -271,7 +270,7 @@ def test_a_time_that_the_server_has_no_more_is_refused_until_it_is_read_anew(
     with mongodb.client() as client:
         client[orders].orders.update_one({"_id": 1}, {"$set": {"n": -1}})
     reads.before = lambda number: None
-    catch_up(tmp_path, mongodb, orders, snapshot={"strategy": then, "chunk_size": "1MiB"}, **options)
+    catch_up(tmp_path, mongodb, orders, snapshot={"strategy": then, "chunk_size": "4KiB"}, **options)
     assert len(reads.times - before) == 1
     assert (reads.made[-1][1] is None) == (then == "sample")
     require_collection_equal(tmp_path, mongodb, orders)
@@ -308,7 +307,7 @@ def test_collections_beside_it_are_read_and_followed_as_ever(
     strategies = {f"{orders}.{name}": "sample" for name in others if name != "lines"}
     options = {
         "collections": [rf"{orders}\.(orders|{'|'.join(others)})"],
-        "snapshot": {"strategy": "sharded", "chunk_size": "1MiB", "per_collection": strategies},
+        "snapshot": {"strategy": "sharded", "chunk_size": "4KiB", "per_collection": strategies},
     }
 
     def write(client: Any, number: int) -> None:

@@ -37,9 +37,8 @@ def database(mongodb: MongoDb) -> Iterator[str]:
 
 
 def test_collections_are_equal_whatever_is_written_while_they_are_read(
-    mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mongodb: MongoDb, database: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 16 << 10)
     chosen = random.Random(7)
     with mongodb.client() as client:
         client[database].orders.insert_many({"_id": key, "n": 0, "text": "x" * 100} for key in KEYS)
@@ -57,7 +56,7 @@ def test_collections_are_equal_whatever_is_written_while_they_are_read(
             case _:
                 orders.update_one({"_id": {"$eq": key}}, {"$set": {"n": number}})
 
-    snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
+    snapshot = {"strategy": "splitVector", "chunk_size": "16KiB"}
     with writing(write, mongodb, database):
         catch_up(tmp_path, mongodb, database, snapshot=snapshot)
         catch_up(tmp_path, mongodb, database, snapshot=snapshot)
@@ -79,7 +78,6 @@ def test_writes_aimed_at_open_chunks_leave_a_true_changelog(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chunk's keys change when it is open and not read, when it is read and not closed, and in between."""
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 4 << 10)
     with mongodb.client() as client:
         orders = client[database].create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
         orders.insert_many({"_id": number, "n": number, "text": "x" * 100} for number in range(0, 3000, 3))
@@ -104,7 +102,7 @@ def test_writes_aimed_at_open_chunks_leave_a_true_changelog(
             orders.update_one({"_id": first + 12}, {"$set": {"n": 1}})
 
         monkeypatch.setattr(MongoDbChunkReader, "_raw_batches", hunted)
-        snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
+        snapshot = {"strategy": "splitVector", "chunk_size": "4KiB"}
         catch_up(tmp_path, mongodb, database, snapshot=snapshot)
         assert len(aimed) > 10
         orders.update_many({}, {"$inc": {"n": 1}})
@@ -260,11 +258,8 @@ def test_the_end_of_an_earlier_run_ends_no_later_one(mongodb: MongoDb, database:
     assert rows[-1]["_id"] == 1
 
 
-def test_runs_that_end_anywhere_go_on_without_a_gap(
-    mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 16 << 10)
-    snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
+def test_runs_that_end_anywhere_go_on_without_a_gap(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
+    snapshot = {"strategy": "splitVector", "chunk_size": "16KiB"}
     chosen = random.Random(11)
     with mongodb.client() as client:
         client[database].orders.insert_many({"_id": key, "n": 0, "text": "x" * 100} for key in KEYS)

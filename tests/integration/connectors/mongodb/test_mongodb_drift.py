@@ -101,7 +101,6 @@ def test_documents_that_change_their_shape_while_they_are_read_come_whole(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks that are open when a column comes are read again with it; what only chunks show stays in the rest."""
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 16 << 10)
     with mongodb.client() as client:
         orders = client[database].create_collection("orders", changeStreamPreAndPostImages={"enabled": True})
         orders.insert_many({"_id": number, "n": number, "text": "x" * 100} for number in range(1000))
@@ -119,7 +118,7 @@ def test_documents_that_change_their_shape_while_they_are_read_come_whole(
             orders.update_one({"_id": 5}, {"$set": {f"hot{turn % 4}": turn}})
 
         monkeypatch.setattr(MongoDbChunkReader, "_raw_batches", hunted)
-        snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
+        snapshot = {"strategy": "splitVector", "chunk_size": "16KiB"}
         catch_up(tmp_path, mongodb, database, snapshot=snapshot, schema={"sample": 1})
         assert len(set(aimed)) > 5
         orders.update_many({}, {"$set": {"n": 1}})
@@ -255,9 +254,8 @@ def test_a_column_that_becomes_text_has_its_collection_read_again(
 def test_a_column_becomes_text_while_its_collection_is_read(
     mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 16 << 10)
     options: dict[str, Any] = {
-        "snapshot": {"strategy": "splitVector", "chunk_size": "1MiB"},
+        "snapshot": {"strategy": "splitVector", "chunk_size": "16KiB"},
         "schema": {"on_conflict": "text", "sample": 10},
     }
     with mongodb.client() as client:

@@ -73,9 +73,8 @@ def test_without_images_each_change_says_what_was_there(mongodb: MongoDb, databa
 
 
 def test_the_changelog_is_exact_whatever_is_written_and_wherever_runs_end(
-    mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: Any
+    mongodb: MongoDb, database: str, tmp_path: Path, fail_at: Any
 ) -> None:
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 16 << 10)
     chosen = random.Random(5)
     with mongodb.client() as client:
         client[database].orders.insert_many({"_id": key, "n": 0, "text": "x" * 100} for key in KEYS)
@@ -90,7 +89,7 @@ def test_the_changelog_is_exact_whatever_is_written_and_wherever_runs_end(
             case _:
                 client[database].orders.update_one(key, {"$inc": {"n": 1}}, upsert=bool(number % 2))
 
-    snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
+    snapshot = {"strategy": "splitVector", "chunk_size": "16KiB"}
     with writing(write, mongodb, database):
         for point in ("after_last_commit", "after_known", "in_commit"):
             fail_at(point, 1)

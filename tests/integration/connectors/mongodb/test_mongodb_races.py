@@ -108,12 +108,15 @@ def source(orders: Orders, strategy: str) -> dict[str, Any]:
     return {
         "columns": {f"{orders.database}.{TABLE}": COLUMNS},
         "schema": {"mode": "declared", "json": "canonical"},
-        "snapshot": {"strategy": "sharded" if strategy == MOVED else strategy, "chunk_size": "1MiB"},
+        "snapshot": {
+            "strategy": "sharded" if strategy == MOVED else strategy,
+            "chunk_size": (90 * DOCUMENTS + 2_000_000) // 12,
+        },
     }
 
 
 @pytest.fixture(params=[*STRATEGIES, MOVED])
-def strategy(request: pytest.FixtureRequest, orders: Orders, monkeypatch: pytest.MonkeyPatch) -> str:
+def strategy(request: pytest.FixtureRequest, orders: Orders) -> str:
     """A strategy that the server has for the collection."""
     name = f"{orders.database}.{TABLE}"
     if request.param in ("sharded", MOVED):
@@ -135,7 +138,6 @@ def strategy(request: pytest.FixtureRequest, orders: Orders, monkeypatch: pytest
                 {"ns": name, "min": dict(zip(key, low, strict=True)), "max": dict(zip(key, high, strict=True))}
                 for low, high in pairwise(lows)
             )
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", (90 * DOCUMENTS + 2_000_000) // 12)
     return str(request.param)
 
 

@@ -27,14 +27,13 @@ AT = datetime(2024, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 def read(tmp_path: Path, mongodb: MongoDb, database: str, **snapshot: Any) -> list[dict[str, Any]]:
     named = {option: {f"{database}.orders": value} for option, value in snapshot.items()}
-    cuts = {"strategy": "splitVector", "chunk_size": "1MiB", **named}
+    cuts = {"strategy": "splitVector", "chunk_size": "16KiB", **named}
     pipeline(tmp_path, mongodb, database, startup="snapshot", snapshot=cuts).run(local=True)
     return changes(tmp_path)
 
 
 @pytest.fixture
-def orders(mongodb: MongoDb, mongodb_database: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 16 << 10)
+def orders(mongodb: MongoDb, mongodb_database: str) -> str:
     keys: list[Any] = [*range(1500), *(f"key {number}" for number in range(500))]
     with mongodb.client() as client:
         client[mongodb_database].orders.insert_many(

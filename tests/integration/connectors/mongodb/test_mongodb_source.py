@@ -94,16 +94,10 @@ def by_key(rows: list[dict[str, Any]]) -> Counter[str]:
     return Counter(key_to_json(row["_id"]) for row in rows)
 
 
-def small_chunks(monkeypatch: pytest.MonkeyPatch, kilobytes: int = 64) -> None:
-    """Chunks of a test are smaller than any of which the configuration speaks."""
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", kilobytes << 10)
-
-
 @pytest.mark.parametrize("strategy", ["sharded", "splitVector", "sample", "single"])
 def test_every_strategy_reads_each_document_once_while_others_write(
-    strategy: str, mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strategy: str, mongodb: MongoDb, database: str, tmp_path: Path
 ) -> None:
-    small_chunks(monkeypatch)
     name = f"{database}.orders"
     with mongodb.client() as client:
         client[database].orders.insert_many(documents(KEYS))
@@ -117,7 +111,7 @@ def test_every_strategy_reads_each_document_once_while_others_write(
             client.config.chunks.insert_many(
                 {"ns": name, "min": {"_id": low}, "max": {"_id": high}} for low, high in pairwise(bounds)
             )
-    config = source(mongodb, database, snapshot={"strategy": strategy, "chunk_size": "1MiB"})
+    config = source(mongodb, database, snapshot={"strategy": strategy, "chunk_size": "64KiB"})
     with connect(config.uri) as client:
         cuts = cut(client, probe(client), TableId(database, "orders"), config.snapshot)
     if cuts.strategy != strategy and not mongodb.private:
@@ -137,7 +131,7 @@ def test_every_strategy_reads_each_document_once_while_others_write(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        snapshot = {"strategy": strategy, "chunk_size": "1MiB"}
+        snapshot = {"strategy": strategy, "chunk_size": "64KiB"}
         pipeline(tmp_path, mongodb, database, snapshot=snapshot).run(local=True)
     finally:
         stop.set()
@@ -168,14 +162,13 @@ def test_a_key_written_to_state_is_read_back_as_the_same() -> None:
 
 
 def test_a_strategy_that_does_not_do_falls_back_and_says_why(
-    mongodb: MongoDb, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    mongodb: MongoDb, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     if not isinstance(mongodb, MongoDbServer):
         pytest.skip("makes a server refuse a command")
-    small_chunks(monkeypatch)
     with mongodb.client() as client:
         client[database].orders.insert_many(documents(KEYS))
-    config = source(mongodb, database, snapshot={"strategy": "auto", "chunk_size": "1MiB"})
+    config = source(mongodb, database, snapshot={"strategy": "auto", "chunk_size": "64KiB"})
     caplog.set_level(logging.INFO, "raycdc.connectors.mongodb.snapshot.chunks")
     with connect(config.uri) as client:
         info = probe(client)
@@ -207,15 +200,14 @@ def test_a_strategy_that_does_not_do_falls_back_and_says_why(
     ],
 )
 def test_a_shard_key_that_may_change_and_has_no_index_cuts_nothing(
-    key: dict[str, Any], told: str, mongodb: MongoDb, database: str, monkeypatch: pytest.MonkeyPatch
+    key: dict[str, Any], told: str, mongodb: MongoDb, database: str
 ) -> None:
     if not mongodb.private:
         pytest.skip("writes to the config database")
-    small_chunks(monkeypatch)
     with mongodb.client() as client:
         client[database].orders.insert_many(documents(KEYS))
         client.config.collections.insert_one({"_id": f"{database}.orders", "key": key})
-    config = source(mongodb, database, snapshot={"strategy": "sharded", "chunk_size": "1MiB"})
+    config = source(mongodb, database, snapshot={"strategy": "sharded", "chunk_size": "64KiB"})
     with connect(config.uri) as client:
         cuts = cut(client, probe(client), TableId(database, "orders"), config.snapshot)
     assert cuts.strategy is MongoDbChunkStrategy.SPLIT_VECTOR
@@ -223,12 +215,11 @@ def test_a_shard_key_that_may_change_and_has_no_index_cuts_nothing(
 
 
 def test_a_run_that_was_interrupted_goes_on_where_its_last_epoch_ended(
-    mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mongodb: MongoDb, database: str, tmp_path: Path
 ) -> None:
-    small_chunks(monkeypatch, 32)
     with mongodb.client() as client:
         client[database].orders.insert_many(documents(KEYS))
-    snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
+    snapshot = {"strategy": "splitVector", "chunk_size": "32KiB"}
     found: list[str] = []
     ends = []
     for most in (1, 2, 1000):
@@ -244,18 +235,15 @@ def test_a_run_that_was_interrupted_goes_on_where_its_last_epoch_ended(
     assert len(found) == len(set(found)) == len(KEYS)
 
 
-def test_a_server_that_is_away_for_a_moment_is_waited_for(
-    mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_away_for_a_moment_is_waited_for(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
     if not isinstance(mongodb, MongoDbServer):
         pytest.skip("makes a server close connections")
-    small_chunks(monkeypatch)
     with mongodb.client() as client:
         client[database].orders.insert_many(documents(KEYS))
     # The driver itself tries a read twice.
     mongodb.fail(["find"], times=3, closeConnection=True)
     try:
-        pipeline(tmp_path, mongodb, database, snapshot={"strategy": "splitVector", "chunk_size": "1MiB"}).run(
+        pipeline(tmp_path, mongodb, database, snapshot={"strategy": "splitVector", "chunk_size": "64KiB"}).run(
             local=True
         )
     finally:
@@ -321,13 +309,10 @@ def test_a_value_that_does_not_fit_a_declared_column_ends_the_run_by_name(
     assert rows == [(1, 1, None), (2, None, {"n": "two"})]
 
 
-def test_a_snapshot_is_finished_as_it_was_begun(
-    mongodb: MongoDb, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch, 32)
+def test_a_snapshot_is_finished_as_it_was_begun(mongodb: MongoDb, database: str, tmp_path: Path) -> None:
     with mongodb.client() as client:
         client[database].orders.insert_many(documents(KEYS))
-    snapshot = {"strategy": "splitVector", "chunk_size": "1MiB"}
+    snapshot = {"strategy": "splitVector", "chunk_size": "32KiB"}
     for epoch in pipeline(tmp_path, mongodb, database, snapshot=snapshot).epochs():
         epoch.ack()
         break

@@ -84,9 +84,7 @@ ONCE = Counter(dict.fromkeys(range(len(KEYS)), 1))
 )
 def test_a_shard_key_that_begins_with_the_key_cuts_where_that_is(
     key: dict[str, Any], bounds: list[Any], cuts: list[Any], mongodb: MongoDb, orders: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 4 << 10)
     name = f"{orders}.orders"
     lows = [(MinKey(), MinKey()), *bounds, (MaxKey(), MaxKey())]
     with mongodb.client() as client:
@@ -95,19 +93,16 @@ def test_a_shard_key_that_begins_with_the_key_cuts_where_that_is(
             {"ns": name, "min": dict(zip(key, low, strict=True)), "max": dict(zip(key, high, strict=True))}
             for low, high in pairwise(lows)
         )
-    asked = config(mongodb, orders, strategy="sharded")
+    asked = config(mongodb, orders, chunk_size="4KiB", strategy="sharded")
     with connect(asked.uri) as client:
         found = cut(client, probe(client), TableId(orders, "orders"), asked.snapshot)
     assert (found.strategy, list(found.bounds)) == (MongoDbChunkStrategy.SHARDED, [IdBound(key) for key in cuts])
-    assert read(tmp_path, mongodb, orders, strategy="sharded") == ONCE
+    assert read(tmp_path, mongodb, orders, chunk_size="4KiB", strategy="sharded") == ONCE
 
 
-def test_the_role_that_the_config_database_wants_is_named(
-    mongodb: MongoDb, orders: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 4 << 10)
+def test_the_role_that_the_config_database_wants_is_named(mongodb: MongoDb, orders: str) -> None:
     assert isinstance(mongodb, MongoDbServer)
-    asked = config(mongodb, orders)
+    asked = config(mongodb, orders, chunk_size="4KiB")
     with connect(asked.uri) as client:
         mongodb.fail(["find"], times=-1, errorCode=13, namespace="config.collections")
         try:
@@ -127,7 +122,6 @@ def test_a_chunk_whose_cursor_is_lost_is_read_again_from_its_start(
     lost: dict[str, Any], mongodb: MongoDb, orders: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after ten minutes without a word (cursorTimeoutMillis), or when the cursor's session expired."""
-    monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunks._MIB", 12 << 10)
     monkeypatch.setattr("raycdc.connectors.mongodb.snapshot.chunk_reader._BATCH_DOCUMENTS", 100)
     assert isinstance(mongodb, MongoDbServer)
     begun: list[str] = []
@@ -140,7 +134,7 @@ def test_a_chunk_whose_cursor_is_lost_is_read_again_from_its_start(
     monkeypatch.setattr(MongoDbChunkReader, "read", noted)
     mongodb.fail(["getMore"], times=2, **lost)
     try:
-        found = read(tmp_path, mongodb, orders, strategy="splitVector")
+        found = read(tmp_path, mongodb, orders, chunk_size="12KiB", strategy="splitVector")
     finally:
         mongodb.unfail()
     assert found == ONCE

@@ -39,7 +39,7 @@ def test_a_pipeline_goes_to_a_store_and_back_with_the_rows_that_wait(
     assert (code, "set pipeline.work_dir" in said) == (ExitCode.STATE, True), said
     # There, killed on the way.
     work = tmp_path / "work"
-    config.write_text(config.read_text().replace("[pipeline]", f'[pipeline]\nwork = "{work}"'))
+    config.write_text(config.read_text().replace("[pipeline]", f'[pipeline]\nwork_dir = "{work}"'))
     assert command(config, *moves, failpoints=failpoint)[0] == -signal.SIGKILL
     code, said = command(config, *moves)
     assert (code, f'pipeline.work_dir = "{work}"' in said) == (ExitCode.DONE, True), said

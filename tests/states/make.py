@@ -185,7 +185,7 @@ def of_collections(server: MongoDbServer, folder: Path) -> Path:
             "type": "mongodb",
             "uri": server.uri,
             "collections": [rf"{database}\..*"],
-            "snapshot": {"chunk_mb": 1},
+            "snapshot": {"chunk_size": "1MiB"},
         }
         config = config_of(folder, source)
         catch_up(config)

@@ -189,7 +189,8 @@ def _kill() -> None:
 
 
 def _stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # A signal to the process may be left to another thread, and this one would go on until that is scheduled.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _raise() -> None:

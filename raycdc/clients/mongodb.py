@@ -129,8 +129,8 @@ def renew_account(client: MongoClient[Any], uri: str) -> None:
 #: A command that its user may not give is told as it came, with the keys of a query and the documents that are no
 #: sequence of their own (mongod, `commands.cpp`).
 _DENIED = re.compile(r"not authorized on (?P<database>\S+) to execute command \{ (?P<command>\w+):.*", re.DOTALL)
-#: Where values of rows begin in an error: the driver's copy of the reply, which has a document that a validator
-#: refused, and the key that exists already.
+#: Values of rows follow these words in an error: the driver's copy of the reply has the document that a validator
+#: refused, or the duplicate key.
 _QUOTES = (", full error:", " dup key:")
 
 

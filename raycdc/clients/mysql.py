@@ -340,7 +340,7 @@ def translate(settings: MySqlSettings, cause: BaseException) -> SourceError:
     if isinstance(cause, RuntimeError):
         return SourceError(f"Cannot log in as {who}: {cause}")
     if isinstance(cause, pymysql.Error) and code and not CR.CR_ERROR_FIRST <= code <= CR.CR_ERROR_LAST:
-        # Of a server that starts, ends or is offline, or of a proxy that has no server just now.
+        # The server is starting, stopping or offline, or a proxy has no server to connect to.
         return SourceUnavailableError(
             f"{settings.address} was reached, and answered the login as {who} with error {code}: {text}."
         )

@@ -95,7 +95,7 @@ class SplitComparison:
         self._cores = os.cpu_count() or 1
 
     def expected(self) -> Expected:
-        """What it will cost; asks the source for its tables.
+        """Return the cost of the comparison; asks the source for its tables.
 
         Raises `ConfigError` for a table that it does not capture.
         """

@@ -76,8 +76,8 @@ class PartitionBenchRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedReads:
-    """What it will cost: the partitions, with how many readers they are really read, and how many messages
-    are read in all, at most.
+    """The cost of the measurement: the partitions, the numbers of readers to read them with, and the most messages
+    that are read in all.
     """
 
     partitions: Sequence[TrialPartition]
@@ -125,7 +125,7 @@ class PartitionBench:
         self._cores = os.cpu_count() or 1
 
     def expected(self) -> ExpectedReads:
-        """What it will cost; asks the source.
+        """Return the cost of the measurement; asks the source.
 
         Raises `ConfigError` for a topic that is not selected, and for empty ones.
         """
@@ -227,7 +227,7 @@ class _PartitionWorker:
                 time.sleep(max(0.0, began_s + due_s - time.monotonic()))
             ended_s = time.monotonic()
         seconds = ended_s - began_s
-        # What is not decoding is fetching, which comes for all partitions together.
+        # The rest of the time was fetching, which serves all partitions together.
         fetching = max(0.0, seconds - sum(read.seconds for read in found.values()))
         reads = [
             replace(read, seconds=read.seconds + fetching * read.size / size if size else 0.0)

@@ -54,7 +54,7 @@ class SchemaMode(StrEnum):
 
 
 class Changelog(StrEnum):
-    """Whether changes come with the previous rows."""
+    """The rows that an update brings: the new one, or the previous one, too."""
 
     UPSERT = "upsert"
     FULL = "full"

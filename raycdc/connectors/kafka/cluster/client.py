@@ -270,7 +270,7 @@ class ClusterOutage:
         self._consumer: Consumer | None = None
         #: The time of the next check of the cluster; None while no problem is known.
         self._poll_s: float | None = None
-        #: Whether the account's password is to be read again, with which librdkafka reconnects.
+        #: True if the account's password has to be read again, for librdkafka to reconnect with.
         self._renews = False
 
     def __repr__(self) -> str:

@@ -40,7 +40,7 @@ class KnownPartitions:
         self._ends: dict[str, int] = {}
         #: Partitions whose state no manifest has yet: found in this run, or with a replaced position.
         self._unsealed: set[str] = set()
-        #: Whether any run, and this run, has completed a discovery.
+        #: `found_once` is True if any run has completed a discovery, `discovered` if this run has.
         self.found_once = False
         self.discovered = False
 

@@ -192,7 +192,7 @@ class KafkaEnumerator:
         self._alignment = Alignment(max_drift_ms=round(drift.total_seconds() * 1000)) if drift else None
         self._keys = KeyOwners()
         self._homes = TablePartitions()
-        #: Whether the cluster was unavailable at the last discovery.
+        #: True if the cluster was unavailable at the last discovery.
         self._is_unreachable = False
 
     def __repr__(self) -> str:

@@ -73,7 +73,7 @@ class KeyOwners:
         self._all_keys_max = all_keys_max
         self._known: dict[str, tuple[Hashes, npt.NDArray[np.int32]]] = {}
         self._splits: list[str] = []
-        #: Whether readers were told to send the keys that they read.
+        #: True if readers were asked to send the keys that they read.
         self.asked = False
         #: Tables with more keys than are remembered: further ones are not checked.
         self.full: set[str] = set()

@@ -193,7 +193,7 @@ class KafkaPartitionReader:
         self._outage.see_to(next(iter(self._topics), None), answered=bool(parts))
         for part in parts:
             self._positions[part.split_id].offset = part.next_offset
-        # They come after the earlier messages of their partitions; later messages were not fetched yet.
+        # A reset follows the partition's messages from before it; later messages were not fetched yet.
         resets = [self._handle(outage) for outage in outages]
         parts += [
             Fetched(split_id, self._positions[split_id].offset, None, 0, fetched_ms, reset=True)

@@ -247,7 +247,7 @@ class KafkaReader(PartitionSourceReader[PartitionStart, PartitionRecords, Active
             case LogEnd(offset):
                 state.log_end = offset
             case Fetched(reset=True):
-                # By policy, possibly to before the last position: these messages differ from the earlier ones.
+                # The new position may be before the last one; its messages are other ones than those read before.
                 state.state = state.state.reset(batch.next_offset)
                 self.dirty = True
                 self.note_end(state)

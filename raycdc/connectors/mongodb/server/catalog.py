@@ -338,7 +338,7 @@ class ShardedCollection:
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:
-    """Where a chunk of the cluster begins: a value of any type of BSON for each field of the shard key."""
+    """The lower bound of a cluster's chunk: for each field of the shard key a value of any BSON type."""
 
     values: tuple[Any, ...]
 

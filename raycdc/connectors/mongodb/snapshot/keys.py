@@ -118,7 +118,7 @@ def _code(value: bson.Code) -> SortKey:
     return (13, text) if value.scope is None else (14, text, _document(value.scope.items()))
 
 
-#: By class, subclasses first.
+#: The sort key of a value, by the value's class; subclasses come first.
 _SORT_KEYS: tuple[tuple[Any, Callable[[Any], SortKey]], ...] = (
     (IdBound, lambda bound: sort_key(bound.value)),
     (IndexBound, lambda bound: tuple(sort_key(value) for value in bound.values)),

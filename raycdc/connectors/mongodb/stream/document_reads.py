@@ -196,7 +196,7 @@ class DocumentReads:
         later = self._resolve(writer.table, data, events, absent)
         for raw, changes in absent.items():
             if left := [n for n in changes if n > later.get(raw, -1)]:
-                # It is absent since its first unsettled change, and reported with the data of the last.
+                # The document is absent since the first of these changes; the report has the time of the last.
                 time, wall_ms = int(events[left[0], codes.E_TIME]), int(events[left[-1], codes.E_WALL])
                 self._wait(Absent(writer.table, writer.layout.uuid, raw, time, wall_ms, documents.seen))
         return data, events

@@ -172,7 +172,7 @@ class FollowedCollections:
         other = bool(event.uuid and writer.layout.uuid and event.uuid != writer.layout.uuid)
         match event.kind:
             case "drop" | "rename" if other:
-                # It concerns an earlier collection of the followed one's name.
+                # The event is about an earlier collection that had the same name.
                 return []
             case "drop" if not whole:
                 return [TableChange(self._again(table, f"{table} was dropped", position))]

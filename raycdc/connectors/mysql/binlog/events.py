@@ -60,7 +60,7 @@ class LoggedThread(JsonText):
         return cls(int(server_id), int(thread_id))
 
 
-#: Of a statement that no log has.
+#: The thread of a statement that comes from no log.
 NO_THREAD = LoggedThread(0, 0)
 
 

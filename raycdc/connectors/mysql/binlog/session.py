@@ -165,7 +165,7 @@ class LogWriter:
         return major > 10 or minor > 9 or rest[0] >= since[minor]
 
 
-#: Of a statement whose file says nothing of its server.
+#: The writer of a file that does not describe its server.
 NO_WRITER = LogWriter()
 
 

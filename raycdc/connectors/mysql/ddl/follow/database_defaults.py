@@ -38,7 +38,7 @@ class DatabaseDefaults:
         if ddl.charset:
             inherited = ddl.charset, ddl.collation
         elif ddl.collation:
-            # One of MariaDB's collations that apply to several sets.
+            # A collation of MariaDB that applies to several character sets.
             inherited = inherited[0], f"{inherited[0]}_{ddl.collation}"
         self._databases[ddl.db] = inherited
         self.changed = True

@@ -133,7 +133,7 @@ DROPPED_MAX = 4096
 
 
 class DroppedTables:
-    """By name the fingerprint of the schema when it was dropped; empty if a new one begins again in any case."""
+    """Dropped tables by name, with the fingerprint of their last schema; empty if a new table is always read again."""
 
     def __init__(self, dropped: Mapping[TableId, str]) -> None:
         self._dropped = dict(dropped)

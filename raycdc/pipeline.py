@@ -17,7 +17,8 @@ loop. It ends them in the reverse order.
 
 A listener may therefore call `Pipeline.stop`, which takes only the pipeline's lock: the supervisor carries the stop out
 on its own thread. A signal handler may take none of these locks, not even that of a `threading.Event`; it puts a value
-into a `queue.SimpleQueue`.
+into a `queue.SimpleQueue`, whose `get` takes no timeout: in CPython 3.11 it waits without an end if its thread got
+no processor until the timeout was over.
 """
 
 from __future__ import annotations

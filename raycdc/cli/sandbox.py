@@ -5,10 +5,9 @@ Ports, data and process go with the command, however it ends (`raycdc.sandbox.se
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -45,7 +44,8 @@ def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
         raise ConfigError(
             f'"{kind}" is no trial server{did_you_mean(kind, KINDS) or "."} There are {", ".join(KINDS)}.'
         )
-    asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+    #: A handler takes no lock: it may interrupt whoever holds it.
+    signals: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         trial = new_trial(kind, port=port, standard=True)
@@ -55,9 +55,10 @@ def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
             if isinstance(trial, SandboxSourceServer) and filled:
                 trial.fill(ShopSize(customers=200, products=100, orders=_ORDERS))
             for number in before:
-                signal.signal(number, lambda *_: asked.put(None))
+                signal.signal(number, lambda received, _frame: signals.append(received))
             print("\n".join(_instructions(trial, filled=filled)), flush=True)
-            while not _is_asked(asked):
+            while not signals:
+                time.sleep(_PAUSE_S)
                 if live and filled and isinstance(trial, SandboxSourceServer):
                     trial.step()
                 if not trial.server.running:
@@ -70,16 +71,6 @@ def serve(kind: str, *, port: int | None, empty: bool, live: bool) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return int(ExitCode.DONE)
-
-
-def _is_asked(asked: queue.SimpleQueue[None]) -> bool:
-    """Wait a little; whether a signal came. Its handler may interrupt this anywhere; with an `Event` it would wait
-    for the lock that the interrupted `wait` holds.
-    """
-    with contextlib.suppress(queue.Empty):
-        asked.get(timeout=_PAUSE_S)
-        return True
-    return False
 
 
 def _instructions(trial: SandboxServer, *, filled: bool) -> Iterator[str]:

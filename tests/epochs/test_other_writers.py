@@ -125,6 +125,14 @@ TABLE: Mapping[str, Mapping[str, tuple[Deed, Reaction]]] = {
         "restores the version before": (deeds.delta_restore_before, Parked(GONE, "Delete the folder, and read", DROP)),
         "deletes a row": (deeds.delta_delete, Parked(TOUCHED, "deleted or overwrote them", DROP)),
         "overwrites all rows": (deeds.delta_overwrite, Parked(TOUCHED, "deleted or overwrote them", DROP)),
+        "deletes a row, and restores it when told": (
+            deeds.delta_delete,
+            Parked(TOUCHED, "Restore the version before that", UNDO),
+        ),
+        "overwrites all rows, and restores them when told": (
+            deeds.delta_overwrite,
+            Parked(TOUCHED, "Restore the version before that", UNDO),
+        ),
         "changes a row": (deeds.delta_update, Parked(TOUCHED, r"changed them \(UPDATE\)", UNDO)),
         "changes a row beside a column of theirs": (
             deeds.delta_note_and_update,

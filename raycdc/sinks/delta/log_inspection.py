@@ -94,6 +94,8 @@ class LogWatch:
         self._file: tuple[object, ...] | None = None
         #: Commits of others that may have changed rows, kept until a caller that knows the columns checks them.
         self._doubted: list[DeltaCommit] = []
+        #: Commits of others that removed rows since the pipeline's last one: a later RESTORE may bring the rows back.
+        self._suspects: list[DeltaCommit] = []
         #: Files of the pipeline's last commit that were missing at the first check: its driver may have died before it
         #: checked them itself.
         self.lost: list[str] = []
@@ -127,8 +129,10 @@ class LogWatch:
         return isinstance(checkpoint, int) and checkpoint <= version and is_there(self._log_file(version))
 
     def inspect(self, table: DeltaTable) -> Losses | None:
-        """Sync the commits since the last look, or, at the first, those since the pipeline's last one, and see whether
-        others took rows away in them.
+        """Sync the commits since the last call, or, at the first one, since the pipeline's last commit.
+
+        Returns the losses if others removed rows in them, or in earlier ones since the pipeline's last commit, and the
+        table does not have all of these rows again.
         """
         version = table.version()
         if version == self._seen:
@@ -142,13 +146,17 @@ class LogWatch:
         self._seen, self._file = version, self._identity(version)
         # Pipelines that share a table keep to the same rules, and maintenance only moves rows.
         others = [commit for commit in commits if not commit.of_raycdc and commit.operation != "OPTIMIZE"]
-        suspects = [commit for commit in others if self._takes_rows(commit)]
+        ours = max((entry.version for entry in known if entry.ours), default=-1)
+        suspects = [
+            *(commit for commit in self._suspects if commit.version > ours),
+            *(commit for commit in others if self._takes_rows(commit)),
+        ]
         doubted = [*self._doubted, *(c for c in others if c.removed and c not in suspects)]
         touching = sorted([*suspects, *doubted], key=lambda commit: commit.version)
         if not touching or self._has_all_of(table, touching[0].version - 1):
-            self._doubted = []
+            self._doubted, self._suspects = [], []
             return None
-        self._doubted = doubted
+        self._doubted, self._suspects = doubted, suspects
         return Losses(any(commit.operation == "RESTORE" for commit in suspects)) if suspects else None
 
     def changed(self, columns: Collection[str]) -> str:

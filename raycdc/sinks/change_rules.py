@@ -1,6 +1,7 @@
-"""The rules by which a target follows its source's schema changes, and if a failed change is an error.
+"""The rules by which a target follows its source's schema changes.
 
-`columns` (databases) and `lake_columns` (Delta, Iceberg) plan the effect of a change on a target's columns.
+They also say whether a change that cannot be carried out is an error. `columns` (databases) and `lake_columns` (Delta,
+Iceberg) plan the effect of a change on a target's columns.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ ColumnT = TypeVar("ColumnT")
 
 @dataclass(frozen=True, slots=True)
 class ChangeRules:
-    """``pipeline.schema_change`` for targets that are `upsert` or changelogs; `left_out` are the types of changes that
-    they are spared.
+    """The rules for the targets of one sink.
+
+    `behavior` is ``pipeline.schema_change``. Targets are changelogs unless `upsert`. Targets ignore changes of the
+    types in `left_out`.
     """
 
     upsert: bool
@@ -34,7 +37,7 @@ class ChangeRules:
 
     @property
     def ignores(self) -> bool:
-        """Return True if targets keep their columns."""
+        """Return True if targets keep their columns whatever changes at the source."""
         return self.behavior is SchemaChangeBehavior.IGNORE
 
     @property
@@ -43,11 +46,11 @@ class ChangeRules:
         return self.behavior.in_place
 
     def followed(self, changes: Sequence[SchemaChangeEvent]) -> tuple[SchemaChangeEvent, ...]:
-        """`changes` but those left out."""
+        """Return the `changes` without those whose type is in `left_out`."""
         return tuple(event for event in changes if event.type not in self.left_out)
 
     def empties(self, events: Sequence[SchemaChangeEvent]) -> bool:
-        """Return True if the target's rows are removed; a changelog keeps them."""
+        """Return True if `events` remove all rows of the target. A changelog keeps its rows."""
         return self.upsert and any(isinstance(event, TruncateTableEvent | DropTableEvent) for event in events)
 
     def after_all(
@@ -56,7 +59,9 @@ class ChangeRules:
         events: Sequence[SchemaChangeEvent],
         after: Callable[[list[ColumnT], SchemaChangeEvent], list[ColumnT]],
     ) -> list[ColumnT]:
-        """Return the columns `after` all events. ``try_evolve`` skips events that raise `SinkError`."""
+        """Return the columns after all `events`; `after` returns the columns after one. ``try_evolve`` skips events for
+        which it raises `SinkError`.
+        """
         for event in events:
             try:
                 columns = after(columns, event)

@@ -1,4 +1,4 @@
-"""The common treatment of schema changes before a sink carries them out: refusals, and columns that are left out."""
+"""Checks of schema changes that all sinks share, and the columns that are written if some changes are left out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from raycdc.sinks.change_rules import ChangeRules
 
 
 def check_changes(work: TableCommit, rules: ChangeRules) -> None:
-    """Raise `SinkError` for a change that the target cannot follow at all, or that the user does not want."""
+    """Raise `SinkError` for a change that no target can follow, or that ``pipeline.schema_change`` forbids."""
     for event in work.changes:
         match event:
             case AlterPrimaryKeyEvent():
@@ -69,12 +69,13 @@ def replaces_all_rows(work: TableCommit, rules: ChangeRules) -> bool:
     """
     if not creates(work):
         return False
-    # As a new beginning has it (`raycdc.source.tables.resnapshots`): between a source's own two is a DROP.
+    # A resnapshot puts a truncation right before the creation (`raycdc.source.tables.resnapshots`). A source that
+    # truncates a table and creates it again has a DROP in between.
     if any(isinstance(a, TruncateTableEvent) and isinstance(b, CreateTableEvent) for a, b in pairwise(work.changes)):
         return True
     if not rules.upsert:
         return False
-    # The table was dropped before it was made again, if in an earlier epoch.
+    # A table that is created again was dropped before, possibly in an earlier epoch.
     return DropTableEvent.type not in rules.left_out or rules.empties(rules.followed(work.changes))
 
 
@@ -88,13 +89,14 @@ def check_key(work: TableCommit) -> None:
 
 
 def fitted(schema: TableSchema, names: Collection[str]) -> TableSchema:
-    """The columns of `schema` that are written to a target with the columns `names`, where some may be missing."""
+    """Return `schema` with only those columns that a target with the columns `names` has."""
     return replace(schema, columns=tuple(c for c in schema.columns if c.name in names))
 
 
 def fitted_to(work: TableCommit, context: SinkContext, names: Collection[str]) -> TableCommit:
-    """`work` with those of its columns that a target with the columns `names` takes; all of them, unless the user wants
-    changes left out.
+    """Return `work` with only those columns that a target with the columns `names` has.
+
+    Return it unchanged unless the configuration leaves changes out, because only then may columns be missing.
     """
     if not context.rules.may_lack:
         return work
@@ -102,7 +104,10 @@ def fitted_to(work: TableCommit, context: SinkContext, names: Collection[str]) -
 
 
 def check_constant(target: TableId, column: Column) -> pa.Scalar:
-    """The constant default of an added column as a value of its type. Raises `SinkError` if it is none."""
+    """Return the constant default of an added column as a value of its type.
+
+    Raises `SinkError` if the default is not a value of that type.
+    """
     assert column.default is not None
     try:
         return constant(column.default, column.type.arrow())
@@ -114,9 +119,9 @@ def check_constant(target: TableId, column: Column) -> pa.Scalar:
 
 
 def check_names(work: TableCommit, wanted: pa.Schema) -> None:
-    """Raise `SinkError` for columns that would have the name of a metadata column of the changelog.
+    """Raise `SinkError` if a column has the name of a metadata column of the changelog.
 
-    `wanted` are all.
+    `wanted` are all columns of the target, those of a changelog among them.
     """
     clashes = {c.name.casefold() for c in work.schema.columns} & {n.casefold() for n in META_COLUMNS}
     if clashes and len(wanted) > len(work.schema.columns):
@@ -126,7 +131,7 @@ def check_names(work: TableCommit, wanted: pa.Schema) -> None:
 
 
 def check_unmerged(work: TableCommit, on_existing: str, *, rows: str = "row") -> None:
-    """Raise `SinkError` for several tables, or another key, in an upsert target with rows of other writers."""
+    """Raise `SinkError` if a target that keeps other writers' rows would get several tables, or another key."""
     if work.merged and on_existing == "merge":
         raise TargetExistsError(
             f"{work.target}: {', '.join(map(str, work.merged))} cannot be merged, or given another key, with "

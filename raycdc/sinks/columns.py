@@ -1,6 +1,5 @@
 """Plans the effect of schema changes on a database table: its next columns and the origin of their values. Pure.
-
-Called by `sink`; the databases turn the difference into statements.
+`raycdc.sinks.jdbc.target` calls it, and each database turns the difference into statements.
 
 | change | lenient | evolve, try_evolve | ignore |
 |---|---|---|---|
@@ -57,7 +56,11 @@ from raycdc.sinks.change_rules import ChangeRules
 
 @dataclass(frozen=True, slots=True)
 class RenamedColumns:
-    """The names of the columns in their order, and of new ones (`copied`) the column whose values they get."""
+    """The column names of a target after renames at the source.
+
+    `names` are all names in their order. `copied` maps the name of a new column to the present column whose values it
+    gets.
+    """
 
     names: tuple[str, ...]
     copied: dict[str, str]
@@ -71,10 +74,13 @@ def added_columns(
     *,
     fold: Callable[[str], str],
 ) -> RenamedColumns:
-    """The columns of `target`, which has `present` and would have `planned` if it followed in place (each with the
-    present one whose values it has, or None). Names are one where `fold` makes them equal.
+    """Return the columns of a target that keeps every present column while its source renames some.
 
-    Raises `ChangeRefusedError` for a column of the `key` that is renamed: rows that exist would lose their key.
+    `present` are the target's columns. `planned` are the columns that it would have if it followed in place, each with
+    the present column whose values it would have (None: a new column). Two names are the same column if `fold` makes
+    them equal.
+
+    Raises `ChangeRefusedError` if a column of the `key` is renamed, because existing rows would lose their key.
     """
     taken = {fold(name) for name in planned}
     copied: dict[str, str] = {}
@@ -105,9 +111,11 @@ _TEXTS = frozenset({TypeKind.STRING, TypeKind.ENUM, TypeKind.SET})
 
 @dataclass(frozen=True, slots=True)
 class TargetColumnPlan:
-    """A column of the table as it will be; `origin` is the column whose values it has, None for a new one. `default` is
-    the constant with which a new one was added at the source, under whatever name: it is for the rows that exist.
-    `copied` is a column that stays, and whose values a new one gets in these rows.
+    """A column of the table after the changes.
+
+    `origin` is the present column whose values it keeps; None for a new column. `default` is the constant with which
+    the source added a new column, under whatever name; existing rows get it. `copied` is a remaining column whose
+    values a new column gets in existing rows.
     """
 
     column: Column
@@ -118,11 +126,12 @@ class TargetColumnPlan:
 
 @dataclass(frozen=True, slots=True)
 class ColumnsPlan:
-    """The planned columns, if existing rows are removed, and which new columns get their default in them.
+    """The columns of the table after the changes.
 
-    `rekeyed` says that the primary key changes, which is only allowed for an emptied target. `demands` are the columns
-    that become NOT NULL. `copied` are pairs of names: a new column, and the remaining column whose values it gets in
-    existing rows. No column is in both places, so the copy may be repeated.
+    `emptied` says that existing rows are removed, and `filled` are the new columns that get their default in existing
+    rows. `rekeyed` says that the primary key changes, which is only allowed for an emptied target. `demands` are the
+    columns that become NOT NULL. `copied` are pairs of names: a new column, and the remaining column whose values it
+    gets in existing rows. No column is in both places, so the copy may be repeated.
     """
 
     columns: tuple[TargetColumnPlan, ...]
@@ -142,7 +151,7 @@ def plan(
     fold: Callable[[str], str] = str,
     may_rekey: bool = False,
 ) -> ColumnsPlan:
-    """Return the plan of ``work.changes`` for a target with the columns `present` and that `key`.
+    """Return the plan of ``work.changes`` for a target with the columns `present` and the primary key `key`.
 
     Columns whose names are equal after `fold` are the same column in the database. `may_rekey` says that the target has
     only rows of this table, so that it can get another key once they are removed.
@@ -178,8 +187,9 @@ def _with_those_that_stay(
     *,
     fold: Callable[[str], str],
 ) -> tuple[list[TargetColumnPlan], dict[str, str]]:
-    """The columns of a target that lets go of none, where those of its source are `planned`; and the names of new ones,
-    each with that of the column whose values it gets.
+    """Return the columns of a target that drops none, if its source's columns are `planned`.
+
+    Also return the names of new columns, each with the column whose values it gets.
     """
     after = {p.column.name: p.origin for p in planned}
     reported = added_columns([p.column.name for p in present], after, work.target, work.schema.primary_key, fold=fold)
@@ -193,7 +203,7 @@ def _with_those_that_stay(
 
 
 def key_after(key: Sequence[str], planned: Sequence[TargetColumnPlan]) -> tuple[str, ...]:
-    """The names of the columns of a `key` after the `planned` changes."""
+    """Return the names of the `key` columns after the `planned` changes."""
     names = {p.origin: p.column.name for p in planned}
     return tuple(names.get(name, name) for name in key)
 
@@ -222,7 +232,7 @@ def type_error(target: TableId, column: Column, new: LogicalType) -> ChangeRefus
 
 
 def same_everywhere(changed: Callable[[Column, Column], bool], present: Sequence[Column], planned: ColumnsPlan) -> bool:
-    """Return True if nothing must be altered: no column is added, dropped or `changed`."""
+    """Return True if the plan alters nothing: no column is added or dropped, and none is `changed`."""
     before = {column.name: column for column in present}
     kept = [p for p in planned.columns if p.origin is not None]
     if len(kept) != len(planned.columns) or len(kept) != len(before):
@@ -239,7 +249,7 @@ def _after(
     emptied: bool,
     fold: Callable[[str], str],
 ) -> list[TargetColumnPlan]:
-    """The columns after one change."""
+    """Return the columns after one change."""
     match event:
         case CreateTableEvent() if not rules.ignores:
             return _with_all(planned, work, emptied=emptied, fold=fold)
@@ -291,7 +301,11 @@ def _retyped(p: TargetColumnPlan, new: LogicalType, work: TableCommit, *, emptie
 
 
 def _check(planned: Sequence[TargetColumnPlan], work: TableCommit, *, lacks: bool) -> None:
-    """Every column that will be written must be there with its type."""
+    """Raise `ChangeRefusedError` or `TargetModifiedError` if a column that will be written is missing or has another
+    type.
+
+    With `lacks`, columns may be missing.
+    """
     there = {p.column.name: p.column for p in planned}
     for column in work.schema.columns:
         have = there.get(column.name)
@@ -305,7 +319,7 @@ def _check(planned: Sequence[TargetColumnPlan], work: TableCommit, *, lacks: boo
 
 
 def _digits(logical: LogicalType) -> tuple[int, int] | None:
-    """Digits before and after the point of an exact number, or None."""
+    """Return the number of digits before and after the point of an exact number; None for other types."""
     match logical.kind:
         case TypeKind.DECIMAL:
             return logical.precision - logical.scale, logical.scale

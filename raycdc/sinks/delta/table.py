@@ -53,7 +53,7 @@ _GENERATION_BITS = 30
 
 
 def vector_to_version(vector: CommitVector) -> int:
-    """The vector as one int64 that grows with (epoch, step, generation): 30, 3 and 30 bits."""
+    """Return the vector as one int64 that grows with (epoch, step, generation), in 30, 3 and 30 bits."""
     assert 0 <= vector.step < 1 << _STEP_BITS
     assert 0 <= vector.generation < 1 << _GENERATION_BITS
     return ((vector.epoch << _STEP_BITS) | vector.step) << _GENERATION_BITS | vector.generation
@@ -67,22 +67,23 @@ def version_to_vector(version: int) -> CommitVector:
 
 
 def mark_of(app_id: str) -> str:
-    """The app of the transaction by which a pipeline's commits say which table they are for."""
+    """Return the id of the app transaction by which a pipeline's commits say which table they are for."""
     return f"{app_id}:table"
 
 
 def number_of(table_id: str) -> int:
-    """A table's id as the version of that transaction."""
+    """Return a table's id as the version of the app transaction that `mark_of` names."""
     return int.from_bytes(hashlib.sha256(table_id.encode()).digest()[:8]) >> 1
 
 
-#: The version of that transaction in a commit that replaces a table: the new id is not known yet.
+#: The version of `mark_of`'s transaction in a commit that replaces a table, because the new table's id is not known
+#: yet.
 NOT_NOTED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """The vector of the pipeline, and the `number_of` the table that it is for, where that is noted."""
+    """The pipeline's vector in the table, and the `number_of` the table for which it was written, if that was noted."""
 
     vector: CommitVector | None
     table: int | None
@@ -105,7 +106,9 @@ class _Record:
 
 
 class DeltaTarget:
-    """See the module's docstring. Errors of delta-rs become `SinkError` naming the table."""
+    """The handle of one Delta table; see the module's docstring. Errors of delta-rs become `SinkError` naming the
+    table.
+    """
 
     def __init__(self, path: AnyPath, name: TableId, app_id: str) -> None:
         self.path = path
@@ -117,9 +120,9 @@ class DeltaTarget:
         #: The store's access settings with which the table was opened.
         self._reached: dict[str, str] | None = None
         self.log = LogWatch(path, app_id)
-        #: The record of the pipeline, and the version of the table that has it.
+        #: The record of the pipeline, and the table's version from which it was read.
         self._record: tuple[int, _Record] | None = None
-        #: The table that is this pipeline's, by the name that Delta gave it; empty as long as none is.
+        #: The id of the table that this handle is for; empty as long as there is none.
         self._id = ""
         #: True if nothing was tried since the last refresh, so that a commit need not refresh again.
         self._fresh = False
@@ -132,10 +135,10 @@ class DeltaTarget:
         """
         try:
             if self._table is not None and self.log.is_another():
-                # delta-rs would go on with data of the old table.
+                # An open table of delta-rs would go on with data of the deleted one.
                 self.drop()
             if self._table is not None and keys_change(self.path) and self._reached != storage_options(self.path):
-                # A table of delta-rs keeps the keys that it was opened with.
+                # A table of delta-rs keeps the access keys with which it was opened.
                 self._table = None
             if self._table is None:
                 if not is_table(self.path):
@@ -144,7 +147,7 @@ class DeltaTarget:
                 self._reached = storage_options(self.path)
                 self._table = opened_with(self._reached, self.path)
             elif not self.log.is_newest(self._table.version()):
-                # It lists the log, which costs more with every commit, and most checks find nothing new.
+                # Listing the log costs more with every commit, and most checks find nothing new.
                 self._table.update_incremental()
             losses = self.log.inspect(self._table)
         except TableNotFoundError:
@@ -183,9 +186,9 @@ class DeltaTarget:
             self._id = here
 
     def _check_whole(self, losses: Losses) -> None:
-        """Raise `SinkError` if rows are missing that the target had.
+        """Raise `SinkError` if rows that the target had are missing.
 
-        Others may delete rows of a changelog, and their own rows of a table that they made.
+        Others may delete rows of a changelog, and rows that they wrote themselves.
         """
         if losses.restored:
             raise TargetDroppedError(
@@ -216,16 +219,16 @@ class DeltaTarget:
             self.refresh()
 
     def tried(self) -> None:
-        """A commit is tried: the handle is not fresh from here on, whether or not it succeeds."""
+        """Note that a commit is tried: the handle is not fresh from here on, whether or not the commit succeeds."""
         self._fresh = False
 
     def vector(self) -> CommitVector | None:
-        """The vector of this pipeline in the snapshot of the last `refresh`."""
+        """Return the vector of this pipeline in the snapshot of the last `refresh`."""
         return self._held().vector
 
     @property
     def id(self) -> str:
-        """The name that Delta gave the table when it was made."""
+        """Return the id that Delta gave the table when it was created."""
         return str(self.table.metadata().id)
 
     def _held(self) -> _Record:
@@ -242,7 +245,7 @@ class DeltaTarget:
 
     @property
     def ownership(self) -> Ownership:
-        """Whose the table is."""
+        """Return who created the table."""
         return Ownership.of(self.table.metadata().configuration, self.app_id, CREATED_BY)
 
     def left_empty(self) -> bool:
@@ -287,12 +290,15 @@ class DeltaTarget:
         return None
 
     def lacking(self, options: Mapping[str, str]) -> dict[str, str]:
-        """Return those of the properties that the table lacks."""
+        """Return the given properties that the table does not have, or has with another value."""
         there = self.table.metadata().configuration
         return {name: value for name, value in options.items() if there.get(name, ABSENT.get(name)) != value}
 
     def error(self, what: str, cause: Exception) -> SinkError:
-        """The table `what`, as `cause` says, which is an error of `is_the_tables`."""
+        """Return the error whose message says that the table `what`, because of `cause`.
+
+        `cause` is an error for which `is_the_tables` is True.
+        """
         kind = (
             refusal_of(cause, keys_change=keys_change(self.path))
             if is_absent(cause) or is_refused(cause)
@@ -328,7 +334,7 @@ def _key_batches(target: DeltaTarget, names: Sequence[str], within: ds.Expressio
 
 
 def unreadable(target: DeltaTarget, cause: Exception) -> SinkError:
-    """Return a reading error, and close the handle, so that the next `refresh` opens the table again."""
+    """Return the error for a failed read, and close the handle, so that the next `refresh` opens the table again."""
     error = target.error("cannot be read", cause)
     target.drop()
     return error
@@ -340,13 +346,13 @@ def is_ours_alone(target: DeltaTarget) -> bool:
 
 
 def is_the_tables(error: Exception) -> bool:
-    """Return True if the error concerns the table and is no bug of ours.
-
-    Delta-rs has no class for some of its errors.
+    """Return True if the error concerns the table and is no bug of raycdc. Delta-rs has no class for some of its
+    errors.
     """
     if type(error) is Exception or isinstance(error, DeltaError | OSError):
         return True
-    # Arrow reads the files of a table, which may be damaged; its computations are our own.
+    # An error of Arrow's file readers is about the table's files, which may be damaged. Any other one of Arrow is our
+    # bug.
     libraries = ("deltalake", "pyarrow.parquet", "pyarrow.dataset")
     return isinstance(error, pa.ArrowException | ValueError) and raised_in(error, *libraries)
 
@@ -359,5 +365,5 @@ def _is_of_delta(error: Exception) -> bool:
 
 
 def listed(columns: Sequence[str]) -> str:
-    """Names of columns for people."""
+    """Return the names of the columns as a text for people."""
     return ", ".join(columns) if columns else "nothing"

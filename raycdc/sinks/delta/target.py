@@ -1,7 +1,7 @@
 """The verbs of `raycdc.sinks.steps` for a Delta table. `table` reads it, and `commits` makes each commit.
 
 Log rows of an upsert table are merged in one of three ways, as described in `raycdc.sinks.delta.sink`. Before each
-commit, `check_unchanged` refuses changes of rows by others since this pipeline's last commit.
+commit, `check_unchanged` raises an error if others changed rows since this pipeline's last commit.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from raycdc.storage.files import FileName, delete, reading
 
 
 def check_unchanged(target: DeltaTarget, source: Collection[str]) -> None:
-    """Raise `SinkError` if others changed rows of a table that holds epochs, in columns of the `source`.
+    """Raise `SinkError` if others changed values in the columns `source` of a table that holds epochs.
 
-    Rows that they took away are noticed by each `DeltaTarget.refresh`.
+    `DeltaTarget.refresh` notices rows that others removed.
     """
     if is_ours_alone(target) and (operation := target.log.changed(source)):
         raise TargetModifiedError(
@@ -57,8 +57,9 @@ def check_unchanged(target: DeltaTarget, source: Collection[str]) -> None:
         )
 
 
-#: Compacted rows up to this size (in memory) are merged in this process. Measured into 5 M rows: 655,000 rows in 6 s
-#: with 1.1 GB of memory where Spark's MERGE took 43 s; 20,000 rows in 1.4 s, and 0.13 s into a small table.
+#: Compacted rows up to this size (in memory) are merged in this process. Measured on a table of 5 M rows: a merge of
+#: 655,000 rows took 6 s and 1.1 GB of memory, where Spark's MERGE took 43 s. A merge of 20,000 rows took 1.4 s, and
+#: 0.13 s on a small table.
 MERGE_IN_PROCESS_BYTES_MAX = 128 << 20
 
 
@@ -72,8 +73,9 @@ class StagedDelta:
 
 
 class DeltaSteps(Target):
-    """A Delta table in the hands of one thread. `with_options` are the targets that were seen to have the properties
-    that the configuration asks for; the sink keeps it.
+    """A Delta table, used by one thread.
+
+    `with_options` are the targets whose tables are known to have the configured properties; the sink keeps this set.
     """
 
     def __init__(self, table: DeltaTarget, context: SinkContext, with_options: set[str]) -> None:
@@ -150,7 +152,7 @@ class DeltaSteps(Target):
     def vanished(self, staged: StagedDelta, step: int) -> Sequence[str]:
         if step == STEP_APPEND:
             columns = self._table.partition_columns
-            # Staged before another writer's table, with its own partitions, was adopted.
+            # The files were staged before another writer's table, which has other partitions, was adopted.
             if invalid := [str(file.path) for file in staged.append if [*dict(file.partition)] != columns]:
                 return invalid
         paths = [file.path for file in (staged.append if step == STEP_APPEND else staged.merge)]
@@ -214,7 +216,9 @@ class DeltaSteps(Target):
             self._commits.merge(compacted.rows, work.schema.primary_key, commit_metadata, order_by=order_by)
 
     def _already_there(self, files: Sequence[FileName], key: Sequence[str]) -> Key | None:
-        """Return a claimed row's key that the table has from another source table (`raycdc.sinks.source_tables`)."""
+        """Return a claimed row's key that the table already has from another source table
+        (`raycdc.sinks.source_tables`).
+        """
         claims = pa.concat_tables([_read(path, [*key, CLAIMED]) for path in files])
         return self._table.first_of(claims.filter(claims.column(CLAIMED)).select(list(key)))
 
@@ -234,10 +238,13 @@ def _read(path: FileName, columns: Sequence[str]) -> pa.Table:
 
 
 def columns_of(work: TableCommit, context: SinkContext) -> pa.Schema:
-    """The columns of the rows to come, as the table has them."""
+    """Return the columns of the rows to come, with the types that the table has."""
     return work.schema.arrow() if context.upsert else changelog_arrow(work.schema)
 
 
 def order_column(work: TableCommit, context: SinkContext) -> str:
-    """The column that says which of a key's rows wins; the source has seen to it that its tables have it."""
+    """Return the column that decides which of a key's rows wins; empty if there is none.
+
+    The source has made sure that its tables have this column.
+    """
     return context.order_by if context.order_by in [column.name for column in work.schema.columns] else ""

@@ -52,7 +52,10 @@ from raycdc.sinks.targets import is_of_pipeline, occupied_error
 
 
 def wished(work: TableCommit, *, upsert: bool) -> tuple[str, ...]:
-    """The columns that take no NULL, as the source's take none; in a changelog there are rows of all its shapes."""
+    """Return the columns that should be NOT NULL, because the source's are.
+
+    They are none for a changelog, whose rows may be of any earlier schema.
+    """
     return demanded(work.schema.columns, work.schema.primary_key) if upsert else ()
 
 
@@ -61,8 +64,8 @@ def required_after(
 ) -> tuple[str, ...]:
     """Return the columns that are NOT NULL after `planned`.
 
-    They are those that were so before, and still are at the source, and those that a change makes so, if no row has
-    NULL there. May scan a column of the target.
+    A column that was NOT NULL remains so if it still is at the source. A column that a change makes NOT NULL becomes so
+    if no row has NULL there. May scan a column of the target.
     """
     wishes = set(wished(work, upsert=upsert))
     altered = {change.name for change in work.changes if isinstance(change, AlterColumnTypeEvent)}
@@ -88,23 +91,27 @@ def required_after(
 
 
 def loosen(session: DatabaseSession, target: TableId, held: TargetRecord, after: TargetRecord) -> None:
-    """Take back the demands of `held` that `after` has no more, in this transaction; MySQL's statement ends it."""
+    """Remove the NOT NULL constraints that `held` has and `after` has not.
+
+    This is part of the transaction in PostgreSQL; in MySQL, the statement ends the transaction.
+    """
     columns = [c for c in held.columns if c.name in held.demands and c.name not in after.demands]
     session.tables.loosen(target, columns)
 
 
 @dataclass(frozen=True, slots=True)
 class StagedJdbc:
-    """Staging tables of an epoch: rows to append, and rows to merge."""
+    """The staging tables of an epoch: those with rows to append, and those with rows to merge."""
 
     append: list[StagedTable] = field(default_factory=list)
     merge: list[StagedTable] = field(default_factory=list)
 
 
 class JdbcSteps(Target):
-    """A table of a database and its row of ``raycdc_commit``, which `session` has locked where it `writes`.
+    """A table of a database and its row of ``raycdc_commit``.
 
-    `prepared` says whether the server has the commit table; only who looks before the first run finds none.
+    If it `writes`, `session` has locked the row. `prepared` says that the server has the commit table, which is missing
+    only if the sink is inspected before the first run.
     """
 
     def __init__(
@@ -137,7 +144,8 @@ class JdbcSteps(Target):
         if held is not None and held.columns:
             if not held.identity or held.identity == identity:
                 return OwnTarget(vector)
-            # The table was dropped and another one of its name was created, which has nothing of this pipeline.
+            # The pipeline's table was dropped, and another one with its name was created, which holds nothing of this
+            # pipeline.
             held = vector = None
         if self._prepared and (other := tables.folded(app_id, self.name)):
             same = NameRefusedError(
@@ -202,7 +210,7 @@ class JdbcSteps(Target):
         planned = again(self.name, held, planned)
         columns = tuple(p.column for p in planned.columns)
         key = work.schema.primary_key if context.upsert else held.key
-        # The target's present key counts: an epoch that was dropped since may have given it its key already.
+        # Compare with the target's present key: an epoch that was dropped later may already have changed it.
         planned = replace(planned, rekeyed=context.upsert and key_after(held.key, planned.columns) != key)
         self._database.check_columns(self.name, columns, target_key(work, context))
         if planned.emptied:
@@ -260,7 +268,7 @@ class JdbcSteps(Target):
     def _put(self, rows: Incoming, held: TargetRecord, *, emptied: bool) -> None:
         """Insert the rows.
 
-        If a unique value is still used by a row that changes later in the epoch, changed rows are deleted first; if
+        If a row has a unique value that another row gives up later in the epoch, changed rows are deleted first. If
         rows refer to each other, deletions come last.
         """
         staging, tables = self._session.staging, self._session.tables
@@ -279,7 +287,7 @@ class JdbcSteps(Target):
     def bar(self, work: Work, commit_metadata: CommitMetadata) -> None:
         held = self._held
         if held is None and self._session.tables.there(self.name) is not None:
-            # Another writer's table that the epoch never changed: only the record bars it.
+            # The table is another writer's and the epoch never changed it, so only the record can bar the epoch.
             held = TargetRecord(CommitVector(0, 0), (), (), created=False)
         if held is None:
             self.create(work, commit_metadata)
@@ -320,7 +328,11 @@ class JdbcSteps(Target):
         self._held = held
 
     def _restart_transaction(self, held: TargetRecord) -> bool:
-        """Undo the transaction but for the demands that `held` took back; whether the target is still in its hands."""
+        """Roll back, and begin a new transaction in which the NOT NULL constraints that `held` has lost are removed
+        again.
+
+        Return True if the record is still as this process left it, so that no other driver has written meanwhile.
+        """
         session, before = self._session, self._held
         session.rollback()
         if before is None or session.held(self._context.app_id, self.name, lock=True) != before:
@@ -330,7 +342,11 @@ class JdbcSteps(Target):
         return True
 
     def _emptied(self, held: TargetRecord) -> TargetRecord:
-        """Return the record of the target after all of its rows, including other pipelines', were removed."""
+        """Prepare the removal of all rows, including those of other pipelines, and return the record of the emptied
+        target.
+
+        Raises `TargetExistsError` if other writers' rows may not be removed.
+        """
         app_id, commits = self._context.app_id, self._session.commits
         alone = held.created and all(is_of_pipeline(owner, app_id) for owner in commits.owners(self.name))
         self.require_own(alone=alone, on_existing=self._context.on_existing)
@@ -339,13 +355,16 @@ class JdbcSteps(Target):
         return replace(held, created=True)
 
     def _is_of(self, marker: str, epoch: int) -> bool:
-        """Return True if the table was created for this epoch; an older version left out the table's name."""
+        """Return True if `marker` says that the table was created for this epoch.
+
+        Older versions left the table's name out of the marker.
+        """
         app_id = self._context.app_id
         return marker in (marker_of(app_id, self.name, epoch), f"{short(app_id)}:{epoch}")
 
 
 def is_same(held: TargetRecord, planned: ColumnsPlan, key: Sequence[str], database: JdbcDatabase) -> bool:
-    """Return True if the target needs no change; `key` is the new one."""
+    """Return True if `planned` changes nothing of the target's columns and constraints. `key` is the new key."""
 
     def retyped(old: Column, new: Column) -> bool:
         return database.retyped(old, new, key=new.name in key)
@@ -355,12 +374,14 @@ def is_same(held: TargetRecord, planned: ColumnsPlan, key: Sequence[str], databa
 
 
 def marker_of(app_id: str, target: TableId, epoch: int | str) -> str:
-    """The mark of a table's last change, for databases whose DDL outruns the record."""
+    """Return the mark that a table's last change leaves on it, for databases whose DDL commits before the record is
+    written.
+    """
     return f"{short(app_id)}:{short(str(target))}:{epoch}"
 
 
 def target_key(work: Work, context: SinkContext) -> tuple[str, ...]:
-    """The key of a target; a changelog has none."""
+    """Return the primary key of a target; empty for a changelog."""
     return work.schema.primary_key if context.upsert else ()
 
 
@@ -370,5 +391,5 @@ def stage_prefix(target: TableId, app_id: str) -> str:
 
 
 def short(text: str) -> str:
-    """A name for `text` that fits where names have few characters."""
+    """Return eight hexadecimal digits that stand for `text` in a name of limited length."""
     return hashlib.sha256(text.encode()).hexdigest()[:8]

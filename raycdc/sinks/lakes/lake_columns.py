@@ -1,6 +1,5 @@
-"""Plans the effect of schema changes on the columns of a lake's table, Delta or Iceberg. Pure.
-
-A column of the plan says which column's values it has; each format carries the plan out in its own way.
+"""Plans the effect of schema changes on the columns of a lake's table, Delta or Iceberg. Pure. Each column of the plan
+names the present column whose values it keeps; each format carries the plan out in its own way.
 
 | change | lenient | evolve, try_evolve | ignore |
 |---|---|---|---|
@@ -50,10 +49,11 @@ from raycdc.sinks.columns import added_columns
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """A planned column; `origin` is the column whose values it has, None for a new one.
+    """A column of the table after the changes.
 
-    `added` is the source's added column under its present name: its constant default is for existing rows. `copied` is
-    a column that stays, and whose values a new one gets in these rows.
+    `origin` is the present column whose values it keeps; None for a new column. `added` is the source's added column
+    under its present name; existing rows get its constant default. `copied` is a remaining column whose values a new
+    column gets in existing rows.
     """
 
     field: pa.Field
@@ -64,7 +64,10 @@ class LakeColumn:
 
 @dataclass(frozen=True, slots=True)
 class LakePlan:
-    """The columns after all changes. `emptied` says that the rows go; `events` are the changes but those left out."""
+    """The columns after all changes.
+
+    `emptied` says that all rows are removed. `events` are the changes without those that the configuration leaves out.
+    """
 
     columns: tuple[LakeColumn, ...]
     emptied: bool
@@ -77,7 +80,7 @@ class LakePlan:
 
 @dataclass(frozen=True, slots=True)
 class LakeFormat:
-    """The differences of the formats: their name, and the type in which they store a type."""
+    """What the plan must know of a format: its name, and the type in which it stores an Arrow type."""
 
     name: str
     stored: Callable[[pa.DataType], pa.DataType] = lambda arrow: arrow
@@ -123,7 +126,10 @@ def type_error(lake: LakeFormat, target: TableId, have: pa.Field, want: pa.Field
 
 
 def constant_of(target: TableId, column: LakeColumn) -> pa.Scalar | None:
-    """The constant default of an added column as a value of its type. Raises `SinkError` if it is none."""
+    """Return the constant default of an added column as a value of its type; None if it has no default.
+
+    Raises `SinkError` if the default is not a value of that type.
+    """
     if column.added is None or column.added.default is None:
         return None
     return check_constant(target, column.added)
@@ -137,7 +143,7 @@ def _after(
     work: TableCommit,
     rules: ChangeRules,
 ) -> list[LakeColumn]:
-    """The columns after one change."""
+    """Return the columns after one change."""
     in_place, ignored = rules.in_place, rules.ignores
     match event:
         case CreateTableEvent():
@@ -174,7 +180,7 @@ def _after_rename(columns: list[LakeColumn], name: str, new_name: str, wanted: p
 def _with_those_that_stay(
     present: pa.Schema, columns: Sequence[LakeColumn], work: TableCommit, *, upsert: bool
 ) -> list[LakeColumn]:
-    """The columns of a table that lets go of none, where those of its source are `columns`."""
+    """Return the columns of a table that drops none, if its source's columns are `columns`."""
     after = {c.field.name: c.origin for c in columns}
     reported = added_columns(present.names, after, work.target, work.schema.primary_key, fold=str.lower)
     by_name = {c.field.name: c for c in columns}
@@ -188,15 +194,15 @@ def _same(name: str, other: str) -> bool:
 
 
 def _stands_for(have: str, name: str, wanted: pa.Schema) -> bool:
-    """Return True if a column of the table is that of `name`.
+    """Return True if the table's column `have` is the source's column `name`.
 
-    Its name is equal, or differs only in case and is no other column of the source.
+    Either the names are equal, or they differ only in case and `have` is no other column of the source.
     """
     return have == name or (_same(have, name) and have not in wanted.names)
 
 
 def _without(columns: list[LakeColumn], name: str, wanted: pa.Schema) -> list[LakeColumn]:
-    """The columns but that in the place of `name`."""
+    """Return the columns without the one that `name` would be stored in."""
     return [c for c in columns if not _stands_for(c.field.name, name, wanted)]
 
 
@@ -214,7 +220,7 @@ def _retyped(lake: LakeFormat, column: LakeColumn, want: pa.Field, work: TableCo
 
 
 def _added_as(column: LakeColumn, new: LogicalType) -> LakeColumn:
-    """The column whose default is of the type that it has by now."""
+    """Return the column with its default as a constant of the type `new`."""
     return column if column.added is None else replace(column, added=replace(column.added, type=new))
 
 
@@ -229,8 +235,8 @@ def _with_all(
 ) -> list[LakeColumn]:
     """Return the columns of a table that was created again, whose columns may differ.
 
-    A table without rows takes any types, and loses columns whose names equal others except for case. If columns have
-    the source's positions, they get those of the new table.
+    A table without rows takes any types, and loses columns whose names equal others except for case. If the table
+    follows the source's column order, its columns get the order of the new table.
     """
     if empty:
         taken = {name.casefold() for name in wanted.names}
@@ -267,7 +273,9 @@ def _ordered(columns: list[LakeColumn], column: LakeColumn, position: ColumnPosi
 def _check(
     lake: LakeFormat, target: TableId, columns: Sequence[LakeColumn], schema: TableSchema, wanted: pa.Schema
 ) -> None:
-    """Every column that will be written must be there with its type."""
+    """Raise `ChangeRefusedError` or `TargetModifiedError` if a column that will be written is missing or has another
+    type.
+    """
     there = {column.field.name: column.field for column in columns}
     for column in schema.columns:
         want = wanted.field(column.name)

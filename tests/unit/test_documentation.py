@@ -212,10 +212,10 @@ def test_links_of_pages_beside_the_readme_lead_somewhere(page: str) -> None:
 
 def test_the_changelog_names_the_formats_that_are_written() -> None:
     rows = re.findall(
-        r"^\| (manifest|record|sealed plan)[^|]*\| ([^|]+) \|", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+        r"^\| (manifest|commit record|sealed plan)[^|]*\| ([^|]+) \|", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
     )
     newest = {name: max(int(number) for number in re.findall(r"\d+", formats)) for name, formats in rows}
-    assert newest == {"manifest": CHANGE_VERSION, "record": COMMIT_VERSION, "sealed plan": PLAN_VERSION}
+    assert newest == {"manifest": CHANGE_VERSION, "commit record": COMMIT_VERSION, "sealed plan": PLAN_VERSION}
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "raycdc/DECISIONS.md"])

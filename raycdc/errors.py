@@ -211,6 +211,8 @@ class TableRefusedError(RaycdcError):
     #: How to resume the table, if that differs from the usual advice for the reason; here a new snapshot alone would
     #: fail in the same way.
     way_out: ClassVar[str] = ""
+    #: True if the target may have rows of the epoch all the same, because it has no transaction for the whole of it.
+    partly_written = False
     cure = "See `raycdc tables list`: it has the reason and the way out."
 
 

@@ -278,6 +278,9 @@ def _message(
     name = next(iter(sources), str(target))
     # Most errors of a target begin with its name, and so does every message about a parked table.
     why = _sentence(str(error).removeprefix(f"{target}: "))
+    written = f"Nothing of {target} was written from epoch {manifest.epoch} on."
+    if error.partly_written:
+        written = f"{target} may have some rows of epoch {manifest.epoch}, and nothing was written after them."
     many = f" {', '.join(sources)} go there and wait with it." if len(sources) > 1 else ""
     way = error.way_out or WAYS_OUT[error.reason]
     if STREAM_SPLIT_ID not in manifest.to_splits:
@@ -288,7 +291,7 @@ def _message(
         begin = ", ".join(f'"{name}" = {offset}' for name, offset in indexes.items())
         tables = ", ".join(f"'{re.escape(source)}'" for source in sources or [name])
         return (
-            f"{why} Nothing of {target} was written from epoch {manifest.epoch} on.{many} {way}. Its messages are "
+            f"{why} {written}{many} {way}. Its messages are "
             f"still in the topic, and this pipeline does not go back to them: read them with a pipeline of its own, "
             f'with pipeline.on_existing = "merge", source.format.include = [{tables}] and source.startup = '
             f'{{ mode = "offsets", offsets = {{ {begin} }} }}'
@@ -296,7 +299,7 @@ def _message(
     asked = "; ".join(f"raycdc tables resnapshot CONFIG {source}" for source in sources or [name])
     if can_replace and not many and error.reason in REPLACEABLE and not error.way_out:
         asked += f". Or have the new snapshot replace it, with all that is there: {asked} --replace"
-    return f"{why} Nothing of {target} was written from epoch {manifest.epoch} on.{many} {way}; then: {asked}"
+    return f"{why} {written}{many} {way}; then: {asked}"
 
 
 def _sentence(text: str) -> str:

@@ -31,22 +31,25 @@ class UnsupportedFeature:
 
     does: str
     way: str
+    #: Rows that are written to such a table are not taken back when the transaction ends with an error.
+    keeps_rows: bool = False
 
     def taken(self, target: TableId, where: str) -> TargetExistsError:
         """Return the error that another writer's table cannot be adopted."""
         return TargetExistsError(f"{target} exists in {where} and {self.does}. {self.way}, or choose another target.")
 
     def modified_error(self, target: TableId, where: str) -> TargetModifiedError:
-        """The error about a table that was written to before."""
-        return TargetModifiedError(f"{target} in {where} {self.does}. Nothing was written. {self.way}.")
+        """Return the error about a table that was written to before."""
+        written = "" if self.keeps_rows else " Nothing was written."
+        error = TargetModifiedError(f"{target} in {where} {self.does}.{written} {self.way}.")
+        error.partly_written = self.keeps_rows
+        return error
 
 
 def inspect_postgres_table(
     rows: Rows, relation: str, columns: Collection[str]
 ) -> tuple[str, UnsupportedFeature | None]:
-    """Return the oid of `relation` (empty.
-
-    It is gone), and its first unsupported feature for rows with these `columns`.
+    """Return the oid of `relation`, empty if it was dropped, and its first unsupported feature for rows with `columns`.
 
     Called in each commit, so it reads the catalog's flags of a table (the manual's "pg_class": it has, or once had,
     such a feature), and the features themselves only if a flag is set.
@@ -98,9 +101,7 @@ def postgres_unsupported(rows: Rows, relation: str, columns: Collection[str]) ->
 def inspect_mysql_table(
     rows: Rows, target: TableId, columns: Collection[str]
 ) -> tuple[str | None, UnsupportedFeature | None]:
-    """Return the comment of a table (None.
-
-    It is gone), and its first unsupported feature for rows with these `columns`.
+    """Return a table's comment, None if it was dropped, and its first unsupported feature for rows with `columns`.
 
     One query, because it is called in each commit; more only if there is a feature. An account sees triggers only with
     the privilege TRIGGER, which ``raycdc check`` therefore requires.
@@ -124,6 +125,7 @@ def inspect_mysql_table(
         return comment, UnsupportedFeature(
             f"is a table of {engine}, which has no transactions: an epoch could be in it in part, or twice",
             "ALTER TABLE … ENGINE=InnoDB",
+            keeps_rows=True,
         )
     if trigger is not None:
         return comment, _trigger(str(trigger))

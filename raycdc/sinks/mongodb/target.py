@@ -15,7 +15,14 @@ from bson.binary import UUID_SUBTYPE, Binary
 from pymongo.errors import OperationFailure
 
 from raycdc.core.failpoints import reach
-from raycdc.errors import ChangeRefusedError, KeyRefusedError, SinkError, TargetDroppedError, TargetExistsError
+from raycdc.errors import (
+    ChangeRefusedError,
+    KeyRefusedError,
+    SinkError,
+    TableRefusedError,
+    TargetDroppedError,
+    TargetExistsError,
+)
 from raycdc.model import Column, TableId, TableSchema
 from raycdc.sinks.api import STEP_APPEND, CommitVector, SinkContext
 from raycdc.sinks.api import TableCommit as Work
@@ -266,7 +273,11 @@ class MongoDbSteps(Target):
         if self._context.upsert and any_key(work.schema):
             # The server may treat a key of one task as equal to that of another task's row.
             rounds.append(("delete", merged))
-        self._write_in_parts(work, [*rounds, ("merge", merged)], commit_metadata, emptied=staged)
+        try:
+            self._write_in_parts(work, [*rounds, ("merge", merged)], commit_metadata, emptied=staged)
+        except TableRefusedError as refused:
+            refused.partly_written = _in_part(self._recorded, work)
+            raise
 
     def bar(self, work: Work, commit_metadata: CommitMetadata) -> None:
         # If nothing was written, only the record bars the epoch.
